@@ -1,0 +1,1 @@
+"""The node agent: reads the machine, keeps one immutable picture of it, publishes and acts."""

@@ -1,0 +1,57 @@
+"""Time behind one door, so that tests and recorded hosts can say what time it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks: one for durations and ages, one for time stamps that leave the node."""
+
+    def monotonic(self) -> float:
+        """Seconds since some start; never goes back."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the Unix epoch."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic(self) -> float:
+        """Seconds since boot, without suspension."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Unix time as the machine believes it."""
+        return time.time()
+
+
+@dataclass(slots=True)
+class ManualClock:
+    """A clock that stands still until it is moved; of recorded hosts and tests."""
+
+    mono_s: float = 1000.0
+    wall_s: float = 1_767_323_045.0
+
+    def monotonic(self) -> float:
+        """Seconds as set."""
+        return self.mono_s
+
+    def wall(self) -> float:
+        """Unix time as set."""
+        return self.wall_s
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks on."""
+        self.mono_s += seconds
+        self.wall_s += seconds
+
+
+def rfc3339(wall_s: float) -> str:
+    """Format Unix seconds as `metav1.Time` writes them: UTC, whole seconds, `Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))

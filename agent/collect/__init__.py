@@ -1,0 +1,1 @@
+"""Collectors: counters of node, pods, containers and devices to usage over time."""

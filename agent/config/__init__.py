@@ -1,0 +1,1 @@
+"""Settings: one frozen dataclass per section, unknown keys refused."""

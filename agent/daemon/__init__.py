@@ -1,0 +1,1 @@
+"""The composition root: builds every part, starts the loops, stops in order."""

@@ -1,0 +1,57 @@
+"""What the agent expects to go wrong. Anything outside this tree is a bug."""
+
+from __future__ import annotations
+
+import errno as errno_names
+
+MAX_EXTRACT = 80  # characters of foreign text that an error may repeat
+
+
+class AgentError(Exception):
+    """Base of every expected failure; the message says what, where and what to do."""
+
+
+class ParseError(AgentError, ValueError):
+    """Text that is not what its format documents; carries a short, safe extract."""
+
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(f"bad {what}: {text[:MAX_EXTRACT]!r}")
+
+
+class HostFileError(AgentError):
+    """A host file could not be read; names the path and the errno."""
+
+    def __init__(self, path: str, errno: int) -> None:
+        name = errno_names.errorcode.get(errno, str(errno))
+        super().__init__(f"{path}: {name}")
+        self.path = path
+        self.errno = errno
+
+
+class NotAHost(AgentError):
+    """The path given as a host holds no machine: no `sys/` and `proc/`, or not readable."""
+
+
+class BadConfig(AgentError, ValueError):
+    """Settings are wrong; the message names the key and, where there is one, the nearest."""
+
+
+class NotSupported(AgentError):
+    """This device, driver or kernel cannot tell; the fact stays absent."""
+
+
+class DeviceGone(AgentError):
+    """The device no longer answers on its bus."""
+
+
+class VendorFault(AgentError):
+    """A vendor library failed for a reason that is not classified."""
+
+
+class WorkerError(AgentError):
+    """A vendor's worker process is late, dead, or talks nonsense; `reason` is CamelCase."""
+
+    def __init__(self, vendor: str, reason: str, detail: str) -> None:
+        super().__init__(f"worker {vendor}: {reason}: {detail[:200]}")
+        self.vendor = vendor
+        self.reason = reason

@@ -1,0 +1,1 @@
+"""The machine's files, read side: one door, parsers that never crash, nothing written."""

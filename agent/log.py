@@ -1,0 +1,66 @@
+"""Logs as JSON lines: an event name and fields, repeats counted instead of repeated."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import TextIO
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+REPEAT_WINDOW_S = 60.0
+MAX_REMEMBERED = 1024
+
+
+class JsonLines(logging.Formatter):
+    """One line of JSON a record: time, level, event, logger, then the record's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a field that JSON cannot say is written as its text."""
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        line.update({k: v for k, v in vars(record).items() if k not in _OWN})
+        if record.exc_info and record.exc_info[0] is not None:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class RepeatFilter(logging.Filter):
+    """Let one record of a kind through a minute; the next says how many were held back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether to write the record; a kind is logger, event and the fields' values."""
+        fields = tuple(
+            (k, str(v)) for k, v in vars(record).items() if k not in _OWN and k != "failures"
+        )
+        kind = (record.name, record.msg, fields)
+        first_s, held = self._seen.get(kind, (0.0, 0))
+        if kind in self._seen and record.created - first_s < REPEAT_WINDOW_S:
+            self._seen[kind] = (first_s, held + 1)
+            return False
+        if len(self._seen) >= MAX_REMEMBERED:
+            self._seen.clear()
+        self._seen[kind] = (record.created, 0)
+        if held:
+            record.repeated = held
+        return True
+
+
+def configure(level: str, stream: TextIO | None = None) -> None:
+    """Send every logger's records as JSON lines to `stream` (standard error when not given)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines())
+    handler.addFilter(RepeatFilter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,52 @@
+"""A named piece of periodic work that survives its own failures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
+
+MAX_EXPONENT = 10
+
+
+@dataclass(slots=True)
+class Loop:
+    """One loop's work and its heartbeat. Who calls `step` decides on which thread it runs."""
+
+    name: str
+    interval_s: float  # seconds between the starts of two runs
+    run_once: Callable[[], None]  # tests call this and never sleep
+    max_backoff_s: float = 300.0
+    failures: int = field(default=0, init=False)  # in a row
+    last_error: str = field(default="", init=False)
+    last_good_s: float | None = field(default=None, init=False)  # monotonic
+
+    def step(self, now_s: float) -> float:
+        """Run once; return the seconds to wait. Failures lengthen the wait, success resets it."""
+        try:
+            self.run_once()
+        except Exception as error:  # noqa: BLE001 - one loop must not take the agent down
+            self.failed(error)
+            return self.backoff_s()
+        self.failures, self.last_error, self.last_good_s = 0, "", now_s
+        return self.interval_s
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure; a first one is logged with its trace, repeats as a line."""
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"[:200]
+        fields = {"loop": self.name, "failures": self.failures, "error": self.last_error}
+        log.error("loop_failed", extra=fields, exc_info=self.failures == 1)
+
+    def backoff_s(self) -> float:
+        """Seconds to wait after the failures seen so far."""
+        wait_s = self.interval_s * 2.0 ** min(self.failures, MAX_EXPONENT)
+        return min(self.max_backoff_s, wait_s)
+
+    def healthy(self, now_s: float) -> bool:
+        """Say whether the last good run is younger than three intervals (at least ten seconds)."""
+        return self.last_good_s is not None and now_s - self.last_good_s < max(
+            10.0, 3 * self.interval_s
+        )

@@ -1,0 +1,169 @@
+"""What the agent knows about one accelerator or RDMA device at one moment."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from agent.topology.pci import PciLink
+
+Pairs = tuple[tuple[str, str], ...]  # a small ordered map that hashes and compares
+
+
+class DeviceKind(enum.Enum):
+    """The kinds apart; the Device object calls every accelerator `gpu`."""
+
+    GPU = "gpu"
+    NPU = "npu"
+    MLU = "mlu"
+    XPU = "xpu"
+    RDMA = "rdma"
+
+    @property
+    def wire_type(self) -> str:
+        """`type` of the Device object: the scheduler knows gpu, rdma and fpga only."""
+        return "rdma" if self is DeviceKind.RDMA else "gpu"
+
+
+class HealthState(enum.Enum):
+    """States of `xpu-agent.io/health`; only `FAILED` takes a device out of service."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"  # answered late or oddly; running pods keep it
+    PROBING = "probing"  # was failed, looks well, is being watched
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one."""
+
+    state: HealthState = HealthState.HEALTHY
+    reason: str = "DeviceHealthy"  # CamelCase, goes to the Device object's condition
+    message: str = "device is healthy"
+    since_s: float | None = None
+
+    @property
+    def in_service(self) -> bool:
+        """`health` of the Device object."""
+        return self.state is not HealthState.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLink:
+    """Direct links of two devices, counted; `type` is NVLink, NVSwitch, C2C, HCCS, MLULink."""
+
+    a: str  # bus id, the smaller of the two
+    b: str
+    type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFunction:
+    """One SR-IOV virtual function that a pod can be given."""
+
+    bus_id: str
+    minor: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfGroup:
+    """Virtual functions of one pool; `labels` are matched by a pod's vfSelector."""
+
+    labels: Pairs = ()
+    vfs: tuple[VirtualFunction, ...] = ()  # by bus id as text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePort:
+    """One RDMA port; numbers decide, names are display."""
+
+    number: int
+    state: int | None  # 4 is ACTIVE
+    state_name: str | None = None
+    physical_state: int | None = None
+    rate_mbps: int | None = None
+    link_layer: str | None = None
+    lid: int | None = None
+    sm_lid: int | None = None
+    gid: str | None = None  # the preferred one
+    gid_index: int | None = None
+    netdev: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A character device that a container needs, with the numbers the kernel gave it."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePartition:
+    """A hardware slice of a card (MIG instance, vNPU): listed, served by the device plug-in."""
+
+    uuid: str
+    profile: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorDevice:
+    """One device as its vendor's worker describes it; the PCI tree adds where it sits."""
+
+    kind: DeviceKind
+    vendor: str  # nvidia, huawei, cambricon; of an RDMA device the driver's family
+    bus_id: str | None  # None: not on PCI (soft-RoCE, Tegra)
+    uuid: str | None = None  # the Device object's `id`
+    minor: int | None = None  # unique for each wire type of a node; None: cannot be published
+    model: str | None = None
+    memory_bytes: int | None = None
+    module_id: int | None = None
+    managed: bool = True  # False: somebody else's (vfio-pci, no driver); listed, not published
+    health: Health = Health()
+    resources: Pairs = ()  # resource name to canonical quantity; empty: nothing to grant
+    labels: Pairs = ()  # of the DeviceInfo
+    facts: Pairs = ()  # further facts for people: name to text
+    nodes: tuple[DeviceNode, ...] = ()
+    ports: tuple[DevicePort, ...] = ()
+    partitions: tuple[DevicePartition, ...] = ()
+    vf_groups: tuple[VfGroup, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What names this device across discoveries: bus id, else uuid."""
+        return self.bus_id or self.uuid or f"{self.vendor}-{self.minor}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a device sits. Unknown is -1 for numbers (as on the wire) and None for names."""
+
+    numa_node: int = -1
+    numa_source: str = "unknown"  # rule of topology-placement that answered
+    socket: int = -1
+    package_id: int = -1
+    root: str | None = None
+    path: tuple[str, ...] = ()
+    switch: str | None = None
+    chip: str | None = None
+    link: PciLink = PciLink()
+    link_degraded: str | None = None  # None, width, speed
+    acs: tuple[int | None, ...] | None = None  # control words along the bridges; None: unreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A vendor's device and its place. Equal devices compare equal: a diff is `old != new`."""
+
+    info: VendorDevice
+    place: Placement = Placement()
+    pcie_scope_id: str = ""  # `pcieID` of the Device object, by publish.pcie_scope
+
+    @property
+    def key(self) -> str:
+        """As of the vendor's description."""
+        return self.info.key

@@ -1,0 +1,78 @@
+"""What a vendor's worker answers: devices, links between them, samples, events. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.model.device import DeviceLink, HealthState, Pairs, VendorDevice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something about a whole vendor that a person should know; `reason` is CamelCase."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything one vendor has on this node."""
+
+    vendor: str
+    devices: tuple[VendorDevice, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    driver_version: str | None = None
+    library: str | None = None  # file and version of the vendor's library, when one is loaded
+    facts: Pairs = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricFamily:
+    """A Prometheus family that a vendor's samples fill; names end in their unit."""
+
+    name: str
+    type: str  # gauge, counter
+    help: str
+    labels: tuple[str, ...] = ()  # besides those every device series has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One value of one family; `labels` in the family's order. Absent values have no reading."""
+
+    family: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSample:
+    """One host process on a device; `None` is what the driver does not tell."""
+
+    pid: int
+    memory_bytes: int | None = None
+    core_percent: float | None = None  # of one card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """What a device does now. Fields that NodeMetric needs are typed, the rest are readings."""
+
+    key: str  # VendorDevice.key
+    core_percent: float | None = None  # busy time of the card, 0 to 100
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not tell
+    readings: tuple[Reading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEvent:
+    """Something that happened to a device; sent by the worker without being asked."""
+
+    key: str  # VendorDevice.key; "" concerns all devices of the vendor
+    reason: str
+    message: str = ""
+    state: HealthState | None = None  # None: a look at discover() decides

@@ -1,0 +1,81 @@
+"""The one immutable picture of the node that every request and every publisher reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from agent.model.device import Device, DeviceLink
+from agent.model.inventory import DeviceSample, Inventory, Problem
+from agent.model.pod import PodView
+from agent.model.usage import UsageReport, UsageSample
+from agent.topology.cpu import CpuTopology
+from agent.topology.numa import NumaTopology
+from agent.topology.pci import PciTree
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """A value with the monotonic second it was taken at, and why it is old if it is."""
+
+    value: T
+    taken_s: float | None = None  # None: never taken
+    error: str = ""  # of the last attempt; the value is then that of an earlier one
+
+    def age_s(self, now_s: float) -> float | None:
+        """Return how old the value is; `None` if it was never taken."""
+        return None if self.taken_s is None else max(0.0, now_s - self.taken_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """Which node this is and where its facts come from."""
+
+    name: str
+    uid: str = ""  # of the Node object; empty without a cluster
+    boot_id: str = ""
+    boot_time_s: float = 0.0  # wall clock
+    kernel: str = ""
+    architecture: str = ""
+    source: str = "this machine"  # or the recording's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorState:
+    """One vendor: how its worker does, and what it said last."""
+
+    vendor: str
+    state: str = "starting"  # starting, ready, stalled, restarting, quarantined
+    reason: str = ""  # CamelCase, why not ready
+    message: str = ""
+    restarts: int = 0
+    pid: int | None = None
+    inventory: Part[Inventory | None] = Part(None)
+    samples: Part[tuple[DeviceSample, ...]] = Part(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """All devices of all vendors with their places; by kind, then minor, then bus id."""
+
+    devices: tuple[Device, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
+    topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """Replaced whole, never edited. A part that was never read is empty and has no age."""
+
+    node: NodeIdentity
+    cpus: Part[CpuTopology] = Part(CpuTopology())
+    numa: Part[NumaTopology] = Part(NumaTopology())
+    pci: Part[PciTree] = Part(PciTree())
+    vendors: tuple[VendorState, ...] = ()  # by name
+    devices: Part[DeviceView] = Part(DeviceView())
+    pods: Part[tuple[PodView, ...]] = Part(())
+    usage: Part[UsageSample] = Part(UsageSample())
+    report: Part[UsageReport] = Part(UsageReport())

@@ -1,0 +1,127 @@
+"""Usage: what was measured in the last cycle, and what windows make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """PSI of one resource: `avg10` in percent and total stall time; `full` may be unsupported."""
+
+    some_avg10: float
+    some_total_us: int
+    full_avg10: float | None = None
+    full_total_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUsage:
+    """One cgroup in the last cycle; `None` is what its files do not tell (yet)."""
+
+    cpu_cores: float | None = None  # rate since the previous cycle
+    cpu_total_ns: int | None = None  # counter
+    memory_bytes: int | None = None  # without page cache
+    memory_with_cache_bytes: int | None = None
+    throttled_ratio: float | None = None  # throttled periods to periods, since the last cycle
+    throttled_periods: int | None = None  # counter
+    periods: int | None = None  # counter
+    pressure: Mapping[str, Pressure] | None = None  # by cpu, memory, io; None: no PSI here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaUsage:
+    """One memory node in the last cycle."""
+
+    node_id: int
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    pods_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUsage:
+    """The whole node in the last cycle."""
+
+    cpu_cores: float | None = None
+    cpu_total_ns: int | None = None
+    memory_bytes: int | None = None  # MemTotal - MemAvailable
+    memory_with_cache_bytes: int | None = None  # MemTotal - MemFree
+    memory_total_bytes: int | None = None
+    system_cpu_cores: float | None = None  # node - pods, not below 0
+    system_memory_bytes: int | None = None
+    pressure: Mapping[str, Pressure] | None = None
+    numa: tuple[NumaUsage, ...] = ()
+
+
+def _no_groups() -> Mapping[str, GroupUsage]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSample:
+    """One collector cycle: node, pods by uid, containers by id."""
+
+    node: NodeUsage = NodeUsage()
+    pods: Mapping[str, GroupUsage] = field(default_factory=_no_groups)
+    containers: Mapping[str, GroupUsage] = field(default_factory=_no_groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """CPU and memory of one thing over one window; `None` is a series without samples."""
+
+    cpu_cores: float | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """One device over one window."""
+
+    key: str
+    core_percent: float | None = None
+    memory_bytes: float | None = None
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """avg, p50, p90, p95, p99 over one window; empty while the window is less than half full."""
+
+    duration_s: int
+    node: tuple[tuple[str, Resources], ...] = ()
+    system: tuple[tuple[str, Resources], ...] = ()
+    devices: tuple[tuple[str, tuple[DeviceUse, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaWindow:
+    """One memory node over the aggregation period."""
+
+    node_id: int
+    node: Resources
+    system: Resources | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWindow:
+    """One pod over the aggregation period."""
+
+    uid: str
+    use: Resources
+    devices: tuple[DeviceUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReport:
+    """What NodeMetric reports: means over the aggregation period, percentiles over windows."""
+
+    node: Resources = Resources()
+    system: Resources = Resources()
+    devices: tuple[DeviceUse, ...] = ()
+    aggregates: tuple[Aggregate, ...] = ()  # in the order of the policy
+    numa: tuple[NumaWindow, ...] = ()
+    pods: tuple[PodWindow, ...] = ()

@@ -1,0 +1,1 @@
+"""Vendor libraries in processes of their own: they may hang, die or lie there."""

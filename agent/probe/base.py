@@ -1,0 +1,55 @@
+"""What a vendor must provide. Implementations are plain classes without base classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from agent.host.files import HostFiles
+from agent.model.device import VendorDevice
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
+
+Settings = Mapping[str, object]  # the vendor's own section of `discovery`, decoded YAML
+
+
+class VendorSession(Protocol):
+    """An opened vendor. Lives in the vendor's own process: it may block or crash there."""
+
+    def discover(self) -> Inventory:
+        """Return every device of the vendor; a fact that cannot be told is `None`, never 0."""
+        ...
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now; a device that does not answer is left out."""
+        ...
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Wait for events at most that long; called on a thread of its own."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the library."""
+        ...
+
+
+class DeviceVendor(Protocol):
+    """A kind of hardware. `sighted` runs in the agent; `open` in the vendor's worker only."""
+
+    name: str
+    families: tuple[MetricFamily, ...]  # what the readings of its samples are
+
+    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+        """List the vendor's hardware from sysfs and procfs alone, in less than 10 ms.
+
+        Empty: the vendor has nothing here and no worker is started. Each device carries the
+        reason why no more is known; that is what is shown while the worker does not answer.
+        """
+        ...
+
+    def open(self, host: HostFiles, settings: Settings) -> VendorSession:
+        """Start working with the hardware.
+
+        A missing library is no error: the session says so in its inventory, and looks for the
+        library again at each discovery.
+        """
+        ...

@@ -1,0 +1,36 @@
+"""What a publisher is: a pure function from the snapshot to the objects it wants to exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.model.snapshot import NodeSnapshot
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """One object as it should be. `body` is the whole object as JSON data, keys as on the wire."""
+
+    file_name: str  # in standalone mode: device.yaml
+    api_version: str
+    kind: str
+    name: str
+    body: Json
+    status_only: bool = False  # only `status` is ours to write (NodeMetric)
+    owned_annotations: tuple[str, ...] = ()  # keys that are removed when `body` lacks them
+    owned_labels: tuple[str, ...] = ()
+
+
+class Publisher(Protocol):
+    """Equal snapshots give equal objects; nothing is read, written or remembered."""
+
+    name: str
+    interval_s: float
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:
+        """Return the objects. `now_s` is the wall clock, for time stamps that must move."""
+        ...

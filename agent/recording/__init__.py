@@ -1,0 +1,1 @@
+"""Recorded hosts: one format for fixtures, archives and directories, and how one is made."""

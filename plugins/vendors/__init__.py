@@ -1,0 +1,1 @@
+"""The device vendors that come with the agent."""
