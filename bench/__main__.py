@@ -1,0 +1,37 @@
+"""Run every bench, or those named on the command line: `python -m bench [NAME …]`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+
+from bench.harness import Row, report
+
+BENCHES = (
+    "cgroup_read",
+    "device_scan",
+    "exposition",
+    "startup",
+    "import_budget",
+    "steady_state",
+)
+
+
+def rows(names: tuple[str, ...]) -> Iterator[Row]:
+    """Yield the rows of the benches named."""
+    for name in names:
+        yield from importlib.import_module(f"bench.{name}").rows()
+
+
+def main() -> int:
+    """Return 0 when every gate holds, 1 when one does not, 2 for an unknown name."""
+    names = tuple(sys.argv[1:]) or BENCHES
+    if unknown := [name for name in names if name not in BENCHES]:
+        print(f"no bench {unknown[0]!r}; there are: {' '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    return 0 if report(rows(names)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
