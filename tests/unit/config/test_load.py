@@ -1,0 +1,110 @@
+"""Settings: sources, their order, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.config.decode import settings_from
+from agent.config.load import entries, load, value_of
+from agent.config.reference import effective_rows, reference_rows
+from agent.config.sections import Settings
+from agent.errors import BadConfig
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_environment_wins_over_file_and_flag_over_both(tmp_path: Path) -> None:
+    file = written(tmp_path, "publish: {pcie_scope: switch, interval_s: 5}\nlog: {level: debug}\n")
+    environment = {"XPU_AGENT_PUBLISH__INTERVAL_S": "7", "XPU_AGENT_LOG__LEVEL": "error"}
+    loaded = load(file, environment, {"log.level": ("--log-level", "warning")})
+    settings = loaded.settings
+    assert (settings.publish.pcie_scope, settings.publish.interval_s) == ("switch", 7.0)
+    assert settings.log.level == "warning"
+    origins = {row["key"]: row["origin"] for row in effective_rows(loaded)}
+    assert origins["publish.pcie_scope"] == f"file {file}"
+    assert origins["publish.interval_s"] == "environment XPU_AGENT_PUBLISH__INTERVAL_S"
+    assert origins["log.level"] == "flag --log-level"
+    assert origins["collect.interval_s"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("publsh: {}", "publsh: unknown key (did you mean 'publish'?)"),
+        ("publish: {pcie_scop: root}", "publish.pcie_scop: unknown key (did you mean 'pcie_scope'"),
+        ("publish: {pcie_scope: rot}", "'rot' is not one of root, switch (did you mean 'root'?)"),
+        ("collect: {interval_s: 0}", "collect.interval_s: 0 is not in 0.1 to 60 s"),
+        ("collect: {interval_s: .nan}", "collect.interval_s: must be a number"),
+        ("collect: {interval_s: yes}", "collect.interval_s: must be a number"),
+        ("collect: {pods: 3}", "collect.pods: must be true or false"),
+        ("collect: 5", "collect: must be a mapping"),
+        ("discovery: {numa_overrides: {a: 1}}", "numa_overrides: must be a list of mappings"),
+        ("- a", "must be a mapping of sections"),
+        ("a: [", "config.yaml:1: not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadConfig) as refused:
+        load(written(tmp_path, text), {}, {})
+    assert message in str(refused.value)
+
+
+def test_a_wrong_variable_is_refused_with_its_name() -> None:
+    with pytest.raises(
+        BadConfig, match=r"environment XPU_AGENT_COLLECT__INTERVAL: collect\.interval"
+    ):
+        load(None, {"XPU_AGENT_COLLECT__INTERVAL": "1"}, {})
+
+
+def test_an_absent_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="No such file"):
+        load(tmp_path / "none.yaml", {}, {})
+
+
+def test_yaml_switch_words_name_a_choice(tmp_path: Path) -> None:
+    file = written(tmp_path, "discovery: {vendors: {nvidia: off, rdma: on}}")
+    vendors = load(file, {}, {}).settings.discovery.vendors
+    assert (vendors.nvidia, vendors.rdma, vendors.fake) == ("off", "on", "auto")
+
+
+def test_every_setting_is_documented_and_its_default_is_allowed() -> None:
+    for entry in entries():
+        assert entry.rule.doc
+        assert not entry.rule.doc.endswith(".")
+        assert value_of(Settings(), entry.key) == entry.default
+    assert len(reference_rows()) == len(list(entries()))
+    for row in effective_rows(load(None, {}, {})):
+        section, _, name = row["key"].rpartition(".")
+        data: object = {name: yaml.safe_load(row["value"])}
+        for part in reversed(section.split(".")):
+            data = {part: data}
+        settings_from(data)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["publish", "collect", "interval_s", "rdma", "vf_pools", "x"]),
+                inner,
+                max_size=3,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+def test_any_data_gives_settings_or_a_clear_refusal(data: object) -> None:
+    with contextlib.suppress(BadConfig):
+        assert isinstance(settings_from(data), Settings)
