@@ -1,0 +1,124 @@
+"""Tar archives with `sys/` and `proc/` in them, plain or compressed, read as hosts."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from agent.errors import NotAHost
+from agent.host.files import MAX_READ
+from agent.recording.entries import MAX_NODES, DeviceNode, Entry, Kind, Link, RecordingError
+from agent.recording.tree import TreeBuilder
+
+MAX_UNPACKED = 1024 * 1024 * 1024  # bytes of archive after decompression
+_MAX_STEP = 32 * 1024 * 1024  # bytes that one header or file may need at once
+_DAMAGED = (
+    tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError,
+    ValueError, OverflowError, RecursionError, IndexError,
+)  # fmt: skip
+# what the decompressors and tarfile raise for damaged input; the last four are tarfile's
+# own arithmetic and recursion on forged headers
+
+
+class _Bounded:
+    """A decompressed stream that refuses to grow without end."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_STEP:
+            raise RecordingError(f"a part of {size} bytes")
+        return self._stream.read(size)
+
+    def seek(self, position: int) -> int:
+        if position > MAX_UNPACKED:
+            raise RecordingError(f"more than {MAX_UNPACKED} bytes when unpacked")
+        return self._stream.seek(position)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+def read_archive(path: Path) -> TreeBuilder:
+    """Read an archive's files, links and device numbers, and nothing outside of it.
+
+    A file keeps its first 64 KiB, or all of it (up to 32 MiB) if it is part of a recording.
+    Members with `..` in their name, FIFOs and sparse files are left out, as is what would need
+    a link or file as its directory. `RecordingError` if the archive is damaged or too large.
+    """
+    builder = TreeBuilder()
+    try:
+        with path.open("rb") as file, _unpacked(file) as stream:
+            for member, name, archive in _members(stream):
+                entry = _entry(builder, archive, member, whole=_is_recording(name))
+                if entry is not None:
+                    builder.put(name, entry)
+    except NotAHost as error:
+        raise RecordingError(f"{path}: {error}") from error
+    except _DAMAGED as error:
+        raise RecordingError(
+            f"{path}: no tar archive, or damaged: {type(error).__name__}"
+        ) from error
+    return builder
+
+
+def _unpacked(file: IO[bytes]) -> IO[bytes]:
+    start = file.read(6)
+    file.seek(0)
+    if start.startswith(b"\xfd7zXZ\0"):
+        return lzma.open(file)
+    if start.startswith(b"BZh"):
+        return bz2.open(file)
+    if start.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=file))
+    return file
+
+
+def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, str, tarfile.TarFile]]:
+    bounded = cast("IO[bytes]", _Bounded(stream))  # has what mode "r:" uses of a file
+    count = 0
+    with tarfile.open(fileobj=bounded, mode="r:") as archive:
+        while (member := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined]  # else all headers stay in memory
+            count += 1
+            if count > MAX_NODES:
+                raise RecordingError(f"more than {MAX_NODES} files")
+            parts = [part for part in member.name.split("/") if part not in ("", ".")]
+            if parts and ".." not in parts:
+                yield member, "/" + "/".join(parts), archive
+
+
+def _entry(
+    builder: TreeBuilder, archive: tarfile.TarFile, member: tarfile.TarInfo, *, whole: bool
+) -> Entry | None:
+    if member.isdir():
+        return Kind.DIRECTORY
+    if member.issym():
+        return Link(member.linkname)
+    if member.islnk():
+        found = builder.get("/" + member.linkname.strip("/"))
+        return found if isinstance(found, bytes) else None
+    if member.ischr() or member.isblk():
+        return DeviceNode(member.devmajor, member.devminor)
+    source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+    if source is None:
+        return None
+    limit = _MAX_STEP if whole else MAX_READ
+    data = source.read(min(limit, member.size))
+    if len(data) < min(limit, member.size):
+        raise RecordingError(f"{member.name[:200]}: truncated")
+    return data
+
+
+def _is_recording(name: str) -> bool:
+    parts = name.split("/")[1:]
+    return (len(parts) <= 2 and parts[-1] == "host.txt") or (
+        len(parts) <= 3 and parts[-1].endswith(".jsonl") and parts[-2:-1] == ["tapes"]
+    )
