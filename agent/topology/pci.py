@@ -76,3 +76,12 @@ class PciTree:
     def get(self, address: str | None) -> PciFunction | None:
         """Return a function by its address."""
         return self.functions.get(address) if address else None
+
+    def physical(self, function: PciFunction) -> PciFunction | None:
+        """Return the physical function of a virtual one; `None` for all others and for orphans."""
+        found = self.get(function.physfn)
+        return found if found is not None and found.physfn is None else None
+
+    def is_orphan(self, function: PciFunction) -> bool:
+        """Say whether this is a virtual function whose physical one cannot be told."""
+        return function.physfn is not None and self.physical(function) is None

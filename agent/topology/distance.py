@@ -1,0 +1,196 @@
+"""How far two devices are from each other, in the words of NVML, nvidia-smi and NCCL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
+
+from agent.topology.address import slot, sort_key
+from agent.topology.numa import UNKNOWN, NumaTopology
+from agent.topology.pci import PciFunction, PciTree
+from agent.topology.placement import NO_RULES, FilePlace, PlacementRules, Placer
+from agent.topology.switches import chips, switches
+
+SELF = "X"
+PIX = "PIX"  # one switch between them
+PXB = "PXB"  # several switches, no host bridge
+PHB = "PHB"  # the host bridge
+NODE = "NODE"  # several host bridges of one memory node
+SYS = "SYS"  # memory nodes, or not known
+NVB = "NVB"  # over one more GPU
+
+# Direct links by type, nearest first, and how a count of them is written.
+_WRITTEN = {"NVLink": "NV{}", "C2C": "C2C", "HCCS": "HCCS", "MLULink": "ML{}"}
+_NVLINK = "NVLink"
+_NVSWITCH = "NVSwitch"
+
+SwitchLinks = frozenset[tuple[str, str]]
+
+
+class DirectLink(Protocol):
+    """Links between two devices as a vendor counts them."""
+
+    @property
+    def a(self) -> str:
+        """Bus id of one end."""
+        ...
+
+    @property
+    def b(self) -> str:
+        """Bus id of the other end."""
+        ...
+
+    @property
+    def type(self) -> str:
+        """NVLink, NVSwitch, C2C, HCCS, MLULink."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Active links."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What the distance of a function to others depends on."""
+
+    address: str
+    card: str  # its slot; of a virtual function that of the physical one
+    root: str | None = None
+    bridges: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    node: int = UNKNOWN
+    virtual: tuple[str, ...] = ()  # root and switches of the topology file, if sysfs has no switch
+
+
+def seat_of(
+    tree: PciTree, function: PciFunction, node: int, place: FilePlace | None = None
+) -> Seat:
+    """Gather a function's seat once, so that each pair costs a comparison only."""
+    above = switches(tree, function)
+    physical = tree.physical(function) or function
+    return Seat(
+        address=function.address,
+        card=slot(physical.address),
+        root=function.root,
+        bridges=function.bridges,
+        switches=above,
+        chips=chips(tree, above),
+        node=node,
+        virtual=place.hierarchy if place is not None and not above else (),
+    )
+
+
+def pci_level(a: Seat, b: Seat, linked: SwitchLinks = frozenset(), *, by_chip: bool = False) -> str:
+    """Return X, PIX, PXB, PHB, NODE or SYS; the first that holds, the same both ways.
+
+    `linked` are switches cabled to each other, each pair in both orders or smaller first.
+    `by_chip` takes two levels of one switch chip for one, as NCCL does to plan rings.
+    """
+    if a.address == b.address:
+        return SELF
+    if a.card == b.card:
+        return PIX
+    root, switch_level = _inside(a, b, by_chip=by_chip)
+    if switch_level is not None:
+        return switch_level
+    if any((x, y) in linked or (y, x) in linked for x in a.switches for y in b.switches):
+        return PXB
+    if root:
+        return PHB
+    return NODE if a.node == b.node != UNKNOWN else SYS
+
+
+def _inside(a: Seat, b: Seat, *, by_chip: bool) -> tuple[bool, str | None]:
+    """Say whether two seats share their root, and the level if a switch or a bus joins them."""
+    if a.virtual and b.virtual:
+        same_root, above_a, above_b = a.virtual[0] == b.virtual[0], a.virtual[1:], b.virtual[1:]
+    else:
+        same_root = a.root == b.root is not None
+        above_a, above_b = (s.chips if by_chip else s.switches for s in (a, b))
+    if not same_root:
+        return False, None
+    if above_a and above_b and above_a[-1] == above_b[-1]:
+        return True, PIX
+    if a.bridges and a.bridges == b.bridges:  # two functions on one secondary bus
+        return True, PIX
+    return True, PXB if set(above_a) & set(above_b) else None
+
+
+class LinkTable:
+    """Direct links of all devices, summed up once for any number of questions."""
+
+    def __init__(self, links: Iterable[DirectLink]) -> None:
+        self._pairs: dict[frozenset[str], Counter[str]] = {}
+        self._to_switches: Counter[str] = Counter()
+        self._peers: dict[str, set[str]] = {}
+        for link in links:
+            if link.count > 0 and link.a != link.b:
+                self._add(link)
+
+    def _add(self, link: DirectLink) -> None:
+        self._pairs.setdefault(frozenset((link.a, link.b)), Counter())[link.type] += link.count
+        for end, other in ((link.a, link.b), (link.b, link.a)):
+            if link.type == _NVSWITCH:
+                self._to_switches[end] += link.count
+            elif link.type == _NVLINK:
+                self._peers.setdefault(end, set()).add(other)
+
+    def level(self, a: str, b: str) -> str | None:
+        """Return NV#, C2C, HCCS, ML#, NVB, or `None` when no link leads from one to the other.
+
+        Through NVSwitch the number is the smaller of both devices' links to the switches.
+        """
+        direct = self._pairs.get(frozenset((a, b)), Counter())
+        switched = min(self._to_switches[a], self._to_switches[b])
+        nvlinks = direct[_NVLINK] + (direct[_NVSWITCH] or switched)
+        counts = {**direct, _NVLINK: nvlinks}
+        for kind, written in _WRITTEN.items():
+            if counts.get(kind):
+                return written.format(counts[kind])
+        others = sorted(kind for kind in direct if kind != _NVSWITCH)
+        if others:
+            return others[0]
+        return NVB if self._peers.get(a, set()) & self._peers.get(b, set()) else None
+
+
+def level(
+    tree: PciTree,
+    numa: NumaTopology,
+    a: str,
+    b: str,
+    links: Iterable[DirectLink] = (),
+    *,
+    rules: PlacementRules = NO_RULES,
+) -> str:
+    """Return the link level of two addresses if there is one, else their PCI level."""
+    placer = Placer(tree, numa, rules)
+    places = rules.file.places if rules.file else {}
+    functions = [tree.get(address) or PciFunction(address=address) for address in (a, b)]
+    seats = [
+        seat_of(tree, function, placer.numa_node(function).node, places.get(function.address))
+        for function in functions
+    ]
+    return levels(seats, links, tree.switch_links).get(pair(a, b), SELF)
+
+
+def pair(a: str, b: str) -> tuple[str, str]:
+    """Return two addresses, the smaller by number first."""
+    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
+
+
+def levels(
+    seats: Sequence[Seat], links: Iterable[DirectLink] = (), linked: SwitchLinks = frozenset()
+) -> dict[tuple[str, str], str]:
+    """Return the level of each pair of seats, smaller address first, in order of address."""
+    table = LinkTable(links)
+    ordered = sorted({s.address: s for s in seats}.values(), key=lambda s: sort_key(s.address))
+    return {
+        (a.address, b.address): table.level(a.address, b.address) or pci_level(a, b, linked)
+        for a, b in combinations(ordered, 2)
+    }

@@ -1,0 +1,84 @@
+"""PCI configuration space as bytes: what kind of port a function is, and its ACS and ATS words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WHOLE = 4096  # bytes of an extended configuration space; without the right to it only 64 come
+
+ENDPOINT = 0
+LEGACY_ENDPOINT = 1
+ROOT_PORT = 4
+UPSTREAM = 5
+DOWNSTREAM = 6
+PCIE_TO_PCI = 7
+PCI_TO_PCIE = 8
+INTEGRATED_ENDPOINT = 9
+
+_STATUS = 0x06
+_HAS_CAPABILITIES = 0x10
+_FIRST_POINTER = 0x34
+_FIRST_CAPABILITY = 0x40
+_FIRST_EXTENDED = 0x100
+_PCI_EXPRESS = 0x10
+_ACS = 0x000D
+_ATS = 0x000F
+_ATS_ENABLE = 0x8000
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFacts:
+    """What the bytes say. `None` is: not readable, or the function lacks the capability."""
+
+    port_type: int | None = None
+    acs_control: int | None = None
+    ats_enabled: bool | None = None
+
+
+def read_config(data: bytes) -> ConfigFacts:
+    """Walk both capability lists; hostile pointers end the walk, never loop, never raise.
+
+    Less than the whole space says nothing at all: that is what the kernel gives without
+    CAP_SYS_ADMIN, and what functions of conventional PCI have.
+    """
+    if len(data) < WHOLE:
+        return ConfigFacts()
+    extended = _extended(data)
+    acs, ats = extended.get(_ACS), extended.get(_ATS)
+    return ConfigFacts(
+        port_type=_port_type(data),
+        acs_control=_word(data, acs + 6) if acs is not None else None,
+        ats_enabled=bool(_word(data, ats + 6) & _ATS_ENABLE) if ats is not None else None,
+    )
+
+
+def _word(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 2], "little")
+
+
+def _port_type(data: bytes) -> int | None:
+    if not data[_STATUS] & _HAS_CAPABILITIES:
+        return None
+    pointer = data[_FIRST_POINTER] & 0xFC
+    visited: set[int] = set()
+    while pointer >= _FIRST_CAPABILITY and pointer not in visited:
+        visited.add(pointer)
+        if data[pointer] == _PCI_EXPRESS:
+            return _word(data, pointer + 2) >> 4 & 0xF
+        pointer = data[pointer + 1] & 0xFC
+    return None
+
+
+def _extended(data: bytes) -> dict[int, int]:
+    """Return the offset of the first extended capability of each id."""
+    found: dict[int, int] = {}
+    visited: set[int] = set()
+    offset = _FIRST_EXTENDED
+    while _FIRST_EXTENDED <= offset <= WHOLE - 8 and offset not in visited:
+        visited.add(offset)
+        header = int.from_bytes(data[offset : offset + 4], "little")
+        if header in (0, 0xFFFFFFFF):
+            break
+        found.setdefault(header & 0xFFFF, offset)
+        offset = header >> 20 & 0xFFC  # the two lowest bits are reserved
+    return found
