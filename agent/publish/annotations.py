@@ -1,0 +1,174 @@
+"""Our own annotations on the Device object: bounded JSON that readers of ours understand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from agent.model.device import Device, DeviceKind
+from agent.model.snapshot import NodeSnapshot
+from agent.publish import sanitise
+from agent.topology.numa import NumaTopology
+from agent.topology.pci import PciLink
+from agent.topology.text import format_cpu_list
+from agent.version import VERSION
+
+TOPOLOGY = "xpu-agent.io/topology"
+HEALTH = "xpu-agent.io/health"
+INSTANCE = "xpu-agent.io/instance"
+KEYS = (TOPOLOGY, HEALTH, INSTANCE)
+MAX_BYTES = 64 * 1024
+
+Dict = dict[str, object]
+Entries = dict[str, Dict]  # by bus id
+_UNKNOWN: tuple[object, ...] = ("unknown", -1, None, "", (), [], {})
+
+
+def own_annotations(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
+    """Return all of our annotations; equal snapshots give equal text."""
+    instance: Dict = {"version": VERSION, "bootID": snapshot.node.boot_id}
+    return {
+        TOPOLOGY: topology_text(snapshot, published),
+        HEALTH: health_text(published),
+        INSTANCE: _compact(_told(instance)),
+    }
+
+
+def topology_text(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> str:
+    """Return where each published device sits, as JSON of at most `MAX_BYTES`.
+
+    What does not fit is dropped whole: acs, link, links, paths of RDMA devices, then the rest
+    in the order of its worth.
+    """
+    view = snapshot.devices.value
+    on_pci = [(device.info.bus_id, device) for device in published if device.info.bus_id]
+    entries: Entries = {bus_id: _device_entry(device) for bus_id, device in on_pci}
+    nics = {bus_id for bus_id, device in on_pci if device.info.kind is DeviceKind.RDMA}
+    links = sorted([link.a, link.b, link.type, link.count] for link in view.links)
+    document = _told(
+        {
+            "devices": entries,
+            "numa": _numa_entry(snapshot.numa.value),
+            "links": links,
+            "topologyFile": view.topology_file,
+        }
+    ) | {"v": 1}
+
+    def without(member: str, only: set[str] | None = None) -> Callable[[], None]:
+        def drop() -> None:
+            for bus_id, entry in entries.items():
+                if only is None or bus_id in only:
+                    entry.pop(member, None)
+
+        return drop
+
+    return _fitting(
+        document,
+        (
+            without("acs"),
+            without("link"),
+            lambda: document.pop("links", None),
+            without("path", nics),
+            without("path"),
+            without("instances"),
+            lambda: document.pop("devices", None),
+            lambda: document.pop("numa", None),
+        ),
+    )
+
+
+def health_text(published: tuple[Device, ...]) -> str:
+    """Return state, reason and time of change by bus id (else uuid) of each published device.
+
+    Where not all fit, the healthy ones are left out first.
+    """
+    entries: Entries = {}
+    for device in published:
+        health = device.info.health
+        entry: Dict = {"state": health.state.value, "reason": sanitise.reason(health.reason)}
+        if health.since_s is not None:
+            entry["since"] = sanitise.time_text(health.since_s)
+        entries[device.key] = entry
+
+    def without(member: str) -> Callable[[], None]:
+        def drop() -> None:
+            for entry in entries.values():
+                entry.pop(member, None)
+
+        return drop
+
+    def unhealthy_only() -> None:
+        for key in [key for key, entry in entries.items() if entry["state"] == "healthy"]:
+            del entries[key]
+
+    drops = (unhealthy_only, without("since"), without("reason"), entries.clear)
+    return _fitting(entries, drops)
+
+
+def _device_entry(device: Device) -> Dict:
+    place = device.place
+    return _told(
+        {
+            "path": list(place.path),
+            "switch": place.switch,
+            "chip": place.chip if place.chip != place.switch else None,
+            "node": place.numa_node,
+            "nodeSource": place.numa_source,
+            "socket": place.socket,
+            "package": place.package_id,
+            "link": _link_entry(place.link),
+            "acs": place.acs,
+            "instances": [
+                _told({"uuid": p.uuid, "profile": p.profile, "memory": p.memory_bytes})
+                for p in device.info.partitions
+            ],
+        }
+    )
+
+
+def _link_entry(link: PciLink) -> Dict:
+    """Return speeds in GT/s x 10 and widths in lanes."""
+    return _told(
+        {
+            "speed": link.speed,
+            "width": link.width,
+            "maxSpeed": link.max_speed,
+            "maxWidth": link.max_width,
+        }
+    )
+
+
+def _numa_entry(numa: NumaTopology) -> Dict:
+    ids = [str(node.id) for node in numa.nodes]
+    return {
+        str(node.id): {
+            "cpus": format_cpu_list(node.cpus),
+            "kind": node.kind.value,
+            **(
+                {"distances": dict(zip(ids, node.distances, strict=False))}
+                if node.distances is not None
+                else {}
+            ),
+        }
+        for node in numa.nodes
+    }
+
+
+def _told(members: Dict) -> Dict:
+    """Leave out what nobody knows."""
+    return {key: value for key, value in members.items() if value not in _UNKNOWN}
+
+
+def _fitting(document: object, drops: tuple[Callable[[], object], ...]) -> str:
+    text = _compact(document)
+    for drop in drops:
+        if len(text.encode()) <= MAX_BYTES:
+            break
+        drop()
+        text = _compact(document)
+    return text
+
+
+def _compact(document: object) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode()  # foreign text may hold lone surrogates

@@ -1,0 +1,98 @@
+"""Conditions of a device, and how a time stamp outlives a rendering that does not know it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from agent.model.device import Device, DeviceKind, HealthState
+from agent.publish import sanitise
+from agent.publish.base import Json
+
+Dict = dict[str, object]
+_Status = tuple[tuple[str, str], tuple[str, str]]  # of which device, of which condition
+
+HEALTHY = "Healthy"
+SCHEDULABLE = "Schedulable"
+MIG_LABEL = "xpu-agent.io/mig"
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def conditions(device: Device, boot_time_s: float) -> list[Dict]:
+    """Return a device's conditions; a NIC has one only while there is something to say.
+
+    Without a seen change the transition is the node's start, so that two renderings are equal.
+    """
+    health = device.info.health
+    found: list[Dict] = []
+    if device.info.kind is not DeviceKind.RDMA or health.state is not HealthState.HEALTHY:
+        found.append(
+            {
+                "type": HEALTHY,
+                "status": "True" if health.in_service else "False",
+                "reason": sanitise.reason(health.reason),
+                "message": sanitise.message(health.message, health.reason),
+                "lastTransitionTime": sanitise.time_text(health.since_s, boot_time_s),
+            }
+        )
+    if (MIG_LABEL, "true") in device.info.labels:
+        found.append(
+            {
+                "type": SCHEDULABLE,
+                "status": "False",
+                "reason": "MIGEnabled",
+                "message": "the card is partitioned; its instances are granted by the kubelet",
+                "lastTransitionTime": sanitise.time_text(boot_time_s),
+            }
+        )
+    return found
+
+
+def carry_over(previous: object, body: Json) -> Json:
+    """Return `body` with the transition times of `previous` where a status did not change.
+
+    To be done before two bodies are compared, else any condition looks like a change for ever.
+    `previous` is whatever stands at the destination: anything unexpected in it is passed over.
+    """
+    spec = body.get("spec")
+    known = {
+        (_identity(device), _status(condition)): moment
+        for device in _devices(previous)
+        for condition in _entries(device.get("conditions"))
+        if isinstance(moment := condition.get("lastTransitionTime"), str)
+        and _TIME.fullmatch(moment)
+    }
+    if not known or not isinstance(spec, Mapping) or "devices" not in spec:
+        return body
+    return {**body, "spec": {**spec, "devices": [_carried(d, known) for d in _devices(body)]}}
+
+
+def _carried(device: Mapping[str, object], known: Mapping[_Status, str]) -> Dict:
+    if "conditions" not in device:
+        return dict(device)
+    renewed: list[Dict] = []
+    for condition in _entries(device["conditions"]):
+        moment = known.get((_identity(device), _status(condition)))
+        renewed.append({**condition, "lastTransitionTime": moment} if moment else dict(condition))
+    return {**device, "conditions": renewed}
+
+
+def _identity(device: Mapping[str, object]) -> tuple[str, str]:
+    """Name a device: by its id, else by its number. Text, because the source may hold anything."""
+    name = device.get("id") or device.get("minor")
+    return str(device.get("type")), str(name)
+
+
+def _status(condition: Mapping[str, object]) -> tuple[str, str]:
+    return str(condition.get("type")), str(condition.get("status"))
+
+
+def _devices(body: object) -> Iterator[Mapping[str, object]]:
+    spec = body.get("spec") if isinstance(body, Mapping) else None
+    return _entries(spec.get("devices") if isinstance(spec, Mapping) else None)
+
+
+def _entries(listed: object) -> Iterator[Mapping[str, object]]:
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, Mapping):
+            yield entry

@@ -1,0 +1,193 @@
+"""The Device object: what the scheduler may grant on this node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.model.device import Device, DeviceKind, VfGroup
+from agent.model.snapshot import NodeSnapshot
+from agent.publish import sanitise
+from agent.publish.annotations import KEYS, own_annotations
+from agent.publish.base import Desired, Json
+from agent.publish.conditions import conditions
+
+API_VERSION = "scheduling.koordinator.sh/v1alpha1"
+KIND = "Device"
+VENDOR_LABEL = "node.koordinator.sh/gpu-vendor"
+MODEL_LABEL = "node.koordinator.sh/gpu-model"
+DRIVER_LABEL = "node.koordinator.sh/gpu-driver-version"
+
+UNMANAGED = "Unmanaged"
+NO_MINOR = "NoMinor"
+MINOR_OUT_OF_RANGE = "MinorOutOfRange"
+SAME_MINOR = "SameMinor"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which devices the object lists, by type and number, and why each other one is missing."""
+
+    published: tuple[Device, ...]
+    left_out: tuple[tuple[Device, str], ...]
+
+
+def select(devices: Iterable[Device]) -> Selection:
+    """Choose what can be published; the order of the input does not matter.
+
+    A device without a number crashes the scheduler, a number used twice loses one device: of two
+    devices with one number the smaller bus id wins.
+    """
+    devices = tuple(devices)
+    times_seen = Counter(device.key for device in devices)
+
+    def order(device: Device) -> tuple[str, str]:
+        return device.key, repr(device) if times_seen[device.key] > 1 else ""
+
+    chosen: dict[tuple[str, int], Device] = {}
+    left_out: list[tuple[Device, str]] = []
+    for device in sorted(devices, key=order):
+        minor = device.info.minor
+        if not device.info.managed:
+            left_out.append((device, UNMANAGED))
+        elif minor is None:
+            left_out.append((device, NO_MINOR))
+        elif minor < 0 or sanitise.int32(minor) is None:
+            left_out.append((device, MINOR_OUT_OF_RANGE))
+        elif chosen.setdefault((device.info.kind.wire_type, minor), device) is not device:
+            left_out.append((device, SAME_MINOR))
+    return Selection(tuple(chosen[key] for key in sorted(chosen)), tuple(left_out))
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePublisher:
+    """Publishes the Device object of this node."""
+
+    interval_s: float = 3.0
+    name: str = "device"
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:  # noqa: ARG002 - see Publisher
+        """Return the object, or nothing before every vendor was asked once.
+
+        An object without the cards of a vendor that is only starting would take them from the
+        pods that hold them.
+        """
+        if snapshot.devices.taken_s is None or any(
+            vendor.state == "starting" and vendor.inventory.value is None
+            for vendor in snapshot.vendors
+        ):
+            return ()
+        published = select(snapshot.devices.value.devices).published
+        return (
+            Desired(
+                file_name="device.yaml",
+                api_version=API_VERSION,
+                kind=KIND,
+                name=snapshot.node.name,
+                body={
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "metadata": _metadata(snapshot, published),
+                    "spec": _spec(published, snapshot.node.boot_time_s),
+                },
+                owned_annotations=KEYS,
+                owned_labels=(VENDOR_LABEL, MODEL_LABEL, DRIVER_LABEL),
+            ),
+        )
+
+
+def _metadata(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> Json:
+    node = snapshot.node
+    metadata: dict[str, object] = {
+        "name": node.name,
+        "labels": labels(snapshot, published),
+        "annotations": own_annotations(snapshot, published),
+    }
+    if node.uid:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+        metadata["ownerReferences"] = [owner | {"controller": True, "blockOwnerDeletion": True}]
+    return metadata
+
+
+def labels(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
+    """Return vendor, model and driver of the accelerators; the lowest number's vendor counts.
+
+    Cards of several models have neither a model nor a driver label, as upstream.
+    """
+    cards = [device.info for device in published if device.info.kind is not DeviceKind.RDMA]
+    if not cards:
+        return {}
+    vendor = cards[0].vendor
+    found = {VENDOR_LABEL: vendor}
+    models = {card.model for card in cards if card.vendor == vendor and card.model}
+    if len(models) <= 1:
+        found[MODEL_LABEL] = "".join(models).removeprefix("NVIDIA ")
+        found[DRIVER_LABEL] = _driver_version(snapshot, vendor) or ""
+    valid = {key: sanitise.label_value(value) for key, value in found.items()}
+    return {key: value for key, value in valid.items() if value}
+
+
+def _driver_version(snapshot: NodeSnapshot, vendor: str) -> str | None:
+    for state in snapshot.vendors:
+        if state.vendor == vendor and state.inventory.value is not None:
+            return state.inventory.value.driver_version
+    return None
+
+
+def _spec(published: tuple[Device, ...], boot_time_s: float) -> Json:
+    devices = [_device_info(device, boot_time_s) for device in published]
+    return {"devices": devices} if devices else {}
+
+
+def _device_info(device: Device, boot_time_s: float) -> Json:
+    info = device.info
+    entry = {
+        "type": info.kind.wire_type,
+        "id": sanitise.plain(info.uuid or ""),
+        "minor": info.minor,
+        "moduleID": sanitise.int32(info.module_id),
+        "health": info.health.in_service,
+        "labels": {sanitise.plain(key): sanitise.plain(value) for key, value in info.labels},
+        "resources": {
+            name: sanitise.quantity(value)
+            for name, value in info.resources
+            if sanitise.quantity(value)
+        },
+        "topology": _topology(device),
+        "vfGroups": [_vf_group(group) for group in info.vf_groups if group.vfs],
+        "conditions": conditions(device, boot_time_s),
+    }
+    return {key: value for key, value in entry.items() if value not in (None, "", {}, [])}
+
+
+def _topology(device: Device) -> Json:
+    """Return the place; always there, because the scheduler gives up on a node without it."""
+    place = device.place
+    topology: dict[str, object] = {
+        "socketID": _number(place.socket),
+        "nodeID": _number(place.numa_node),
+        "pcieID": sanitise.plain(device.pcie_scope_id),
+    }
+    if device.info.bus_id:
+        topology["busID"] = sanitise.plain(device.info.bus_id)
+    return topology
+
+
+def _vf_group(group: VfGroup) -> Json:
+    vfs = [
+        {"minor": _number(vf.minor), "busID": sanitise.plain(vf.bus_id)}
+        for vf in sorted(group.vfs, key=lambda vf: (vf.bus_id, vf.minor))
+    ]
+    if not group.labels:
+        return {"vfs": vfs}
+    return {
+        "labels": {sanitise.plain(key): sanitise.plain(value) for key, value in group.labels},
+        "vfs": vfs,
+    }
+
+
+def _number(value: int) -> int:
+    """Return a number of the wire; -1, which says unknown, for what an int32 cannot hold."""
+    fitting = sanitise.int32(value)
+    return -1 if fitting is None else fitting

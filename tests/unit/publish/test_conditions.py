@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.device import Device, Health, HealthState
+from agent.publish.conditions import carry_over
+from agent.publish.device import DevicePublisher
+from tests.factory import BOOT_S, gpu, nic, snapshot
+
+OLD = "2020-01-01T00:00:00Z"
+GOOD = Health(since_s=BOOT_S)
+BAD = Health(state=HealthState.FAILED, reason="Xid79", message="fell off", since_s=BOOT_S + 9)
+
+leaves = st.none() | st.booleans() | st.integers() | st.text() | st.just(OLD)
+json_like = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ("spec", "devices", "conditions", "id", "type", "status", "lastTransitionTime")
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+def body(*devices: Device) -> dict[str, Any]:
+    (desired,) = DevicePublisher().render(snapshot(devices), 0.0)
+    return json.loads(json.dumps(desired.body))  # type: ignore[no-any-return]  # JSON is untyped
+
+
+def aged(found: dict[str, Any]) -> dict[str, Any]:
+    """The same object as an earlier writer left it."""
+    for device in found["spec"]["devices"]:
+        for condition in device.get("conditions", []):
+            condition["lastTransitionTime"] = OLD
+    return found
+
+
+def moments(found: object) -> list[str]:
+    devices = json.loads(json.dumps(found))["spec"]["devices"]
+    return [c["lastTransitionTime"] for d in devices for c in d.get("conditions", [])]
+
+
+def test_an_unchanged_status_keeps_its_time_so_that_nothing_is_written() -> None:
+    stored = aged(body(gpu(0, health=GOOD), nic(0)))
+    assert carry_over(stored, body(gpu(0, health=GOOD), nic(0))) == stored
+
+
+def test_a_changed_status_takes_its_own_time() -> None:
+    stored = aged(body(gpu(0, health=GOOD), gpu(1, health=GOOD)))
+    renewed = carry_over(stored, body(gpu(0, health=GOOD), gpu(1, health=BAD)))
+    assert moments(renewed) == [OLD, "2026-01-02T03:04:14Z"]
+
+
+def test_a_new_reason_with_the_same_status_keeps_the_time() -> None:
+    stored = aged(body(gpu(0, health=BAD)))
+    other = Health(state=HealthState.FAILED, reason="Xid48", message="ecc", since_s=BOOT_S + 99)
+    assert moments(carry_over(stored, body(gpu(0, health=other)))) == [OLD]
+
+
+def test_devices_are_matched_by_id_not_by_number() -> None:
+    stored = aged(body(gpu(0, health=GOOD)))
+    other = gpu(0, uuid="GPU-another", health=GOOD)
+    assert moments(carry_over(stored, body(other))) == ["2026-01-02T03:04:05Z"]
+
+
+def test_times_are_kept_whatever_the_order_of_the_stored_list() -> None:
+    stored = aged(body(gpu(0), gpu(1)))
+    stored["spec"]["devices"].reverse()
+    assert moments(carry_over(stored, body(gpu(0), gpu(1)))) == [OLD, OLD]
+
+
+@pytest.mark.parametrize("moment", ["", "yesterday", 5, None, "2020-01-01T00:00:00Zx"])
+def test_a_stored_time_that_is_none_is_not_taken_over(moment: object) -> None:
+    stored = aged(body(gpu(0)))
+    stored["spec"]["devices"][0]["conditions"][0]["lastTransitionTime"] = moment
+    assert carry_over(stored, body(gpu(0))) == body(gpu(0))
+
+
+@given(json_like)
+def test_whatever_is_stored_only_times_may_change(stored: object) -> None:
+    wanted = body(gpu(0), nic(0))
+    assert aged(json.loads(json.dumps(carry_over(stored, wanted)))) == aged(wanted)
+
+
+def test_an_object_without_devices_is_left_alone() -> None:
+    other = {"kind": "NodeMetric", "status": {"updateTime": "x"}}
+    assert carry_over(aged(body(gpu(0))), other) is other
