@@ -1,0 +1,81 @@
+"""Commands that look at no host: settings, metrics, versions, completion."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from agent.cli.output import show
+from agent.config.load import load
+from agent.config.reference import effective_rows, reference_rows
+from agent.errors import BadConfig
+from agent.version import VERSION
+
+LIBRARIES = ("aiohttp", "msgspec", "nvidia-ml-py", "prometheus-client", "psutil", "PyYAML")
+
+
+def config(arguments: argparse.Namespace) -> int:
+    """Check a settings file, show what is in force, or print the reference."""
+    if arguments.action == "check":
+        return _check(Path(arguments.file))
+    if arguments.action == "show":
+        file = Path(arguments.config) if arguments.config else None
+        show(effective_rows(load(file, os.environ, {})), arguments.output, "settings")
+    else:
+        show(reference_rows(), arguments.output, "settings")
+    return 0
+
+
+def _check(file: Path) -> int:
+    try:
+        load(file, {}, {})
+    except BadConfig as error:
+        if not file.exists():
+            raise
+        print(f"xpu-agent: {error}", file=sys.stderr)
+        return 1
+    print(f"{file}: valid")
+    return 0
+
+
+def metrics(arguments: argparse.Namespace) -> int:
+    """Print every metric: name, type, labels, unit, stability, alias."""
+    from agent.publish.families import reference_rows as families  # noqa: PLC0415 - only here
+
+    show(families(), arguments.output, "metrics")
+    return 0
+
+
+def _library_version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def version(arguments: argparse.Namespace) -> int:
+    """Print versions of the agent, Python, the libraries and the protocols."""
+    rows = [
+        {"what": "xpu-agent", "version": VERSION},
+        {"what": "Python", "version": platform.python_version()},
+        *({"what": name, "version": _library_version(name)} for name in LIBRARIES),
+        {"what": "Device", "version": "scheduling.koordinator.sh/v1alpha1"},
+        {"what": "NodeMetric", "version": "slo.koordinator.sh/v1alpha1"},
+        {"what": "NodeResourceTopology", "version": "topology.node.k8s.io/v1alpha1"},
+    ]
+    show(rows, arguments.output, "versions")
+    return 0
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    """Print a shell's completion script."""
+    import shtab  # noqa: PLC0415 - only here
+
+    from agent.cli.parser import build_parser  # noqa: PLC0415 - only here
+
+    print(shtab.complete(build_parser(), shell=arguments.shell))
+    return 0

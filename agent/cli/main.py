@@ -1,0 +1,58 @@
+"""Entry of the command line: parse, run one command, turn its errors into one line and a status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from agent.cli.parser import build_parser
+from agent.errors import AgentError, BadConfig
+
+DONE, BAD_NEWS, WRONG_USE, CANNOT = 0, 1, 2, 3
+
+# command: module and function; a module is imported when its command is used
+COMMANDS = {
+    "run": ("agent.cli.run", "run"),
+    "devices": ("agent.cli.reading", "devices"),
+    "topology": ("agent.cli.reading", "topology"),
+    "snapshot": ("agent.cli.reading", "snapshot"),
+    "render": ("agent.cli.reading", "render"),
+    "record": ("agent.cli.recording", "record"),
+    "config": ("agent.cli.asking", "config"),
+    "metrics": ("agent.cli.asking", "metrics"),
+    "version": ("agent.cli.asking", "version"),
+    "completion": ("agent.cli.asking", "completion"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = build_parser().parse_args(argv)
+    module, name = COMMANDS[arguments.command]
+    command = getattr(importlib.import_module(module), name)
+    try:
+        status = _run(command, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    return status
+
+
+def _run(command: object, arguments: argparse.Namespace) -> int:
+    assert callable(command)  # noqa: S101 - the table above names functions
+    try:
+        return int(command(arguments))
+    except BadConfig as error:
+        return _complain(error, WRONG_USE)
+    except AgentError as error:
+        return _complain(error, CANNOT)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _complain(error: Exception, status: int) -> int:
+    print(f"xpu-agent: {error}", file=sys.stderr)
+    return status

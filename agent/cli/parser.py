@@ -1,0 +1,198 @@
+"""Every command with its options, examples and exit status; nothing is imported that it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+EXIT_STATUS = """exit status: 0 done and fine; 1 done, and the answer is bad news;
+2 wrong use or settings; 3 could not do it (permission, unreadable host)"""
+
+FORMATS = ("table", "json", "yaml")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line: what, and where to read on."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]  # it exits, as its parent does
+        """Print one line and exit with 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    about: str,
+    *examples: str,
+) -> _Parser:
+    lines = "\n".join(f"  {example}" for example in examples)
+    return commands.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog=f"examples:\n{lines}\n\n{EXIT_STATUS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host",
+        metavar="PATH",
+        help="a recorded host instead of this machine: a recording, or a folder or tar archive "
+        "with sys/ and proc/ in it",
+    )
+    _add_config(parser)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="settings (YAML)")
+
+
+def _add_output(parser: argparse.ArgumentParser, formats: tuple[str, ...] = FORMATS) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=formats, default=formats[0], help=f"default: {formats[0]}"
+    )
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pods", metavar="FILE", help="a kubelet's PodList (JSON or YAML)")
+    parser.add_argument("--node-name", metavar="N", help="name of the Node object")
+
+
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = _command(
+        commands,
+        "run",
+        "run the agent",
+        "xpu-agent run --standalone",
+        "xpu-agent run --standalone --host fixtures/hosts/qemu-4numa-8xh100",
+        "xpu-agent run --standalone --once --out /tmp/objects",
+    )
+    run.add_argument(
+        "--standalone", action="store_true", help="no cluster: write the objects to --out"
+    )
+    run.add_argument("--out", metavar="DIR", default="./xpu-agent-out", help="default: %(default)s")
+    run.add_argument("--listen", metavar="HOST:PORT", help="default: 127.0.0.1:9316")
+    run.add_argument("--once", action="store_true", help="one cycle of everything, then exit")
+    run.add_argument(
+        "--demo-host",
+        metavar="PATH",
+        help="the recorded host to show when this machine has no accelerator and no RDMA device",
+    )
+    _add_host(run)
+    _add_inputs(run)
+
+
+def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
+    devices = _command(
+        commands,
+        "devices",
+        "list accelerators and RDMA devices, with health and where they sit",
+        "xpu-agent devices",
+        "xpu-agent devices -o json | jq '.devices[] | select(.health.state != \"healthy\")'",
+        "xpu-agent devices --host host.tar.xz",
+    )
+    _add_host(devices)
+    _add_output(devices)
+
+    topology = _command(
+        commands,
+        "topology",
+        "show sockets, NUMA nodes, the PCIe tree and the distance of each pair of devices",
+        "xpu-agent topology",
+        "xpu-agent topology -o matrix",
+        "xpu-agent topology -o svg > topology.svg",
+    )
+    _add_host(topology)
+    _add_output(topology, ("tree", "matrix", "json", "svg"))
+
+    snapshot = _command(
+        commands,
+        "snapshot",
+        "print all that the agent knows of this node, with the age of each part",
+        "xpu-agent snapshot | jq .parts.devices.age_s",
+    )
+    _add_host(snapshot)
+    _add_inputs(snapshot)
+    _add_output(snapshot, ("json", "yaml"))
+
+    render = _command(
+        commands,
+        "render",
+        "print exactly what run would publish",
+        "xpu-agent render device",
+        "xpu-agent render nodemetric --pods pods.json -o json",
+        "xpu-agent render metrics",
+    )
+    render.add_argument("what", choices=("device", "nodemetric", "topology", "metrics"))
+    _add_host(render)
+    _add_inputs(render)
+    _add_output(render, ("yaml", "json"))
+
+    record = _command(
+        commands,
+        "record",
+        "record this host: the files the agent reads and the vendor libraries' answers",
+        "xpu-agent record /tmp/node-17",
+        "xpu-agent record /tmp/node-17.tar.gz --pseudonymise",
+    )
+    record.add_argument("out", metavar="OUT", help="a new folder, or a file that ends in .tar.gz")
+    record.add_argument(
+        "--pseudonymise",
+        action="store_true",
+        help="replace serials, UUIDs, MACs, GUIDs and host names, each always by the same other",
+    )
+    record.add_argument("--pods", action="store_true", help="also the pods' cgroups")
+    _add_host(record)
+
+
+def _add_asking(commands: argparse._SubParsersAction[_Parser]) -> None:
+    config = _command(
+        commands,
+        "config",
+        "check, show or explain settings",
+        "xpu-agent config check config.yaml",
+        "xpu-agent config show --config config.yaml",
+        "xpu-agent config reference | less",
+    )
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="say whether a settings file is valid")
+    check.add_argument("file", metavar="FILE")
+    show = actions.add_parser("show", help="print the settings in force and where each comes from")
+    _add_config(show)
+    _add_output(show)
+    _add_output(actions.add_parser("reference", help="print every setting there is"))
+
+    metrics = _command(
+        commands, "metrics", "explain metrics", "xpu-agent metrics reference -o json"
+    )
+    actions = metrics.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_output(actions.add_parser("reference", help="print every metric there is"))
+
+    version = _command(commands, "version", "print versions", "xpu-agent version -o json")
+    _add_output(version)
+
+    completion = _command(
+        commands,
+        "completion",
+        "print the completion script of a shell",
+        'eval "$(xpu-agent completion bash)"',
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of `xpu-agent`."""
+    parser = _Parser(
+        prog="xpu-agent",
+        description="Node agent for GPUs, NPUs and RDMA devices.",
+        epilog=EXIT_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+    )
+    _add_run(commands)
+    _add_reading(commands)
+    _add_asking(commands)
+    return parser

@@ -1,0 +1,50 @@
+"""Runs named loops when they are due: on the collector thread, or on the event loop's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from agent.clock import Clock
+from agent.loop import Loop
+
+log = logging.getLogger(__name__)
+
+
+def collector_thread() -> ThreadPoolExecutor:
+    """Return the one thread for reads and CPU-heavy work; its jobs run one after another."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="collector")
+
+
+async def keep_running(loop: Loop, executor: Executor, clock: Clock, first_in_s: float = 0) -> None:
+    """Run the loop for ever, from start to start one interval apart; a missed run is not made up.
+
+    Ends when cancelled. The run in progress on the executor is not interrupted by that.
+    """
+    if first_in_s > 0:
+        await asyncio.sleep(first_in_s)
+    event_loop = asyncio.get_running_loop()
+    while True:
+        started_s = clock.monotonic()
+        wait_s = await event_loop.run_in_executor(executor, loop.step, started_s)
+        spent_s = clock.monotonic() - started_s
+        await asyncio.sleep(max(0.0, wait_s - spent_s))
+
+
+class Heartbeat:
+    """Measures by how much the event loop was held up: a request waits at least that long."""
+
+    def __init__(self, clock: Clock, interval_s: float = 0.1) -> None:
+        self._clock = clock
+        self._interval_s = interval_s
+        self.last_s: float | None = None  # monotonic
+        self.worst_hold_s = 0.0  # since the start
+
+    async def run(self) -> None:
+        """Beat for ever; ends when cancelled."""
+        while True:
+            before_s = self._clock.monotonic()
+            await asyncio.sleep(self._interval_s)
+            self.last_s = self._clock.monotonic()
+            self.worst_hold_s = max(self.worst_hold_s, self.last_s - before_s - self._interval_s)

@@ -1,0 +1,81 @@
+"""A device as JSON for people and programs: `devices -o json`, `/api/v1/devices`, the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.clock import rfc3339
+from agent.model.device import Device, DeviceKind, Health
+
+_SHORT = {DeviceKind.RDMA: "NIC"}
+
+
+def short_name(device: Device) -> str:
+    """Name a device in a few characters: GPU 0, NPU 3, NIC 1; by its bus id without a minor."""
+    info = device.info
+    kind = _SHORT.get(info.kind, info.kind.value.upper())
+    return f"{kind} {info.minor}" if info.minor is not None else f"{kind} {device.key}"
+
+
+def health_json(health: Health) -> dict[str, object]:
+    """Return state, reason, message and since when; `null` when nobody saw the change."""
+    since = rfc3339(health.since_s) if health.since_s is not None else None
+    return {
+        "state": health.state.value,
+        "reason": health.reason,
+        "message": health.message,
+        "since": since,
+    }
+
+
+def device_json(device: Device) -> dict[str, object]:
+    """Return every fact of one device; an absent one is `None`, never 0 or an empty text."""
+    info, place = device.info, device.place
+    return {
+        "type": info.kind.value,
+        "vendor": info.vendor,
+        "model": info.model,
+        "minor": info.minor,
+        "uuid": info.uuid,
+        "bus_id": info.bus_id,
+        "numa_node": place.numa_node if place.numa_node >= 0 else None,
+        "numa_source": place.numa_source,
+        "socket": place.socket if place.socket >= 0 else None,
+        "pcie_path": list(place.path),
+        "pcie_switch": place.switch,
+        "link": {
+            "speed_gts": place.link.speed / 10 if place.link.speed else None,
+            "width": place.link.width,
+            "max_speed_gts": place.link.max_speed / 10 if place.link.max_speed else None,
+            "max_width": place.link.max_width,
+            "degraded": place.link_degraded,
+        },
+        "memory_bytes": info.memory_bytes,
+        "managed": info.managed,
+        "health": health_json(info.health),
+        "partitions": [
+            {"uuid": part.uuid, "profile": part.profile, "memory_bytes": part.memory_bytes}
+            for part in info.partitions
+        ],
+        "virtual_functions": [
+            {"bus_id": vf.bus_id, "minor": vf.minor} for group in info.vf_groups for vf in group.vfs
+        ],
+        "ports": [
+            {
+                "number": port.number,
+                "state": port.state_name or port.state,
+                "rate_mbps": port.rate_mbps,
+                "link_layer": port.link_layer,
+                "netdev": port.netdev,
+            }
+            for port in info.ports
+        ],
+        "resources": dict(info.resources),
+        "labels": dict(info.labels),
+        "facts": dict(info.facts),
+    }
+
+
+def devices_json(devices: Iterable[Device]) -> dict[str, object]:
+    """Return the document of `devices -o json`."""
+    return {"devices": [device_json(device) for device in devices]}

@@ -1,0 +1,72 @@
+"""The whole snapshot as JSON data: stable keys, each part with its age."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.topology.text import format_cpu_list
+
+T = TypeVar("T")
+PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report")
+
+
+def plain(value: object) -> object:
+    """Turn frozen data into JSON data: CPU sets as lists of ranges, enums as their values."""
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        if all(isinstance(item, int) for item in value):
+            return format_cpu_list(value)
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def _part(part: Part[T], now_s: float) -> dict[str, object]:
+    age_s = part.age_s(now_s)
+    return {
+        "age_s": None if age_s is None else round(age_s, 3),
+        "error": part.error or None,
+        "value": plain(part.value),
+    }
+
+
+def _vendor(state: VendorState, now_s: float) -> dict[str, object]:
+    known = {
+        field.name: getattr(state, field.name)
+        for field in dataclasses.fields(state)
+        if field.name not in ("inventory", "samples")
+    }
+    return {
+        **known,
+        "inventory": _part(state.inventory, now_s),
+        "samples": _part(state.samples, now_s),
+    }
+
+
+def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
+    """Return `{"node", "vendors", "parts": {name: {"age_s", "error", "value"}}}`."""
+    return {
+        "node": plain(snapshot.node),
+        "vendors": [_vendor(state, now_s) for state in snapshot.vendors],
+        "parts": {name: _part(getattr(snapshot, name), now_s) for name in PARTS},
+    }
+
+
+def dumps(data: object) -> bytes:
+    """Return indented JSON with a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n"

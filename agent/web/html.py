@@ -1,0 +1,36 @@
+"""HTML and SVG text, escaped: every value that comes from a machine or a pod passes here."""
+
+from __future__ import annotations
+
+from html import escape
+
+
+def attributes(**values: object) -> str:
+    """Return attributes: `font_size` is `font-size`, `class_` is `class`, `None` is left out."""
+    return "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def tag(name: str, *children: str, **values: object) -> str:
+    """Return an element; children are markup already, so escape text with `text` before."""
+    inner = "".join(children)
+    return f"<{name}{attributes(**values)}>{inner}</{name}>"
+
+
+def text(value: object) -> str:
+    """Return a value as escaped text; an absent one as a dash."""
+    return "–" if value is None or value == "" else escape(str(value))
+
+
+def bytes_text(value: float | None) -> str:
+    """Write bytes for people: 81559 MiB is 79.6 GiB; absent is a dash."""
+    if value is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

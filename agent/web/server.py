@@ -1,0 +1,132 @@
+"""The HTTP server: metrics, probes, page and JSON; reads only, no action, no file from disk."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from agent.publish.device_view import devices_json
+from agent.publish.snapshot_json import dumps, snapshot_json
+from agent.web.base import AgentView
+from agent.web.page import render_page
+from agent.web.svg import topology_svg
+
+TEXT_0_0_4 = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+JSON = "application/json; charset=utf-8"
+MAX_REFRESH_S = 3600
+COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
+
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer GET and HEAD only; add the headers that keep other pages out."""
+    if request.method not in ("GET", "HEAD"):
+        raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
+    response = await handler(request)
+    response.headers.update(SECURITY)
+    return response
+
+
+class Pages:
+    """The handlers. Everything slow is rendered off the event loop's thread."""
+
+    def __init__(self, view: AgentView) -> None:
+        self._view = view
+
+    async def _body(
+        self, render: Callable[[], bytes], kind: str, request: web.Request
+    ) -> web.Response:
+        squeeze = "gzip" in request.headers.get("Accept-Encoding", "")
+
+        def work() -> bytes:
+            body = render()
+            return gzip.compress(body, COMPRESS_LEVEL) if squeeze else body
+
+        headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
+        if squeeze:
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=await self._view.offload(work), headers=headers)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Return the exposition in the format that `Accept` asks for."""
+        wanted = "application/openmetrics-text" in request.headers.get("Accept", "")
+        kind = OPENMETRICS if wanted else TEXT_0_0_4
+        return await self._body(lambda: self._view.metrics(openmetrics=wanted), kind, request)
+
+    async def livez(self, _: web.Request) -> web.Response:
+        """Say that the event loop runs: it just did."""
+        return web.Response(text="ok\n")
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        """Return 200 when every check that gates readiness holds, else 503; one word."""
+        ready = self._view.self_report().ready
+        return web.Response(text="ok\n" if ready else "unready\n", status=200 if ready else 503)
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """Return the checks, one a line, with `?verbose`; else as `/readyz`."""
+        if "verbose" not in request.query:
+            return await self.readyz(request)
+        report = self._view.self_report()
+        lines = [f"[{'+' if c.ok else '-'}] {c.name} {c.message}".rstrip() for c in report.checks]
+        lines.append("ready" if report.ready else "not ready")
+        return web.Response(text="\n".join(lines) + "\n", status=200 if report.ready else 503)
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Return the status page; `?refresh=SECONDS` makes it load itself again."""
+        wanted = request.query.get("refresh", "")
+        refresh = int(wanted) if wanted.isdecimal() and 1 <= len(wanted) <= 4 else None
+        if refresh is not None:
+            refresh = max(1, min(refresh, MAX_REFRESH_S))
+        return await self._body(
+            lambda: render_page(self._view, refresh).encode(), "text/html; charset=utf-8", request
+        )
+
+    async def picture(self, request: web.Request) -> web.Response:
+        """Return the topology as SVG."""
+        return await self._body(
+            lambda: topology_svg(self._view.snapshot()).encode(),
+            "image/svg+xml; charset=utf-8",
+            request,
+        )
+
+    async def devices(self, request: web.Request) -> web.Response:
+        """Return what `xpu-agent devices -o json` prints."""
+        return await self._body(
+            lambda: dumps(devices_json(self._view.snapshot().devices.value.devices)), JSON, request
+        )
+
+    async def whole(self, request: web.Request) -> web.Response:
+        """Return what `xpu-agent snapshot` prints."""
+
+        def render() -> bytes:
+            return dumps(snapshot_json(self._view.snapshot(), self._view.now_s()[0]))
+
+        return await self._body(render, JSON, request)
+
+
+def create_app(view: AgentView) -> web.Application:
+    """Return the application; nothing listens yet."""
+    pages = Pages(view)
+    app = web.Application(middlewares=[_guard], client_max_size=1024)
+    app.router.add_get("/metrics", pages.metrics)
+    app.router.add_get("/livez", pages.livez)
+    app.router.add_get("/readyz", pages.readyz)
+    app.router.add_get("/healthz", pages.healthz)
+    app.router.add_get("/", pages.page)
+    app.router.add_get("/status", pages.page)
+    app.router.add_get("/topology.svg", pages.picture)
+    app.router.add_get("/api/v1/devices", pages.devices)
+    app.router.add_get("/api/v1/snapshot", pages.whole)
+    return app

@@ -1,0 +1,130 @@
+"""The node's topology as one SVG picture: NUMA nodes, PCIe bridges, devices, links, health."""
+
+from __future__ import annotations
+
+from agent.model.snapshot import NodeSnapshot
+from agent.web.html import tag, text
+from agent.web.svg_layout import (
+    GUTTER,
+    HEAD,
+    MARGIN,
+    PAD,
+    PANEL_WIDTH,
+    Bridge,
+    Card,
+    Fabric,
+    Layout,
+    Panel,
+    lay_out,
+)
+
+CARD_HEIGHT, BAR_HEIGHT = 44, 26
+SIGNS = {"healthy": "✓", "suspect": "!", "probing": "…", "failed": "✕", "unmanaged": "–"}
+MAX_TITLE, MAX_SECOND = 34, 42  # characters that fit into a card's two lines
+
+STYLE = """
+.bg{fill:#fff}.panel{fill:#f6f7f9;stroke:#d5dae1}.head{font-weight:600;fill:#1c2430}
+.sub{fill:#5a6675}.bridge{fill:#5a6675;font-family:monospace}.stem{stroke:#b9c1cc;fill:none}
+.card{fill:#fff;stroke:#d5dae1}.title{font-weight:600;fill:#1c2430}.why{font-weight:600}
+.link{stroke:#7a5cc8;fill:none;stroke-width:1.5}.bar{fill:#ece6fb;stroke:#7a5cc8}.bartext{fill:#4a2fa0}
+.healthy{fill:#1a7f37}.suspect{fill:#9a6700}.probing{fill:#0969da}.failed{fill:#cf222e}
+.unmanaged{fill:#6e7781}.sign{fill:#fff;font-weight:700;text-anchor:middle}
+@media (prefers-color-scheme:dark){.bg{fill:#0e1116}.panel{fill:#161b22;stroke:#30363d}
+.head,.title{fill:#e6edf3}.sub,.bridge{fill:#9aa6b2}.stem{stroke:#444c56}
+.card{fill:#0e1116;stroke:#30363d}.bar{fill:#221a3a}.bartext{fill:#c9b8ff}
+.healthy{fill:#2ea043}.suspect{fill:#d29922}.probing{fill:#388bfd}.failed{fill:#f85149}}
+""".replace("\n", "")
+
+
+def _label(x: float, y: float, content: str, class_: str, size: int = 12) -> str:
+    return tag("text", text(content), x=x, y=y, class_=class_, font_size=size)
+
+
+def _clip(line: str, most: int) -> str:
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _draw_card(card: Card) -> str:
+    middle = card.y + CARD_HEIGHT / 2
+    stem = tag("path", d=f"M{card.x - 10} {middle}H{card.x}", class_="stem")
+    box = tag("rect", x=card.x, y=card.y, width=card.width, height=CARD_HEIGHT, rx=5, class_="card")
+    stripe = tag("rect", x=card.x, y=card.y, width=22, height=CARD_HEIGHT, rx=5, class_=card.state)
+    sign = tag("text", SIGNS[card.state], x=card.x + 11, y=middle + 5, class_="sign", font_size=14)
+    lines = _label(card.x + 30, card.y + 18, _clip(card.title, MAX_TITLE), "title", 12)
+    second = f"{card.detail} · {card.subtitle}" if card.detail else card.subtitle
+    lines += _label(card.x + 30, card.y + 34, _clip(second, MAX_SECOND), "sub", 11)
+    hover = tag("title", text(f"{card.title} · {card.subtitle} · {card.state} {card.detail}"))
+    return tag("g", hover, stem, box, stripe, sign, lines)
+
+
+def _draw_bridge(bridge: Bridge) -> str:
+    stem = f"M{bridge.x + 6} {bridge.y + 20}V{bridge.stem_to + 2}"
+    line = tag("path", d=stem, class_="stem") if bridge.stem_to > bridge.y else ""
+    return line + _label(bridge.x, bridge.y + 15, bridge.text, "bridge", 11)
+
+
+def _draw_panel(panel: Panel) -> str:
+    box = tag(
+        "rect",
+        x=panel.x,
+        y=panel.y,
+        width=PANEL_WIDTH,
+        height=panel.height,
+        rx=8,
+        class_="panel",
+    )
+    head = _label(panel.x + PAD, panel.y + 19, panel.title, "head", 14)
+    head += _label(panel.x + PAD, panel.y + 35, panel.subtitle, "sub", 11)
+    if not panel.cards:
+        head += _label(
+            panel.x + PAD, panel.y + HEAD + 16, "no accelerator or RDMA device", "sub", 11
+        )
+    bridges = "".join(_draw_bridge(bridge) for bridge in panel.bridges)
+    return tag("g", box, head, bridges, *(_draw_card(card) for card in panel.cards))
+
+
+def _draw_fabric(fabric: Fabric, layout: Layout, index: int) -> str:
+    """Draw the bar, and from each member a line through the gutter right of its panel."""
+    parts = []
+    offset = PAD + 5 + (4 * index) % (GUTTER - 14)
+    for panel in layout.panels:
+        gutter = panel.x + PANEL_WIDTH + offset - PAD
+        for card in panel.cards:
+            if card.key in fabric.keys:
+                y = card.y + CARD_HEIGHT / 2
+                path = f"M{card.x + card.width} {y}H{gutter}V{fabric.y}"
+                parts.append(tag("path", d=path, class_="link"))
+    width = layout.width - 2 * MARGIN
+    parts.append(
+        tag("rect", x=MARGIN, y=fabric.y, width=width, height=BAR_HEIGHT, rx=5, class_="bar")
+    )
+    parts.append(_label(MARGIN + PAD, fabric.y + 17, fabric.text, "bartext", 12))
+    return "".join(parts)
+
+
+def topology_svg(snapshot: NodeSnapshot, columns: int = 4) -> str:
+    """Return the picture as a self-contained SVG document; equal snapshots give equal bytes."""
+    layout = lay_out(snapshot, columns)
+    note = ""
+    height = layout.height
+    if layout.left_out:
+        note = _label(MARGIN, height + 8, f"and {layout.left_out} devices more", "sub", 12)
+        height += 2 * MARGIN
+    healthy = sum(card.state == "healthy" for panel in layout.panels for card in panel.cards)
+    total = sum(len(panel.cards) for panel in layout.panels)
+    about = f"{len(layout.panels)} NUMA nodes, {total} devices, {healthy} healthy"
+    return tag(
+        "svg",
+        tag("title", text(f"Topology of {snapshot.node.name}: {about}")),
+        tag("style", STYLE),
+        tag("rect", width="100%", height="100%", class_="bg"),
+        *(_draw_panel(panel) for panel in layout.panels),
+        *(_draw_fabric(fabric, layout, i) for i, fabric in enumerate(layout.fabrics)),
+        note,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {layout.width:g} {height:g}",
+        width=f"{layout.width:g}",
+        height=f"{height:g}",
+        font_family="system-ui, sans-serif",
+        role="img",
+    )

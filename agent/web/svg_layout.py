@@ -1,0 +1,222 @@
+"""Where everything of the topology picture stands: pure geometry, in picture units."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from agent.model.device import Device, DeviceLink, HealthState
+from agent.model.snapshot import NodeSnapshot
+from agent.publish.device_view import short_name
+from agent.topology.cpu import CpuSet
+
+PANEL_WIDTH, GUTTER, MARGIN = 330, 26, 12
+HEAD, BRIDGE_ROW, DEVICE_ROW, PAD = 46, 26, 54, 10
+INDENT = 16
+MAX_DEVICES = 256  # in the picture; more are counted in a line of text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One device: place, text, sign. `state` is a health state or `unmanaged`."""
+
+    x: float
+    y: float
+    width: float
+    title: str
+    subtitle: str
+    detail: str
+    state: str
+    key: str
+    linked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """A host bridge or switch as a line of text with the stem its devices hang from."""
+
+    x: float
+    y: float
+    text: str
+    stem_to: float  # y where the stem ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One NUMA node."""
+
+    x: float
+    y: float
+    height: float
+    title: str
+    subtitle: str
+    bridges: tuple[Bridge, ...]
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Cards that are linked directly, as a bar below the panels."""
+
+    y: float
+    text: str
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The whole picture."""
+
+    width: float
+    height: float
+    panels: tuple[Panel, ...]
+    fabrics: tuple[Fabric, ...]
+    left_out: int
+
+
+def islands(links: tuple[DeviceLink, ...]) -> list[tuple[frozenset[str], list[DeviceLink]]]:
+    """Group linked devices: connected components with their links, by their smallest member."""
+    groups: list[tuple[set[str], list[DeviceLink]]] = []
+    for link in links:
+        touched = [group for group in groups if link.a in group[0] or link.b in group[0]]
+        members, own = {link.a, link.b}, [link]
+        for group in touched:
+            members |= group[0]
+            own += group[1]
+            groups.remove(group)
+        groups.append((members, own))
+    found = [(frozenset(members), own) for members, own in groups]
+    return sorted(found, key=lambda group: min(group[0]))
+
+
+def _gib(value: int | None) -> str:
+    return "" if value is None else f" · {value / 2**30:.0f} GiB"
+
+
+def _subtitle(device: Device) -> str:
+    link = device.place.link
+    lanes = f" · x{link.width}" if link.width else ""
+    speed = f" {link.speed / 10:g} GT/s" if link.speed and link.width else ""
+    return f"{device.key}{lanes}{speed}{_gib(device.info.memory_bytes)}"
+
+
+def _title(device: Device) -> str:
+    name = next((v for k, v in device.info.facts if k in ("rdma_name", "name")), "")
+    model = (device.info.model or name or device.info.vendor).removeprefix("NVIDIA ")
+    return f"{short_name(device)}  {model}"
+
+
+def _card(device: Device, x: float, y: float, width: float, linked: frozenset[str]) -> Card:
+    health = device.info.health
+    state = health.state.value if device.info.managed else "unmanaged"
+    quiet = device.info.managed and health.state is HealthState.HEALTHY
+    return Card(
+        x=x,
+        y=y,
+        width=width,
+        title=_title(device),
+        subtitle=_subtitle(device),
+        detail="" if quiet else health.reason,
+        state=state,
+        key=device.key,
+        linked=device.key in linked,
+    )
+
+
+def _cpus_text(cpus: CpuSet) -> str:
+    if not cpus:
+        return "no CPUs"
+    low, high = min(cpus), max(cpus)
+    whole = len(cpus) == high - low + 1
+    return f"CPUs {low}–{high}" if whole and low != high else f"{len(cpus)} CPUs from {low}"
+
+
+def _groups(devices: list[Device]) -> list[tuple[str, str, list[Device]]]:
+    """Return (root, switch, devices) in PCI order."""
+    grouped: dict[tuple[str, str], list[Device]] = {}
+    for device in sorted(devices, key=lambda d: (d.place.root or "~", d.place.path, d.key)):
+        key = (device.place.root or "", device.place.switch or "")
+        grouped.setdefault(key, []).append(device)
+    return [(root, switch, found) for (root, switch), found in grouped.items()]
+
+
+def _panel(
+    title: str, subtitle: str, devices: list[Device], x: float, y: float, linked: frozenset[str]
+) -> Panel:
+    bridges, cards = [], []
+    at, shown_root = y + HEAD, None
+    for root, switch, found in _groups(devices):
+        if root != shown_root:
+            bridges.append((x + PAD, at, root or "not on PCI"))
+            shown_root, at = root, at + BRIDGE_ROW
+        if switch:
+            bridges.append((x + PAD + INDENT, at, f"switch {switch}"))
+            at += BRIDGE_ROW
+        left = x + PAD + INDENT * (2 if switch else 1)
+        for device in found:
+            cards.append(_card(device, left, at, x + PANEL_WIDTH - PAD - left, linked))
+            at += DEVICE_ROW
+    stems = _stems(bridges, cards)
+    height = max(at - y, HEAD + BRIDGE_ROW) + PAD
+    return Panel(
+        x=x, y=y, height=height, title=title, subtitle=subtitle, bridges=stems, cards=tuple(cards)
+    )
+
+
+def _stems(rows: list[tuple[float, float, str]], cards: list[Card]) -> tuple[Bridge, ...]:
+    """Give each bridge a stem down to the last card before the next bridge of its own level."""
+    stems = []
+    for index, (x, y, label) in enumerate(rows):
+        end = next((by for bx, by, _ in rows[index + 1 :] if bx <= x), float("inf"))
+        below = [card.y + 20 for card in cards if y < card.y < end and card.x - x < 2 * INDENT]
+        below += [by + 11 for bx, by, _ in rows[index + 1 :] if x < bx and by < end]
+        stems.append(Bridge(x=x, y=y, text=label, stem_to=max(below, default=y)))
+    return tuple(stems)
+
+
+def _fabric_text(members: frozenset[str], links: list[DeviceLink]) -> str:
+    kinds = Counter(link.type for link in links)
+    counts = sorted({link.count for link in links})
+    span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    pairs = len(members) * (len(members) - 1) // 2
+    reach = "every pair" if len({(k.a, k.b) for k in links}) == pairs else f"{len(links)} pairs"
+    return f"{' and '.join(sorted(kinds))}: {len(members)} devices, {span} links, {reach}"
+
+
+def lay_out(snapshot: NodeSnapshot, columns: int) -> Layout:
+    """Place one panel a NUMA node, in rows of `columns`; devices without a node come last."""
+    view = snapshot.devices.value
+    shown = view.devices[:MAX_DEVICES]
+    groups = islands(view.links)
+    linked = frozenset(key for members, _ in groups for key in members)
+    contents = []
+    for node in snapshot.numa.value.nodes:
+        memory = "" if not node.memory_bytes else f" · {node.memory_bytes / 2**30:.1f} GiB"
+        socket = f" · socket {node.socket}" if node.socket >= 0 else ""
+        own = [device for device in shown if device.place.numa_node == node.id]
+        contents.append((f"NUMA {node.id}", f"{_cpus_text(node.cpus)}{memory}{socket}", own))
+    known = {node.id for node in snapshot.numa.value.nodes}
+    if rest := [device for device in shown if device.place.numa_node not in known]:
+        contents.append(("NUMA unknown", "the firmware does not say", rest))
+    panels: list[Panel] = []
+    y = float(MARGIN)
+    for first in range(0, len(contents), columns):
+        row = [
+            _panel(*content, MARGIN + index * (PANEL_WIDTH + GUTTER), y, linked)
+            for index, content in enumerate(contents[first : first + columns])
+        ]
+        tallest = max(panel.height for panel in row)
+        panels += row
+        y += tallest + MARGIN
+    fabrics = []
+    for members, links in groups:
+        fabrics.append(Fabric(y=y, text=_fabric_text(members, links), keys=members))
+        y += BRIDGE_ROW + MARGIN
+    wide = min(columns, max(1, len(contents)))
+    return Layout(
+        width=2 * MARGIN + wide * (PANEL_WIDTH + GUTTER),
+        height=y,
+        panels=tuple(panels),
+        fabrics=tuple(fabrics),
+        left_out=len(view.devices) - len(shown),
+    )
