@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from agent.model.device import Device, DeviceKind, VfGroup
 from agent.model.snapshot import NodeSnapshot
-from agent.publish import sanitise
-from agent.publish.annotations import KEYS, own_annotations
 from agent.publish.base import Desired, Json
-from agent.publish.conditions import conditions
+from agent.publish.wire import sanitise
+from agent.publish.wire.annotations import KEYS, own_annotations
+from agent.publish.wire.conditions import conditions
 
 API_VERSION = "scheduling.koordinator.sh/v1alpha1"
 KIND = "Device"

@@ -17,8 +17,8 @@ from agent.model.device import (
     VendorDevice,
 )
 from agent.model.snapshot import DeviceView, Part
-from agent.publish.annotations import MAX_BYTES, health_text, own_annotations, topology_text
 from agent.publish.device import select
+from agent.publish.wire.annotations import MAX_BYTES, health_text, own_annotations, topology_text
 from agent.topology.numa import NumaNode, NumaTopology
 from agent.version import VERSION
 from tests.factory import BOOT_S, NOW_S, gpu, nic, snapshot
@@ -101,7 +101,7 @@ def crowd(count: int, depth: int) -> tuple[Device, ...]:
 @pytest.mark.parametrize(
     ("count", "depth", "links", "kept", "gone"),
     [
-        (210, 8, 0, {"link", "path"}, {"acs"}),
+        (220, 8, 0, {"link", "path"}, {"acs"}),
         (230, 11, 0, {"path"}, {"acs", "link"}),
         (300, 8, 3000, {"path"}, {"acs", "link", "links"}),
         (280, 11, 0, {"path of cards"}, {"acs", "link", "path of nics"}),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.device import Device, Health, HealthState
-from agent.publish.conditions import carry_over
 from agent.publish.device import DevicePublisher
+from agent.publish.wire.conditions import carry_over
 from tests.factory import BOOT_S, gpu, nic, snapshot
 
 OLD = "2020-01-01T00:00:00Z"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent.model.device import Device, DeviceKind, Health, HealthState, Placement, VendorDevice
-from agent.publish.conditions import carry_over
 from agent.publish.device import DevicePublisher
+from agent.publish.wire.conditions import carry_over
 from tests.captures import SHARED, needs_shared
 from tests.factory import snapshot
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agent.model.device import Device, DeviceKind
 from agent.model.snapshot import NodeSnapshot
-from agent.publish import sanitise
+from agent.publish.wire import sanitise
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciLink
 from agent.topology.text import format_cpu_list

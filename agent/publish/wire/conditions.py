@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from agent.model.device import Device, DeviceKind, HealthState
-from agent.publish import sanitise
 from agent.publish.base import Json
+from agent.publish.wire import sanitise
 
 Dict = dict[str, object]
 _Status = tuple[tuple[str, str], tuple[str, str]]  # of which device, of which condition
