@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from agent.errors import ParseError
+
+MAX_BRIDGES = 32  # above one function
+MAX_LINK = 4096  # characters of a link's text: the kernel's PATH_MAX
 
 _CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
@@ -50,3 +54,34 @@ def sort_key(address: str) -> tuple[int, int, int, int]:
 def slot(address: str) -> str:
     """Return domain, bus and device: what the functions of one card have in common."""
     return address.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PciPath:
+    """Where a link's text puts a function."""
+
+    root: str | None = None
+    bridges: tuple[str, ...] = ()  # from the root port down
+    outer_bridges: int = 0  # how many of them stand above the last root
+
+
+def split_link(text: str, own: str) -> PciPath:
+    """Read the text of a function's link; nothing is resolved, so nothing need exist.
+
+    The first host bridge is the root, all addresses are the chain, and everything else is
+    dropped (the second host bridge of an Intel VMD, virtual buses). `ParseError` when the chain
+    does not end in the function's own address or is deeper than any PCI tree.
+    """
+    if len(text) > MAX_LINK:
+        raise ParseError("PCI link", text)
+    root: str | None = None
+    chain: list[str] = []
+    outer = 0
+    for part in text.split("/"):
+        if is_root(part):
+            root, outer = root or part, len(chain)
+        elif _ADDRESS.fullmatch(part):
+            chain.append(parse_address(part))
+    if not chain or chain[-1] != own or len(chain) - 1 > MAX_BRIDGES:
+        raise ParseError("PCI link", text)
+    return PciPath(root, tuple(chain[:-1]), min(outer, len(chain) - 1))
