@@ -30,6 +30,12 @@ def first_fact(host: HostFiles, paths: Iterable[str], parse: Callable[[str], T])
     return next((value for path in paths if (value := fact(host, path, parse)) is not None), None)
 
 
+def word(host: HostFiles, path: str, pattern: re.Pattern[str]) -> str | None:
+    """Return group 1 of a pattern that matches the whole file; `None` otherwise."""
+    match = pattern.fullmatch(text(host, path) or "")
+    return match[1] if match else None
+
+
 def entries(host: HostFiles, path: str) -> tuple[str, ...]:
     """List a directory; one that cannot be listed has nothing to tell."""
     try:

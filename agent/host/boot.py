@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from agent.errors import ParseError
-from agent.host.attributes import fact
+from agent.host.attributes import fact, word
 from agent.host.files import HostFiles, text
 from agent.host.proc import parse_stat
 from agent.model.snapshot import NodeIdentity
@@ -22,23 +22,18 @@ _X86 = "x86_64"  # the only architecture that a modalias calls otherwise than un
 def read_identity(host: HostFiles, name: str, source: str) -> NodeIdentity:
     """Read boot id, boot time, kernel and architecture; what the host does not tell stays empty."""
     kernel_files = "/proc/sys/kernel"
-    kernel = _word(host, f"{kernel_files}/osrelease", _WORD)
-    architecture = _word(host, f"{kernel_files}/arch", _WORD)  # since Linux 6.1
+    kernel = word(host, f"{kernel_files}/osrelease", _WORD)
+    architecture = word(host, f"{kernel_files}/arch", _WORD)  # since Linux 6.1
     return NodeIdentity(
         name=name,
         source=source,
-        boot_id=_word(host, f"{kernel_files}/random/boot_id", _UUID) or "",
+        boot_id=word(host, f"{kernel_files}/random/boot_id", _UUID) or "",
         boot_time_s=_boot_time_s(host),
-        kernel=kernel or _word(host, "/proc/version", _VERSION) or "",
+        kernel=kernel or word(host, "/proc/version", _VERSION) or "",
         architecture=architecture
         or fact(host, "/sys/devices/system/cpu/modalias", _modalias)
         or "",
     )
-
-
-def _word(host: HostFiles, path: str, pattern: re.Pattern[str]) -> str | None:
-    match = pattern.fullmatch(text(host, path) or "")
-    return match[1] if match else None
 
 
 def _modalias(content: str) -> str:

@@ -68,6 +68,7 @@ class CpuTopology:
     smt_active: bool = False
     smt_control: str | None = None
     info: CpuInfo = CpuInfo()
+    skipped: int = 0  # directory entries that look like a CPU or a cache but are none
     warnings: tuple[str, ...] = ()
 
     def socket_of(self, cpus: CpuSet) -> int:

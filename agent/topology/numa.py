@@ -32,6 +32,14 @@ class NumaNode:
     kind: NodeKind = NodeKind.CPU
     near: int = UNKNOWN  # the CPU node that stands for this one; itself for a CPU node
     socket: int = UNKNOWN  # UNKNOWN when it spans sockets or has no CPU
+    gpu: str | None = None  # address of the card whose memory this node is
+    generic_initiator: bool = False  # an accelerator without CPUs that accesses memory
+
+    @property
+    def zoned(self) -> bool:
+        """Say whether pods may use it: memory of a device is not memory of the machine."""
+        memory_only = self.kind in (NodeKind.MEMORY, NodeKind.DAX)
+        return self.kind is NodeKind.CPU or (memory_only and not self.generic_initiator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,7 @@ class NumaTopology:
 
     nodes: tuple[NumaNode, ...] = ()
     fake: bool = False  # numa=fake= on the kernel's command line
+    skipped: int = 0  # directory entries that look like a node but are none
     warnings: tuple[str, ...] = ()
 
     def node(self, node_id: int) -> NumaNode | None:

@@ -1,0 +1,178 @@
+"""From what sysfs says of each memory node to one consistent picture; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from agent.topology.cpu import CpuSet, Package
+from agent.topology.numa import UNKNOWN, NodeKind, NumaNode, NumaTopology
+
+SCHEDULER_NODES = 63  # the scheduler keeps nodes as bits of 64-bit masks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawNode:
+    """One `node<N>` as the kernel shows it."""
+
+    id: int
+    cpus: CpuSet = frozenset()  # may hold CPUs that are not usable, or are in other nodes too
+    memory_bytes: int | None = None
+    memory_problem: str = ""  # why the figure is 0 or missing
+    hugepages: tuple[tuple[int, int], ...] = ()  # (page size in bytes, pages), by size
+    distances: tuple[int, ...] | None = None  # one a node
+    initiators: frozenset[int] = frozenset()  # nodes with the best access to this one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawNuma:
+    """Everything read of the memory nodes of one host."""
+
+    nodes: tuple[RawNode, ...] = ()  # by id
+    gpus: Mapping[int, tuple[str, CpuSet | None]] = field(  # node: (card, its local CPUs)
+        default_factory=lambda: MappingProxyType({})
+    )
+    dax: frozenset[int] = frozenset()  # nodes that a DAX device targets
+    generic_initiators: frozenset[int] = frozenset()
+    fake: bool = False
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Which usable CPU belongs to which node: each to exactly one."""
+
+    node_of: Mapping[int, int]
+    emptied: frozenset[int] = frozenset()  # nodes that claimed only CPUs of lower nodes
+    warnings: tuple[str, ...] = ()
+
+    def cpus(self, node_id: int) -> CpuSet:
+        """Return the CPUs of one node."""
+        return frozenset(cpu for cpu, node in self.node_of.items() if node == node_id)
+
+
+def share_out(nodes: Sequence[RawNode], usable: CpuSet, packages: Sequence[Package]) -> Shares:
+    """Give every usable CPU to one node, also where firmware claims it twice or never.
+
+    The lower node keeps a CPU that two claim. One that no node claims goes to the only node
+    that the rest of its package is in, else to the lowest node; node 0 if there is none.
+    """
+    node_of: dict[int, int] = {}
+    emptied: set[int] = set()
+    warnings: list[str] = []
+    for node in sorted(nodes, key=lambda node: node.id):
+        claimed = node.cpus & usable
+        fresh = claimed - node_of.keys()
+        node_of.update(dict.fromkeys(fresh, node.id))
+        if fresh != claimed:
+            taken = min(claimed - fresh)
+            warnings.append(f"numa_overlap: node {node.id} claims CPU {taken} of a lower node")
+            emptied |= set() if fresh else {node.id}
+    lowest = min((node.id for node in nodes), default=0)
+    for cpu, node_id in _adopted(usable - node_of.keys(), node_of, packages, lowest).items():
+        warnings.append(f"cpu_without_node: CPU {cpu} counts as of node {node_id}")
+        node_of[cpu] = node_id
+    return Shares(
+        node_of=MappingProxyType(dict(sorted(node_of.items()))),
+        emptied=frozenset(emptied),
+        warnings=tuple(warnings),
+    )
+
+
+def _adopted(
+    orphans: frozenset[int], node_of: Mapping[int, int], packages: Sequence[Package], lowest: int
+) -> dict[int, int]:
+    adopted: dict[int, int] = {}
+    for package in packages:
+        nodes = {node_of[cpu] for cpu in package.cpus if cpu in node_of}
+        node_id = nodes.pop() if len(nodes) == 1 else lowest
+        adopted.update(dict.fromkeys(sorted(package.cpus & orphans), node_id))
+    return adopted
+
+
+def build_numa(raw: RawNuma, shares: Shares, packages: Sequence[Package]) -> NumaTopology:
+    """Judge every node: its kind, the CPU node that stands for it, its socket."""
+    valid = all(node.distances is not None for node in raw.nodes)
+    nodes = tuple(_node(raw, node, shares, packages, matrix_valid=valid) for node in raw.nodes)
+    return NumaTopology(
+        nodes=nodes,
+        fake=raw.fake,
+        skipped=raw.skipped,
+        warnings=(*shares.warnings, *_warnings(raw, nodes)),
+    )
+
+
+def _node(
+    raw: RawNuma,
+    node: RawNode,
+    shares: Shares,
+    packages: Sequence[Package],
+    *,
+    matrix_valid: bool,
+) -> NumaNode:
+    cpus = shares.cpus(node.id)
+    sockets = {package.socket for package in packages if package.cpus & cpus}
+    return NumaNode(
+        id=node.id,
+        cpus=cpus,
+        memory_bytes=node.memory_bytes,
+        hugepages=node.hugepages,
+        distances=node.distances if matrix_valid else None,
+        kind=_kind(raw, node, cpus, emptied=node.id in shares.emptied),
+        near=node.id if cpus else _near(raw, node, shares.node_of, matrix_valid=matrix_valid),
+        socket=sockets.pop() if len(sockets) == 1 else UNKNOWN,
+        gpu=raw.gpus[node.id][0] if node.id in raw.gpus else None,
+        generic_initiator=node.id in raw.generic_initiators,
+    )
+
+
+def _kind(raw: RawNuma, node: RawNode, cpus: CpuSet, *, emptied: bool) -> NodeKind:
+    if cpus:
+        return NodeKind.CPU
+    if node.id in raw.gpus:
+        return NodeKind.GPU
+    if node.id in raw.dax:
+        return NodeKind.DAX
+    return NodeKind.MEMORY if node.memory_bytes or emptied else NodeKind.EMPTY
+
+
+def _near(raw: RawNuma, node: RawNode, node_of: Mapping[int, int], *, matrix_valid: bool) -> int:
+    """Return the lowest CPU node of the first source that names one."""
+    cpu_nodes = frozenset(node_of.values())
+    sources = [_near_gpu(raw, node.id, node_of, cpu_nodes)]
+    if not raw.fake:  # invented nodes have no initiators and no distances of their own
+        sources.append(node.initiators)
+        if matrix_valid and node.distances is not None:
+            sources.append(near_by_distance([n.id for n in raw.nodes], node.id, node.distances))
+    return next((min(found & cpu_nodes) for found in sources if found & cpu_nodes), UNKNOWN)
+
+
+def _near_gpu(
+    raw: RawNuma, node_id: int, node_of: Mapping[int, int], cpu_nodes: frozenset[int]
+) -> frozenset[int]:
+    """Return the nodes of a card's local CPUs; the kernel prints all CPUs if it does not know."""
+    _, local_cpus = raw.gpus.get(node_id, ("", None))
+    nodes = frozenset(node_of[cpu] for cpu in local_cpus or () if cpu in node_of)
+    return frozenset() if nodes == cpu_nodes and len(nodes) > 1 else nodes
+
+
+def near_by_distance(ids: Sequence[int], node_id: int, row: Sequence[int]) -> frozenset[int]:
+    """Return the other nodes at the smallest distance; none if that tells nothing.
+
+    It tells nothing if the node is as near to itself, or if all others are equally near.
+    """
+    others = {other: distance for other, distance in zip(ids, row, strict=True) if other != node_id}
+    smallest = min(others.values(), default=0)
+    nearest = frozenset(other for other, distance in others.items() if distance == smallest)
+    if smallest <= row[ids.index(node_id)] or nearest == others.keys():
+        return frozenset()
+    return nearest
+
+
+def _warnings(raw: RawNuma, nodes: Sequence[NumaNode]) -> list[str]:
+    warnings = [f"numa_memory: {node.memory_problem}" for node in raw.nodes if node.memory_problem]
+    zones = [node.id for node in nodes if node.zoned]
+    if len(zones) > SCHEDULER_NODES or max(zones, default=0) > SCHEDULER_NODES:
+        warnings.append(f"numa_many_nodes: the scheduler knows nodes 0 to {SCHEDULER_NODES} only")
+    return warnings
