@@ -18,6 +18,7 @@ from agent.recording.tree import TreeBuilder
 
 MAX_UNPACKED = 1024 * 1024 * 1024  # bytes of archive after decompression
 _MAX_STEP = 32 * 1024 * 1024  # bytes that one header or file may need at once
+_MAX_NUMBER = (1 << 20) - 1  # of a device, major or minor
 _DAMAGED = (
     tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError,
     ValueError, OverflowError, RecursionError, IndexError,
@@ -106,7 +107,8 @@ def _entry(
         found = builder.get("/" + member.linkname.strip("/"))
         return found if isinstance(found, bytes) else None
     if member.ischr() or member.isblk():
-        return DeviceNode(member.devmajor, member.devminor)
+        known = 0 <= member.devmajor <= _MAX_NUMBER and 0 <= member.devminor <= _MAX_NUMBER
+        return DeviceNode(member.devmajor, member.devminor) if known else None
     source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if source is None:
         return None

@@ -12,10 +12,16 @@ from agent.errors import NotAHost
 from agent.host.files import HostFiles, LiveRoot
 from agent.recording.archive import read_archive
 from agent.recording.directory import DirectoryFiles
+from agent.recording.entries import RecordingError
+from agent.recording.parse import MAX_TEXT, parse
 from agent.recording.tree import TreeBuilder
 
 _TOP = ("sys", "proc")  # a folder with either is a machine's root
+HOST_FILE = "host.txt"  # of a recording
+TAPES = "tapes"  # folder of a recording: <vendor>.jsonl
 _VENDOR = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+MAX_BELOW = 64  # folders that are looked into for `sys` and `proc`
 
 Tape = Path | bytes
 T = TypeVar("T", Path, str)
@@ -53,28 +59,51 @@ def open_host(path: str | None) -> OpenedHost:
 
 def _open_folder(given: Path) -> OpenedHost:
     try:
-        below = [item for item in sorted(given.iterdir())[:64] if item.is_dir()]
+        recorded = given / HOST_FILE
+        if recorded.is_file():
+            with recorded.open("rb") as file:
+                data = file.read(MAX_TEXT + 1)
+            return _opened(given, given.resolve().name, data, _tapes_of_folder(given))
+        below = [item for item in sorted(given.iterdir())[:MAX_BELOW] if item.is_dir()]
         top = _top(given, [given, *below], lambda folder, name: (folder / name).is_dir())
-        tapes = _tapes_of_folder(top)
+        return OpenedHost(
+            files=DirectoryFiles(top),
+            source=top.resolve().name,
+            spec=str(given.resolve()),
+            tapes=_tapes_of_folder(top),
+        )
     except OSError as error:
         raise NotAHost(f"{given}: {error.strerror}") from error
-    return OpenedHost(
-        files=DirectoryFiles(top),
-        source=top.resolve().name,
-        spec=str(given.resolve()),
-        tapes=tapes,
-    )
 
 
 def _open_archive(given: Path) -> OpenedHost:
     builder = read_archive(given)
-    below = [f"/{name}" for name in sorted(builder.directories[""])[:64]]
-    top = _top(given, ["", *below], lambda folder, name: f"{folder}/{name}" in builder.directories)
+    places = ["", *(f"/{name}" for name in sorted(builder.directories[""])[:MAX_BELOW])]
+    for place in places:
+        data = builder.get(f"{place}/{HOST_FILE}")
+        if isinstance(data, bytes):
+            tapes = _tapes_of_archive(builder, f"{place}/{TAPES}")
+            return _opened(given, given.name, data, tapes)
+    top = _top(given, places, lambda place, name: f"{place}/{name}" in builder.directories)
     return OpenedHost(
         files=builder.build(top),
         source=given.name,
         spec=str(given.resolve()),
-        tapes=_tapes_of_archive(builder, f"{top}/tapes"),
+        tapes=_tapes_of_archive(builder, f"{top}/{TAPES}"),
+    )
+
+
+def _opened(given: Path, source: str, data: bytes, tapes: Mapping[str, Tape]) -> OpenedHost:
+    try:
+        recording = parse(data)
+    except RecordingError as error:
+        raise RecordingError(f"{given}: {HOST_FILE}: {error}") from error
+    return OpenedHost(
+        files=recording.files,
+        source=source,
+        spec=str(given.resolve()),
+        wall_s=recording.wall_s,
+        tapes=tapes,
     )
 
 
@@ -82,11 +111,11 @@ def _top(shown: Path, places: Iterable[T], has: Callable[[T, str], bool]) -> T:
     for place in places:
         if any(has(place, name) for name in _TOP):
             return place
-    raise NotAHost(f"{shown}: no `sys` or `proc` in it, nor in a folder of it")
+    raise NotAHost(f"{shown}: no `sys`, `proc` or `host.txt` in it, nor in a folder of it")
 
 
 def _tapes_of_folder(top: Path) -> dict[str, Tape]:
-    found = sorted((top / "tapes").glob("*.jsonl"))
+    found = sorted((top / TAPES).glob("*.jsonl"))
     return {item.stem: item for item in found if _VENDOR.fullmatch(item.stem) and item.is_file()}
 
 
