@@ -1,0 +1,138 @@
+"""All vendors of this node: their workers kept going, their answers joined into one device view."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable
+
+from agent.clock import Clock
+from agent.config.sections import Settings
+from agent.daemon.store import SnapshotStore
+from agent.daemon.vendors import forced, vendor_settings
+from agent.model.device import Health
+from agent.model.inventory import DeviceEvent, Inventory
+from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.probe.base import DeviceVendor
+from agent.probe.client import Timing, VendorClient
+from agent.probe.spec import WorkerSpec
+from agent.recording.open import OpenedHost
+
+log = logging.getLogger(__name__)
+
+
+def with_vendor(snapshot: NodeSnapshot, state: VendorState) -> NodeSnapshot:
+    """Return the snapshot with one vendor's state replaced; vendors stay in order of name."""
+    others = [vendor for vendor in snapshot.vendors if vendor.vendor != state.vendor]
+    vendors = tuple(sorted([*others, state], key=lambda vendor: vendor.vendor))
+    return dataclasses.replace(snapshot, vendors=vendors)
+
+
+def with_events(inventory: Inventory, events: Iterable[DeviceEvent], wall_s: float) -> Inventory:
+    """Return the inventory with the health that events tell; an event with no key is for all."""
+    devices = list(inventory.devices)
+    for event in events:
+        if event.state is None:
+            continue
+        for index, device in enumerate(devices):
+            if event.key in ("", device.key) and device.health.state is not event.state:
+                health = Health(
+                    state=event.state, reason=event.reason, message=event.message, since_s=wall_s
+                )
+                devices[index] = dataclasses.replace(device, health=health)
+    return dataclasses.replace(inventory, devices=tuple(devices))
+
+
+class Fleet:
+    """Starts one client for each vendor that has something here. Lives in the loop thread."""
+
+    def __init__(
+        self,
+        vendors: Iterable[DeviceVendor],
+        host: OpenedHost,
+        settings: Settings,
+        store: SnapshotStore,
+        clock: Clock,
+        on_devices: Callable[[], None],
+    ) -> None:
+        """`on_devices` is called when an inventory changed; it must be quick."""
+        self._store = store
+        self._clock = clock
+        self._on_devices = on_devices
+        own = vendor_settings(settings)
+        discovery = settings.discovery
+        timing = Timing(
+            discover_every_s=discovery.interval_s,
+            sample_every_s=settings.collect.device_interval_s,
+            discover_deadline_s=discovery.discover_deadline_s,
+            sample_deadline_s=discovery.sample_deadline_s,
+        )
+        self.clients: list[VendorClient] = []
+        for vendor in vendors:
+            seen = vendor.sighted(host.files)
+            if not seen and host.tape(vendor.name) is None and not forced(settings, vendor.name):
+                continue
+            self.clients.append(
+                VendorClient(
+                    WorkerSpec(
+                        vendor=vendor.name,
+                        host_spec=host.spec,
+                        settings=own.get(vendor.name, {}),
+                    ),
+                    seen,
+                    on_state=self._heard_state,
+                    on_events=self._heard_events,
+                    timing=timing,
+                    clock=clock,
+                )
+            )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start all workers; their first answers come later."""
+        for client in self.clients:
+            self._heard_state(client.state)
+            self._tasks.append(asyncio.create_task(client.run(), name="vendor"))
+
+    async def stop(self) -> None:
+        """End all workers; takes two seconds at most."""
+        await asyncio.gather(*(client.stop() for client in self.clients))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def rediscover(self) -> None:
+        """Ask every vendor for its devices now."""
+        for client in self.clients:
+            client.rediscover()
+
+    def settled(self) -> bool:
+        """Say whether every vendor has answered, or failed to in its time."""
+        return all(vendor.state != "starting" for vendor in self._store.current.vendors)
+
+    def _heard_state(self, state: VendorState) -> None:
+        before = {vendor.vendor: vendor for vendor in self._store.current.vendors}
+        old = before.get(state.vendor)
+        self._store.change(lambda snapshot: with_vendor(snapshot, state))
+        changed = old is None or old.inventory.value is not state.inventory.value
+        if changed or (old is not None and old.state != state.state):
+            self._on_devices()
+
+    def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
+        for event in events:
+            fields = {"vendor": vendor, "device": event.key, "reason": event.reason}
+            log.warning("device_event", extra=fields)
+        wall_s = self._clock.wall()
+
+        def change(snapshot: NodeSnapshot) -> NodeSnapshot:
+            for state in snapshot.vendors:
+                part = state.inventory
+                if state.vendor == vendor and part.value is not None:
+                    told = dataclasses.replace(part, value=with_events(part.value, events, wall_s))
+                    return with_vendor(snapshot, dataclasses.replace(state, inventory=told))
+            return snapshot
+
+        self._store.change(change)
+        self._on_devices()
+        for client in self.clients:
+            if client.state.vendor == vendor:
+                client.rediscover()  # the library knows more than the event told

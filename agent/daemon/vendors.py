@@ -1,0 +1,51 @@
+"""Which vendors are asked on this node, and with which settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from plugins.vendors.fake.vendor import FakeVendor
+
+from agent.config.sections import Settings
+from agent.errors import BadConfig
+from agent.host.files import HostFiles
+from agent.probe.base import DeviceVendor
+from agent.probe.base import Settings as VendorSettings
+from agent.probe.vendors import load_vendors
+
+
+def vendor_settings(settings: Settings) -> dict[str, VendorSettings]:
+    """Return each vendor's own section of `discovery`, with the folder for lasting state."""
+    discovery = settings.discovery
+    own: dict[str, dict[str, object]] = {
+        "nvidia": dataclasses.asdict(discovery.nvidia),
+        "rdma": dataclasses.asdict(discovery.rdma),
+        "fake": dataclasses.asdict(discovery.fake),
+    }
+    if settings.node.state_dir:
+        for values in own.values():
+            values["state_dir"] = settings.node.state_dir
+    return dict(own)
+
+
+def wanted_vendors(settings: Settings) -> dict[str, DeviceVendor]:
+    """Return the vendors that no setting switches off; raise `BadConfig` on a clash of names."""
+    vendors = load_vendors()
+    if settings.discovery.fake.file:
+        vendors["fake"] = FakeVendor(settings.discovery.fake.file)
+    switches: Mapping[str, str] = dataclasses.asdict(settings.discovery.vendors)
+    if switches["fake"] == "on" and not settings.discovery.fake.file:
+        raise BadConfig("discovery.vendors.fake: on, but discovery.fake.file names no devices")
+    return {name: v for name, v in vendors.items() if switches.get(name, "auto") != "off"}
+
+
+def forced(settings: Settings, name: str) -> bool:
+    """Say whether a vendor is started although sysfs shows nothing of it."""
+    switches: Mapping[str, str] = dataclasses.asdict(settings.discovery.vendors)
+    return switches.get(name) == "on"
+
+
+def has_devices(files: HostFiles, vendors: Mapping[str, DeviceVendor]) -> bool:
+    """Say whether any vendor sees hardware here, from sysfs alone."""
+    return any(vendor.sighted(files) for vendor in vendors.values())
