@@ -153,6 +153,7 @@ class Placement:
     link: PciLink = PciLink()
     link_degraded: str | None = None  # None, width, speed
     acs: tuple[int | None, ...] | None = None  # control words along the bridges; None: unreadable
+    virtual: tuple[str, ...] = ()  # root and switches by the topology file, if sysfs has no switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
