@@ -9,16 +9,17 @@ ARGS   ?=
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
-$(VENV)/run.stamp: requirements.lock pyproject.toml
+PIP := $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check
+
+$(VENV)/run.stamp: requirements.lock requirements-build.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/dev.stamp: requirements-dev.lock pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@ $(VENV)/run.stamp
+$(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.lock
+	$(PIP) --require-hashes -r requirements-dev.lock
+	@touch $@
 
 run: $(VENV)/run.stamp   ## the agent on this machine, or on a recorded one: make run HOST=fixtures/hosts/NAME
 	$(BIN)/python -m agent run --standalone $(if $(HOST),--host $(HOST),--demo-host fixtures/hosts/qemu-4numa-8xh100) $(ARGS)
