@@ -1,1 +1,6 @@
 """The device vendors that come with the agent."""
+
+from __future__ import annotations
+
+# Name and class of each; a worker imports its own vendor and no other.
+BUILTIN: tuple[tuple[str, str], ...] = (("fake", "plugins.vendors.fake.vendor:FakeVendor"),)

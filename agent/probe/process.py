@@ -1,0 +1,253 @@
+"""The agent's end of one worker process: start it, ask it with a deadline, end it for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from agent.errors import WorkerError
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe.spec import WorkerSpec
+from agent.probe.stderr import StderrLog
+from agent.probe.wire import (
+    CLOSED,
+    GARBAGE,
+    Answer,
+    Ask,
+    Discovered,
+    Done,
+    Failed,
+    Happened,
+    LineSplitter,
+    Method,
+    Opened,
+    Reply,
+    Sampled,
+    decode_reply,
+    encode,
+    encode_start,
+)
+
+log = logging.getLogger(__name__)
+
+LATE = "Late"
+FLOOD = "Flood"
+START_FAILED = "StartFailed"
+REAP_S = 0.8  # a killed process takes longer only in uninterruptible sleep
+LAST_WORDS_S = 0.2  # between the end of a process and the end of what it wrote
+MAX_PUSHED = 1000  # event messages between two answers
+
+T = TypeVar("T")
+EventSink = Callable[[tuple[DeviceEvent, ...]], None]
+
+_FITTING: dict[Method, type[Answer]] = {
+    "discover": Discovered,
+    "sample": Sampled,
+    "ping": Done,
+    "close": Done,
+}
+
+
+class WorkerProcess(asyncio.SubprocessProtocol):
+    """One child process from start to end. After its first error it is of no more use.
+
+    Events are handed on in the same turn of the loop in which their bytes arrive.
+    """
+
+    def __init__(self, vendor: str, on_events: EventSink) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.vendor = vendor
+        self.pid = 0
+        self.lost: asyncio.Future[WorkerError] = self._loop.create_future()
+        self._on_events = on_events
+        self._lines = LineSplitter(vendor)
+        self._stderr = StderrLog(vendor)
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._method: Method = "ping"
+        self._number = 0
+        self._waiting: asyncio.Future[Answer] | None = None
+        self._pushed = 0
+        self._output_ended = False
+        self._exited = asyncio.Event()
+        self._detached = asyncio.Event()
+        self._transport: asyncio.SubprocessTransport
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec, on_events: EventSink) -> WorkerProcess:
+        """Start a fresh process and send it its settings; `StartFailed` if there is none."""
+        worker = cls(spec.vendor, on_events)
+        settings = encode_start(spec.vendor, spec.settings, events=spec.events)
+        try:
+            await worker._loop.subprocess_exec(
+                lambda: worker, *spec.arguments(), env=spec.environment()
+            )
+        except OSError as error:
+            raise WorkerError(spec.vendor, START_FAILED, str(error)) from error
+        worker._write(settings)
+        return worker
+
+    async def opened(self, deadline_s: float) -> None:
+        """Wait until the vendor is open; raises why it is not."""
+        await self._within(deadline_s, self._opened, "opening")
+
+    async def discover(self, deadline_s: float) -> Inventory:
+        """Return the vendor's inventory.
+
+        Raises `WorkerError`: of the vendor's failure while `lost` is not done, of the process's
+        when it is.
+        """
+        return cast(Discovered, await self._ask("discover", deadline_s)).inventory
+
+    async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now; raises as `discover`."""
+        return cast(Sampled, await self._ask("sample", deadline_s)).samples
+
+    async def _ask(self, method: Method, deadline_s: float) -> Answer:
+        if self.lost.done():
+            raise self.lost.result()
+        self._number += 1
+        self._method = method
+        self._waiting = self._loop.create_future()
+        self._write(encode(Ask(self._number, method)))
+        try:
+            answer = await self._within(deadline_s, self._waiting, method)
+        finally:
+            self._waiting = None
+        if isinstance(answer, Failed):
+            raise WorkerError(self.vendor, answer.kind, answer.message)
+        return answer
+
+    async def close(self, grace_s: float) -> None:
+        """Let the vendor close its library; raises when it did not. The process is then killed."""
+        await self._ask("close", grace_s)
+
+    async def kill(self) -> bool:
+        """End and reap the process; `False` if it does not die, which leaves it behind."""
+        self._fail(WorkerError(self.vendor, CLOSED, "ended by the agent"))
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself and is reaped
+            self._transport.kill()
+        died = await _in_time(self._exited, REAP_S)
+        self._transport.close()
+        await _in_time(self._detached, LAST_WORDS_S)
+        return died
+
+    @property
+    def alive(self) -> bool:
+        """Say whether the process has not been reaped."""
+        return not self._exited.is_set()
+
+    async def _within(self, deadline_s: float, answer: asyncio.Future[T], what: str) -> T:
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await answer
+        except TimeoutError:
+            error = WorkerError(self.vendor, LATE, f"no answer to {what} within {deadline_s:g} s")
+            self._fail(error)
+            raise error from None
+
+    def _write(self, line: bytes) -> None:
+        stdin = self._transport.get_pipe_transport(0)
+        cast(asyncio.WriteTransport, stdin).write(line)
+
+    # what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.pid = self._transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Take what the process wrote; the first nonsense ends the conversation."""
+        if fd != 1:
+            self._stderr.feed(data)
+        elif not self.lost.done():
+            try:
+                for line in self._lines.feed(data):
+                    self._take(decode_reply(self.vendor, line))
+            except WorkerError as error:
+                self._fail(error)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Notice that the process says nothing more."""
+        if fd == 1:
+            self._output_ended = True
+            self._ended()
+
+    def process_exited(self) -> None:
+        """Notice the end of the process; it is reaped."""
+        self._exited.set()
+        self._ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Notice that the last pipe is closed."""
+        self._stderr.end()
+        self._detached.set()
+
+    def _ended(self) -> None:
+        if self._output_ended and self._exited.is_set():
+            self._fail_closed()
+        else:  # the other half follows, unless a child of the process holds the pipe
+            self._loop.call_later(LAST_WORDS_S, self._fail_closed)
+
+    def _fail_closed(self) -> None:
+        how = _how(self._transport.get_returncode())
+        if self._lines.unfinished:
+            how += f", in the middle of a line, after {self._lines.unfinished} bytes of it"
+        self._fail(WorkerError(self.vendor, CLOSED, how))
+
+    def _fail(self, error: WorkerError) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(error)
+        for future in (self._opened, self._waiting):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                future.exception()  # seen: nobody need be waiting
+
+    def _take(self, reply: Reply) -> None:
+        if isinstance(reply, Opened):
+            if self._opened.done():
+                raise WorkerError(self.vendor, GARBAGE, "opened twice")
+            self._opened.set_result(None)
+        elif isinstance(reply, Failed) and reply.id == 0:
+            if not self._opened.done():
+                raise WorkerError(self.vendor, reply.kind, reply.message)
+            fields = {"vendor": self.vendor, "reason": reply.kind, "error": reply.message}
+            log.warning("worker_events_failed", extra=fields)
+        elif isinstance(reply, Happened):
+            self._pushed += 1
+            if self._pushed > MAX_PUSHED:
+                raise WorkerError(self.vendor, FLOOD, f"{MAX_PUSHED} events between two answers")
+            self._on_events(reply.events)
+        else:
+            self._answer(reply)
+
+    def _answer(self, reply: Answer) -> None:
+        waiting = self._waiting
+        fits = isinstance(reply, Failed | _FITTING[self._method]) and reply.id == self._number
+        if waiting is None or waiting.done() or not fits:
+            raise WorkerError(self.vendor, GARBAGE, f"unasked answer {type(reply).__name__}")
+        self._pushed = 0
+        waiting.set_result(reply)
+
+
+async def _in_time(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "it closed its output"
+    if status >= 0:
+        return f"exit status {status}"
+    known = status in [-s for s in signal.Signals]
+    return f"ended by {signal.Signals(-status).name if known else f'signal {-status}'}"

@@ -1,0 +1,129 @@
+"""Inside the worker: one open session, the questions it is asked, and its events."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from agent.errors import AgentError, WorkerError
+from agent.probe.base import VendorSession
+from agent.probe.wire import (
+    GARBAGE,
+    MAX_LINE,
+    TOO_LONG,
+    Ask,
+    Discovered,
+    Done,
+    Failed,
+    Happened,
+    Reply,
+    Request,
+    Sampled,
+    encode,
+    finite,
+)
+
+EVENTS_WAIT_S = 0.5  # one turn of waiting; an orderly end may take this long
+EVENTS_MIN_TURN_S = 0.1  # a vendor that returns at once without events must not spin
+EVENTS_RETRY_S = 30.0
+MAX_MESSAGE = 500  # characters of an error's text
+
+
+class Pipe:
+    """The way to the agent, shared by two threads. When nobody reads it, the process ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def say(self, number: int, make: Callable[[], Reply | None]) -> Reply | None:
+        """Send what `make` returns; whatever it raises is sent as a `Failed` of that number."""
+        line = b""
+        try:
+            reply = make()
+            if reply is not None:
+                line = encode(reply)
+            if len(line) > MAX_LINE:
+                raise WorkerError("", TOO_LONG, f"an answer of {len(line)} bytes")
+        except WorkerError as error:
+            reply = Failed(number, error.reason, str(error))
+        except AgentError as error:
+            reply = Failed(number, type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - the faults of a vendor's library end here
+            traceback.print_exc()
+            reply = Failed(number, "UnexpectedError", repr(error))
+        if isinstance(reply, Failed):
+            reply = Failed(number, reply.kind, _sayable(reply.message))
+            line = encode(reply)
+        self._write(line)
+        return reply
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(line)
+        with self._lock:
+            while left:
+                try:
+                    left = left[os.write(self._fd, left) :]
+                except BrokenPipeError:
+                    os._exit(0)  # the agent is gone, and with it the reason to be
+
+
+class Service:
+    """Answers serially; events have a thread of their own."""
+
+    def __init__(self, pipe: Pipe, session: VendorSession) -> None:
+        self._pipe = pipe
+        self._session = session
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="events", daemon=True)
+
+    def run(self, requests: Iterator[Request], *, events: bool) -> None:
+        """Answer until `close` or the end of the requests."""
+        if events:
+            self._watcher.start()
+        for ask in requests:
+            if not isinstance(ask, Ask):
+                raise WorkerError("", GARBAGE, "a second start")
+            self._pipe.say(ask.id, partial(self._answer, ask))
+            if ask.method == "close":
+                return
+
+    def _answer(self, ask: Ask) -> Reply:
+        if ask.method == "discover":
+            return Discovered(ask.id, self._session.discover())
+        if ask.method == "sample":
+            return Sampled(ask.id, finite(self._session.sample()))
+        if ask.method == "close":
+            self._close()
+        return Done(ask.id)
+
+    def _close(self) -> None:
+        self._stop.set()
+        if self._watcher.is_alive():
+            self._watcher.join(EVENTS_WAIT_S + EVENTS_MIN_TURN_S)
+        # a library that still waits for events is not closed under that call: the process ends
+        if not self._watcher.is_alive():
+            self._session.close()
+
+    def _events(self) -> Reply | None:
+        events = self._session.events(EVENTS_WAIT_S)
+        return Happened(events) if events else None
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            reply = self._pipe.say(0, self._events)
+            if isinstance(reply, Failed) and reply.kind == "NotSupported":
+                return
+            if isinstance(reply, Failed):
+                self._stop.wait(EVENTS_RETRY_S)
+            elif reply is None:
+                self._stop.wait(max(0.0, EVENTS_MIN_TURN_S - (time.monotonic() - began_s)))
+
+
+def _sayable(message: str) -> str:
+    return message[:MAX_MESSAGE].encode("utf-8", "replace").decode()

@@ -1,0 +1,134 @@
+"""All vendors asked once, for commands that look and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from agent.clock import Clock, SystemClock
+from agent.errors import WorkerError
+from agent.model.device import VendorDevice
+from agent.model.inventory import DeviceEvent, Inventory
+from agent.model.snapshot import Part, VendorState
+from agent.probe.base import DeviceVendor, Settings
+from agent.probe.client import NOT_SUPPORTED, TIMING, Timing
+from agent.probe.process import WorkerProcess
+from agent.probe.spec import WorkerSpec
+from agent.probe.tape import TapeWriter
+from agent.recording.open import OpenedHost
+
+log = logging.getLogger(__name__)
+
+CLOSE_S = 1.0
+
+
+async def survey(
+    vendors: Iterable[DeviceVendor],
+    host: OpenedHost,
+    settings: Mapping[str, Settings],
+    *,
+    samples: int = 1,
+    interval_s: float = 1.0,
+    timing: Timing = TIMING,
+    tapes: Mapping[str, TapeWriter] | None = None,
+    clock: Clock | None = None,
+) -> tuple[VendorState, ...]:
+    """Return the state of every vendor that has something on this host, by name.
+
+    All are asked at the same time: one discovery, then `samples` samples `interval_s` apart.
+    `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if it has one.
+    A vendor that fails is `stalled` with the reason and what it said until then; no process is
+    left. Settings that cannot be sent raise `BadConfig`.
+    """
+    plan = _Plan(samples, interval_s, timing, clock or SystemClock())
+    asked = []
+    for vendor in sorted(vendors, key=lambda v: v.name):
+        sighted = vendor.sighted(host.files)
+        if sighted or host.tape(vendor.name) is not None:
+            spec = WorkerSpec(
+                vendor=vendor.name,
+                host_spec=host.spec,
+                settings=settings.get(vendor.name, {}),
+                events=False,
+            )
+            asked.append(_survey_one(spec, sighted, plan, (tapes or {}).get(vendor.name)))
+    return tuple(await asyncio.gather(*asked))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    samples: int
+    interval_s: float
+    timing: Timing
+    clock: Clock
+
+
+async def _survey_one(
+    spec: WorkerSpec, sighted: tuple[VendorDevice, ...], plan: _Plan, tape: TapeWriter | None
+) -> VendorState:
+    first = Inventory(vendor=spec.vendor, devices=sighted)
+    state = VendorState(vendor=spec.vendor, inventory=Part(first, plan.clock.monotonic()))
+    worker: WorkerProcess | None = None
+    try:
+        worker = await WorkerProcess.start(spec, _ignore)
+        state = replace(state, pid=worker.pid)
+        await worker.opened(plan.timing.open_deadline_s)
+        state = await _discover(worker, state, plan, tape)
+        for turn in range(plan.samples):
+            if turn:
+                await asyncio.sleep(plan.interval_s)
+            state = await _sample(worker, state, plan, tape)
+        await _close(worker)
+    except WorkerError as error:
+        return replace(
+            state,
+            state="stalled",
+            reason=error.reason,
+            message=str(error),
+            inventory=replace(state.inventory, error=str(error)),
+        )
+    else:
+        return state
+    finally:
+        if worker is not None:
+            await worker.kill()
+
+
+async def _discover(
+    worker: WorkerProcess, state: VendorState, plan: _Plan, tape: TapeWriter | None
+) -> VendorState:
+    began_s = plan.clock.monotonic()
+    inventory = await worker.discover(plan.timing.discover_deadline_s)
+    now_s = plan.clock.monotonic()
+    if tape is not None:
+        tape.discovered(inventory, now_s - began_s)
+    return replace(state, state="ready", inventory=Part(inventory, now_s))
+
+
+async def _sample(
+    worker: WorkerProcess, state: VendorState, plan: _Plan, tape: TapeWriter | None
+) -> VendorState:
+    began_s = plan.clock.monotonic()
+    try:
+        samples = await worker.sample(plan.timing.sample_deadline_s)
+    except WorkerError as error:
+        if error.reason != NOT_SUPPORTED:
+            raise
+        return replace(state, samples=replace(state.samples, error=str(error)))
+    now_s = plan.clock.monotonic()
+    if tape is not None:
+        tape.sampled(samples, now_s - began_s)
+    return replace(state, samples=Part(samples, now_s))
+
+
+async def _close(worker: WorkerProcess) -> None:
+    try:
+        await worker.close(CLOSE_S)
+    except WorkerError as error:  # it has answered; how it ends is its own affair
+        log.info("worker_not_closed", extra={"vendor": worker.vendor, "error": str(error)})
+
+
+def _ignore(events: tuple[DeviceEvent, ...]) -> None:
+    """Take events that nobody asked for."""

@@ -1,0 +1,138 @@
+"""A vendor's worker process: loads one vendor and answers the agent, one question at a time.
+
+    python -m agent.probe.worker --vendor NAME [--host SPEC] [--tape FILE] [--parent PID]
+
+Settings come as the first message on standard input, answers leave on what was standard output.
+Imports are few on purpose: they are what every worker on every node pays for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from agent.errors import HostFileError, WorkerError
+from agent.host.files import HostFiles, LiveRoot
+from agent.probe.base import Settings, VendorSession
+from agent.probe.service import Pipe, Service
+from agent.probe.tape import MAX_TAPE, TapeSession, parse_tape
+from agent.probe.vendors import load_vendor
+from agent.probe.wire import (
+    CLOSED,
+    GARBAGE,
+    Failed,
+    LineSplitter,
+    Opened,
+    Reply,
+    Request,
+    Start,
+    decode_request,
+)
+
+PR_SET_PDEATHSIG = 1
+READ_BYTES = 64 * 1024
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until told to close, or until the agent is gone; end without a vendor's exit hooks."""
+    arguments = _parser().parse_args(argv)
+    die_with(arguments.parent)
+    questions, answers = take_pipes()
+    try:
+        serve(arguments, questions, Pipe(answers))
+    except WorkerError as error:  # the agent talks nonsense, or is gone
+        print(error, file=sys.stderr)  # noqa: T201 - standard error is this process's log
+    sys.stderr.flush()
+    # a hung thread of a vendor's library, or its exit hooks, must not keep the process
+    os._exit(0)
+
+
+def serve(arguments: argparse.Namespace, questions: int, pipe: Pipe) -> None:
+    """Open the session that the arguments name and answer on `pipe`."""
+    requests = read_requests(arguments.vendor, questions)
+    start = next(requests, None)
+    if not isinstance(start, Start):
+        raise WorkerError(arguments.vendor, GARBAGE if start else CLOSED, "no start came first")
+    opened: list[VendorSession] = []
+
+    def open_first() -> Reply:
+        opened.append(open_session(arguments, start.settings))
+        return Opened()
+
+    if not isinstance(pipe.say(0, open_first), Failed):
+        Service(pipe, opened[0]).run(requests, events=start.events)
+
+
+def open_session(arguments: argparse.Namespace, settings: Settings) -> VendorSession:
+    """Open the vendor; a recorded host's tape stands for it.
+
+    On a recorded host without one the vendor is told by the setting `replay` that its library
+    would speak of another machine, and must be left alone.
+    """
+    vendor: str = arguments.vendor
+    tape: Path | bytes | None = Path(arguments.tape) if arguments.tape else None
+    host: HostFiles = LiveRoot()
+    if arguments.host is not None:
+        # imported here: a worker of this machine needs no archives
+        from agent.recording.open import open_host  # noqa: PLC0415 - see above
+
+        recorded = open_host(arguments.host)
+        host, tape = recorded.files, tape or recorded.tape(vendor)
+        if recorded.spec is not None:
+            settings = {**settings, "replay": True}
+    if tape is not None:
+        return TapeSession(parse_tape(_tape_bytes(tape), vendor))
+    return load_vendor(vendor).open(host, settings)
+
+
+def read_requests(vendor: str, fd: int) -> Iterator[Request]:
+    """Yield what the agent asks, until it closes its end."""
+    splitter = LineSplitter(vendor)
+    while data := os.read(fd, READ_BYTES):
+        for line in splitter.feed(data):
+            yield decode_request(vendor, line)
+
+
+def take_pipes() -> tuple[int, int]:
+    """Keep the pipes for ourselves: what a library reads or prints must not reach the agent."""
+    questions, answers = os.dup(0), os.dup(1)  # not inherited by children
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return questions, answers
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when the thread that started it ends, whatever it does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if parent and os.getppid() != parent:  # it died before we asked
+        os._exit(0)
+
+
+def _tape_bytes(tape: Path | bytes) -> bytes:
+    if isinstance(tape, bytes):
+        return tape
+    try:
+        with tape.open("rb") as file:
+            return file.read(MAX_TAPE + 1)
+    except OSError as error:
+        raise HostFileError(str(tape), error.errno or 0) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="agent.probe.worker", allow_abbrev=False)
+    parser.add_argument("--vendor", required=True)
+    parser.add_argument("--host", help="recorded host; without it this machine")
+    parser.add_argument("--tape", help="play these answers instead of the vendor's")
+    parser.add_argument("--parent", type=int, default=0, help="process to die with")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

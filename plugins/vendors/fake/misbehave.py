@@ -1,0 +1,103 @@
+"""What a vendor's library may do to its process, on purpose.
+
+hang      never returns
+slow      returns late, after `seconds`
+exit      ends the process
+crash     ends it with a memory fault
+raise     raises an error that nobody expects
+print     writes to standard output, as libraries do; the agent must not mind
+garbage   writes a line into a descriptor that is not its own: the pipe to the agent
+endless   the same, without ever ending the line
+deaf      ignores SIGTERM, then hangs
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+from collections import Counter
+
+from plugins.vendors.fake.scene import Fault, Where
+
+FIRST_FOREIGN_FD = 3
+
+
+class Misbehaviour:
+    """Counts calls and does what the scene asks for."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self.faults = faults
+        self._calls: Counter[Where] = Counter()
+
+    def enter(self, where: Where) -> None:
+        """Do what is due in this call of the method."""
+        for fault in self.faults:
+            if fault.where == where and self._calls[where] >= fault.after:
+                _ACTS[fault.do](fault)
+        self._calls[where] += 1
+
+
+def _hang(fault: Fault) -> None:  # noqa: ARG001 - one signature for all
+    threading.Event().wait()
+
+
+def _slow(fault: Fault) -> None:
+    threading.Event().wait(fault.seconds)
+
+
+def _exit(fault: Fault) -> None:  # noqa: ARG001 - as above
+    os._exit(3)
+
+
+def _crash(fault: Fault) -> None:  # noqa: ARG001 - as above
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _raise(fault: Fault) -> None:
+    raise RuntimeError(f"a fault in {fault.where}")
+
+
+def _print(fault: Fault) -> None:
+    os.write(1, f"a library prints in {fault.where}\n".encode())
+
+
+def _garbage(fault: Fault) -> None:
+    _write_to_pipes(f"a library corrupts the pipe in {fault.where}\n".encode())
+
+
+def _endless(fault: Fault) -> None:  # noqa: ARG001 - as above
+    while True:
+        _write_to_pipes(b"x" * 65536)
+
+
+def _deaf(fault: Fault) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _hang(fault)
+
+
+def _write_to_pipes(data: bytes) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd < FIRST_FOREIGN_FD:
+            continue
+        try:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, data)
+        except OSError:
+            continue  # closed meanwhile, or the reading end
+
+
+_ACTS = {
+    "hang": _hang,
+    "slow": _slow,
+    "exit": _exit,
+    "crash": _crash,
+    "raise": _raise,
+    "print": _print,
+    "garbage": _garbage,
+    "endless": _endless,
+    "deaf": _deaf,
+}

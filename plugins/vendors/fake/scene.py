@@ -1,0 +1,127 @@
+"""The file of fake devices, decoded strictly: what it does not know it refuses."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from agent.errors import BadConfig
+from agent.model.device import (
+    DeviceKind,
+    DeviceLink,
+    DeviceNode,
+    DevicePartition,
+    DevicePort,
+    HealthState,
+    VfGroup,
+)
+from agent.model.inventory import Problem
+from agent.topology.address import parse_address
+from plugins.vendors.fake.curves import Curve, shape
+
+Where = Literal["open", "discover", "sample", "events", "close"]
+What = Literal["hang", "slow", "exit", "crash", "raise", "print", "garbage", "endless", "deaf"]
+
+
+class FakeHealth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As `agent.model.device.Health`."""
+
+    state: HealthState
+    reason: str
+    message: str = ""
+
+
+class FakeProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process on the device."""
+
+    pid: int
+    memory_bytes: int | None = None
+    core_percent: float | None = None
+
+
+class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As `agent.model.device.VendorDevice`, and what its samples say; curves may be left out."""
+
+    kind: DeviceKind = DeviceKind.GPU
+    bus_id: str | None = None
+    uuid: str | None = None
+    minor: int | None = None
+    model: str | None = None
+    memory_bytes: int | None = None
+    module_id: int | None = None
+    managed: bool = True
+    health: FakeHealth | None = None
+    resources: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    facts: dict[str, str] = {}
+    nodes: tuple[DeviceNode, ...] = ()
+    ports: tuple[DevicePort, ...] = ()
+    partitions: tuple[DevicePartition, ...] = ()
+    vf_groups: tuple[VfGroup, ...] = ()
+    core_percent: Curve | None = None
+    memory_used_bytes: Curve | None = None
+    temperature_celsius: Curve | None = None
+    power_watts: Curve | None = None
+    processes: tuple[FakeProcess, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what only looks right; msgspec names the place."""
+        if self.bus_id is None and self.uuid is None:
+            raise ValueError("a device needs a bus_id or a uuid")
+        if self.bus_id is not None and parse_address(self.bus_id) != self.bus_id:
+            raise ValueError(f"bus_id: write {parse_address(self.bus_id)}")
+        for curve in (
+            self.core_percent,
+            self.memory_used_bytes,
+            self.temperature_celsius,
+            self.power_watts,
+        ):
+            if curve is not None:
+                shape(curve)
+
+
+class FakeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As `agent.model.inventory.DeviceEvent`, so many seconds after the session was opened."""
+
+    at_s: float
+    key: str
+    reason: str
+    message: str = ""
+    state: HealthState | None = None
+
+
+class Fault(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"where": "in"}
+):
+    """Something that goes wrong: `do` it in a method, from the call after the first `after`."""
+
+    where: Where
+    do: What
+    after: int = 0
+    seconds: float = 1.0  # of `slow`
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    devices: tuple[FakeDevice, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    driver_version: str | None = None
+    library: str | None = None
+    facts: dict[str, str] = {}
+    problems: tuple[Problem, ...] = ()
+    events: tuple[FakeEvent, ...] = ()
+    misbehave: tuple[Fault, ...] = ()
+
+
+def parse_scene(data: object, file: str) -> Scene:
+    """Decode what YAML made of the file; `BadConfig` names the field."""
+    try:
+        scene = msgspec.convert(data if data is not None else {}, Scene)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadConfig(f"{file}: {error}") from error
+    keys = [device.bus_id or device.uuid for device in scene.devices]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise BadConfig(f"{file}: two devices are called {twice}")
+    return scene

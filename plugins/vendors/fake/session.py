@@ -1,0 +1,79 @@
+"""A session with devices that do not exist; it reads its file and the clock, nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import yaml
+
+from agent.errors import BadConfig
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from plugins.vendors.fake import answers
+from plugins.vendors.fake.misbehave import Misbehaviour
+from plugins.vendors.fake.scene import Scene, parse_scene
+
+MAX_FILE = 4 * 1024 * 1024  # bytes; a thousand devices need a tenth of it
+
+
+def read_scene(file: str) -> Scene:
+    """Read and decode the file; whatever is wrong with it is a `BadConfig` that names it."""
+    try:
+        with open(file, "rb") as stream:  # noqa: PTH123 - a plain file of the settings
+            data = stream.read(MAX_FILE + 1)
+    except OSError as error:
+        raise BadConfig(f"{file}: {error.strerror}") from error
+    if len(data) > MAX_FILE:
+        raise BadConfig(f"{file}: more than {MAX_FILE} bytes")
+    try:
+        # the C loader is ten times faster and as safe
+        loaded = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadConfig(f"{file}: {error}") from error
+    return parse_scene(loaded, file)
+
+
+class FakeSession:
+    """Plays a scene from the moment it is opened."""
+
+    def __init__(self, file: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._monotonic = monotonic
+        self._scene = read_scene(file)
+        self._opened_s = monotonic()
+        self._told_s = -1.0  # events up to here have been told
+        self._closed = threading.Event()
+        self._misbehaviour = Misbehaviour(self._scene.misbehave)
+        self._misbehaviour.enter("open")
+
+    def discover(self) -> Inventory:
+        """Return the devices as the file describes them now."""
+        self._misbehaviour.enter("discover")
+        self._scene = read_scene(self._file)
+        return answers.inventory(self._scene)
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now."""
+        self._misbehaviour.enter("sample")
+        return answers.samples(self._scene, self._elapsed_s())
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Return the events that are due; wait for the next one at most that long."""
+        self._misbehaviour.enter("events")
+        next_s = answers.next_event_s(self._scene, self._told_s)
+        until_s = wait_s if next_s is None else min(wait_s, next_s - self._elapsed_s())
+        if until_s > 0:
+            self._closed.wait(until_s)
+        now_s = self._elapsed_s()
+        due = answers.events_between(self._scene, self._told_s, now_s)
+        self._told_s = now_s
+        return due
+
+    def close(self) -> None:
+        """Wake who waits for events."""
+        self._misbehaviour.enter("close")
+        self._closed.set()
+
+    def _elapsed_s(self) -> float:
+        return self._monotonic() - self._opened_s

@@ -1,0 +1,60 @@
+"""The part of a vendor that the agent loads: it says what of the vendor is on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.errors import HostFileError, ParseError
+from agent.host.files import HostFiles, text
+from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
+from agent.model.inventory import MetricFamily
+from agent.topology.address import parse_address
+from plugins.vendors.template.session import TemplateSession
+
+PCI_DEVICES = "/sys/bus/pci/devices"
+PCI_VENDOR = "0xfffe"  # as the file `vendor` of a PCI function spells it; nobody's number
+UNANSWERED = Health(
+    state=HealthState.SUSPECT,
+    reason="WorkerNotReady",
+    message="seen on the PCI bus; the vendor's library has not answered yet",
+)
+
+
+class TemplateVendor:
+    """Hardware that nobody makes. Constructed without arguments, in the agent and in the worker."""
+
+    name = "template"
+    # What the readings of `sample` are. Say the unit in the name, in base units.
+    families: tuple[MetricFamily, ...] = (
+        MetricFamily(
+            name="xpu_template_temperature_celsius", type="gauge", help="Temperature of the chip."
+        ),
+    )
+
+    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+        """List the hardware from sysfs alone, in less than 10 ms; a broken entry is left out."""
+        try:
+            names = host.names(PCI_DEVICES)
+        except HostFileError:
+            return ()
+        return tuple(
+            found
+            for name in names
+            if text(host, f"{PCI_DEVICES}/{name}/vendor") == PCI_VENDOR
+            and (found := _describe(name)) is not None
+        )
+
+    def open(self, host: HostFiles, settings: Mapping[str, object]) -> TemplateSession:
+        """Start working. With `settings["replay"]` the host is a recording: no library then."""
+        return TemplateSession(self.sighted(host), library_allowed=not settings.get("replay"))
+
+
+def _describe(name: str) -> VendorDevice | None:
+    try:
+        bus_id = parse_address(name)
+    except ParseError:
+        return None
+    # the vendor of a VendorDevice is the maker; the minor is known to the library only
+    return VendorDevice(
+        kind=DeviceKind.XPU, vendor=TemplateVendor.name, bus_id=bus_id, health=UNANSWERED
+    )
