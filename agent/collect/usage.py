@@ -1,0 +1,136 @@
+"""One cycle of measuring: node, pods and containers, with one read a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from agent.cgroup.layout import CgroupLayout, detect
+from agent.collect.arithmetic import busy_cores, node_usage, numa_usage, told
+from agent.collect.attribution import owners
+from agent.collect.groups import GroupReader, GroupTable
+from agent.collect.join import join
+from agent.collect.node import NodeCounters, NodeReader
+from agent.collect.reader import Door
+from agent.collect.slow import NodeMemorySource, SlowColumn
+from agent.collect.tree import PodTree
+from agent.host.files import HostFiles
+from agent.model.inventory import DeviceSample
+from agent.model.pod import PodView
+from agent.model.usage import UsageSample
+
+LOOK_AGAIN_S = 10.0  # for cgroups and the kubelet's root while they are not there
+
+Known = Callable[[], tuple[PodView, ...]]
+
+
+def nobody() -> tuple[PodView, ...]:
+    """Know no pods but those that the cgroups show."""
+    return ()
+
+
+class _Pods:
+    """What is read of pods once the kubelet's root is found."""
+
+    def __init__(
+        self, host: HostFiles, door: Door, layout: CgroupLayout, nodes: tuple[int, ...]
+    ) -> None:
+        self.tree = PodTree(host, door, layout)
+        self.pods = GroupReader(host, door, layout)
+        self.containers = GroupReader(host, door, layout)
+        self._nodes = nodes
+        self._node_memory = SlowColumn(NodeMemorySource(door, layout).read)
+
+    def refresh(self) -> bool:
+        """Follow pods that came or went; say whether there were any."""
+        changed = self.tree.refresh()
+        if changed:
+            views = self.tree.pods
+            pods = {pod.uid: pod.cgroup for pod in views}
+            self.pods.follow(pods)
+            self.containers.follow({c.id: c.cgroup for pod in views for c in pod.containers})
+            self._node_memory.follow(tuple(pods.values()) if len(self._nodes) > 1 else ())
+        return changed
+
+    def read(self, now_s: float) -> tuple[GroupTable, GroupTable]:
+        """Read pods and containers; a file that went makes the next refresh look closely."""
+        tables = self.pods.read(now_s), self.containers.read(now_s)
+        if self.pods.lost() | self.containers.lost():
+            self.tree.distrust = True
+        return tables
+
+    def by_node(self, pods: GroupTable) -> dict[int, float | None]:
+        """Return the pods' memory on each memory node, page cache included."""
+        if len(self._nodes) == 1:  # all of it is there
+            return {self._nodes[0]: told([m[1] if m else None for m in pods.memory])}
+        maps = self._node_memory.read()
+        return {
+            node: told([None if found is None else found.get(node, 0) for found in maps])
+            for node in self._nodes
+        }
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        self.tree.close()
+        self.pods.close()
+        self.containers.close()
+        self._node_memory.follow(())
+
+
+class UsageCollector:
+    """Measures one host. Not for two threads; what it returns is never changed afterwards."""
+
+    def __init__(self, host: HostFiles, known: Known = nobody, door: Door | None = None) -> None:
+        self._host = host
+        self._known = known
+        self._door = door or Door(host)
+        self._node = NodeReader(host, self._door)
+        self._groups: _Pods | None = None
+        self._looked_s: float | None = None
+        self._listed: tuple[PodView, ...] = ()
+        self._before: tuple[float, NodeCounters] | None = None
+        self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with what is known
+
+    def cycle(self, now_s: float) -> UsageSample:
+        """Measure once. `now_s` is monotonic; a cycle without time since the last has no rates."""
+        self._find(now_s)
+        pods = containers = GroupTable(index={})
+        by_node: dict[int, float | None] = {node: 0 for node, _ in self._node.nodes}
+        self._refresh()
+        if self._groups is not None:
+            pods, containers = self._groups.read(now_s)
+            by_node = self._groups.by_node(pods)
+        counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
+        before_s, before = self._before or (now_s, None)
+        self._before = (now_s, counters)
+        busy = busy_cores(before, counters, (now_s - before_s) * ticks_per_s)
+        numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
+        node = node_usage(counters, busy, ticks_per_s, pods, numa)
+        return UsageSample(node=node, pods=pods, containers=containers)
+
+    def owners(self, samples: Iterable[DeviceSample]) -> dict[int, tuple[str, str]]:
+        """Return (pod uid, container id) of the devices' processes, by pid."""
+        return owners(self._host, samples)
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        self._node.close()
+        if self._groups is not None:
+            self._groups.close()
+
+    def _find(self, now_s: float) -> None:
+        if self._groups is not None:
+            return
+        if self._looked_s is not None and now_s - self._looked_s < LOOK_AGAIN_S:
+            return
+        self._looked_s = now_s
+        layout = detect(self._host)
+        if layout is not None and layout.root is not None:
+            nodes = tuple(node for node, _ in self._node.nodes)
+            self._groups = _Pods(self._host, self._door, layout, nodes)
+
+    def _refresh(self) -> None:
+        listed = self._known()
+        changed = self._groups is not None and self._groups.refresh()
+        if changed or listed is not self._listed:
+            self._listed = listed
+            self.pods = join(self._groups.tree.pods if self._groups else (), listed)
