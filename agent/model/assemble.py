@@ -175,7 +175,7 @@ def _place_problems(devices: Iterable[Device], desk: _Desk) -> list[Problem]:
     cards = [d for d in devices if d.info.kind is not DeviceKind.RDMA and d.place.path]
     roots = {card.place.root for card in cards}
     hidden = all(not card.place.switch and not card.place.virtual[1:] for card in cards)
-    if len(cards) >= 2 and len(roots) == 1 and hidden:
+    if len(cards) >= 2 and len(roots) == 1 and None not in roots and hidden:
         found.append(Problem(reason="FlatPCITopology", message=_flat(roots.pop(), len(cards))))
     unknown: dict[str, list[Device]] = {}
     for device in devices:

@@ -11,7 +11,7 @@ from typing import Protocol
 from agent.topology.address import slot, sort_key
 from agent.topology.numa import UNKNOWN, NumaTopology
 from agent.topology.pci import PciFunction, PciTree
-from agent.topology.placement import NO_RULES, FilePlace, PlacementRules, Placer
+from agent.topology.placement import NO_RULES, PlacementRules, Placer
 from agent.topology.switches import chips, switches
 
 SELF = "X"
@@ -68,9 +68,7 @@ class Seat:
     virtual: tuple[str, ...] = ()  # root and switches of the topology file, if sysfs has no switch
 
 
-def seat_of(
-    tree: PciTree, function: PciFunction, node: int, place: FilePlace | None = None
-) -> Seat:
+def seat_of(tree: PciTree, function: PciFunction, node: int, virtual: tuple[str, ...] = ()) -> Seat:
     """Gather a function's seat once, so that each pair costs a comparison only."""
     above = switches(tree, function)
     physical = tree.physical(function) or function
@@ -82,7 +80,7 @@ def seat_of(
         switches=above,
         chips=chips(tree, above),
         node=node,
-        virtual=place.hierarchy if place is not None and not above else (),
+        virtual=() if above else virtual,
     )
 
 
@@ -171,11 +169,11 @@ def level(
     """Return the link level of two addresses if there is one, else their PCI level."""
     placer = Placer(tree, numa, rules)
     places = rules.file.places if rules.file else {}
-    functions = [tree.get(address) or PciFunction(address=address) for address in (a, b)]
-    seats = [
-        seat_of(tree, function, placer.numa_node(function).node, places.get(function.address))
-        for function in functions
-    ]
+    seats = []
+    for address in (a, b):
+        function = tree.get(address) or PciFunction(address=address)
+        virtual = places[address].hierarchy if address in places else ()
+        seats.append(seat_of(tree, function, placer.numa_node(function).node, virtual))
     return levels(seats, links, tree.switch_links).get(pair(a, b), SELF)
 
 

@@ -1,0 +1,56 @@
+"""Whole captured machines as the agent sees them: PCI tree, memory nodes and CPUs."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from agent.host.cpu_numa import read_cpu_numa
+from agent.host.files import HostFiles
+from agent.host.pci import read_pci
+from agent.topology.cpu import CpuTopology
+from agent.topology.numa import NumaNode, NumaTopology
+from agent.topology.pci import PciFunction, PciTree
+from tests.captures import capture
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine, read once for all tests."""
+
+    tree: PciTree
+    cpus: CpuTopology
+    numa: NumaTopology
+
+    def function(self, address: str) -> PciFunction:
+        """Return a function that must be there."""
+        return self.tree.functions[address]
+
+
+def read_machine(host: HostFiles) -> Machine:
+    """Read a host's whole topology."""
+    cpus, numa = read_cpu_numa(host)
+    return Machine(read_pci(host), cpus, numa)
+
+
+@functools.lru_cache(maxsize=8)
+def machine(name: str) -> Machine:
+    """Return a captured machine by the start of its name."""
+    return read_machine(capture(name))
+
+
+def tree_of(*functions: PciFunction) -> PciTree:
+    """Make a tree of functions built by hand."""
+    return PciTree(functions={function.address: function for function in functions})
+
+
+def nodes(count: int) -> NumaTopology:
+    """Make so many memory nodes of two CPUs each, one a socket."""
+    return NumaTopology(
+        nodes=tuple(
+            NumaNode(
+                id=i, cpus=frozenset((2 * i, 2 * i + 1)), memory_bytes=1 << 30, near=i, socket=i
+            )
+            for i in range(count)
+        )
+    )
