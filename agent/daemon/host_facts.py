@@ -1,0 +1,119 @@
+"""CPUs, memory nodes, PCI and places: what is read of the host itself, into the snapshot."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from agent.clock import Clock
+from agent.config.sections import Settings
+from agent.daemon.store import SnapshotStore
+from agent.errors import AgentError, BadConfig, HostFileError, ParseError
+from agent.host.boot import read_identity
+from agent.host.cpu_numa import read_cpu_numa
+from agent.host.files import HostFiles
+from agent.host.pci import read_pci
+from agent.host.topology_file import MAX_BYTES, parse_topology_file
+from agent.model.assemble import PlaceSettings, assemble
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.recording.open import OpenedHost
+from agent.topology.placement import NumaOverride, PlacementRules, TopologyFile
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+FALLBACK_NAME = "node"  # of a recorded host that holds no name of its own
+
+
+def identity(opened: OpenedHost, settings: Settings) -> NodeIdentity:
+    """Return who this node is: the name set, else the host's own, else the recording's."""
+    own = socket.gethostname() if opened.spec is None else opened.source.split(".")[0]
+    name = settings.node.name or own or FALLBACK_NAME
+    return read_identity(opened.files, name, opened.source)
+
+
+def _override(row: Mapping[str, object]) -> NumaOverride:
+    match, node = row.get("match"), row.get("node")
+    if set(row) != {"match", "node"} or not isinstance(match, str) or type(node) is not int:
+        raise BadConfig("discovery.numa_overrides: each entry has `match` (text) and `node`")
+    try:
+        return NumaOverride(match, node)
+    except ParseError as error:
+        raise BadConfig(f"discovery.numa_overrides: {error}") from error
+
+
+def overrides(settings: Settings) -> tuple[NumaOverride, ...]:
+    """Decode the NUMA overrides; raise `BadConfig`."""
+    return tuple(_override(row) for row in settings.discovery.numa_overrides)
+
+
+def read_topology_file(files: HostFiles, path: str) -> TopologyFile | None:
+    """Return the provider's topology of a virtual machine; `None` if there is none."""
+    try:
+        data = files.read(path, MAX_BYTES + 1) if path else None
+    except HostFileError:
+        return None  # the default path names a file that few machines have
+    return None if data is None else parse_topology_file(data, path.rpartition("/")[2])
+
+
+class HostFacts:
+    """Reads the host's facts into the snapshot; a part that fails keeps what it had."""
+
+    def __init__(
+        self, opened: OpenedHost, settings: Settings, store: SnapshotStore, clock: Clock
+    ) -> None:
+        self._files = opened.files
+        self._settings = settings
+        self._overrides = overrides(settings)
+        self._store = store
+        self._clock = clock
+
+    def read(self) -> None:
+        """Read CPUs and memory nodes, then PCI, then join the devices with their places."""
+        cpus_numa = self._attempt(lambda: read_cpu_numa(self._files), "cpus", "numa")
+        if cpus_numa is not None:
+            now_s = self._clock.monotonic()
+            self._store.put(cpus=Part(cpus_numa[0], now_s), numa=Part(cpus_numa[1], now_s))
+        pci = self._attempt(lambda: read_pci(self._files), "pci")
+        if pci is not None:
+            self._store.put(pci=Part(pci, self._clock.monotonic()))
+
+    def join(self) -> None:
+        """Join what the vendors said with the places; equal devices keep their old objects."""
+        rules = PlacementRules(overrides=self._overrides, file=self._topology_file())
+        settings = PlaceSettings(rules=rules, pcie_scope=self._settings.publish.pcie_scope)
+
+        def change(snapshot: NodeSnapshot) -> NodeSnapshot:
+            inventories = [v.inventory.value for v in snapshot.vendors if v.inventory.value]
+            view = assemble(
+                inventories, snapshot.pci.value, snapshot.cpus.value, snapshot.numa.value, settings
+            )
+            if view == snapshot.devices.value:
+                view = snapshot.devices.value
+            part = Part(view, self._clock.monotonic())
+            return dataclasses.replace(snapshot, devices=part)
+
+        self._store.change(change)
+
+    def _topology_file(self) -> TopologyFile | None:
+        path = self._settings.discovery.topology_file
+        return self._attempt(lambda: read_topology_file(self._files, path))
+
+    def _attempt(self, read: Callable[[], T], *parts: str) -> T | None:
+        try:
+            return read()
+        except AgentError as error:
+            log.warning("host_read_failed", extra={"parts": parts, "error": str(error)})
+            message = str(error)
+
+            def change(snapshot: NodeSnapshot) -> NodeSnapshot:
+                failed = {
+                    name: dataclasses.replace(getattr(snapshot, name), error=message)
+                    for name in parts
+                }
+                return dataclasses.replace(snapshot, **failed)
+
+            self._store.change(change)
+            return None

@@ -1,0 +1,140 @@
+"""The HTTP side: what each path answers, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.web.server import create_app
+from tests.unit.web.view import HOSTILE, StillView, eight_cards
+
+Ask = Callable[[TestClient], Awaitable[ClientResponse]]  # type: ignore[type-arg]  # any request
+
+
+def answer(view: StillView, ask: Ask) -> tuple[int, dict[str, str], bytes]:
+    async def run() -> tuple[int, dict[str, str], bytes]:
+        async with TestClient(TestServer(create_app(view), host="127.0.0.1")) as client:
+            response = await ask(client)
+            return response.status, dict(response.headers), await response.read()
+
+    return asyncio.run(run())
+
+
+def get(
+    path: str, view: StillView | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
+    sent = {"Accept-Encoding": "identity", **headers}
+    found = view or StillView(eight_cards())
+    status, received, body = answer(found, lambda client: client.get(path, headers=sent))
+    return status, received, body.decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/topology.svg", "/api/v1/devices", "/metrics"])
+def test_every_page_answers_and_keeps_other_pages_out(path: str) -> None:
+    status, headers, body = get(path)
+    assert status == 200
+    assert body
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/", "/topology.svg"])
+def test_nothing_of_a_machine_or_pod_becomes_markup(path: str) -> None:
+    _, _, body = get(path)
+    assert "<script" not in body
+    assert HOSTILE not in body
+
+
+def test_the_page_needs_no_javascript_and_names_every_device() -> None:
+    _, _, body = get("/")
+    for name in (*(f"GPU {i}" for i in range(8)), "NIC 10", "Xid79", "NV18"):
+        assert name in body
+    assert 'http-equiv="refresh"' not in body
+
+
+@pytest.mark.parametrize(
+    ("query", "content"),
+    [("5", '"5"'), ("0", '"1"'), ("9999", '"3600"'), ("x", None), ("-1", None)],
+)
+def test_refresh_is_bounded(query: str, content: str | None) -> None:
+    _, _, body = get(f"/?refresh={query}")
+    assert (f'http-equiv="refresh" content={content}' in body) == (content is not None)
+    assert ('http-equiv="refresh"' in body) == (content is not None)
+
+
+@pytest.mark.parametrize(("ready", "status", "word"), [(True, 200, "ok"), (False, 503, "unready")])
+def test_readyz_says_one_word(ready: bool, status: int, word: str) -> None:
+    view = StillView(eight_cards(), ready=ready)
+    assert get("/readyz", view)[::2] == (status, f"{word}\n")
+    assert get("/livez", view)[::2] == (200, "ok\n")
+
+
+def test_healthz_names_the_check_that_fails() -> None:
+    status, _, body = get("/healthz?verbose", StillView(eight_cards(), ready=False))
+    assert status == 503
+    assert body.splitlines()[0].startswith("[-] output")
+    assert body.splitlines()[1] == "[+] a"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "end"),
+    [
+        ("text/plain", "text/plain; version=0.0.4; charset=utf-8", "up 1\n"),
+        (
+            "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            "# EOF\n",
+        ),
+    ],
+)
+def test_metrics_come_in_the_format_asked_for(accept: str, kind: str, end: str) -> None:
+    status, headers, body = get("/metrics", Accept=accept)
+    assert (status, headers["Content-Type"]) == (200, kind)
+    assert body.endswith(end)
+
+
+def test_gzip_is_used_where_it_is_understood() -> None:
+    async def run() -> tuple[str, bytes]:
+        server = TestServer(create_app(StillView(eight_cards())), host="127.0.0.1")
+        async with TestClient(server, auto_decompress=False) as client:
+            response = await client.get("/metrics", headers={"Accept-Encoding": "gzip"})
+            return response.headers["Content-Encoding"], await response.read()
+
+    encoding, body = asyncio.run(run())
+    assert encoding == "gzip"
+    assert gzip.decompress(body) == b"up 1\n"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_only_reading_is_allowed(method: str) -> None:
+    status, _, _ = answer(StillView(eight_cards()), lambda client: client.request(method, "/"))
+    assert status == 405
+
+
+def test_an_unknown_path_is_not_found() -> None:
+    assert get("/debug/rescan")[0] == 404
+
+
+def test_devices_are_json_with_absent_facts_as_null() -> None:
+    _, _, body = get("/api/v1/devices")
+    devices = json.loads(body)["devices"]
+    assert len(devices) == 12
+    third = devices[2]
+    assert third["health"]["reason"] == "Xid79"
+    assert third["pcie_path"][0] == "pci0000:4c"
+    assert all(device["memory_bytes"] is None for device in devices if device["type"] == "rdma")
+
+
+def test_the_snapshot_tells_the_age_of_each_part() -> None:
+    _, _, body = get("/api/v1/snapshot")
+    parts = json.loads(body)["parts"]
+    assert parts["devices"]["age_s"] == 3.0
+    assert parts["report"]["age_s"] is None
+    assert parts["numa"]["value"]["nodes"][0]["cpus"] == "0-1"
