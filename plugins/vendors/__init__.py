@@ -3,4 +3,7 @@
 from __future__ import annotations
 
 # Name and class of each; a worker imports its own vendor and no other.
-BUILTIN: tuple[tuple[str, str], ...] = (("fake", "plugins.vendors.fake.vendor:FakeVendor"),)
+BUILTIN: tuple[tuple[str, str], ...] = (
+    ("fake", "plugins.vendors.fake.vendor:FakeVendor"),
+    ("nvidia", "plugins.vendors.nvidia.vendor:NvidiaVendor"),
+)

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: seen in sysfs by the agent, asked through NVML in a process of their own."""

@@ -1,0 +1,142 @@
+"""One card as the worker asks it: what it cannot tell is remembered, what went wrong is noted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from agent.errors import DeviceGone, NotSupported
+from plugins.vendors.nvidia import library
+from plugins.vendors.nvidia.library import Field, GarbledAnswer, Nvml, NvmlFault
+
+SLOW_CALL_S = 1.0
+SLOW_CYCLE_S = 10.0
+Clock = Callable[[], float]
+
+
+class CardStopped(Exception):
+    """The card answers with a code after which nothing more is asked; see `Card.faults`."""
+
+
+class Card:
+    """A handle with its answers. An answer is a value, or `None` if the card cannot tell.
+
+    Codes that mean "not supported" are not asked for again until `forget`. Codes that end all
+    answers raise `CardStopped`; the others are kept in `faults` until `begin`.
+    """
+
+    def __init__(
+        self, nvml: Nvml, bus_id: str, handle: object, clock: Clock = time.monotonic
+    ) -> None:
+        self.nvml = nvml
+        self.bus_id = bus_id
+        self.handle = handle
+        self.faults: dict[int, str] = {}  # code: what was asked
+        self.garbled = False
+        self.nothing = False  # the last call had nothing to tell, which is an answer
+        self.unknown_cycles = 0  # in a row with code 999
+        self.slow_until_s = 0.0  # monotonic; a late card is asked less often
+        self.seen: dict[str, int] = {}  # newest time stamp of a ring, microseconds
+        self._clock = clock
+        self._mute: set[tuple[object, ...]] = set()
+
+    def begin(self) -> None:
+        """Start a cycle: what went wrong before is over unless it shows again."""
+        self.unknown_cycles = self.unknown_cycles + 1 if library.UNKNOWN in self.faults else 0
+        self.faults = {}
+        self.garbled = False
+
+    def forget(self) -> None:
+        """Ask everything again, as after a change of the card or its driver."""
+        self._mute.clear()
+
+    def slow(self, now_s: float) -> bool:
+        """Say whether the card is to be left alone in this cycle."""
+        return now_s < self.slow_until_s
+
+    def ask(self, name: str, *args: object) -> object | None:
+        """Call a function of the binding on this card."""
+        return self.attempt((name, *args), lambda: self.nvml.call(name, self.handle, *args))
+
+    def attempt(self, what: tuple[object, ...], call: Callable[[], object]) -> object | None:
+        """Run a call named `what`, with the rules of this class; unknown errors are tried twice."""
+        if what in self._mute:
+            return None
+        started_s, self.nothing = self._clock(), False
+        try:
+            try:
+                return call()
+            except NvmlFault as error:
+                if error.code != library.UNKNOWN:
+                    raise
+                return call()
+        except NotSupported:
+            self._mute.add(what)
+        except GarbledAnswer:
+            self.garbled = True
+        except (NvmlFault, DeviceGone) as error:
+            self._note(what, library.code_of(error))
+        finally:
+            ended_s = self._clock()
+            if ended_s - started_s > SLOW_CALL_S:
+                self.slow_until_s = ended_s + SLOW_CYCLE_S
+        return None
+
+    def _note(self, what: tuple[object, ...], code: int) -> None:
+        if code in library.NOTHING:
+            self.nothing = True
+            return
+        self.faults.setdefault(code, str(what[0]))
+        if code == library.NO_PERMISSION:
+            self._mute.add(what)
+        if code == library.GPU_IS_LOST or code in library.STOPS_CARD:
+            raise CardStopped(f"{self.bus_id}: {library.reason_of(code)}")
+
+    def text(self, name: str) -> str | None:
+        """Ask for a text; blank is no answer."""
+        found = self.ask(name)
+        return found.strip() or None if isinstance(found, str) else None
+
+    def number(self, name: str, *args: object) -> int | None:
+        """Ask for a number."""
+        found = self.ask(name, *args)
+        return found if isinstance(found, int) else None
+
+    def numbers(self, name: str, *args: object) -> tuple[int, ...] | None:
+        """Ask for several numbers at once."""
+        found = self.ask(name, *args)
+        return tuple(int(n) for n in found) if isinstance(found, list | tuple) else None
+
+    def memory(self) -> tuple[int, int] | None:
+        """Return (total, used) bytes; `used` of drivers before 510 contains their reserve."""
+        for version2 in (True, False):
+            found = self.attempt(
+                ("memory", version2),
+                lambda v=version2: self.nvml.memory(self.handle, version2=v),  # type: ignore[misc]
+            )
+            if isinstance(found, tuple):
+                return found
+        return None
+
+    def fields(self, ids: Iterable[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        """Ask fields by (id, scope) in one call; those that the card cannot tell are missing."""
+        wanted = tuple(i for i in ids if ("field", i) not in self._mute)
+        if not wanted:
+            return {}
+        found = self.attempt(("fields",), lambda: self.nvml.fields(self.handle, wanted))
+        if not isinstance(found, tuple):
+            return {}
+        values: dict[tuple[int, int], float] = {}
+        for key, answer in zip(wanted, found, strict=True):
+            if isinstance(answer, Field) and answer.value is not None:
+                values[key] = answer.value
+            elif isinstance(answer, Field):
+                self._field_fault(key, answer.code)
+        return values
+
+    def _field_fault(self, key: tuple[int, int], code: int) -> None:
+        error = library.error_of("nvmlDeviceGetFieldValues", code)
+        if isinstance(error, NotSupported) or code == library.INVALID_ARGUMENT:
+            self._mute.add(("field", key))  # older drivers do not know the number
+        else:
+            self._note((f"field {key[0]}",), code)

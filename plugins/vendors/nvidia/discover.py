@@ -1,0 +1,167 @@
+"""What one card is: NVML's answers as a device, with what sysfs saw where NVML is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
+from agent.model.quantity import binary
+from plugins.vendors.nvidia import health, library, names
+from plugins.vendors.nvidia.card import Card, CardStopped
+from plugins.vendors.nvidia.links import CardLinks, read_links
+from plugins.vendors.nvidia.mig import instances
+from plugins.vendors.nvidia.sight import Sighting, device
+
+LABEL = "xpu-agent.io/"
+_VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
+_HOSTS = (3, 4)  # the card carries virtual machines
+_COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A device, its side of the link matrix, and what its health was judged by."""
+
+    device: VendorDevice
+    links: CardLinks
+    facts: health.HealthFacts
+
+
+def describe(card: Card, seen: Sighting, system_bytes: int | None) -> Found | None:
+    """Ask a card everything; `None` if it stopped answering, with the reason in `card.faults`.
+
+    `system_bytes` is the machine's memory: what cards that share it have.
+    """
+    try:
+        return _describe(card, seen, system_bytes)
+    except CardStopped:
+        return None
+
+
+def _describe(card: Card, seen: Sighting, system_bytes: int | None) -> Found:
+    name = card.text("nvmlDeviceGetName")
+    memory = card.memory()
+    unified = not memory or not memory[0]
+    total = memory[0] if memory and memory[0] else system_bytes if not card.faults else None
+    mig = card.numbers("nvmlDeviceGetMigMode")
+    virtual = card.number("nvmlDeviceGetVirtualizationMode")
+    cut = mig is not None and mig[0] == 1
+    obstacle = _obstacle(mig=cut, host=virtual in _HOSTS, total=total)
+    uuid = card.text("nvmlDeviceGetUUID") or seen.uuid
+    minor = card.number("nvmlDeviceGetMinorNumber")
+    module = card.number("nvmlDeviceGetModuleId")
+    model = names.model_label(name) if name else seen.model
+    facts = (*_facts(card, name, virtual), *_mig_facts(mig), *obstacle)
+    if unified and total:
+        facts = (*facts, ("unified-memory", "true"))
+    links = read_links(card)
+    polled = health.poll(card)
+    found = VendorDevice(
+        kind=DeviceKind.GPU,
+        vendor="nvidia",
+        bus_id=seen.bus_id,
+        uuid=uuid,
+        minor=minor if minor is not None else seen.minor,
+        model=model,
+        memory_bytes=total,
+        module_id=module,
+        health=health.judge(polled),
+        resources=() if obstacle or not total else resources(total),
+        labels=_labels(card, model, mig),
+        facts=facts,
+        nodes=(seen.node,) if seen.node else (),
+        partitions=instances(card, total) if cut else (),
+    )
+    return Found(device=found, links=links, facts=polled)
+
+
+def resources(total_bytes: int) -> Pairs:
+    """Return what the scheduler grants of one whole card, as canonical quantities."""
+    return (
+        ("koordinator.sh/gpu-core", "100"),
+        ("koordinator.sh/gpu-memory", binary(total_bytes)),
+        ("koordinator.sh/gpu-memory-ratio", "100"),
+    )
+
+
+def _obstacle(*, mig: bool, host: bool, total: int | None) -> Pairs:
+    """Say why a card is listed without anything to grant."""
+    if mig:
+        return (("unschedulable", "MIGEnabled"),)
+    if host:
+        return (("unschedulable", "HostVGPU"),)
+    # the scheduler divides by the memory: never publish none
+    return () if total else (("unschedulable", "MemoryUnknown"),)
+
+
+def _labels(card: Card, model: str | None, mig: tuple[int, ...] | None) -> Pairs:
+    architecture = card.number("nvmlDeviceGetArchitecture")
+    capability = card.numbers("nvmlDeviceGetCudaComputeCapability")
+    told = (
+        ("model", model),
+        ("architecture", names.ARCHITECTURES.get(architecture or 0)),
+        ("compute-capability", ".".join(map(str, capability)) if capability else None),
+        ("mig", None if mig is None else "true" if mig[0] == 1 else "false"),
+    )
+    return tuple((LABEL + key, value) for key, value in told if value)
+
+
+def _facts(card: Card, name: str | None, virtual: int | None) -> Pairs:
+    ecc = card.numbers("nvmlDeviceGetEccMode")
+    persistence = card.number("nvmlDeviceGetPersistenceMode")
+    mode = card.number("nvmlDeviceGetComputeMode")
+    index = card.number("nvmlDeviceGetIndex")
+    told = (
+        ("driver", "nvidia"),
+        ("name", name),
+        ("index", str(index) if index is not None else None),
+        ("serial", card.text("nvmlDeviceGetSerial")),
+        ("vbios", card.text("nvmlDeviceGetVbiosVersion")),
+        ("ecc", _switch(ecc[0] if ecc else None)),
+        ("persistence", _switch(persistence)),
+        ("compute-mode", _COMPUTE_MODES.get(mode if mode is not None else -1)),
+        ("virtualization", _VIRTUALIZATION.get(virtual if virtual is not None else -1)),
+    )
+    return tuple((key, value) for key, value in told if value)
+
+
+def _switch(value: int | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+def _mig_facts(mig: tuple[int, ...] | None) -> Pairs:
+    if mig is None or mig[0] == mig[1]:
+        return ()
+    return (("mig-pending", "on" if mig[1] else "off"),)
+
+
+def silent(seen: Sighting, faults: Mapping[int, str], before: VendorDevice | None) -> VendorDevice:
+    """Describe a card that does not answer, by what was known and what sysfs shows."""
+    base = before or replace(device(seen), managed=True)
+    # a look-up that finds nothing while sysfs has the function: the card is gone for NVML
+    plain = {library.GPU_IS_LOST if c in library.NOTHING else c: call for c, call in faults.items()}
+    judged = health.judge(health.HealthFacts(faults=plain, excluded=seen.excluded))
+    if judged.state is HealthState.HEALTHY:
+        told = "; ".join(f"{call}: NVML error {code}" for code, call in plain.items())
+        code = next(iter(plain), library.UNKNOWN)
+        judged = Health(state=HealthState.SUSPECT, reason=library.reason_of(code), message=told)
+    return replace(base, health=judged)
+
+
+def distinct_modules(devices: Sequence[VendorDevice]) -> tuple[VendorDevice, ...]:
+    """Keep the module ids only if they tell the cards apart; PCIe cards all say the same."""
+    told = [d.module_id for d in devices if d.module_id is not None]
+    if len(told) == len(set(told)):
+        return tuple(devices)
+    return tuple(replace(d, module_id=None) for d in devices)
+
+
+def memory_total(meminfo: str) -> int | None:
+    """Return MemTotal of `/proc/meminfo` in bytes."""
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(":")
+        amount = rest.split()
+        if name == "MemTotal" and amount and amount[0].isdecimal() and len(amount[0]) < 16:
+            return int(amount[0]) * 1024 or None
+    return None

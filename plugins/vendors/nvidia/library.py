@@ -1,0 +1,261 @@
+"""The edge to NVML: finds and loads the library, maps its codes to values and typed errors."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+from agent.errors import DeviceGone, NotSupported, VendorFault
+
+SONAME = "libnvidia-ml.so.1"
+INIT_NO_GPUS = 1  # a node whose cards all belong to somebody else is no error
+DRIVER_ROOTS = ("/", "/run/nvidia/driver")
+DIRS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "usr/local/nvidia/lib64",
+)
+_SIZES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+
+SUCCESS = 0
+UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
+NO_PERMISSION = 4
+NOT_FOUND = 6
+INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+MISMATCH = 18
+VERSION_MISMATCH = 25
+UNKNOWN = 999
+
+# 3 not supported, 13 and 25 older driver, 22, 24, 26 kinds of the same
+_CANNOT_TELL = frozenset({3, FUNCTION_NOT_FOUND, 22, 24, VERSION_MISMATCH, 26})
+# 0: the binding raises success when a list is empty; 6, 21, 28: nothing of that kind
+NOTHING = frozenset({SUCCESS, NOT_FOUND, 21, 28})
+# the card will answer nothing more: asking on only costs time
+STOPS_CARD = frozenset({8, 11, 16})
+
+REASONS: dict[int, str] = {
+    UNINITIALIZED: "NVMLUninitialized",
+    NO_PERMISSION: "NoPermission",
+    NOT_FOUND: "GpuLost",  # as an answer to a look-up
+    8: "InsufficientPower",
+    DRIVER_NOT_LOADED: "DriverMissing",
+    11: "IRQIssue",
+    LIBRARY_NOT_FOUND: "LibraryMissing",
+    14: "CorruptedInfoROM",
+    GPU_IS_LOST: "GpuLost",
+    16: "ResetRequired",
+    17: "OperatingSystemRefused",
+    MISMATCH: "DriverMismatch",
+    28: "GpuLost",
+    UNKNOWN: "NVMLUnknown",
+}
+
+
+class NvmlFault(VendorFault):
+    """NVML answered with a code that is neither a value nor `not supported`."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call}: NVML error {code} ({reason_of(code)})")
+        self.code = code
+
+
+class GarbledAnswer(VendorFault):
+    """NVML returned bytes that are no text; seen of cards that fall off the bus."""
+
+
+def reason_of(code: int) -> str:
+    """Name a code in CamelCase; codes that only pass by are called after their number."""
+    return REASONS.get(code, f"NVMLError{code}")
+
+
+def error_of(call: str, code: int) -> NotSupported | DeviceGone | NvmlFault:
+    """Return the typed error that a code of a call stands for."""
+    if code in _CANNOT_TELL:
+        return NotSupported(f"{call}: NVML error {code}")
+    if code == GPU_IS_LOST:
+        return DeviceGone(f"{call}: the GPU no longer answers on its bus (NVML error 15)")
+    return NvmlFault(call, code)
+
+
+def code_of(error: Exception) -> int:
+    """Return the code behind a typed error; a card that is gone is 15, unknown ones 999."""
+    if isinstance(error, NvmlFault):
+        return error.code
+    return GPU_IS_LOST if isinstance(error, DeviceGone) else UNKNOWN
+
+
+class LibraryAbsent(VendorFault):
+    """NVML cannot be used now; `reason` says why, and the next discovery tries again."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The answer to one field: a number, or `None` with the code that NVML gave for it."""
+
+    value: float | int | None
+    code: int = SUCCESS
+
+
+def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the directories to search: `library_dirs`, else the usual ones of `driver_root`."""
+    given = settings.get("library_dirs")
+    if isinstance(given, list | tuple) and given:
+        return tuple(str(item) for item in given)
+    root = settings.get("driver_root")
+    roots = (str(root),) if root else DRIVER_ROOTS
+    return tuple(os.path.join(r, d) for r in roots for d in DIRS)
+
+
+def find_library(settings: Mapping[str, object]) -> str:
+    """Return the library's absolute path, or its bare name for the loader's own search.
+
+    Directories that were set are the only ones: raises `LibraryAbsent` if it is in none.
+    """
+    dirs = library_dirs(settings)
+    for directory in dirs:
+        path = os.path.join(directory, SONAME)
+        if os.path.isfile(path):
+            return path
+    if settings.get("library_dirs"):
+        where = ", ".join(dirs)
+        raise LibraryAbsent("LibraryMissing", f"{SONAME} is not in {where}: install the driver")
+    return SONAME
+
+
+class Nvml:
+    """NVML, loaded and initialised; calls are by their name in the binding.
+
+    Once loaded a library stays for the life of the process, as do its entry points.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            # the absolute path first: the binding's bare name then means this very file
+            self._dll = ctypes.CDLL(path)
+        except OSError as error:
+            message = f"{path} cannot be loaded: {str(error)[:120]}"
+            raise LibraryAbsent("LibraryMissing", message) from error
+        self._binding: ModuleType = importlib.import_module("pynvml")
+        self.path = path
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self.call("nvmlInitWithFlags", INIT_NO_GPUS)
+        except NvmlFault as error:
+            advice = f"{error}; check that the kernel module of this driver is loaded"
+            raise LibraryAbsent(reason_of(error.code), advice) from error
+
+    def call(self, name: str, *args: object) -> object:
+        """Call one function of the binding; raise what `error_of` makes of its code."""
+        function = getattr(self._binding, name)
+        try:
+            return function(*args)
+        except self._binding.NVMLError as error:
+            raise error_of(name, int(error.value)) from error
+        except UnicodeDecodeError as error:
+            raise GarbledAnswer(f"{name}: the answer is not text") from error
+
+    def fields(self, handle: object, ids: tuple[tuple[int, int], ...]) -> tuple[Field, ...]:
+        """Ask (field, scope) pairs in one call; success of the whole says nothing of a part."""
+        values = self.call("nvmlDeviceGetFieldValues", handle, ids)
+        return tuple(
+            Field(getattr(v.value, _SIZES.get(int(v.valueType), "ullVal")))
+            if v.nvmlReturn == SUCCESS
+            else Field(None, int(v.nvmlReturn))
+            for v in values  # type: ignore[attr-defined]  # a ctypes array of the binding
+        )
+
+    def memory(self, handle: object, *, version2: bool) -> tuple[int, int]:
+        """Return (total, used) bytes; version 1 counts the driver's reserve as used."""
+        version = (self._binding.nvmlMemory_v2,) if version2 else ()
+        found = self.call("nvmlDeviceGetMemoryInfo", handle, *version)
+        return int(getattr(found, "total")), int(getattr(found, "used"))  # noqa: B009 - a ctypes structure
+
+    def bus_id(self, name: str, *args: object) -> str:
+        """Return the text of the long bus id in what a call says of a PCI function."""
+        info = self.call(name, *args)
+        try:
+            return str(getattr(info, "busId", ""))  # the binding decodes as it is read
+        except UnicodeDecodeError as error:
+            raise GarbledAnswer(f"{name}: the bus id is not text") from error
+
+    def fabric(self, handle: object, version: int) -> object:
+        """Ask the state of the NVLink fabric in one version of its structure: 3, 2 or 1."""
+        types = {3: "c_nvmlGpuFabricInfo_v3_t", 2: "c_nvmlGpuFabricInfo_v2_t"}
+        info = getattr(self._binding, types.get(version, "c_nvmlGpuFabricInfo_t"))()
+        name = "nvmlDeviceGetGpuFabricInfoV" if version > 1 else "nvmlDeviceGetGpuFabricInfo"
+        self.call(name, handle, ctypes.byref(info))
+        return info
+
+    def samples(self, handle: object, kind: int, after_us: int) -> tuple[tuple[int, float], ...]:
+        """Return (time stamp, value) of a ring's entries newer than `after_us`."""
+        try:
+            found = self.call("nvmlDeviceGetSamples", handle, kind, after_us)
+        except NvmlFault as error:
+            if error.code == INVALID_ARGUMENT:  # the ring was empty at the second call
+                return ()
+            raise
+        if not isinstance(found, tuple):
+            return ()
+        field = _SIZES.get(int(found[0]), "ullVal")
+        return tuple((int(s.timeStamp), float(getattr(s.sampleValue, field))) for s in found[1])
+
+    def processes(self, symbol: str, handle: object) -> list[tuple[int, int | None]]:
+        """List (pid, bytes) of one kind; bytes are `None` if the driver does not tell."""
+        found = self.call(symbol, handle)
+        return [(int(p.pid), p.usedGpuMemory) for p in found] if isinstance(found, list) else []
+
+    def process_utilization(
+        self, handle: object, after_us: int
+    ) -> tuple[tuple[int, int, int], ...]:
+        """Return (pid, time stamp, percent of the multiprocessors) newer than `after_us`."""
+        found = self.call("nvmlDeviceGetProcessUtilization", handle, after_us)
+        if not isinstance(found, list):
+            return ()
+        return tuple((int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in found)
+
+    def old_processes(self, symbol: str, handle: object) -> list[tuple[int, int]]:
+        """List (pid, bytes) by the unsuffixed symbol of drivers before 460; the binding left it."""
+        function = getattr(self._dll, symbol, None)
+        if function is None:
+            raise error_of(symbol, FUNCTION_NOT_FOUND)
+        count = ctypes.c_uint(64)
+        for _ in range(3):
+            room = (_OldProcess * count.value)()
+            code = int(function(handle, ctypes.byref(count), room))
+            if code == SUCCESS:
+                return [(p.pid, p.used) for p in room[: count.value]]
+            if code != INSUFFICIENT_SIZE:
+                break
+            count.value = min(count.value * 2 + 5, 65536)
+        raise error_of(symbol, code)
+
+    def close(self) -> None:
+        """Let go of the driver; the file stays loaded."""
+        self.call("nvmlShutdown")
+
+
+class _OldProcess(ctypes.Structure):
+    _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+
+def address_of(handle: object) -> int:
+    """Return a handle's pointer, which names the card in events."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # opaque

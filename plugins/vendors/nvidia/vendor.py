@@ -1,0 +1,27 @@
+"""NVIDIA as a vendor: sighted from sysfs by the agent, opened in its worker only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.host.files import HostFiles
+from agent.model.device import VendorDevice
+from agent.model.inventory import MetricFamily
+from plugins.vendors.nvidia.sample import FAMILIES
+from plugins.vendors.nvidia.session import NvidiaSession
+from plugins.vendors.nvidia.sight import device, look
+
+
+class NvidiaVendor:
+    """GPUs of NVIDIA. Settings: library_dirs, driver_root, forget_after_s, replay."""
+
+    name: str = "nvidia"
+    families: tuple[MetricFamily, ...] = FAMILIES
+
+    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+        """List display functions of NVIDIA's with whose driver they are bound to."""
+        return tuple(device(seen) for seen in look(host))
+
+    def open(self, host: HostFiles, settings: Mapping[str, object]) -> NvidiaSession:
+        """Return a session; the library is looked for at its first discovery."""
+        return NvidiaSession(host, settings)

@@ -1,0 +1,28 @@
+"""The agent's worker with another root: `python -m tests.fault.nvml_worker TREE`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from agent.host.files import LiveRoot
+from agent.probe.service import Pipe, Service
+from agent.probe.wire import Opened, Start
+from agent.probe.worker import read_requests, take_pipes
+from plugins.vendors.nvidia.vendor import NvidiaVendor
+
+
+def main() -> None:
+    """Serve the NVIDIA session of the tree that the first argument names."""
+    questions, answers = take_pipes()
+    requests, pipe = read_requests("nvidia", questions), Pipe(answers)
+    start = next(requests)
+    assert isinstance(start, Start)
+    session = NvidiaVendor().open(LiveRoot(sys.argv[1]), start.settings)
+    pipe.say(0, Opened)
+    Service(pipe, session).run(requests, events=start.events)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
