@@ -5,15 +5,75 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import secrets
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from agent.recording.entries import RecordingError
+from agent.clock import SystemClock, rfc3339
+from agent.host.boot import read_identity
+from agent.recording.capture import capture
+from agent.recording.entries import Entry, Link, RecordingError, Refused
+from agent.recording.format import write
+from agent.recording.open import HOST_FILE, TAPES, OpenedHost
+from agent.recording.pseudonym import pseudonymise as with_other_names
+from agent.recording.tree import TreeFiles
+from agent.version import VERSION
 
 ARCHIVES = (".tar.gz", ".tgz")
+_SALT = 32  # bytes
+
+_README = """\
+# Recording of a host
+
+`{host}` holds the files of `/sys`, `/proc` and others that xpu-agent reads, `{tapes}/` the
+answers of vendor libraries. {names} Made by `xpu-agent record`, version {version}.
+
+Look at it with `xpu-agent devices --host PATH`, `xpu-agent topology --host PATH` and so on.
+"""
+_REPLACED = """\
+Host names, UUIDs, serial numbers, MAC and other hardware addresses
+were replaced by others, equal ones by equal ones.\
+"""
+_GENUINE = "It holds host names, serial numbers and hardware addresses as they are."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordReport:
+    """What a recording holds, for the person who made it."""
+
+    path: str
+    files: int
+    links: int
+    refused: int  # files that answered an errno: recorded as such
+    size_bytes: int  # of the text, before compression
+    tapes: tuple[str, ...]  # vendors
+    pseudonymised: bool
+
+
+def record(
+    out: str, host: OpenedHost, tapes: Mapping[str, bytes], *, pseudonymise: bool, pods: bool
+) -> RecordReport:
+    """Write a recording of the host to `out`: a folder, or an archive if it ends in `.tar.gz`.
+
+    With `pods` the cgroups of pods are in it. Nothing is overwritten and nothing half-written
+    stays. Raises `RecordingError` if it cannot be written, or the host is beyond the bounds.
+    """
+    tree, answers = capture(host.files, pods=pods), dict(tapes)
+    if pseudonymise:
+        tree, answers = with_other_names(tree, answers, secrets.token_bytes(_SALT))
+    names = _REPLACED if pseudonymise else _GENUINE
+    readme = _README.format(host=HOST_FILE, tapes=TAPES, names=names, version=VERSION)
+    files = {
+        "README.md": readme.encode(),
+        HOST_FILE: write(tree, _header(host, pseudonymised=pseudonymise)).encode(),
+        **{f"{TAPES}/{vendor}.jsonl": data for vendor, data in answers.items()},
+    }
+    save(Path(out), files)
+    return _report(out, tree, files, pseudonymised=pseudonymise)
 
 
 def save(out: Path, files: Mapping[str, bytes]) -> None:
@@ -35,6 +95,17 @@ def save(out: Path, files: Mapping[str, bytes]) -> None:
         raise RecordingError(f"{out}: cannot be written: {error.strerror}") from error
 
 
+def _header(host: OpenedHost, *, pseudonymised: bool) -> dict[str, str]:
+    header = {"pseudonymised": "yes" if pseudonymised else "no"}
+    if host.wall_s is not None or host.spec is None:
+        header["recorded"] = rfc3339(
+            SystemClock().wall() if host.spec is None else host.wall_s or 0
+        )
+    if kernel := read_identity(host.files, "", "").kernel:
+        header["kernel"] = kernel
+    return header
+
+
 def _fill(new: Path, out: Path, files: Mapping[str, bytes]) -> None:
     if not out.name.endswith(ARCHIVES):
         for name, data in files.items():
@@ -52,3 +123,18 @@ def _fill(new: Path, out: Path, files: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(f"{top}/{name}")
             member.size, member.mode = len(data), 0o644
             archive.addfile(member, io.BytesIO(data))
+
+
+def _report(
+    out: str, tree: TreeFiles, files: Mapping[str, bytes], *, pseudonymised: bool
+) -> RecordReport:
+    entries: list[Entry] = [entry for _, inside in tree.walk() for entry in inside.values()]
+    return RecordReport(
+        path=out,
+        files=sum(isinstance(entry, bytes) for entry in entries),
+        links=sum(isinstance(entry, Link) for entry in entries),
+        refused=sum(isinstance(entry, Refused) for entry in entries),
+        size_bytes=sum(len(data) for data in files.values()),
+        tapes=tuple(sorted(Path(name).stem for name in files if name.startswith(f"{TAPES}/"))),
+        pseudonymised=pseudonymised,
+    )

@@ -52,6 +52,11 @@ def read_config(data: bytes) -> ConfigFacts:
     )
 
 
+def extended_capability(data: bytes, capability: int) -> int | None:
+    """Return the offset of an extended capability; `None` if it is not there or not readable."""
+    return _extended(data).get(capability) if len(data) >= WHOLE else None
+
+
 def _word(data: bytes, offset: int) -> int:
     return int.from_bytes(data[offset : offset + 2], "little")
 

@@ -1,0 +1,242 @@
+"""A recorded host with other names: nobody learns which machine it was, its shape stays."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agent.recording.alias import Aliases
+from agent.recording.entries import Entry, Link
+from agent.recording.tree import TreeBuilder, TreeFiles
+from agent.topology.pci_config import extended_capability
+
+MIN_WORD = 4  # characters; shorter names and serials are replaced in their own files only
+MIN_NUMBER = 8  # digits, likewise: fewer may as well be a counter
+_DEVICE_SERIAL = 0x0003  # extended capability: a EUI-64, least significant byte first
+_HOSTNAME = "/proc/sys/kernel/hostname"
+_NO_HOST = ("localhost", "(none)", "rxe", "siw")
+
+_HEX2, _HEX4 = rb"[0-9a-f]{2}", rb"[0-9a-f]{4}"
+_IDENTIFIER = re.compile(
+    rb"(?:(?<=pod)|(?<![0-9a-z:]))(?:"
+    rb"(?P<pairs>(?:%(h2)s:){19}%(h2)s|(?:%(h2)s:){7}%(h2)s|(?:%(h2)s:){5}%(h2)s)|"
+    rb"(?P<words>(?:%(h4)s:){7}%(h4)s|(?:%(h4)s:){3}%(h4)s)|"
+    rb"(?P<uuid>[0-9a-f]{8}(?P<mark>[-_])%(h4)s(?P=mark)%(h4)s(?P=mark)%(h4)s(?P=mark)[0-9a-f]{12})"
+    rb")(?![0-9a-z:])"
+    rb"|(?:(?<=enx)|(?<=soft-))(?P<flat>[0-9a-f]{16}|[0-9a-f]{12})(?![0-9a-z])"
+    % {b"h2": _HEX2, b"h4": _HEX4},
+    re.IGNORECASE,
+)
+_BARE = re.compile(rb"(?<![0-9a-z])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE)
+_CPU_SERIAL = re.compile(r"^Serial\s*:\s*(\w+)", re.MULTILINE)  # of some Arm boards
+_BUILDER = re.compile(rb"\([^()@\s]+@[^()\s]+\)")  # who compiled a kernel, and where
+
+_ARGUMENTS = re.compile(
+    rb"(?:(?:isolcpus|nohz_full|rcu_nocbs|nosmt|maxcpus|nr_cpus|mitigations|numa\w*|psi|iommu\w*"
+    rb"|intel_iommu|amd_iommu|pci\w*|hugepages\w*|default_hugepagesz|transparent_hugepage"
+    rb"|cgroup\w*|systemd\.unified_cgroup_hierarchy|swapaccount|rdt)(?:[.=]\S*)?|nosmt|quiet)"
+)
+_FILE_SYSTEMS = (b"cgroup", b"cgroup2", b"resctrl", b"sysfs", b"proc", b"hugetlbfs", b"devtmpfs")
+
+
+@dataclass(slots=True)
+class Secrets:
+    """Words of this host that have no form of their own: names and serial numbers."""
+
+    hosts: set[str] = field(default_factory=set)
+    serials: set[str] = field(default_factory=set)
+
+
+def pseudonymise(
+    tree: TreeFiles, tapes: Mapping[str, bytes], salt: bytes
+) -> tuple[TreeFiles, dict[str, bytes]]:
+    """Replace what tells this machine from others, in contents, names, links and tapes.
+
+    That is: host name, machine and boot id, UUIDs, serial numbers, MACs, GUIDs, GIDs with the
+    addresses in them, pods and containers. Arguments of the kernel and mounts that the agent
+    does not read are left out. Without the salt the originals cannot be had back, and guessing
+    them does not help; so the salt must be random and is not to be kept.
+    """
+    secrets = _secrets(tree, tapes)
+    words = _Words(Aliases(salt), secrets, _vocabulary(tree))
+    builder = TreeBuilder()
+    for directory, entries in tree.walk():
+        for name, entry in entries.items():
+            path = f"{directory}/{name}"
+            builder.put(words.name(path), _entry(words, path, entry))
+    return builder.build(), {vendor: words.tape(data) for vendor, data in tapes.items()}
+
+
+class _Words:
+    """Replaces identifiers in text of any kind."""
+
+    def __init__(self, aliases: Aliases, secrets: Secrets, vocabulary: frozenset[str]) -> None:
+        self.aliases = aliases
+        chosen: dict[bytes, bytes] = {}
+        for serial in sorted(secrets.serials):
+            chosen[serial.lower().encode()] = aliases.serial(serial).encode()
+        for host in sorted(secrets.hosts):
+            chosen[host.lower().encode()] = aliases.host(host).encode()
+        self._all = _replacer(chosen)
+        # a machine called `nvme` must not rename the drivers of its disks
+        free = {
+            word: to
+            for word, to in chosen.items()
+            if len(word) >= (MIN_NUMBER if word.isdigit() else MIN_WORD)
+            and word.decode() not in vocabulary
+        }
+        self._free = _replacer(free)
+
+    def name(self, text: str) -> str:
+        """Replace in a path or in the text of a link."""
+        raw = text.encode("utf-8", "surrogateescape")
+        return self._bare(_IDENTIFIER.sub(self._swap, raw)).decode("utf-8", "surrogateescape")
+
+    def contents(self, path: str, data: bytes) -> bytes:
+        """Replace in a file."""
+        own = path == _HOSTNAME or path.endswith(("/node_desc", "/serial"))
+        data = (self._all if own else self._free)(_IDENTIFIER.sub(self._swap, data))
+        # below /sys, long rows of digits are sets of CPUs
+        return data if path.startswith("/sys/") else self._bare(data)
+
+    def tape(self, data: bytes) -> bytes:
+        """Replace in recorded answers."""
+        return self._bare(self._free(_IDENTIFIER.sub(self._swap, data)))
+
+    def _bare(self, data: bytes) -> bytes:
+        return _BARE.sub(lambda match: self._digits(match[0]), data)
+
+    def _digits(self, digits: bytes) -> bytes:
+        text = digits.decode()
+        found = self.aliases.uuid(text) if len(text) == 32 else self.aliases.digest(text)
+        return _cased(digits, found.encode())
+
+    def _swap(self, match: re.Match[bytes]) -> bytes:
+        original = match[0]
+        mark = match["mark"] or b":"
+        plain = original.replace(mark, b"")
+        if match["uuid"]:
+            digits = self.aliases.uuid(plain.decode()).encode()
+            groups = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+            return _cased(original, mark.join(groups))
+        digits = self._address(bytes.fromhex(plain.decode())).hex().encode()
+        if match["flat"]:
+            return _cased(original, digits)
+        step = 2 if match["pairs"] else 4
+        parts = tuple(digits[at : at + step] for at in range(0, len(digits), step))
+        return _cased(original, mark.join(parts))
+
+    def _address(self, raw: bytes) -> bytes:
+        if len(raw) == 6:
+            return self.aliases.mac(raw)
+        if len(raw) == 8:
+            return self.aliases.guid(raw)
+        # 20 bytes are the hardware address of IP over InfiniBand: flags, queue pair, GID
+        return raw[:-16] + self.aliases.gid(raw[-16:])
+
+
+def _cased(original: bytes, replaced: bytes) -> bytes:
+    return replaced.upper() if original != original.lower() else replaced
+
+
+def _replacer(words: Mapping[bytes, bytes]) -> Callable[[bytes], bytes]:
+    if not words:
+        return lambda data: data
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    either = b"|".join(re.escape(word) for word in longest_first)
+    pattern = re.compile(rb"(?<![0-9A-Za-z])(?:%s)(?![0-9A-Za-z])" % either, re.IGNORECASE)
+    return lambda data: pattern.sub(lambda match: words[match[0].lower()], data)
+
+
+def _entry(words: _Words, path: str, entry: Entry) -> Entry:
+    if isinstance(entry, Link):
+        return Link(words.name(entry.text))
+    if not isinstance(entry, bytes):
+        return entry
+    if path.endswith("/config"):
+        return _config(words.aliases, entry)
+    if path == "/proc/cmdline":
+        kept = (word for word in entry.split() if _ARGUMENTS.fullmatch(word))
+        return words.contents(path, b" ".join(kept) + b"\n")
+    if path.endswith("/mounts"):
+        lines = entry.splitlines(keepends=True)
+        return words.contents(path, b"".join(line for line in lines if _is_read(line)))
+    return words.contents(path, _BUILDER.sub(b"(builder@host)", entry))
+
+
+def _is_read(mount: bytes) -> bool:
+    fields = mount.split()
+    return len(fields) > 2 and (fields[2] in _FILE_SYSTEMS or fields[1] == b"/sys/fs/cgroup")
+
+
+def _config(aliases: Aliases, data: bytes) -> bytes:
+    at = extended_capability(data, _DEVICE_SERIAL)
+    if at is None or at + 12 > len(data):
+        return data
+    serial = aliases.guid(data[at + 4 : at + 12][::-1])[::-1]
+    return data[: at + 4] + serial + data[at + 12 :]
+
+
+def _secrets(tree: TreeFiles, tapes: Mapping[str, bytes]) -> Secrets:
+    found = Secrets()
+    for directory, entries in tree.walk():
+        for name, entry in entries.items():
+            if not isinstance(entry, bytes):
+                continue
+            text = entry.decode("utf-8", "replace").strip("\0 \t\r\n")
+            if name == "serial":
+                found.serials.add(text)
+            elif name == "cpuinfo":
+                found.serials.update(_CPU_SERIAL.findall(text))
+            elif f"{directory}/{name}" == _HOSTNAME:
+                found.hosts.update((text, text.partition(".")[0]))
+            elif name == "node_desc":
+                found.hosts.update(_hosts_of(text, directory.rpartition("/")[2]))
+    for data in tapes.values():
+        found.serials.update(_serials_of(data))
+    found.hosts.difference_update(_NO_HOST, ("",))
+    found.serials = {text for text in found.serials if len(set(text)) > 1}
+    return found
+
+
+def _hosts_of(description: str, device: str) -> list[str]:
+    """Return host names in a node description: `host HCA-1`, `host mlx5_0` or `host` alone."""
+    words = description.split()
+    if len(words) > 1 and (words[-1] == device or words[-1].startswith("HCA-")):
+        return words[:-1]
+    return words if len(words) == 1 and words != [device] else []
+
+
+def _serials_of(tape: bytes) -> Iterator[str]:
+    for line in tape.splitlines():
+        try:
+            yield from _serials_in(json.loads(line))
+        except (ValueError, RecursionError):
+            continue  # not a line of a tape: identifiers with a form of their own go all the same
+
+
+def _serials_in(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        pairs: Iterable[tuple[object, object]] = value.items()
+        inside: Iterable[object] = value.values()
+    elif isinstance(value, list):
+        pairs = [(value[0], value[1])] if len(value) == 2 else []
+        inside = value
+    else:
+        return
+    for key, item in pairs:
+        named = isinstance(key, str) and "serial" in key.lower()
+        if named and isinstance(item, str | int) and not isinstance(item, bool):
+            yield str(item)
+    for item in inside:
+        yield from _serials_in(item)
+
+
+def _vocabulary(tree: TreeFiles) -> frozenset[str]:
+    """Return the words that stand in names of files: no secret can be told from them."""
+    words: set[str] = set()
+    for _, entries in tree.walk():
+        words.update(*([*re.findall(r"[A-Za-z0-9]+", name), name] for name in entries))
+    return frozenset(word.lower() for word in words)
