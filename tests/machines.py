@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
+from agent.recording.entries import Link
+from agent.recording.tree import TreeBuilder
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaNode, NumaTopology
 from agent.topology.pci import PciFunction, PciTree
@@ -54,3 +56,23 @@ def nodes(count: int) -> NumaTopology:
             for i in range(count)
         )
     )
+
+
+class Sysfs:
+    """Writes PCI functions the way the kernel shows them."""
+
+    def __init__(self) -> None:
+        self.builder = TreeBuilder()
+
+    def function(self, path: str, /, **attributes: str) -> str:
+        """Add a function by its path below the host bridge; text starting with > is a link."""
+        address = path.rpartition("/")[2]
+        self.builder.put(f"/sys/bus/pci/devices/{address}", Link(f"../../../devices/{path}"))
+        facts = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330", "numa_node": "0"}
+        for name, text in {**facts, **attributes}.items():
+            entry = Link(text[1:]) if text.startswith(">") else f"{text}\n".encode()
+            self.builder.put(f"/sys/devices/{path}/{name}", entry)
+        return address
+
+    def read(self) -> PciTree:
+        return read_pci(self.builder.build())
