@@ -1,14 +1,23 @@
-"""Pods as cgroups show them, joined with pods as the kubelet lists them."""
+"""Who is who: cgroups and the kubelet's pods, devices' processes and their containers."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
 
+from agent.cgroup.layout import parse_owner
+from agent.errors import HostFileError
+from agent.host.files import HostFiles
+from agent.model.inventory import DeviceSample
 from agent.model.pod import ContainerView, PodView
 
 # static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
 STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
+
+MAX_PROCESSES = 4096  # looked up in one cycle
+MAX_CGROUP_BYTES = 16 * 1024
+
+Owner = tuple[str, str]  # pod uid, container id
 
 
 def cgroup_uid(pod: PodView) -> str:
@@ -46,3 +55,30 @@ def _containers(
         known = by_id.get(container.id, container)
         by_id[container.id] = dataclasses.replace(known, cgroup=container.cgroup)
     return tuple(sorted(by_id.values(), key=lambda container: container.id))
+
+
+def parse_process_cgroup(data: bytes) -> Owner | None:
+    """Return the owner that `/proc/<pid>/cgroup` names in any hierarchy; `None`: no pod's."""
+    for line in data.decode("utf-8", "replace").splitlines():
+        owner = parse_owner(line.rpartition(":")[2])
+        if owner is not None:
+            return owner
+    return None
+
+
+def owners(host: HostFiles, samples: Iterable[DeviceSample]) -> dict[int, Owner]:
+    """Return the owners of all processes on devices, by pid on the host.
+
+    Asks each process for its cgroup: devices have few processes where a node has hundreds of
+    containers, and one such read costs no more than one `cgroup.procs`.
+    """
+    pids = {p.pid for sample in samples for p in sample.processes or ()}
+    found: dict[int, Owner] = {}
+    for pid in sorted(pids)[:MAX_PROCESSES]:
+        try:
+            owner = parse_process_cgroup(host.read(f"/proc/{pid}/cgroup", MAX_CGROUP_BYTES))
+        except HostFileError:  # it has ended
+            continue
+        if owner is not None:
+            found[pid] = owner
+    return found

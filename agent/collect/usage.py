@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.collect.arithmetic import busy_cores, node_usage, numa_usage, told
-from agent.collect.attribution import owners
 from agent.collect.groups import GroupReader, GroupTable
-from agent.collect.join import join
+from agent.collect.join import join, owners
 from agent.collect.node import NodeCounters, NodeReader
 from agent.collect.reader import Door
 from agent.collect.slow import NodeMemorySource, SlowColumn

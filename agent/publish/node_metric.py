@@ -1,0 +1,176 @@
+"""NodeMetric's status: what the node, its pods and its devices use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+from agent.clock import rfc3339
+from agent.model import quantity
+from agent.model.classes import priority_class, qos_class
+from agent.model.device import Device
+from agent.model.snapshot import NodeSnapshot
+from agent.model.usage import Aggregate, DeviceUse, NumaWindow, PodWindow, Resources
+from agent.publish.base import Desired, Json
+
+API_VERSION = "slo.koordinator.sh/v1alpha1"
+NAMES = ("avg", "p50", "p90", "p95", "p99")
+
+GPU_CORE = "koordinator.sh/gpu-core"  # percent of one card
+GPU_MEMORY = "koordinator.sh/gpu-memory"
+GPU_MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"
+
+Devices = Mapping[str, Device]  # by key
+
+
+class NodeMetricPublisher:
+    """Renders the last usage report. The object itself is koord-manager's to create.
+
+    Nothing is rendered before the first report, nor after a failed one: `updateTime` is what
+    consumers judge staleness by, so it must not move while the figures stand still.
+    """
+
+    name = "node_metric"
+
+    def __init__(self, interval_s: float = 60.0) -> None:
+        self.interval_s = max(30.0, interval_s)  # upstream's floor
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:
+        """Return the object with its status; `spec` is not ours."""
+        if snapshot.report.taken_s is None or snapshot.report.error:
+            return ()
+        body: Json = {
+            "apiVersion": API_VERSION,
+            "kind": "NodeMetric",
+            "metadata": {"name": snapshot.node.name},
+            "status": _status(snapshot, now_s),
+        }
+        desired = Desired(
+            file_name="nodemetric.yaml",
+            api_version=API_VERSION,
+            kind="NodeMetric",
+            name=snapshot.node.name,
+            body=body,
+            status_only=True,
+        )
+        return (desired,)
+
+
+def format_duration(seconds: int) -> str:
+    """Format seconds as Go's `time.Duration` prints them: 5m0s, 1h0m0s, 45s."""
+    hours, rest = divmod(seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes}m{left}s"
+    return f"{minutes}m{left}s" if minutes else f"{left}s"
+
+
+def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
+    report = snapshot.report.value
+    devices = {device.key: device for device in snapshot.devices.value.devices}
+    node: dict[str, object] = {
+        "nodeUsage": _resource_map(report.node, report.devices, devices),
+        "systemUsage": _resource_map(report.system),
+    }
+    if report.aggregates:
+        node["aggregatedNodeUsages"] = [_node_usages(a, devices) for a in report.aggregates]
+        node["aggregatedSystemUsages"] = [_usages(a, a.system) for a in report.aggregates]
+    if report.numa:
+        node["numaUsages"] = [_numa(window) for window in report.numa]
+    status: dict[str, object] = {"updateTime": rfc3339(now_s), "nodeMetric": node}
+    if pods := _pods(snapshot, report.pods, devices):
+        status["podsMetric"] = pods
+    return status
+
+
+def _resource_map(
+    use: Resources, device_uses: Sequence[DeviceUse] = (), devices: Devices | None = None
+) -> Json:
+    """Return `resources` and `devices`; both are left out when empty, the map itself never is."""
+    resources: dict[str, str] = {}
+    if use.cpu_cores is not None:
+        resources["cpu"] = quantity.milli(use.cpu_cores)
+    if use.memory_bytes is not None:
+        resources["memory"] = quantity.binary(int(use.memory_bytes))
+    found: dict[str, object] = {"resources": resources} if resources else {}
+    if entries := _devices(device_uses, devices or {}):
+        found["devices"] = entries
+    return found
+
+
+def _devices(uses: Sequence[DeviceUse], devices: Devices) -> list[Json]:
+    """Return the uses of devices that are published, by type and minor."""
+    known = [(devices[use.key].info, use) for use in uses if use.key in devices]
+    found = [
+        (info.kind.wire_type, info.minor, info, use)
+        for info, use in known
+        if info.minor is not None and info.managed
+    ]
+    return [
+        {
+            "type": kind,
+            "id": info.uuid or "",
+            "minor": minor,
+            "health": info.health.in_service,
+            "resources": _device_resources(use),
+        }
+        for kind, minor, info, use in sorted(found, key=itemgetter(0, 1))
+    ]
+
+
+def _device_resources(use: DeviceUse) -> Json:
+    resources: dict[str, str] = {}
+    if use.core_percent is not None:
+        resources[GPU_CORE] = quantity.decimal(int(use.core_percent))
+    if use.memory_bytes is not None:
+        resources[GPU_MEMORY] = quantity.binary(int(use.memory_bytes))
+        if use.memory_total_bytes:
+            ratio = int(100 * use.memory_bytes / use.memory_total_bytes)
+            resources[GPU_MEMORY_RATIO] = quantity.decimal(ratio)
+    return resources
+
+
+def _node_usages(aggregate: Aggregate, devices: Devices) -> Json:
+    by_name = dict(aggregate.devices)
+    maps = {
+        name: _resource_map(use, by_name.get(name, ()), devices) for name, use in aggregate.node
+    }
+    return _five(aggregate, maps)
+
+
+def _usages(aggregate: Aggregate, values: Sequence[tuple[str, Resources]]) -> Json:
+    return _five(aggregate, {name: _resource_map(use) for name, use in values})
+
+
+def _five(aggregate: Aggregate, maps: Mapping[str, Json]) -> Json:
+    """Return one window: all five keys always, empty maps while there are too few samples."""
+    return {
+        "duration": format_duration(aggregate.duration_s),
+        "usage": {name: maps.get(name, {}) for name in NAMES},
+    }
+
+
+def _numa(window: NumaWindow) -> Json:
+    found: dict[str, object] = {
+        "numaNodeID": window.node_id,
+        "nodeUsage": _resource_map(window.node),
+    }
+    if window.system is not None:
+        found["systemUsage"] = _resource_map(window.system)
+    return found
+
+
+def _pods(snapshot: NodeSnapshot, windows: Sequence[PodWindow], devices: Devices) -> list[Json]:
+    """Return the pods whose names are known, by namespace and name."""
+    views = {pod.uid: pod for pod in snapshot.pods.value if pod.name}
+    known = [(views[window.uid], window) for window in windows if window.uid in views]
+    return [
+        {
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "priority": priority_class(pod),
+            "qos": qos_class(pod),
+            "podUsage": _resource_map(window.use, window.devices, devices),
+        }
+        for pod, window in sorted(known, key=lambda item: (item[0].namespace, item[0].name))
+    ]
