@@ -1,0 +1,249 @@
+"""Every metric family that the agent itself exports; vendors declare theirs beside their code.
+
+Names follow Prometheus' rules: base units, `_total` on counters and on nothing else, ratios from
+0 to 1. A name and its labels stay what they are within one stability level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One family. `info` is a gauge that is always 1 where the format knows no infos."""
+
+    name: str  # of the samples
+    type: str  # gauge, counter, info
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""  # a suffix of the name, before `_total`
+    stability: str = "beta"
+    alias_of: str = ""  # the family of ours that this one repeats under another's name
+
+
+NODE = ("node",)
+POD = (*NODE, "namespace", "pod", "pod_uid")
+CONTAINER = (*POD, "container", "container_id")
+DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id")
+RDMA = (*NODE, "device")  # what every series of a vendor has for an RDMA device
+PRESSURE = ("resource", "degree")
+PART = (*NODE, "part")
+VENDOR = (*NODE, "vendor")
+PUBLISHER = (*NODE, "publisher")
+_Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
+
+_OWN: tuple[_Row, ...] = (
+    ("build_info", "info", (*NODE, "version", "python"), "", "Version of the running agent."),
+    ("snapshot_part_age_seconds", "gauge", PART, "seconds", "Age of a part of the snapshot."),
+    (
+        "snapshot_part_failed",
+        "gauge",
+        PART,
+        "",
+        "Whether the last attempt to renew a part of the snapshot failed.",
+    ),
+    (
+        "vendor_state",
+        "gauge",
+        (*VENDOR, "state"),
+        "",
+        "State of a vendor's worker process: 1 for the one it is in.",
+    ),
+    ("vendor_restarts_total", "counter", VENDOR, "", "Restarts of a vendor's worker process."),
+    (
+        "vendor_inventory_age_seconds",
+        "gauge",
+        VENDOR,
+        "seconds",
+        "Age of what a vendor's worker said last about its devices.",
+    ),
+    (
+        "vendor_sample_age_seconds",
+        "gauge",
+        VENDOR,
+        "seconds",
+        "Age of a vendor's last device samples.",
+    ),
+    (
+        "vendor_problem",
+        "gauge",
+        (*VENDOR, "reason"),
+        "",
+        "1 for each thing that is wrong with a vendor as a whole.",
+    ),
+    (
+        "devices_unpublished",
+        "gauge",
+        (*NODE, "reason"),
+        "",
+        "Devices that are not in the Device object, by reason.",
+    ),
+    ("publisher_success", "gauge", PUBLISHER, "", "Whether a publisher's last run succeeded."),
+    (
+        "publisher_duration_seconds",
+        "gauge",
+        PUBLISHER,
+        "seconds",
+        "Duration of a publisher's last run.",
+    ),
+    (
+        "publisher_last_success_timestamp_seconds",
+        "gauge",
+        PUBLISHER,
+        "seconds",
+        "Unix time of a publisher's last success.",
+    ),
+    (
+        "publisher_objects_total",
+        "counter",
+        (*PUBLISHER, "result"),
+        "",
+        "Objects that a publisher rendered: written, unchanged or failed.",
+    ),
+)
+
+_NODE: tuple[_Row, ...] = (
+    ("boot_time_seconds", "gauge", NODE, "seconds", "Unix time of the node's start."),
+    ("cpus", "gauge", NODE, "", "Usable logical CPUs."),
+    ("cpu_usage_cores", "gauge", NODE, "cores", "CPU in use, in cores."),
+    ("cpu_seconds_total", "counter", NODE, "seconds", "CPU time used by the whole node."),
+    ("memory_bytes", "gauge", NODE, "bytes", "Memory of the node."),
+    ("memory_used_bytes", "gauge", NODE, "bytes", "Memory in use, without page cache."),
+    (
+        "memory_used_with_cache_bytes",
+        "gauge",
+        NODE,
+        "bytes",
+        "Memory in use, with page cache.",
+    ),
+    (
+        "system_cpu_usage_cores",
+        "gauge",
+        NODE,
+        "cores",
+        "CPU in use by what is in no pod, in cores.",
+    ),
+    (
+        "system_memory_used_bytes",
+        "gauge",
+        NODE,
+        "bytes",
+        "Memory in use by what is in no pod.",
+    ),
+    (
+        "numa_cpu_usage_cores",
+        "gauge",
+        (*NODE, "numa_node"),
+        "cores",
+        "CPU in use on a memory node's CPUs, in cores.",
+    ),
+    (
+        "numa_memory_used_bytes",
+        "gauge",
+        (*NODE, "numa_node"),
+        "bytes",
+        "Memory in use on a memory node.",
+    ),
+    (
+        "numa_pods_memory_used_bytes",
+        "gauge",
+        (*NODE, "numa_node"),
+        "bytes",
+        "Memory in use by pods on a memory node.",
+    ),
+)
+
+_GROUP: tuple[_Row, ...] = (  # of pods and containers
+    ("cpu_usage_cores", "gauge", (), "cores", "CPU in use, in cores."),
+    ("cpu_seconds_total", "counter", (), "seconds", "CPU time used."),
+    ("memory_used_bytes", "gauge", (), "bytes", "Memory in use, without page cache."),
+    ("memory_used_with_cache_bytes", "gauge", (), "bytes", "Memory in use, with page cache."),
+    ("cpu_periods_total", "counter", (), "", "Enforcement periods of the CPU limit."),
+    (
+        "cpu_throttled_periods_total",
+        "counter",
+        (),
+        "",
+        "Enforcement periods in which the CPU limit was hit.",
+    ),
+    (
+        "cpu_throttled_ratio",
+        "gauge",
+        (),
+        "ratio",
+        "Throttled periods to periods in the last cycle.",
+    ),
+)
+
+_PRESSURE: tuple[_Row, ...] = (  # of the node, pods and containers
+    (
+        "pressure_ratio",
+        "gauge",
+        PRESSURE,
+        "ratio",
+        "Share of the last 10 s in which some or all tasks waited for a resource.",
+    ),
+    (
+        "pressure_waiting_seconds_total",
+        "counter",
+        PRESSURE,
+        "seconds",
+        "Time in which some or all tasks waited for a resource.",
+    ),
+)
+
+_DEVICE: tuple[_Row, ...] = (
+    (
+        "info",
+        "info",
+        (*DEVICE, "type", "numa_node", "pcie_root", "driver_version", "managed"),
+        "",
+        "A device: where it sits and who drives it.",
+    ),
+    ("healthy", "gauge", DEVICE, "", "Whether a device is in service."),
+    (
+        "health_state",
+        "gauge",
+        (*DEVICE, "state"),
+        "",
+        "State of a device's health: 1 for the one it is in.",
+    ),
+    (
+        "link_degraded",
+        "gauge",
+        DEVICE,
+        "",
+        "Whether a device's PCIe link is slower or narrower than it could be.",
+    ),
+    ("memory_total_bytes", "gauge", DEVICE, "bytes", "Memory of a device."),
+    ("memory_used_bytes", "gauge", DEVICE, "bytes", "Memory in use on a device."),
+    ("utilization_ratio", "gauge", DEVICE, "ratio", "Busy time of a device."),
+    ("processes", "gauge", DEVICE, "", "Host processes that use a device."),
+)
+
+
+def _families(
+    prefix: str, rows: tuple[_Row, ...], stability: str, scope: tuple[str, ...] = ()
+) -> tuple[Family, ...]:
+    return tuple(
+        Family(
+            name=f"{prefix}_{name}",
+            type=kind,
+            help=text,
+            labels=(*scope, *labels),
+            unit=unit,
+            stability=stability,
+        )
+        for name, kind, labels, unit, text in rows
+    )
+
+
+FAMILIES: tuple[Family, ...] = (
+    *_families("xpu_agent", _OWN, "beta"),
+    *_families("xpu_node", _NODE, "beta"),
+    *_families("xpu_node", _PRESSURE, "beta", NODE),
+    *_families("xpu_pod", (*_GROUP, *_PRESSURE), "beta", POD),
+    *_families("xpu_container", (*_GROUP, *_PRESSURE), "beta", CONTAINER),
+    *_families("xpu_device", _DEVICE, "beta"),
+)

@@ -1,0 +1,1 @@
+"""Samples of the snapshot, family by family, as lines of an exposition."""

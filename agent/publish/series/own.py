@@ -1,0 +1,116 @@
+"""Samples of the agent itself: what it runs, how old its picture is, how its work went."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from dataclasses import dataclass
+
+from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.publish.device import select
+from agent.publish.series.text import Series, line, pairs
+from agent.version import VERSION
+
+WORKER_STATES = ("starting", "ready", "stalled", "restarting", "quarantined")
+PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherStatus:
+    """How one publisher does; counts are since the start of the process."""
+
+    name: str
+    success: bool = True  # of the last run
+    duration_s: float | None = None  # of the last run; None: never ran
+    last_success_s: float | None = None  # wall clock
+    written: int = 0
+    unchanged: int = 0
+    failed: int = 0
+    error: str = ""  # of the last run, for people
+
+
+def own_series(
+    snapshot: NodeSnapshot, now_s: float, publishers: tuple[PublisherStatus, ...], opened: str
+) -> Series:
+    """Yield the families of the agent; `opened` are the labels that every sample has."""
+    name = "xpu_agent_build_info"
+    build = pairs(("version", "python"), (VERSION, platform.python_version()))
+    yield name, [line(name, opened, 1, build)]
+    yield from _part_series(snapshot, now_s, opened)
+    yield from _vendor_series(snapshot.vendors, now_s, opened)
+    yield from _problem_series(snapshot, opened)
+    yield from _publisher_series(publishers, opened)
+
+
+def _part_series(snapshot: NodeSnapshot, now_s: float, opened: str) -> Series:
+    parts = [(f'part="{part}"', getattr(snapshot, part)) for part in PARTS]
+    name = "xpu_agent_snapshot_part_age_seconds"
+    yield name, _ages(name, opened, [(extra, part.age_s(now_s)) for extra, part in parts])
+    name = "xpu_agent_snapshot_part_failed"
+    yield name, [line(name, opened, int(bool(part.error)), extra) for extra, part in parts]
+
+
+def _vendor_series(vendors: tuple[VendorState, ...], now_s: float, opened: str) -> Series:
+    labelled = [(pairs(("vendor",), (vendor.vendor,)), vendor) for vendor in vendors]
+    name = "xpu_agent_vendor_state"
+    yield (
+        name,
+        [
+            line(name, opened, int(vendor.state == state), f'{extra},state="{state}"')
+            for extra, vendor in labelled
+            for state in WORKER_STATES
+        ],
+    )
+    name = "xpu_agent_vendor_restarts_total"
+    yield name, [line(name, opened, vendor.restarts, extra) for extra, vendor in labelled]
+    name = "xpu_agent_vendor_inventory_age_seconds"
+    yield name, _ages(name, opened, [(x, v.inventory.age_s(now_s)) for x, v in labelled])
+    name = "xpu_agent_vendor_sample_age_seconds"
+    yield name, _ages(name, opened, [(x, v.samples.age_s(now_s)) for x, v in labelled])
+
+
+def _ages(name: str, opened: str, ages: list[tuple[str, float | None]]) -> list[str]:
+    return [line(name, opened, round(age_s, 3), x) for x, age_s in ages if age_s is not None]
+
+
+def _problem_series(snapshot: NodeSnapshot, opened: str) -> Series:
+    view = snapshot.devices.value
+    name = "xpu_agent_vendor_problem"
+    reasons = sorted({(vendor, problem.reason) for vendor, problem in view.problems})
+    yield name, [line(name, opened, 1, pairs(("vendor", "reason"), reason)) for reason in reasons]
+    name = "xpu_agent_devices_unpublished"
+    left_out = Counter(reason for _, reason in select(view.devices).left_out)
+    yield (
+        name,
+        [line(name, opened, left_out[reason], f'reason="{reason}"') for reason in sorted(left_out)],
+    )
+
+
+def _publisher_series(publishers: tuple[PublisherStatus, ...], opened: str) -> Series:
+    ran = [(f'publisher="{p.name}"', p) for p in publishers if p.duration_s is not None]
+    name = "xpu_agent_publisher_success"
+    yield name, [line(name, opened, int(p.success), extra) for extra, p in ran]
+    name = "xpu_agent_publisher_duration_seconds"
+    yield name, [line(name, opened, p.duration_s or 0.0, extra) for extra, p in ran]
+    name = "xpu_agent_publisher_last_success_timestamp_seconds"
+    yield (
+        name,
+        [
+            line(name, opened, p.last_success_s, extra)
+            for extra, p in ran
+            if p.last_success_s is not None
+        ],
+    )
+    name = "xpu_agent_publisher_objects_total"
+    yield (
+        name,
+        [
+            line(name, opened, count, f'{extra},result="{result}"')
+            for extra, p in ran
+            for result, count in (
+                ("written", p.written),
+                ("unchanged", p.unchanged),
+                ("failed", p.failed),
+            )
+        ],
+    )

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from agent.model.inventory import MetricFamily
+from agent.probe.vendors import load_vendors
+from agent.publish.families import DEVICE, FAMILIES, Family
+from agent.publish.series.devices import as_family, declared
+
+NAME = re.compile(r"xpu_(agent|node|pod|container|device)_[a-z0-9]+(_[a-z0-9]+)*")
+ABBREVIATED = ("_ms", "_us", "_ns", "_percent", "_mib", "_kb", "_mb", "_mhz", "_celcius")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: str(family.name))
+def test_a_family_follows_the_rules_of_names(family: Family) -> None:
+    assert NAME.fullmatch(family.name)
+    assert (family.type == "counter") == family.name.endswith("_total")
+    assert (family.type == "info") == family.name.endswith("_info")
+    assert not family.name.removesuffix("_total").endswith(ABBREVIATED)
+    assert not family.unit or family.name.removesuffix("_total").endswith(f"_{family.unit}")
+    assert family.help.endswith(".")
+    assert family.labels[0] == "node"
+    assert len(set(family.labels)) == len(family.labels)
+    assert family.stability in ("alpha", "beta", "stable")
+
+
+def test_names_are_unique_also_without_the_suffixes_of_openmetrics() -> None:
+    names = [family.name.removesuffix("_total").removesuffix("_info") for family in FAMILIES]
+    assert len(set(names)) == len(names)
+
+
+def test_no_two_families_are_explained_alike_within_a_scope() -> None:
+    scopes = [(family.name.split("_")[1], family.help) for family in FAMILIES]
+    assert len(set(scopes)) == len(scopes)
+
+
+def test_every_family_of_the_vendors_we_ship_can_be_exported() -> None:
+    vendors = load_vendors()
+    assert declared((name, vendor.families) for name, vendor in vendors.items()).refused == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "power"}, "does not fit"),
+        ({"name": "xpu_Power"}, "does not fit"),
+        ({"name": "xpu_device_healthy"}, "exports it itself"),
+        ({"type": "histogram"}, "not gauge or counter"),
+        ({"type": "counter"}, "end in _total"),
+        ({"name": "xpu_device_a_total"}, "end in _total"),
+        ({"labels": ("node",)}, "label"),
+        ({"labels": ("a-b",)}, "label"),
+        ({"labels": ("a", "a")}, "label"),
+    ],
+)
+def test_a_vendors_bad_family_is_refused_with_a_reason(
+    changes: dict[str, object], words: str
+) -> None:
+    good: dict[str, object] = {"name": "xpu_device_power_watts", "type": "gauge", "help": "Power."}
+    family = MetricFamily(**{**good, **changes})  # type: ignore[arg-type]  # a test's own fields
+    found = declared([("acme", [family])])
+    assert found.families == {}
+    (text,) = found.refused
+    assert text.startswith("vendor acme: metric family ")
+    assert words in text
+
+
+def test_two_vendors_may_share_a_family_that_they_declare_alike() -> None:
+    one = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
+    same = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Watts.")
+    other = MetricFamily(name="xpu_device_power_watts", type="gauge", help="P.", labels=("rail",))
+    found = declared([("a", [one]), ("b", [same]), ("c", [other])])
+    assert found.families == {"xpu_device_power_watts": one}
+    assert len(found.refused) == 1
+
+
+def test_a_vendors_info_gauge_becomes_an_info() -> None:
+    family = MetricFamily(name="xpu_rdma_info", type="gauge", help="Facts.", labels=("rdma",))
+    assert as_family(family).type == "info"
+    assert as_family(family).labels == ("node", "device", "rdma")
+    power = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
+    assert as_family(power).labels == DEVICE
