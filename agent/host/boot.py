@@ -15,7 +15,7 @@ STAT_LIMIT = 512 * 1024  # bytes; `btime` stands behind a line with a number for
 _UUID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _WORD = re.compile(r"([A-Za-z0-9._+~-]{1,128})")
 _VERSION = re.compile(r"Linux version ([A-Za-z0-9._+~-]{1,128})(?: .*)?", re.DOTALL)
-_MODALIAS = re.compile(r"(?:cpu:type:([A-Za-z0-9_]{1,32}),|x86cpu:).*", re.DOTALL)
+_MODALIAS = re.compile(r"(?:cpu:type:([A-Za-z0-9_]{1,32})[,:]|x86cpu:).*", re.DOTALL)
 _X86 = "x86_64"  # the only architecture that a modalias calls otherwise than uname
 
 

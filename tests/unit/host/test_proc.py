@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
@@ -150,6 +150,7 @@ HOSTILE = st.one_of(
     "parser",
     [parse_stat, parse_meminfo, parse_cpuinfo, parse_isolcpus, has_fake_numa, parse_numa_status],
 )
+@settings(deadline=None)
 @given(text=HOSTILE)
 def test_hostile_text_raises_nothing_but_a_parse_error(
     parser: Callable[[str], object], text: str

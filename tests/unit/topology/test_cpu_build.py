@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.topology.cpu import CpuSet, CpuTopology
@@ -234,6 +234,7 @@ CPUS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 9), CPUS, max_size=8))
 def test_whatever_is_told_every_cpu_has_one_core_one_package_one_cache_of_a_kind(
     raw: dict[int, RawCpu],

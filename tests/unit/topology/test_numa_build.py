@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.topology.cpu import CpuSet, Package
@@ -208,6 +208,7 @@ SETS = st.frozensets(st.integers(0, 9), max_size=10)
 NODES = st.dictionaries(st.integers(0, 300), st.tuples(SETS, SETS), max_size=6)
 
 
+@settings(deadline=None)
 @given(claims=NODES, groups=st.lists(SETS, max_size=3), row=st.lists(st.integers(0, 255)))
 def test_whatever_is_claimed_every_cpu_has_one_node(
     claims: dict[int, tuple[CpuSet, CpuSet]], groups: list[CpuSet], row: list[int]

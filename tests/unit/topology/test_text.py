@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
@@ -170,6 +170,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+@settings(deadline=None)
 @given(text=HOSTILE)
 def test_hostile_text_raises_nothing_but_a_parse_error(
     parser: Callable[[str], object], text: str
@@ -181,11 +182,13 @@ def test_hostile_text_raises_nothing_but_a_parse_error(
 CPU_SETS = st.frozensets(st.integers(0, 65535), max_size=40)
 
 
+@settings(deadline=None)
 @given(CPU_SETS)
 def test_a_printed_list_reads_back(cpus: frozenset[int]) -> None:
     assert parse_cpu_list(format_cpu_list(cpus)) == cpus
 
 
+@settings(deadline=None)
 @given(CPU_SETS)
 def test_list_and_mask_of_one_set_agree(cpus: frozenset[int]) -> None:
     digits = f"{sum(1 << cpu for cpu in cpus):x}"
