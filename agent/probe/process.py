@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -62,6 +63,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._loop = asyncio.get_running_loop()
         self.vendor = vendor
         self.pid = 0
+        self._pidfd: int | None = None
         self.lost: asyncio.Future[WorkerError] = self._loop.create_future()
         self._on_events = on_events
         self._lines = LineSplitter(vendor)
@@ -128,8 +130,11 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     async def kill(self) -> bool:
         """End and reap the process; `False` if it does not die, which leaves it behind."""
         self._fail(WorkerError(self.vendor, CLOSED, "ended by the agent"))
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself and is reaped
-            self._transport.kill()
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            if self._pidfd is None:
+                self._transport.kill()
+            else:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         died = await _in_time(self._exited, REAP_S)
         self._transport.close()
         await _in_time(self._detached, LAST_WORDS_S)
@@ -159,6 +164,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         """Keep the transport."""
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self.pid = self._transport.get_pid()
+        # the transport's own kill looks at the process first, and would take its end from the loop
+        with contextlib.suppress(OSError):  # already gone, or an old kernel
+            self._pidfd = os.pidfd_open(self.pid)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Take what the process wrote; the first nonsense ends the conversation."""
@@ -179,6 +187,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         """Notice the end of the process; it is reaped."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
         self._exited.set()
         self._ended()
 

@@ -27,7 +27,7 @@ from agent.probe.wire import (
     finite,
 )
 
-EVENTS_WAIT_S = 0.5  # one turn of waiting; an orderly end may take this long
+EVENTS_WAIT_S = 0.25  # one turn of waiting; an orderly end may take this long
 EVENTS_MIN_TURN_S = 0.1  # a vendor that returns at once without events must not spin
 EVENTS_RETRY_S = 30.0
 MAX_MESSAGE = 500  # characters of an error's text

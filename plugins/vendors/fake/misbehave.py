@@ -8,6 +8,7 @@ raise     raises an error that nobody expects
 print     writes to standard output, as libraries do; the agent must not mind
 garbage   writes a line into a descriptor that is not its own: the pipe to the agent
 endless   the same, without ever ending the line
+half      the same, ending the process within the line
 deaf      ignores SIGTERM, then hangs
 """
 
@@ -72,6 +73,11 @@ def _endless(fault: Fault) -> None:  # noqa: ARG001 - as above
         _write_to_pipes(b"x" * 65536)
 
 
+def _half(fault: Fault) -> None:
+    _write_to_pipes(b'{"type":"sampl')
+    _exit(fault)
+
+
 def _deaf(fault: Fault) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -99,5 +105,6 @@ _ACTS = {
     "print": _print,
     "garbage": _garbage,
     "endless": _endless,
+    "half": _half,
     "deaf": _deaf,
 }

@@ -21,7 +21,9 @@ from agent.topology.address import parse_address
 from plugins.vendors.fake.curves import Curve, shape
 
 Where = Literal["open", "discover", "sample", "events", "close"]
-What = Literal["hang", "slow", "exit", "crash", "raise", "print", "garbage", "endless", "deaf"]
+What = Literal[
+    "hang", "slow", "exit", "crash", "raise", "print", "garbage", "endless", "half", "deaf"
+]
 
 
 class FakeHealth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

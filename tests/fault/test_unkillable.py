@@ -1,0 +1,67 @@
+"""Workers that do not die: a tracer keeps their end from us, as a call stuck in a driver does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.fault.watched import HANGS, Watched, go, nothing_left, scene
+
+__all__ = ["nothing_left"]
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+# PTRACE_SEIZE (0x4206): a traced process is not reaped by its parent before the tracer is done
+TRACER = (
+    "import ctypes, sys; "
+    "print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True); "
+    "sys.stdin.read()"
+)
+
+
+class Grip:
+    """Keeps a process from being reaped until released."""
+
+    def __init__(self, pid: int) -> None:
+        self._tracer = subprocess.Popen(
+            [sys.executable, "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._tracer.stdout is not None
+        self.holds = self._tracer.stdout.readline() == b"0\n"
+
+    def release(self) -> None:
+        """Let the process go."""
+        self._tracer.communicate()
+
+
+def test_a_process_that_does_not_die_is_left_and_at_most_two_are_there(tmp_path: Path) -> None:
+    async def test(grips: ExitStack) -> None:
+        file = scene(tmp_path / "a", {"in": "sample", "do": "hang"})
+        worker = Watched(file, HANGS, skip_waits=True)
+        held: list[int] = []
+        for _ in range(2):
+            pid = (await worker.until_state("ready")).pid
+            assert pid is not None
+            grip = Grip(pid)
+            grips.callback(grip.release)
+            if not grip.holds:
+                pytest.skip("this kernel does not let one process trace another")
+            held.append(pid)
+            await worker.until(lambda states: states[-1].reason == "Unkillable")
+            assert worker.states[-1].state == "stalled"
+            assert str(pid) in worker.states[-1].message
+        assert len(set(held)) == 2
+        # no third one is started, however long it takes
+        said = len(worker.states)
+        await worker.until(lambda states: len(states) > said + 20)
+        assert {state.reason for state in worker.states[said:]} == {"Unkillable"}
+        scene(file)
+        grips.close()
+        assert (await worker.until_state("ready")).pid not in held
+        await worker.client.stop()
+
+    with ExitStack() as grips:
+        go(test(grips))

@@ -1,0 +1,171 @@
+"""Real worker processes that hang, die and lie, on purpose; the others keep going."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.probe.client import Timing
+from tests.fault.watched import HANGS, QUICK, SHORT_S, Watched, go, nothing_left, scene
+
+__all__ = ["nothing_left"]
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def test_a_worker_answers_and_ends_orderly(tmp_path: Path) -> None:
+    async def test() -> None:
+        worker = Watched(scene(tmp_path / "a"), QUICK, skip_waits=False)
+        await worker.until(lambda states: bool(states) and bool(states[-1].samples.value))
+        assert worker.states[0].state == "starting"
+        first = worker.states[0].inventory.value
+        assert first is not None
+        assert [device.key for device in first.devices] == ["fake"]
+        last = worker.states[-1]
+        assert last.state == "ready"
+        assert last.inventory.value is not None
+        assert [device.key for device in last.inventory.value.devices] == ["FAKE-0"]
+        assert last.samples.value[0].core_percent == 40
+        await worker.client.stop()
+        assert worker.task.done()
+        assert not worker.reasons()
+
+    go(test())
+
+
+def test_events_arrive_unasked(tmp_path: Path) -> None:
+    async def test() -> None:
+        events = [{"at_s": 0, "key": "FAKE-0", "reason": "Xid79", "state": "failed"}]
+        slow = Timing(sample_every_s=3600.0)
+        worker = Watched(scene(tmp_path / "a", events=events), slow, skip_waits=False)
+        await worker.until(lambda _: bool(worker.events))
+        assert [event.reason for event in worker.events] == ["Xid79"]
+        await worker.client.stop()
+
+    go(test())
+
+
+def test_a_discovery_on_request_shows_what_changed(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = scene(tmp_path / "a")
+        worker = Watched(file, Timing(sample_every_s=3600.0), skip_waits=False)
+        await worker.until_state("ready")
+        scene(file, driver_version="2")
+        worker.client.rediscover()
+        await worker.until(
+            lambda states: getattr(states[-1].inventory.value, "driver_version", None) == "2"
+        )
+        await worker.client.stop()
+
+    go(test())
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "reason"),
+    [
+        ({"in": "open", "do": "hang"}, "stalled", "Late"),
+        ({"in": "discover", "do": "hang"}, "stalled", "Late"),
+        ({"in": "sample", "do": "hang", "after": 2}, "stalled", "Late"),
+        ({"in": "sample", "do": "deaf", "after": 2}, "stalled", "Late"),
+        ({"in": "open", "do": "exit"}, "restarting", "Closed"),
+        ({"in": "discover", "do": "exit"}, "restarting", "Closed"),
+        ({"in": "sample", "do": "crash", "after": 2}, "restarting", "Closed"),
+        ({"in": "events", "do": "exit"}, "restarting", "Closed"),
+        ({"in": "sample", "do": "half"}, "restarting", "Closed"),
+        ({"in": "discover", "do": "garbage"}, "restarting", "Garbage"),
+        ({"in": "sample", "do": "garbage"}, "restarting", "Garbage"),
+        ({"in": "discover", "do": "endless"}, "restarting", "TooLong"),
+        ({"in": "discover", "do": "raise"}, "restarting", "UnexpectedError"),
+        ({"in": "sample", "do": "raise"}, "restarting", "UnexpectedError"),
+    ],
+    ids=lambda value: f"{value['do']} in {value['in']}" if isinstance(value, dict) else value,
+)
+def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
+    tmp_path: Path, fault: dict[str, object], state: str, reason: str
+) -> None:
+    async def test() -> None:
+        good = Watched(scene(tmp_path / "good"), QUICK, skip_waits=False)
+        await good.until_state("ready")
+        late = Timing(open_deadline_s=SHORT_S) if fault["in"] == "open" else HANGS
+        bad = Watched(scene(tmp_path / "bad", fault), late, skip_waits=True)
+        found = await bad.until_state(state)
+        assert found.reason == reason
+        assert found.pid is None or state == "stalled"
+        assert reason in found.inventory.error
+        assert found.inventory.value is not None
+        said = len(good.states)
+        await good.until(lambda states: len(states) > said + 5)
+        scene(tmp_path / "bad")  # repaired
+        bad.client._timing = QUICK
+        recovered = await bad.until_state("ready")
+        assert recovered.restarts >= 1
+        assert recovered.inventory.error == ""
+        await asyncio.gather(good.client.stop(), bad.client.stop())
+        assert not good.reasons()
+
+    go(test())
+
+
+def test_what_a_library_prints_does_no_harm(tmp_path: Path) -> None:
+    async def test() -> None:
+        prints = [{"in": where, "do": "print"} for where in ("open", "discover", "sample")]
+        worker = Watched(scene(tmp_path / "a", *prints), QUICK, skip_waits=False)
+        await worker.until(lambda states: bool(states) and bool(states[-1].samples.value))
+        await worker.client.stop()
+        assert not worker.reasons()
+
+    go(test())
+
+
+def test_a_slow_answer_within_its_deadline_is_no_failure(tmp_path: Path) -> None:
+    async def test() -> None:
+        slow = {"in": "sample", "do": "slow", "seconds": 0.2}
+        worker = Watched(scene(tmp_path / "a", slow), QUICK, skip_waits=False)
+        await worker.until(lambda states: bool(states) and bool(states[-1].samples.value))
+        await worker.client.stop()
+        assert not worker.reasons()
+
+    go(test())
+
+
+def test_five_deaths_are_a_quarantine_that_an_answer_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = scene(tmp_path / "a", {"in": "discover", "do": "exit"})
+        worker = Watched(file, QUICK, skip_waits=True)
+        found = await worker.until_state("quarantined")
+        assert found.reason == "Closed"
+        assert "exit status 3" in found.message
+        assert found.restarts == 4
+        scene(file)
+        assert (await worker.until_state("ready")).restarts >= 5
+        await worker.client.stop()
+
+    go(test())
+
+
+@pytest.mark.parametrize("where", ["open", "discover", "sample", "close"])
+def test_a_hanging_worker_does_not_delay_the_end(tmp_path: Path, where: str) -> None:
+    async def test() -> None:
+        worker = Watched(
+            scene(tmp_path / "a", {"in": where, "do": "hang"}), Timing(), skip_waits=False
+        )
+        if where == "close":
+            await worker.until_state("ready")
+        else:
+            await worker.until(lambda states: bool(states) and states[-1].pid is not None)
+        await worker.client.stop()
+        assert worker.task.done()
+
+    go(test())
+
+
+def test_being_cancelled_leaves_no_process(tmp_path: Path) -> None:
+    async def test() -> None:
+        worker = Watched(scene(tmp_path / "a"), QUICK, skip_waits=False)
+        await worker.until_state("ready")
+        worker.task.cancel()
+        await asyncio.wait({worker.task})
+        assert worker.task.cancelled()
+
+    go(test())

@@ -1,0 +1,117 @@
+"""A client of the fake vendor with a real worker, watched from the start to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from agent.clock import ManualClock, SystemClock
+from agent.model.inventory import DeviceEvent
+from agent.model.snapshot import VendorState
+from agent.probe.client import Timing, VendorClient
+from agent.probe.spec import WorkerSpec
+from plugins.vendors.fake.vendor import FakeVendor
+
+DEADLINE_S = 60.0  # of a whole test; nothing here waits for it when all is well
+SHORT_S = 0.3  # deadline of a call that is sure to hang
+DEVICE = {"uuid": "FAKE-0", "minor": 0, "core_percent": 40}
+States = list[VendorState]
+
+
+class Watched:
+    """A client of the fake vendor and everything that it published."""
+
+    def __init__(self, file: Path, timing: Timing, *, skip_waits: bool) -> None:
+        self.states: States = []
+        self.events: list[DeviceEvent] = []
+        self._changed = asyncio.Event()
+        clock = ManualClock()
+
+        async def skip(seconds: float) -> None:
+            clock.advance(seconds)
+            await asyncio.sleep(0)
+
+        self.client = VendorClient(
+            WorkerSpec(vendor="fake", settings={"file": str(file)}),
+            FakeVendor(str(file)).sighted(None),  # type: ignore[arg-type]  # it asks no host
+            on_state=self._on_state,
+            on_events=self._on_events,
+            timing=timing,
+            clock=clock if skip_waits else SystemClock(),
+            sleep=skip if skip_waits else asyncio.sleep,
+            spread=lambda: 1.0,
+        )
+        self.task = asyncio.create_task(self.client.run())
+
+    def _on_state(self, state: VendorState) -> None:
+        self.states.append(state)
+        self._changed.set()
+
+    def _on_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
+        assert vendor == "fake"
+        self.events.extend(events)
+        self._changed.set()
+
+    async def until(self, holds: Callable[[States], bool]) -> None:
+        while not holds(self.states):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def until_state(self, *names: str) -> VendorState:
+        await self.until(lambda states: states[-1:] != [] and states[-1].state in names)
+        return self.states[-1]
+
+    def reasons(self) -> set[str]:
+        return {state.reason for state in self.states if state.reason}
+
+
+def scene(file: Path, *misbehave: Mapping[str, object], **more: object) -> Path:
+    """Write a file of one fake device that behaves so."""
+    file.write_text(
+        yaml.safe_dump(
+            {"devices": [DEVICE], "misbehave": [dict(fault) for fault in misbehave], **more}
+        )
+    )
+    return file
+
+
+def go(test: Coroutine[None, None, None]) -> None:
+    """Run a test's coroutine within the deadline."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await test
+
+    asyncio.run(bounded())
+
+
+def _fds() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of this listing
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return found
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    fds, children = _fds(), psutil.Process().children(recursive=True)
+    yield
+    assert _fds() == fds
+    assert psutil.Process().children(recursive=True) == children
+
+
+QUICK = Timing(sample_every_s=0.01)
+HANGS = Timing(
+    sample_every_s=0.01,
+    open_deadline_s=SHORT_S * 10,
+    discover_deadline_s=SHORT_S,
+    sample_deadline_s=SHORT_S,
+)

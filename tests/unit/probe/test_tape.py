@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.clock import ManualClock
+from agent.errors import NotSupported, ParseError
+from agent.model.device import DeviceKind, VendorDevice
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe import tape
+from agent.probe.wire import MAX_LINE
+
+HEADER = b'{"tape": 1, "vendor": "x"}\n'
+DISCOVER = b'{"method": "discover", "elapsed_s": 0.8, "answer": {"vendor": "x"}}\n'
+
+
+def _inventory(uuid: str) -> Inventory:
+    device = VendorDevice(kind=DeviceKind.GPU, vendor="x", bus_id=None, uuid=uuid)
+    return Inventory(vendor="x", devices=(device,))
+
+
+def _recorded() -> bytes:
+    data = bytearray()
+    writer = tape.TapeWriter("x", data.extend)
+    writer.discovered(_inventory("a"), 0.5)
+    writer.sampled((DeviceSample(key="a", core_percent=1.0),), 0.1)
+    writer.happened((DeviceEvent(key="a", reason="Late"),), 20.0)
+    writer.happened((DeviceEvent(key="a", reason="Early"),), 10.0)
+    writer.sampled((DeviceSample(key="a", core_percent=2.0),), 0.1)
+    writer.discovered(_inventory("b"), 0.5)
+    return bytes(data)
+
+
+def _session(clock: ManualClock) -> tape.TapeSession:
+    return tape.TapeSession(tape.parse_tape(_recorded(), "x"), clock.monotonic)
+
+
+def test_inventories_follow_each_other_and_the_last_one_stays() -> None:
+    session = _session(ManualClock())
+    assert [session.discover() for _ in range(3)] == [_inventory(u) for u in ("a", "b", "b")]
+
+
+def test_samples_start_over() -> None:
+    session = _session(ManualClock())
+    assert [session.sample()[0].core_percent for _ in range(3)] == [1.0, 2.0, 1.0]
+
+
+def test_events_come_at_their_offsets_once_and_in_order() -> None:
+    clock = ManualClock()
+    session = _session(clock)
+    assert session.events(0.0) == ()
+    clock.advance(10.0)
+    assert [event.reason for event in session.events(0.0)] == ["Early"]
+    clock.advance(100.0)
+    assert [event.reason for event in session.events(0.0)] == ["Late"]
+    assert session.events(0.0) == ()
+
+
+def test_closing_ends_the_wait_for_events() -> None:
+    session = _session(ManualClock())
+    session.close()
+    session.close()
+    assert session.events(3600.0) == ()
+
+
+def test_a_tape_without_samples_cannot_tell() -> None:
+    session = tape.TapeSession(tape.parse_tape(HEADER + DISCOVER, "x"))
+    with pytest.raises(NotSupported):
+        session.sample()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(DISCOVER, id="no header"),
+        pytest.param(HEADER, id="no inventory"),
+        pytest.param(HEADER.replace(b"1", b"2") + DISCOVER, id="another version"),
+        pytest.param(HEADER.replace(b"x", b"y") + DISCOVER, id="another vendor"),
+        pytest.param(HEADER + DISCOVER + b'{"method": "reboot"}', id="unknown method"),
+        pytest.param(HEADER + DISCOVER + b"\xff", id="no text"),
+        pytest.param(HEADER + DISCOVER + b"[" * 100_000, id="deep"),
+        pytest.param(HEADER + DISCOVER + b" " * (MAX_LINE + 1), id="long line"),
+        pytest.param(HEADER + DISCOVER + b"\n" * (tape.MAX_ANSWERS + 1), id="many lines"),
+    ],
+)
+def test_a_hostile_tape_is_refused(data: bytes) -> None:
+    with pytest.raises(ParseError, match="tape"):
+        tape.parse_tape(data, "x")
+
+
+@given(st.lists(st.sampled_from([HEADER, DISCOVER, b"{}\n", b"\n"]) | st.binary(max_size=60)))
+def test_a_tape_is_read_or_refused(parts: list[bytes]) -> None:
+    with contextlib.suppress(ParseError):
+        assert tape.parse_tape(b"".join(parts), "x").inventories

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from agent.errors import HostFileError, ParseError
+from agent.model.inventory import Inventory
+from agent.probe.tape import TapeSession, TapeWriter
+from agent.probe.vendors import ENTRY_POINT_GROUP
+from agent.probe.wire import Ask, Request, Start, encode
+from agent.probe.worker import open_session, read_requests
+from plugins.vendors.template.session import TemplateSession
+
+TEMPLATE = EntryPoint(
+    "template", "plugins.vendors.template.vendor:TemplateVendor", ENTRY_POINT_GROUP
+)
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [TEMPLATE])
+
+
+def _arguments(host: Path | None = None, tape: Path | None = None) -> Namespace:
+    return Namespace(
+        vendor="template", host=str(host) if host else None, tape=str(tape) if tape else None
+    )
+
+
+@pytest.mark.parametrize(("recorded", "reason"), [(True, "NotRecorded"), (False, "LibraryMissing")])
+def test_only_a_recorded_host_has_the_library_left_alone(
+    tmp_path: Path, recorded: bool, reason: str
+) -> None:
+    (tmp_path / "sys").mkdir()
+    session = open_session(_arguments(tmp_path if recorded else None), {})
+    assert isinstance(session, TemplateSession)
+    assert [problem.reason for problem in session.discover().problems] == [reason]
+
+
+def test_a_recorded_hosts_tape_stands_for_the_vendor(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "tapes").mkdir()
+    with (tmp_path / "tapes/template.jsonl").open("wb") as file:
+        TapeWriter("template", file.write).discovered(Inventory(vendor="template"), 0.1)
+    assert isinstance(open_session(_arguments(tmp_path), {}), TapeSession)
+
+
+def test_a_tape_that_is_given_must_be_there_and_be_one(tmp_path: Path) -> None:
+    with pytest.raises(HostFileError, match="ENOENT"):
+        open_session(_arguments(tape=tmp_path / "absent"), {})
+    (tmp_path / "empty").touch()
+    with pytest.raises(ParseError, match="tape"):
+        open_session(_arguments(tape=tmp_path / "empty"), {})
+
+
+def test_requests_are_read_until_the_agent_is_gone() -> None:
+    reading, writing = os.pipe()
+    sent: list[Request] = [Start({"a": 1}), Ask(1, "discover"), Ask(2, "close")]
+    os.write(writing, b"".join(encode(request) for request in sent) + b'{"type":')
+    os.close(writing)
+    assert list(read_requests("x", reading)) == sent
+    os.close(reading)
