@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from agent.errors import HostFileError
-from agent.host.files import HostFiles
+from agent.host.files import HostFiles, text
 from agent.recording import paths
 from agent.recording.entries import DeviceNode, Entry, Kind, Link, Refused
-from agent.recording.paths import Wanted
+from agent.recording.paths import CGROUP_FILE_SYSTEMS, Wanted
 from agent.recording.resolve import Resolver
 from agent.recording.tree import TreeBuilder, TreeFiles
 
 MAX_GIDS = 256  # of one port
 EMPTY_RUN = 16  # consecutive empty GIDs after which the agent reads no further
+MAX_PROCESSES = 8192  # of all pods
 _GID_BYTES = 64
+_GROUP_BYTES = 16 * 1024  # of /proc/<pid>/cgroup
+_MOUNT_TABLE = 1024 * 1024
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -27,11 +30,27 @@ def capture(source: HostFiles, *, pods: bool) -> TreeFiles:
     left out. Raises `RecordingError` for a host beyond the bounds of a recording.
     """
     taker = _Taker(source)
-    for wanted in paths.HOST + (paths.CGROUP_PODS if pods else ()):
+    for wanted in paths.HOST:
         taker.take(wanted)
     for port in taker.expand(paths.GID_TABLES):
         taker.take_gids(port)
+    for mount in sorted({*paths.CGROUP_MOUNTS, *_cgroup_mounts(source)}):
+        taker.take(paths.cgroup_root(mount))
+        for wanted in paths.cgroup_pods(mount) if pods else ():
+            taker.take(wanted)
+    taker.take_owners()
     return taker.builder.build()
+
+
+def _cgroup_mounts(source: HostFiles) -> set[str]:
+    """Return where hierarchies are mounted, as the mount tables say."""
+    lines: list[str] = []
+    for table in ("/proc/1/mounts", "/proc/mounts"):
+        lines.extend((text(source, table, _MOUNT_TABLE) or "").split("\n"))
+    fields = [line.split(" ") for line in lines]
+    points = {item[1] for item in fields if len(item) > 3 and item[2] in CGROUP_FILE_SYSTEMS}
+    plain = {point.rstrip("/") for point in points if point.startswith("/")}
+    return {point for point in plain if ".." not in point.split("/")}
 
 
 class _Taker:
@@ -59,14 +78,14 @@ class _Taker:
         yield from found
 
     def take(self, wanted: Wanted) -> None:
-        """Put the wanted entries of every directory that matches."""
+        """Put every directory that matches, and the wanted entries in it."""
         for base in self.expand(wanted.base):
             there = self._names(base)
+            if there or self._contents(base, 0) is Kind.DIRECTORY:
+                self._put(base, 0)
             for name in there:
                 if any(fnmatchcase(name, pattern) for pattern in wanted.entries):
                     self._put(f"{base}/{name}", wanted.limit, through=wanted.through)
-            if not there and self._contents(base, 0) is Kind.DIRECTORY:
-                self._put(base, 0)  # an empty directory says something, too
 
     def take_gids(self, port: str) -> None:
         """Put the GIDs that the agent would read; an empty slot is as good as an absent one."""
@@ -79,6 +98,18 @@ class _Taker:
             if not empty:
                 for place in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
                     self._put(f"{port}/{place}/{index}", _GID_BYTES)
+
+    def take_owners(self) -> None:
+        """Put the cgroup of every process that a taken group lists: whose a device is."""
+        lists = [
+            entries["cgroup.procs"]
+            for entries in self.builder.directories.values()
+            if "cgroup.procs" in entries
+        ]
+        pids = {pid for data in lists if isinstance(data, bytes) for pid in data.split()}
+        for pid in sorted(pids)[:MAX_PROCESSES]:
+            if pid.isdigit():
+                self._put(f"/proc/{pid.decode()}/cgroup", _GROUP_BYTES)
 
     def _names(self, path: str) -> tuple[str, ...]:
         try:

@@ -45,6 +45,8 @@ CPUS = (
             "coherency_line_size", "number_of_sets",
         ),
     ),
+    Wanted(f"{_CPU}/intel_pstate", ("no_turbo",)),
+    Wanted("/sys/fs/resctrl/info/L3", ("cbm_mask",)),
     Wanted("/sys/devices/cpu_core", ("cpus",)),
     Wanted("/sys/devices/cpu_atom", ("cpus",)),
     Wanted("/sys/devices/cpu_lowpower", ("cpus",)),
@@ -55,6 +57,7 @@ NODES = (
     Wanted(f"{_NODE}/node[0-9]*", ("cpumap", "cpulist", "meminfo", "distance", "numastat")),
     Wanted(f"{_NODE}/node[0-9]*/access*/initiators", ("node*",)),
     Wanted(f"{_NODE}/node[0-9]*/hugepages/hugepages-*", ("nr_hugepages", "free_hugepages")),
+    Wanted("/sys/kernel/mm/hugepages/hugepages-*", ("nr_hugepages", "free_hugepages")),
     Wanted("/sys/bus/node/devices", ("node*",)),
     Wanted("/sys/bus/dax/devices/*", ("target_node",)),
 )
@@ -172,7 +175,7 @@ NVIDIA = (
 )
 
 DEVICE_NODES = (
-    Wanted("/dev", ("nvidia*", "dxg")),
+    Wanted("/dev", ("nvidia*", "dxg", "infiniband")),
     Wanted("/dev/nvidia-caps", ("nvidia-cap*",)),
     Wanted("/dev/nvidia-caps-imex-channels", ("channel*",)),
     Wanted("/dev/infiniband", ("*",)),
@@ -188,26 +191,31 @@ _GROUP_FILES = (
     "memory.idle_page_stats", "io.pressure", "io.stat", "pids.current", "pids.max",
     "rdma.current", "rdma.max",
 )  # fmt: skip
-_CONTROLLERS = (
-    "/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct",
-    "/sys/fs/cgroup/cpuset", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/blkio",
-    "/sys/fs/cgroup/pids", "/sys/fs/cgroup/rdma", "/sys/fs/cgroup/systemd",
-)  # fmt: skip
-
 _KUBEPODS = (
     "kubepods", "kubepods.slice", "kubelet/kubepods", "kubelet.slice/kubelet-kubepods.slice",
 )  # fmt: skip
+CGROUP_FILE_SYSTEMS = ("cgroup", "cgroup2", "cpuset")  # the last is what came before version 1
+CGROUP_MOUNTS = tuple(
+    f"/sys/fs/cgroup{below}"
+    for below in ("", "/unified", "/cpu", "/cpuacct", "/cpu,cpuacct", "/cpuset", "/memory", "/pids")
+)  # where to look besides the mount table, which recordings may lack
 
-CGROUP_ROOTS = tuple(Wanted(root, _GROUP_FILES) for root in _CONTROLLERS)
 
-CGROUP_PODS = tuple(
-    Wanted(f"{root}/{group}{'/*' * depth}", ("cgroup.procs", *_GROUP_FILES))
-    for root in _CONTROLLERS
-    for group in _KUBEPODS
-    for depth in range(4)  # itself, class, pod, container
-)
+def cgroup_root(mount: str) -> Wanted:
+    """Return what is taken of the root group of one hierarchy."""
+    return Wanted(mount, _GROUP_FILES)
+
+
+def cgroup_pods(mount: str) -> tuple[Wanted, ...]:
+    """Return what is taken of pods and containers, in one hierarchy."""
+    return tuple(
+        Wanted(f"{mount}/{group}{'/*' * depth}", ("cgroup.procs", *_GROUP_FILES))
+        for group in _KUBEPODS
+        for depth in range(4)  # itself, class, pod, container
+    )
+
 
 HOST = (
     *CPUS, *NODES, *PCI, *NETWORK, *RDMA, *STORAGE, *MODULES,
-    *PROCESSES, *NVIDIA, *DEVICE_NODES, *CGROUP_ROOTS,
+    *PROCESSES, *NVIDIA, *DEVICE_NODES,
 )  # fmt: skip
