@@ -151,9 +151,22 @@ links = st.one_of(
     st.lists(addresses | st.just("pci0000:00") | st.text(max_size=9), max_size=6).map("/".join),
 )
 NAMES = (
-    ("class", "vendor", "device", "numa_node", "local_cpus", "driver", "iommu_group")
-    + ("physfn", "virtfn0", "virtfn1", "virtfn7", "sriov_numvfs", "sriov_totalvfs")
-    + ("config", "power_state", "current_link_speed")
+    "class",
+    "vendor",
+    "device",
+    "numa_node",
+    "local_cpus",
+    "driver",
+    "iommu_group",
+    "physfn",
+    "virtfn0",
+    "virtfn1",
+    "virtfn7",
+    "sriov_numvfs",
+    "sriov_totalvfs",
+    "config",
+    "power_state",
+    "current_link_speed",
 )
 names = st.sampled_from(NAMES)
 entries = texts | links.map(Link) | st.just(Refused(errno.EIO))
