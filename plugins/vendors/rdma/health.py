@@ -1,0 +1,262 @@
+"""When an RDMA device is well: a pure state machine over what its ports show, and time.
+
+Seconds are monotonic unless called `wall_s`. Nothing is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from agent.model.device import Health, HealthState
+
+DOWN, INIT, ARMED, ACTIVE, ACTIVE_DEFER = 1, 2, 3, 4, 5  # port states
+DISABLED = 3  # physical state
+
+CONFIRM_DOWN_S = 2.0
+CONFIRM_UP_S = 10.0
+FLAP_WINDOW_S = 600.0
+FLAP_EDGES = 3
+FLAP_HOLD_S = 1800.0
+ERROR_WINDOW_S = 300.0
+_ERROR_LIMITS = (  # growth within the window beyond which a person is told
+    ("symbol_error", 10),
+    ("port_rcv_errors", 10),
+    ("local_link_integrity_errors", 0),
+    ("excessive_buffer_overrun_errors", 0),
+    ("rx_icrc_encapsulated", 0),
+)
+ERROR_COUNTERS = tuple(name for name, _ in _ERROR_LIMITS)
+
+_WORDS = {
+    "DeviceHealthy": "device is healthy",
+    "PortActiveDefer": "port is active but defers traffic: its link recovers from errors",
+    "PortDisabled": "all ports are disabled: enable them, or take the setting off the card",
+    "PortDown": "no port has a link: check cable, transceiver and the switch's port",
+    "NoSubnetManager": "link is up but no subnet manager has configured the port",
+    "PortInit": "port waits for the subnet manager",
+    "PortArmed": "port is armed but not activated by the subnet manager",
+    "NoPorts": "the device shows no readable port",
+    "PortStateUnknown": "port states cannot be understood",
+    "LagDegraded": "one member of the bond has no carrier",
+    "DeviceNodeMissing": "the device's node for applications is missing",
+    "DeviceGone": "the device is no longer on its bus",
+    "DriverUnbound": "no driver is bound to the function: somebody else's, or left over",
+    "BoundToVFIO": "bound to vfio-pci: a virtual machine's device",
+    "NoRdmaDevice": "a driver is bound but has registered no RDMA device: is its module loaded",
+    "LinkFlapping": "the link went down three times or more within ten minutes",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortSeen:
+    """One look at one port."""
+
+    number: int
+    state: int | None  # None: unreadable, or a text that is no state
+    physical: int | None = None
+    sm_lid: int | None = None
+    infiniband: bool = False
+    readable: bool = True  # False: the state file gave an error or nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortMemory:
+    """What is remembered of a port between looks."""
+
+    number: int
+    used: bool = False  # was active once in this boot, or is expected to be
+    up: bool | None = None  # as last known
+    edges: tuple[float, ...] = ()  # times of the last own down edges
+    flaps: int = 0  # all own down edges
+    downed: int | None = None  # the port's own counter, last value
+    steps: tuple[tuple[float, int], ...] = ()  # (time, increase) of that counter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """What is remembered of a device; `health` is what others are told."""
+
+    ports: tuple[PortMemory, ...] = ()
+    health: Health | None = None  # None: never looked at
+    doubt_s: float | None = None  # since when the looks contradict `health` without a break
+    flapping_until_s: float = 0.0
+
+    @property
+    def used(self) -> frozenset[int]:
+        """Numbers of the used ports."""
+        return frozenset(port.number for port in self.ports if port.used)
+
+    def port(self, number: int) -> PortMemory:
+        """Return what is known of a port, a blank if nothing."""
+        blank = PortMemory(number=number)
+        return next((port for port in self.ports if port.number == number), blank)
+
+
+def health_of(reason: str, state: HealthState) -> Health:
+    """Build a health with its reason in words."""
+    return Health(state=state, reason=reason, message=_WORDS[reason])
+
+
+def with_used(memory: DeviceMemory, numbers: Iterable[int]) -> DeviceMemory:
+    """Mark ports as used: those stored in this boot and those that settings expect."""
+    wanted = set(numbers)
+    known = {port.number: port for port in memory.ports}
+    for number in wanted - set(known):
+        known[number] = PortMemory(number=number)
+    ports = (replace(port, used=port.used or n in wanted) for n, port in sorted(known.items()))
+    return replace(memory, ports=tuple(ports))
+
+
+def _cause(ports: tuple[PortSeen, ...], best: int) -> str:
+    """Name why no port is active; the best level of them is given."""
+    if best == ARMED:
+        return "PortArmed"
+    if best == INIT:
+        waiting = [port for port in ports if port.state == INIT]
+        lost = any(port.infiniband and port.sm_lid == 0 for port in waiting)
+        return "NoSubnetManager" if lost else "PortInit"
+    off = all(port.state == DOWN and port.physical == DISABLED for port in ports)
+    return "PortDisabled" if off else "PortDown"
+
+
+def verdict(ports: tuple[PortSeen, ...], used: frozenset[int], policy: str = "any") -> Health:
+    """Judge one look. Used ports count; while none was ever used, all ports do.
+
+    `policy` "all" wants every used port active, "any" one of them.
+    """
+    counted = tuple(port for port in ports if port.number in used) or ports
+    if not any(port.readable for port in counted):
+        return health_of("NoPorts", HealthState.FAILED)
+    known = tuple(port for port in counted if port.state is not None)
+    # a number beyond those that the kernel documents is not active, and no better than down
+    levels = [port.state if (port.state or 0) <= ACTIVE_DEFER else 0 for port in known]
+    best = max((level or 0 for level in levels), default=0)
+    if policy == "all" and best >= ACTIVE and any(level != ACTIVE for level in levels):
+        return health_of("PortDown", HealthState.FAILED)
+    if ACTIVE in levels:
+        return health_of("DeviceHealthy", HealthState.HEALTHY)
+    if ACTIVE_DEFER in levels:
+        return health_of("PortActiveDefer", HealthState.SUSPECT)
+    if len(known) < len(counted):
+        return health_of("PortStateUnknown", HealthState.SUSPECT)
+    return health_of(_cause(known, best), HealthState.FAILED)
+
+
+def _after(port: PortMemory, seen: PortSeen, now_s: float) -> PortMemory:
+    """Take one look into a port's memory: used, edges, flaps."""
+    if seen.state is None:
+        return port  # unknown is neither up nor down
+    up = seen.state in (ACTIVE, ACTIVE_DEFER)
+    edge = port.up is True and not up
+    edges = (*port.edges, now_s) if edge else port.edges
+    return replace(
+        port,
+        used=port.used or up,
+        up=up,
+        edges=tuple(at for at in edges if now_s - at < FLAP_WINDOW_S)[-FLAP_EDGES:],
+        flaps=port.flaps + edge,
+    )
+
+
+def count_downed(memory: DeviceMemory, number: int, value: int, now_s: float) -> DeviceMemory:
+    """Take a port's `link_downed` in; a smaller value than before is a restart of the counter."""
+    port = memory.port(number)
+    grown = value - port.downed if port.downed is not None else 0
+    steps = (*port.steps, (now_s, grown)) if grown > 0 else port.steps
+    # one look in ten seconds: at most sixty steps fit into the window
+    steps = tuple(step for step in steps if now_s - step[0] < FLAP_WINDOW_S)
+    port = replace(port, downed=value, steps=steps)
+    return _flapping(_with_ports(memory, {number: port}), now_s)
+
+
+def _with_ports(memory: DeviceMemory, changed: dict[int, PortMemory]) -> DeviceMemory:
+    ports = {port.number: port for port in memory.ports} | changed
+    return replace(memory, ports=tuple(port for _, port in sorted(ports.items())))
+
+
+def _flapping(memory: DeviceMemory, now_s: float) -> DeviceMemory:
+    """Hold the device suspect from the third edge on, half an hour beyond the last."""
+    until_s = memory.flapping_until_s
+    for port in memory.ports:
+        edges = [at for at in port.edges if now_s - at < FLAP_WINDOW_S]
+        steps = [step for step in port.steps if now_s - step[0] < FLAP_WINDOW_S]
+        if len(edges) >= FLAP_EDGES:
+            until_s = max(until_s, edges[-1] + FLAP_HOLD_S)
+        if sum(grown for _, grown in steps) >= FLAP_EDGES:
+            until_s = max(until_s, steps[-1][0] + FLAP_HOLD_S)
+    return replace(memory, flapping_until_s=until_s)
+
+
+def _shade(health: Health, *, lag_degraded: bool, flapping: bool) -> Health:
+    """Turn a healthy verdict into a suspect one where something beside the states is wrong."""
+    if health.state is not HealthState.HEALTHY or not (lag_degraded or flapping):
+        return health
+    return health_of("LagDegraded" if lag_degraded else "LinkFlapping", HealthState.SUSPECT)
+
+
+def observe(
+    memory: DeviceMemory,
+    ports: tuple[PortSeen, ...],
+    *,
+    now_s: float,
+    wall_s: float,
+    policy: str = "any",
+    lag_degraded: bool = False,
+) -> DeviceMemory:
+    """Take one look in and return the new memory; its `health` is what may be published.
+
+    The first look counts at once. Going out of service needs a second look that agrees, two
+    seconds later; coming back needs ten seconds without a break.
+    """
+    after = {seen.number: _after(memory.port(seen.number), seen, now_s) for seen in ports}
+    memory = _flapping(_with_ports(memory, after), now_s)
+    raw = verdict(ports, memory.used, policy)
+    raw = _shade(raw, lag_degraded=lag_degraded, flapping=now_s < memory.flapping_until_s)
+    old = memory.health
+    if old is None:
+        return replace(memory, health=raw)
+    if raw.reason == "PortStateUnknown" or raw == replace(old, since_s=None):
+        return replace(memory, doubt_s=None)
+    if raw.in_service != old.in_service:
+        since_s = now_s if memory.doubt_s is None else memory.doubt_s
+        needed_s = CONFIRM_UP_S if raw.in_service else CONFIRM_DOWN_S
+        if now_s - since_s < needed_s:
+            return replace(memory, doubt_s=since_s)
+    return replace(memory, health=replace(raw, since_s=wall_s), doubt_s=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorWindow:
+    """Error counters of one port at the start of the current five minutes."""
+
+    since_s: float
+    base: tuple[tuple[str, int], ...]
+    told: bool = False  # once a window is enough
+
+
+def check_errors(
+    window: ErrorWindow | None, values: tuple[tuple[str, int], ...], now_s: float
+) -> tuple[ErrorWindow, str]:
+    """Compare counters with the window's start; the text names those that grew too fast.
+
+    Errors change no health. A counter that is smaller than before, or new, starts anew.
+    """
+    if window is None or now_s - window.since_s >= ERROR_WINDOW_S:
+        return ErrorWindow(since_s=now_s, base=values), ""
+    before = dict(window.base)
+    now = dict(values)
+    fast = [
+        f"{name} +{now[name] - before[name]}"
+        for name, limit in _ERROR_LIMITS
+        if name in now and name in before and now[name] - before[name] > limit
+    ]
+    if window.told or not fast:
+        return window, ""
+    return replace(window, told=True), ", ".join(fast)
+
+
+def paused(memory: DeviceMemory) -> DeviceMemory:
+    """Forget what was pending: nobody looks at the device until it comes back."""
+    ports = tuple(replace(port, up=None) for port in memory.ports)
+    return replace(memory, ports=ports, doubt_s=None)

@@ -1,0 +1,186 @@
+"""Which functions are NICs, and which virtual functions of theirs pods can be given. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.model.device import VfGroup, VirtualFunction
+from agent.topology.address import slot
+from plugins.vendors.rdma.classes import ClassKind, RdmaClass, primary_of
+from plugins.vendors.rdma.functions import DRIVERS, NETWORK, Function, Scan
+from plugins.vendors.rdma.settings import PoolRule
+
+_BOND = re.compile(r"mlx5_bond_[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """A function with the RDMA device that stands for it."""
+
+    function: Function
+    primary: RdmaClass
+    others: tuple[str, ...] = ()  # further names: representors, switch management
+    subfunctions: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()  # functions of the bond, itself first; empty: no bond
+
+
+def bond_members(
+    function: Function, name: str, functions: Mapping[str, Function]
+) -> tuple[str, ...]:
+    """Return the functions of a RoCE bond, itself first; empty if there is none.
+
+    The bond's device sits on the first function; the others of the card have network devices
+    but no RDMA device, and the same bond above them.
+    """
+    others = []
+    for other in functions.values():
+        alone = bool(other.netdevs) and not other.rdma and other.physfn is None
+        if other == function or slot(other.address) != slot(function.address) or not alone:
+            continue
+        known = function.masters and other.masters
+        shared = bool(function.masters & other.masters)
+        if shared or (not known and _BOND.fullmatch(name)):
+            others.append(other.address)
+    if not others and not _BOND.fullmatch(name):
+        return ()
+    return (function.address, *others)
+
+
+def nics_of(scan: Scan) -> tuple[Nic, ...]:
+    """Return the NICs that the class shows, in PCI order; a VF on its host is none."""
+    found: list[Nic] = []
+    for address, function in scan.functions.items():
+        here = [item for item in scan.classes if item.origin.address == address]
+        hardware = [item for item in here if item.origin.kind is ClassKind.HARDWARE]
+        names = {item.name: item for item in hardware if item.is_nic}
+        if not names or function.physfn is not None:
+            continue
+        chosen = primary_of(names)
+        sub = (item.name for item in here if item.origin.kind is ClassKind.SUBFUNCTION)
+        found.append(
+            Nic(
+                function=function,
+                primary=names[chosen],
+                others=tuple(sorted(item.name for item in hardware if item.name != chosen)),
+                subfunctions=tuple(sorted(sub)),
+                members=bond_members(function, chosen, scan.functions),
+            )
+        )
+    return tuple(found)
+
+
+def without_device(scan: Scan, nics: Iterable[Nic]) -> tuple[Function, ...]:
+    """Return physical network functions bound to an RDMA driver that show no RDMA device."""
+    taken = {address for nic in nics for address in (nic.function.address, *nic.members)}
+    return tuple(
+        function
+        for address, function in scan.functions.items()
+        if address not in taken
+        and function.driver in DRIVERS
+        and function.physfn is None
+        and not function.rdma
+        and function.class_code is not None
+        and function.class_code >> 16 == NETWORK
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFunctions:
+    """The virtual functions of one PF."""
+
+    groups: tuple[VfGroup, ...] = ()
+    enabled: int = 0  # links that the PF has
+    usable: int = 0  # in a group
+    strays: tuple[str, ...] = ()  # named by the PF, but absent or not pointing back
+
+
+def is_usable(vf: Function, *, exclusive: bool) -> bool:
+    """Say whether a pod that gets the function finds an RDMA device.
+
+    Where devices live in one namespace only, a function in use shows none here: its driver
+    must do. One that is bound to vfio-pci or to nothing is somebody else's.
+    """
+    return bool(vf.rdma) or (exclusive and vf.driver in DRIVERS)
+
+
+def _pool(
+    pf: Function, name: str, vf: Function, index: int, pools: Sequence[PoolRule]
+) -> int | None:
+    for at, pool in enumerate(pools):
+        listed = pool.indices is None or index in pool.indices
+        driven = pool.driver is None or pool.driver == vf.driver
+        if listed and driven and pool.pf.fits(pf.address, pf.root, name):
+            return at
+    return None
+
+
+def virtual_functions(
+    pf: Function,
+    name: str,
+    functions: Mapping[str, Function],
+    pools: Sequence[PoolRule],
+    *,
+    exclusive: bool,
+) -> VirtualFunctions:
+    """Group the usable functions of a PF: pools in their order, then those without one.
+
+    Numbers of a file decide nothing, the links do; gaps between them are legal.
+    """
+    found: dict[int | None, list[str]] = {at: [] for at in (*range(len(pools)), None)}
+    strays: list[str] = []
+    for index, address in pf.virtfns:
+        vf = functions.get(address)
+        if vf is None or not vf.present or vf.physfn != pf.address or address == pf.address:
+            strays.append(address)
+        elif is_usable(vf, exclusive=exclusive):
+            found[_pool(pf, name, vf, index, pools)].append(address)
+    groups = tuple(
+        VfGroup(
+            labels=() if at is None else pools[at].labels,
+            # the scheduler takes the smallest text first
+            vfs=tuple(VirtualFunction(bus_id=address) for address in sorted(set(addresses))),
+        )
+        for at, addresses in found.items()
+        if addresses
+    )
+    usable = sum(len(group.vfs) for group in groups)
+    return VirtualFunctions(
+        groups=groups, enabled=len(pf.virtfns), usable=usable, strays=tuple(strays)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A device of the class that is about to be described."""
+
+    key: str
+    identity: str  # what its number belongs to
+    item: RdmaClass
+    netdevs: tuple[str, ...]  # below or beside it
+    function: Function | None = None
+    bond: tuple[str, ...] = ()  # network devices of its bond
+    vfs: VirtualFunctions = VirtualFunctions()
+
+    @property
+    def vf_counts(self) -> tuple[tuple[str, int], ...]:
+        """Virtual functions by state, of a PF that can have some."""
+        total = self.function.totalvfs if self.function else None
+        if total is None:
+            return ()
+        return ("enabled", self.vfs.enabled), ("usable", self.vfs.usable), ("total", total)
+
+
+def subject_of(nic: Nic, vfs: VirtualFunctions, scan: Scan) -> Subject:
+    """Collect what belongs to a NIC; a bond's network devices are those of all its functions."""
+    bond = tuple(dev for member in nic.members for dev in scan.functions[member].netdevs)
+    return Subject(
+        key=nic.function.address,
+        identity=nic.function.identity,
+        item=nic.primary,
+        netdevs=tuple(dict.fromkeys((*nic.function.netdevs, *bond))),
+        function=nic.function,
+        bond=bond,
+        vfs=vfs,
+    )

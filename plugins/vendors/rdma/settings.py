@@ -1,0 +1,208 @@
+"""Settings of RDMA discovery: decoded once, wrong ones refused by the name of their key."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.errors import BadConfig, ParseError
+from agent.model.device import Pairs
+from agent.topology.address import is_root, parse_user_address
+from agent.topology.text import parse_cpu_list
+
+ROLE_LABEL = "xpu-agent.io/role"
+ROLES = ("compute", "storage")
+POLICIES = ("any", "all")
+MAX_RULES = 256  # of one list
+
+_BUS_RANGE = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2})-([0-9a-fA-F]{2})")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Chooses devices: an address, buses `DDDD:BB-BB`, a root `pciDDDD:BB`, or a name pattern."""
+
+    text: str
+
+    def fits(self, address: str | None, root: str | None, name: str | None) -> bool:
+        """Say whether a device at that address, below that root, of that RDMA name is meant."""
+        if is_root(self.text):
+            return root == self.text
+        buses = _BUS_RANGE.fullmatch(self.text)
+        if buses:
+            domain, bus = address.split(":")[:2] if address else ("", "0")
+            same = bool(address) and int(domain, 16) == int(buses[1], 16)
+            return same and int(buses[2], 16) <= int(bus, 16) <= int(buses[3], 16)
+        if ":" in self.text:
+            return address == self.text
+        return name is not None and fnmatch.fnmatchcase(name, self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRule:
+    """Labels of the devices that match."""
+
+    match: Match
+    labels: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class PortRule:
+    """Ports that must be active on the devices that match."""
+
+    match: Match
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRule:
+    """Virtual functions that form a group: by their PF, their index and their driver."""
+
+    pf: Match
+    indices: frozenset[int] | None = None  # None: all
+    driver: str | None = None  # None: any
+    labels: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaSettings:
+    """What `discovery.rdma` may hold; the defaults suit a node that nobody configured."""
+
+    soft: bool = False  # publish rxe and siw devices (test clusters)
+    replay: bool = False  # the host is a recording: no device nodes to compare, nothing to keep
+    port_policy: str = "any"
+    expected_ports: tuple[PortRule, ...] = ()
+    vf_pools: tuple[PoolRule, ...] = ()
+    labels: tuple[LabelRule, ...] = ()
+    roles: tuple[LabelRule, ...] = ()
+    state_dir: str | None = None  # None: minors are not kept beyond this process
+
+    def labels_of(self, address: str | None, root: str | None, name: str) -> Pairs:
+        """Return the labels of a device; of two rules for one key the first wins."""
+        found: dict[str, str] = {}
+        for rule in (*self.labels, *self.roles):
+            if rule.match.fits(address, root, name):
+                found = dict(rule.labels) | found
+        return tuple(sorted(found.items()))
+
+    def expected(self, address: str | None, root: str | None, name: str) -> tuple[int, ...]:
+        """Return the ports that must be active on a device."""
+        rules = (rule for rule in self.expected_ports if rule.match.fits(address, root, name))
+        return tuple(sorted({port for rule in rules for port in rule.ports}))
+
+
+def _flag(value: object, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadConfig(f"{key}: must be true or false")
+    return value
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str) or not value or len(value) > 4096:
+        raise BadConfig(f"{key}: must be a text")
+    return value
+
+
+def _choice(value: object, key: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise BadConfig(f"{key}: must be one of {', '.join(allowed)}")
+    return str(value)
+
+
+def _table(value: object, key: str, known: Iterable[str]) -> Mapping[object, object]:
+    if not isinstance(value, Mapping):
+        raise BadConfig(f"{key}: must be a table")
+    allowed = tuple(known)
+    for name in value:
+        if name not in allowed:
+            raise BadConfig(f"{key}: unknown key {str(name)[:64]!r}, known: {', '.join(allowed)}")
+    return value
+
+
+def _rules(value: object, key: str) -> list[tuple[object, str]]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_RULES:
+        raise BadConfig(f"{key}: must be a list of at most {MAX_RULES} tables")
+    return [(item, f"{key}[{at}]") for at, item in enumerate(value)]
+
+
+def _match(value: object, key: str) -> Match:
+    text = _text(value, key)
+    if is_root(text) or _BUS_RANGE.fullmatch(text) or _NAME_PATTERN.fullmatch(text):
+        return Match(text)
+    try:
+        return Match(parse_user_address(text))
+    except ParseError as error:
+        raise BadConfig(f"{key}: neither address, bus range, root nor name: {text!r}") from error
+
+
+def _labels(value: object, key: str) -> Pairs:
+    if not isinstance(value, Mapping):
+        raise BadConfig(f"{key}: must be a table of texts")
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str) or not name:
+            raise BadConfig(f"{key}: names and values must be texts")
+    return tuple(sorted(value.items()))
+
+
+def _label_rule(value: object, key: str) -> LabelRule:
+    table = _table(value, key, ("match", "labels"))
+    return LabelRule(
+        _match(table.get("match"), f"{key}.match"), _labels(table.get("labels"), f"{key}.labels")
+    )
+
+
+def _role_rule(value: object, key: str) -> LabelRule:
+    table = _table(value, key, ("match", "role"))
+    role = _choice(table.get("role"), f"{key}.role", ROLES)
+    return LabelRule(_match(table.get("match"), f"{key}.match"), ((ROLE_LABEL, role),))
+
+
+def _port_rule(value: object, key: str) -> PortRule:
+    table = _table(value, key, ("match", "ports"))
+    ports = table.get("ports")
+    if not isinstance(ports, list | tuple) or not all(
+        type(port) is int and 1 <= port <= 255 for port in ports
+    ):
+        raise BadConfig(f"{key}.ports: must be a list of numbers from 1 to 255")
+    return PortRule(_match(table.get("match"), f"{key}.match"), tuple(ports))
+
+
+def _pool_rule(value: object, key: str) -> PoolRule:
+    table = _table(value, key, ("pf", "vfs", "driver", "labels"))
+    vfs, driver = table.get("vfs"), table.get("driver")
+    try:
+        indices = None if vfs is None else parse_cpu_list(_text(vfs, f"{key}.vfs"))
+    except ParseError as error:
+        raise BadConfig(f"{key}.vfs: must be a list such as 0-3,8") from error
+    return PoolRule(
+        pf=_match(table.get("pf"), f"{key}.pf"),
+        indices=indices,
+        driver=None if driver is None else _text(driver, f"{key}.driver"),
+        labels=_labels(table.get("labels", {}), f"{key}.labels"),
+    )
+
+
+def decode(data: Mapping[str, object]) -> RdmaSettings:
+    """Decode the vendor's section; `BadConfig` names the key that is unknown or wrong."""
+    known = tuple(RdmaSettings.__dataclass_fields__)
+    table = _table(data, "discovery.rdma", known)
+
+    def rules(name: str) -> list[tuple[object, str]]:
+        return _rules(table.get(name) or (), f"discovery.rdma.{name}")
+
+    state_dir = table.get("state_dir")
+    return RdmaSettings(
+        soft=_flag(table.get("soft", False), "discovery.rdma.soft"),
+        replay=_flag(table.get("replay", False), "discovery.rdma.replay"),
+        port_policy=_choice(
+            table.get("port_policy", "any"), "discovery.rdma.port_policy", POLICIES
+        ),
+        expected_ports=tuple(_port_rule(*item) for item in rules("expected_ports")),
+        vf_pools=tuple(_pool_rule(*item) for item in rules("vf_pools")),
+        labels=tuple(_label_rule(*item) for item in rules("labels")),
+        roles=tuple(_role_rule(*item) for item in rules("roles")),
+        state_dir=_text(state_dir, "discovery.rdma.state_dir") if state_dir else None,
+    )

@@ -1,0 +1,259 @@
+"""Watching RDMA devices between discoveries: ports each second, counters each ten seconds."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.host.files import HostFiles
+from agent.model.device import Health
+from agent.model.inventory import DeviceEvent, DeviceSample, Reading
+from plugins.vendors.rdma import health
+from plugins.vendors.rdma.classes import CLASS, entries
+from plugins.vendors.rdma.counters import (
+    PREFIX,
+    CounterFile,
+    CounterReader,
+    Watched,
+    list_files,
+    port_readings,
+    readings_of,
+)
+from plugins.vendors.rdma.health import DeviceMemory, ErrorWindow, PortSeen
+from plugins.vendors.rdma.ports import carrier, look
+
+POLL_S = 1.0  # the kernel sends no event when a port changes its state
+COUNTERS_S = 10.0  # drivers refresh their counters no faster than that
+MAX_EVENTS = 256  # waiting to be fetched; the oldest go first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A device to watch."""
+
+    key: str
+    device: Watched
+    bond: tuple[str, ...] = ()  # network devices of a bond, all of which should have a link
+    used_ports: tuple[int, ...] = ()  # known to be in use
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What the last reading of a device's counters left."""
+
+    files: tuple[CounterFile, ...]
+    readings: tuple[Reading, ...] = ()
+    windows: dict[int, ErrorWindow] = field(default_factory=dict)
+
+
+class Watch:
+    """Keeps the memory of all devices. Two threads call it: questions, and waiting for events."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        policy: str,
+        monotonic: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._host = host
+        self._policy = policy
+        self._monotonic = monotonic
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._memory: dict[str, DeviceMemory] = {}
+        self._targets: dict[str, Target] = {}
+        self._missed: dict[str, int] = {}
+        self._counted: dict[str, _Counted] = {}
+        self._counters = CounterReader(host)
+        self._counted_s = float("-inf")
+        self._polled_s = float("-inf")
+        self._listing: tuple[str, ...] | None = None
+        self._new_listing: tuple[str, ...] | None = None
+        self._events: deque[DeviceEvent] = deque(maxlen=MAX_EVENTS)
+
+    def adopt(self, targets: Iterable[Target], kept: Iterable[str]) -> None:
+        """Watch exactly these devices from now on; of `kept` ones the memory stays."""
+        with self._lock:
+            self._targets = {target.key: target for target in targets}
+            names = set(self._targets) | set(kept)
+            known = {key: memory for key, memory in self._memory.items() if key in names}
+            self._memory = {
+                key: memory if key in self._targets else health.paused(memory)
+                for key, memory in known.items()
+            }
+            self._missed = {key: n for key, n in self._missed.items() if key in kept}
+            before, self._counted = self._counted, {}
+            for key, target in self._targets.items():
+                counted = _Counted(list_files(self._host, target.device))
+                if key in before:
+                    counted.readings, counted.windows = before[key].readings, before[key].windows
+                self._counted[key] = counted
+            paths = {file.path for item in self._counted.values() for file in item.files}
+            self._counters.keep_only(paths)
+            self._listing = entries(self._host, CLASS)
+
+    def judge(self, target: Target) -> Health | None:
+        """Look at a device once and return its settled health; `None` if it left meanwhile."""
+        with self._lock:
+            before = self._memory.get(target.key, DeviceMemory())
+            self._memory[target.key] = health.with_used(before, target.used_ports)
+            self._observe(target)
+            return self._memory[target.key].health
+
+    def health_of(self, key: str) -> Health | None:
+        """Return the settled health of a device that may be away."""
+        with self._lock:
+            return self._memory.get(key, DeviceMemory()).health
+
+    def used_ports(self, key: str) -> tuple[int, ...]:
+        """Return the ports that were active in this boot or are expected to be."""
+        with self._lock:
+            return tuple(sorted(self._memory.get(key, DeviceMemory()).used))
+
+    def miss(self, key: str) -> int:
+        """Count a look that did not find a device; return how many there were in a row."""
+        with self._lock:
+            self._missed[key] = self._missed.get(key, 0) + 1
+            return self._missed[key]
+
+    def _observe(self, target: Target) -> tuple[PortSeen, ...] | None:
+        """Take one look in; `None` if the device is not in the class any more."""
+        name = target.device.name
+        seen = tuple(look(self._host, name, number) for number in target.device.ports)
+        if not any(port.readable for port in seen) and not self._host.exists(f"{CLASS}/{name}"):
+            return None
+        self._missed.pop(target.key, None)
+        before = self._memory.get(target.key, DeviceMemory())
+        after = health.observe(
+            before,
+            seen,
+            now_s=self._monotonic(),
+            wall_s=self._wall(),
+            policy=self._policy,
+            lag_degraded=any(carrier(self._host, item) is False for item in target.bond),
+        )
+        self._memory[target.key] = after
+        if before.health and after.health and before.health != after.health:
+            now = after.health
+            event = DeviceEvent(
+                key=target.key, reason=now.reason, message=now.message, state=now.state
+            )
+            self._events.append(event)
+        return seen
+
+    def poll(self) -> None:
+        """Look at every port once, and whether devices came, went or were renamed."""
+        with self._lock:
+            self._polled_s = self._monotonic()
+            for target in self._targets.values():
+                if self._observe(target) is None:
+                    self._missed[target.key] = self._missed.get(target.key, 0) + 1
+            self._compare(entries(self._host, CLASS))
+
+    def _compare(self, listing: tuple[str, ...]) -> None:
+        if listing == self._listing or self._listing is None:
+            self._new_listing = None
+        elif listing != self._new_listing:
+            self._new_listing = listing  # a second look must show the same
+        else:
+            self._listing, self._new_listing = listing, None
+            event = DeviceEvent(
+                key="", reason="RdmaDevicesChanged", message="devices came, went or were renamed"
+            )
+            self._events.append(event)
+
+    def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Poll each second until something happens, the time is over or the session ends."""
+        until_s = self._monotonic() + wait_s
+        while not self._stop.is_set():
+            if self._monotonic() - self._polled_s >= POLL_S:
+                self.poll()
+            if found := self._fetch():
+                return found
+            now_s = self._monotonic()
+            if now_s >= until_s:
+                break
+            self._stop.wait(max(0.0, min(until_s, self._polled_s + POLL_S) - now_s))
+        return self._fetch()
+
+    def _fetch(self) -> tuple[DeviceEvent, ...]:
+        with self._lock:
+            found = tuple(self._events)
+            self._events.clear()
+            return found
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Return states as of now and counters of the last ten seconds."""
+        with self._lock:
+            due = self._monotonic() - self._counted_s >= COUNTERS_S
+            if due:
+                self._counted_s = self._monotonic()
+            samples = []
+            for key, target in self._targets.items():
+                seen = self._observe(target)
+                if seen is None:
+                    continue
+                if due:
+                    self._count(target, seen)
+                samples.append(DeviceSample(key=key, readings=self._readings(target, seen)))
+            return tuple(samples)
+
+    def _readings(self, target: Target, seen: tuple[PortSeen, ...]) -> tuple[Reading, ...]:
+        name, memory = target.device.name, self._memory[target.key]
+        states = (
+            Reading(family=f"{PREFIX}port_state", value=port.state, labels=(name, str(port.number)))
+            for port in seen
+            if port.state is not None
+        )
+        flaps = (
+            Reading(
+                family=f"{PREFIX}port_flaps_total",
+                value=memory.port(port.number).flaps,
+                labels=(name, str(port.number)),
+            )
+            for port in seen
+        )
+        functions = (
+            Reading(family=f"{PREFIX}virtual_functions", value=count, labels=(name, state))
+            for state, count in target.device.vfs
+        )
+        info = Reading(family=f"{PREFIX}info", value=1, labels=target.device.info)
+        return (info, *states, *flaps, *functions, *self._counted[target.key].readings)
+
+    def _count(self, target: Target, seen: tuple[PortSeen, ...]) -> None:
+        """Read a device's counters, and judge those that tell of a bad link."""
+        counted, now_s = self._counted[target.key], self._monotonic()
+        watched: dict[int, dict[str, int]] = {}
+        readings: list[Reading] = []
+        for file in counted.files:
+            value = self._counters.value(file.path)
+            readings += readings_of(file, value)
+            if value is not None and file.name in ("link_downed", *health.ERROR_COUNTERS):
+                watched.setdefault(file.port, {}).setdefault(file.name, value)
+        for port in seen:
+            readings += port_readings(self._host, target.device.name, port)
+        counted.readings = tuple(readings)
+        for number, values in watched.items():
+            self._warn(target, number, values, now_s)
+
+    def _warn(self, target: Target, number: int, values: Mapping[str, int], now_s: float) -> None:
+        downed = values.get("link_downed")
+        if downed is not None:
+            memory = self._memory[target.key]
+            self._memory[target.key] = health.count_downed(memory, number, downed, now_s)
+        windows = self._counted[target.key].windows
+        errors = tuple((name, value) for name, value in values.items() if name != "link_downed")
+        windows[number], words = health.check_errors(windows.get(number), errors, now_s)
+        if words:
+            message = f"port {number} within five minutes: {words}"
+            self._events.append(DeviceEvent(key=target.key, reason="PortErrors", message=message))
+
+    def close(self) -> None:
+        """End waiting and close all files."""
+        self._stop.set()
+        with self._lock:
+            self._counters.keep_only(set())
