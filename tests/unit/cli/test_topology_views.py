@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cli.topology_views import matrix_text, topology_json, tree_text
+from agent.model.assemble import assemble
+from agent.model.branches import branches
+from agent.model.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
+from agent.model.inventory import Inventory
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part
+from agent.topology.pci import PciFunction, PciTree
+from tests import factory
+from tests.captures import needs_shared
+from tests.machines import machine
+
+EMPTY = NodeSnapshot(node=NodeIdentity(name="bare"))
+
+
+def guest() -> NodeSnapshot:
+    """The eight-card guest with its soft-RoCE devices, two cards linked, one broken."""
+    seen = machine("qemu")
+    gpus = [f.address for f in seen.tree.functions.values() if f.base_class == 0x0302]
+    nics = [f.address for f in seen.tree.functions.values() if f.base_class == 0x0200]
+    cards = [
+        VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=a, minor=n, model="H100")
+        for n, a in enumerate(gpus)
+    ]
+    broken = Health(state=HealthState.FAILED, reason="Xid79")
+    cards[3] = replace(cards[3], health=broken)
+    rxes = [
+        VendorDevice(
+            kind=DeviceKind.RDMA,
+            vendor="rxe",
+            bus_id=None,
+            uuid=f"rxe{n}",
+            minor=n,
+            facts=(("parent_bus_id", a), ("name", f"rxe{n}")),
+        )
+        for n, a in enumerate(a for a in nics if seen.function(a).bridges)
+    ]
+    link = DeviceLink(a=gpus[0], b=gpus[1], type="NVLink", count=18)
+    view = assemble(
+        [
+            Inventory(vendor="nvidia", devices=tuple(cards), links=(link,)),
+            Inventory(vendor="rdma", devices=tuple(rxes)),
+        ],
+        seen.tree,
+        seen.cpus,
+        seen.numa,
+    )
+    return NodeSnapshot(
+        node=NodeIdentity(name="guest", source="a recording"),
+        cpus=Part(seen.cpus),
+        numa=Part(seen.numa),
+        pci=Part(seen.tree),
+        devices=Part(view),
+    )
+
+
+TREE_START = """\
+guest (a recording)
+├─ socket 0: CPUs 0-3
+│  ├─ NUMA node 0: CPUs 0-1, 0.7 GiB
+│  │  └─ pci0000:20
+│  │     ├─ 0000:20:00.0 root port
+│  │     │  └─ 0000:21:00.0 switch, Texas Instruments (often emulated)
+│  │     │     ├─ 0000:22:00.0 switch port
+│  │     │     │  └─ 0000:23:00.0 GPU0, H100, healthy
+│  │     │     ├─ 0000:22:01.0 switch port
+│  │     │     │  └─ 0000:24:00.0 GPU1, H100, healthy
+│  │     │     └─ 0000:22:02.0 switch port
+│  │     │        └─ 0000:25:00.0 NIC0, rxe0 rxe, healthy
+│  │     └─ 0000:20:01.0 root port
+│  │        └─ 0000:27:00.0 NVMe 1b36:0010
+│  └─ NUMA node 1: CPUs 2-3, 0.7 GiB
+"""
+
+
+@needs_shared
+def test_the_tree_shows_sockets_nodes_bridges_and_devices() -> None:
+    text = tree_text(guest())
+    assert text.startswith(TREE_START)
+    assert "0000:54:00.0 GPU3, H100, failed: Xid79" in text
+    assert text.endswith("└─ 0000:b5:00.0 NIC3, rxe3 rxe, healthy\n")
+
+
+@needs_shared
+def test_the_matrix_has_a_row_and_a_column_a_device() -> None:
+    lines = matrix_text(guest()).splitlines()
+    names = [f"GPU{n}" for n in range(8)] + [f"NIC{n}" for n in range(4)]
+    assert lines[0].split() == [*names, "CPUs", "NUMA", "node"]
+    assert lines[1].split() == ["GPU0", "X", "NV18", *["SYS"] * 6, "PIX", *["SYS"] * 3, "0-1", "0"]
+    cells = [line.split()[1:13] for line in lines[1:13]]
+    assert cells == [list(column) for column in zip(*cells, strict=True)]
+    assert any(line.split() == ["NIC0", "0000:25:00.0", "rxe0", "rxe"] for line in lines)
+
+
+@needs_shared
+def test_json_has_the_documented_members_only() -> None:
+    found: Any = topology_json(guest())
+    assert list(found) == ["sockets", "numa_nodes", "pci", "distances"]
+    assert found["sockets"][1] == {
+        "id": 1,
+        "package_id": 1,
+        "cpus": "4-7",
+        "numa_nodes": [2, 3],
+    }
+    assert found["numa_nodes"][0] == {
+        "id": 0,
+        "cpus": "0-1",
+        "memory_bytes": 790970368,
+        "distances": [10, 12, 32, 32],
+    }
+    assert found["distances"]["0000:23:00.0 0000:24:00.0"] == "NV18"
+    assert found["distances"]["0000:23:00.0 0000:25:00.0"] == "PIX"
+    assert len(found["distances"]) == 12 * 11 // 2
+
+
+@needs_shared
+def test_json_holds_every_function_at_its_place_in_the_tree() -> None:
+    found: Any = topology_json(guest())
+    nodes = list(walk(found["pci"], ()))
+    functions = machine("qemu").tree.functions
+    assert {path[-1]: path for path, _ in nodes if path[-1] in functions} == {
+        address: function.path for address, function in functions.items()
+    }
+    by_address = {path[-1]: node for path, node in nodes}
+    assert by_address["0000:23:00.0"] == {
+        "address": "0000:23:00.0",
+        "class": "0x030200",
+        "vendor_id": "0x10de",
+        "device_id": "0x2330",
+        "numa_node": 0,
+        "children": [],
+    }
+    assert by_address["0000:00:1f.2"]["numa_node"] is None
+
+
+def walk(
+    found: list[dict[str, Any]], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    for node in found:
+        path = (*above, node["address"])
+        yield path, node
+        yield from walk(node["children"], path)
+
+
+@needs_shared
+def test_a_bridge_that_nobody_saw_is_said_so() -> None:
+    seen = machine("32intel64")
+    snapshot = replace(EMPTY, cpus=Part(seen.cpus), numa=Part(seen.numa), pci=Part(seen.tree))
+    assert "0000:5f:03.0 switch port, not shown by sysfs" in tree_text(snapshot)
+
+
+@needs_shared
+def test_memory_of_cards_is_told_from_memory_of_the_node() -> None:
+    seen = machine("nvidiagpunumanodes")
+    snapshot = replace(EMPTY, cpus=Part(seen.cpus), numa=Part(seen.numa), pci=Part(seen.tree))
+    assert "NUMA node 255: no CPUs, 15.0 GiB, gpu memory" in tree_text(snapshot)
+
+
+def test_a_node_without_anything_has_views() -> None:
+    assert tree_text(EMPTY) == "bare (this machine)\n"
+    assert matrix_text(EMPTY) == "no accelerator or RDMA device\n"
+    assert topology_json(EMPTY) == {"sockets": [], "numa_nodes": [], "pci": [], "distances": {}}
+
+
+def test_devices_that_the_tree_does_not_hold_are_drawn_from_their_paths() -> None:
+    snapshot = factory.snapshot()
+    assert "0000:1b:00.0 GPU0, NVIDIA H100 80GB HBM3, healthy" in tree_text(snapshot)
+    assert " NV18 " in matrix_text(snapshot).splitlines()[1]
+
+
+def test_devices_without_a_place_come_last_and_have_no_distance() -> None:
+    loose = VendorDevice(kind=DeviceKind.XPU, vendor="acme", bus_id=None, uuid="a", managed=False)
+    view = assemble(
+        [Inventory(vendor="acme", devices=(loose,))],
+        PciTree(),
+        EMPTY.cpus.value,
+        EMPTY.numa.value,
+    )
+    snapshot = replace(EMPTY, devices=Part(view))
+    assert tree_text(snapshot).endswith("└─ not on PCI\n   └─ XPU?0, acme, healthy, not managed\n")
+    assert topology_json(snapshot)["distances"] == {}
+
+
+def test_a_narrow_link_is_shown() -> None:
+    device = factory.gpu(0)
+    narrow = replace(
+        device,
+        place=replace(
+            device.place, link=replace(device.place.link, width=8), link_degraded="width"
+        ),
+    )
+    assert "31507 MB/s (width degraded)" in tree_text(factory.snapshot((narrow,)))
+
+
+addresses = st.sampled_from([f"0000:0{bus}:00.{n}" for bus in range(4) for n in range(2)])
+functions = st.builds(
+    PciFunction,
+    address=addresses,
+    root=st.none() | st.sampled_from(["pci0000:00", "pci10000:00"]),
+    bridges=st.lists(addresses, max_size=4).map(tuple),
+    class_code=st.sampled_from([None, 0x030200, 0x060400, 0x010802]),
+    vendor_id=st.none() | st.just(0x10DE),
+    numa_node=st.integers(-1, 3),
+    port_type=st.none() | st.integers(0, 15),
+)
+
+
+@given(st.lists(functions, max_size=8, unique_by=lambda f: f.address))
+def test_a_tree_that_contradicts_itself_is_drawn(found: list[PciFunction]) -> None:
+    tree = PciTree(functions={function.address: function for function in found})
+    cards = tuple(
+        VendorDevice(kind=DeviceKind.GPU, vendor="x", bus_id=f.address) for f in found[:3]
+    )
+    view: DeviceView = assemble(
+        [Inventory(vendor="x", devices=cards)], tree, EMPTY.cpus.value, EMPTY.numa.value
+    )
+    snapshot = replace(EMPTY, pci=Part(tree), devices=Part(view))
+    assert all(card.key in tree_text(snapshot) for card in cards)
+    assert matrix_text(snapshot)
+    assert json.dumps(topology_json(snapshot))
+
+
+def test_roots_are_in_order_of_their_numbers() -> None:
+    roots = ("pci0000:80", "pci0000:09", "pci10000:00")
+    found = branches(PciFunction(address=f"{root[3:]}:00.0", root=root) for root in roots)
+    assert [branch.address for branch in found] == ["pci0000:09", "pci0000:80", "pci10000:00"]
