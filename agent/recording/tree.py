@@ -107,9 +107,9 @@ class TreeBuilder:
 
         A file replaces an earlier file of the same path. `RecordingError` beyond the bounds.
         """
-        above, _, name = path.rpartition("/")
+        above, slash, name = path.rpartition("/")
         directory = self._directory(above)
-        if directory is None or name in ("", ".", ".."):
+        if not slash or directory is None or name in ("", ".", ".."):
             return path == "" and entry is Kind.DIRECTORY
         before = directory.get(name)
         if before is not None and (not isinstance(before, bytes) or not isinstance(entry, bytes)):

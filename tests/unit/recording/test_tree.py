@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+
+from agent.errors import HostFileError
+from agent.host.files import MAX_ENTRIES
+from agent.recording import tree as tree_module
+from agent.recording.entries import DeviceNode, Entry, Kind, Link, RecordingError, Refused
+from agent.recording.tree import TreeBuilder, TreeFiles
+from tests.unit.recording.trees import paths, trees
+
+HOST = TreeFiles.of(
+    {
+        "/sys/devices/pci0/dev/class": b"0x0302\n",
+        "/sys/devices/pci0/dev/refused": Refused(errno.EACCES),
+        "/sys/bus/dev": Link("../devices/pci0/dev"),
+        "/sys/bus/absolute": Link("/sys/devices/pci0/dev"),
+        "/sys/bus/above": Link("../../../../../../sys/devices/pci0/dev"),
+        "/sys/bus/slashed": Link("..//devices/./pci0/dev/"),
+        "/sys/bus/dangling": Link("../../etc/passwd"),
+        "/sys/bus/self": Link("self"),
+        "/sys/bus/ping": Link("pong"),
+        "/sys/bus/pong": Link("ping"),
+        "/sys/empty": Kind.DIRECTORY,
+        "/dev/nvidia0": DeviceNode(195, 0),
+    }
+)
+
+
+@pytest.mark.parametrize("way", ["dev", "absolute", "above", "slashed"])
+def test_every_link_leads_to_its_target_inside_the_host(way: str) -> None:
+    assert HOST.read(f"/sys/bus/{way}/class") == b"0x0302\n"
+    assert HOST.names(f"/sys/bus/{way}") == ("class", "refused")
+    assert HOST.exists(f"/sys/bus/{way}")
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("/sys/bus/dangling", errno.ENOENT),
+        ("/sys/bus/self", errno.ELOOP),
+        ("/sys/bus/ping/class", errno.ELOOP),
+        ("/sys/bus/dev/class/x", errno.ENOTDIR),
+        ("/sys/bus/dev/refused", errno.EACCES),
+        ("/sys/bus/dev", errno.EISDIR),
+        ("/", errno.EISDIR),
+        ("/dev/nvidia0", errno.ENXIO),
+        ("/nowhere/at/all", errno.ENOENT),
+    ],
+)
+def test_reading_what_is_no_file_says_the_errno_and_the_path(path: str, number: int) -> None:
+    with pytest.raises(HostFileError) as caught:
+        HOST.read(path)
+    assert (caught.value.errno, caught.value.path) == (number, path)
+
+
+def test_a_link_answers_its_text_and_nothing_else_does() -> None:
+    assert HOST.link("/sys/bus/dev") == "../devices/pci0/dev"
+    assert HOST.link("/sys/bus/self") == "self"
+    assert HOST.link("/sys/bus/dev/class") is None
+    assert HOST.link("/sys/bus/absent") is None
+    assert HOST.link("/sys/bus/dev/class/below") is None
+
+
+def test_an_absent_directory_and_a_file_have_no_names_and_a_loop_is_an_error() -> None:
+    assert HOST.names("/sys/empty") == HOST.names("/absent") == ()
+    assert HOST.names("/sys/bus/dev/class") == ()
+    with pytest.raises(HostFileError):
+        HOST.names("/sys/bus/self")
+    with pytest.raises(HostFileError):
+        HOST.names("/sys/bus/dev/refused")
+
+
+def test_a_device_node_has_numbers_and_exists() -> None:
+    assert HOST.device_number("/dev/nvidia0") == (195, 0)
+    assert HOST.exists("/dev/nvidia0")
+    assert HOST.device_number("/sys/bus/dev/class") is None
+    assert HOST.device_number("/dev/absent") is None
+
+
+def test_at_most_the_asked_bytes_and_8192_names_come_back() -> None:
+    many = TreeFiles.of({f"/d/{number:05}": b"" for number in range(9000)})
+    assert HOST.read("/sys/bus/dev/class", 4) == b"0x03"
+    assert len(many.names("/d")) == MAX_ENTRIES
+    assert many.names("/d")[-1] == "08191"
+
+
+@pytest.mark.parametrize("path", ["sys", "/sys/../etc", ""])
+def test_a_path_that_is_not_plain_is_a_bug(path: str) -> None:
+    with pytest.raises(ValueError, match="plain absolute"):
+        HOST.read(path)
+
+
+def test_40_links_in_a_row_are_followed_and_41_are_not() -> None:
+    chain: dict[str, Entry] = {f"/l{number}": Link(f"l{number + 1}") for number in range(41)}
+    host = TreeFiles.of({**chain, "/l41": b"end"})
+    assert host.read("/l1") == b"end"
+    with pytest.raises(HostFileError, match="ELOOP"):
+        host.read("/l0")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "kept"),
+    [
+        (b"old", b"new", b"new"),
+        (Link("x"), b"new", Link("x")),
+        (b"old", Link("x"), b"old"),
+        (Kind.DIRECTORY, b"new", Kind.DIRECTORY),
+    ],
+)
+def test_a_file_replaces_a_file_and_else_the_first_one_stays(
+    first: Entry, then: Entry, kept: Entry
+) -> None:
+    builder = TreeBuilder()
+    assert builder.put("/a/b", first)
+    assert builder.put("/a/b", then) == (then == kept)
+    assert builder.get("/a/b") == kept
+
+
+@pytest.mark.parametrize("path", ["/a/link/x", "/a/file/x", "/a/..", "/a/../b", "/a//b", "/", "x"])
+def test_nothing_is_put_through_links_or_files_or_odd_paths(path: str) -> None:
+    builder = TreeBuilder()
+    assert builder.put("/a/link", Link("/etc"))
+    assert builder.put("/a/file", b"")
+    assert not builder.put(path, b"bad")
+
+
+def test_too_many_files_and_too_many_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_module, "MAX_NODES", 3)
+    monkeypatch.setattr(tree_module, "MAX_KEPT", 10)
+    with pytest.raises(RecordingError, match="3 files"):
+        TreeFiles.of({f"/{number}": b"" for number in range(4)})
+    with pytest.raises(RecordingError, match="10 bytes"):
+        TreeFiles.of({"/a": bytes(11)})
+
+
+def test_building_two_things_in_one_place_is_refused() -> None:
+    with pytest.raises(RecordingError, match="in the way"):
+        TreeFiles.of({"/a": b"", "/a/b": b""})
+
+
+@given(trees, paths)
+def test_no_tree_makes_a_look_up_crash_or_hang(tree: TreeFiles, path: str) -> None:
+    for ask in (tree.read, tree.names, tree.link):
+        try:
+            ask(path)
+        except HostFileError:
+            continue
+    assert tree.exists(path) in (True, False)
+    tree.device_number(path)
