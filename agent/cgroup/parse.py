@@ -16,13 +16,11 @@ Memory = tuple[int, int]  # bytes without page cache, and with it; all groups be
 Throttling = tuple[int, int]  # periods and throttled periods since the group was made
 CpuStat = tuple[int, Throttling | None]  # nanoseconds; None: no cpu controller at this level
 
+LRU_CHARS = 256  # of five lines, with the longest numbers that there can be
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-_N = rb"([0-9]{1,20})"
-_LRU = rb"%(p)sinactive_anon N\n%(p)sactive_anon N\n%(p)sinactive_file N\n"
-_LRU += rb"%(p)sactive_file N\n%(p)sunevictable N\n"
-_LRU_V1 = re.compile(_LRU.replace(b"%(p)s", b"total_").replace(b"N", _N))
-_LRU_V2 = re.compile(_LRU.replace(b"%(p)s", b"").replace(b"N", _N))
+_LRU_V2 = [b"inactive_anon", b"active_anon", b"inactive_file", b"active_file", b"unevictable"]
+_LRU_V1 = [b"total_" + key for key in _LRU_V2]
 _NUMA_V1 = re.compile(
     rb"\nhierarchical_total=([0-9]{1,20})[^\n]*\nhierarchical_file=[^\n]*\n"
     rb"hierarchical_anon=([0-9]{1,20})[^\n]*\nhierarchical_unevictable=([0-9]{1,20})[ \n]"
@@ -49,12 +47,17 @@ def counter(data: bytes) -> int:
 
 def cpu_stat_v2(data: bytes) -> CpuStat:
     """Return CPU time in nanoseconds, and throttling where this level has the cpu controller."""
-    end = data.find(b"\n")
-    usage = data[11:end]
-    if not data.startswith(b"usage_usec ") or not usage.isdigit() or end > 32:
+    fields = data.split()
+    if not data.endswith(b"\n") or fields[:1] != [b"usage_usec"] or not fields[1].isdigit():
         raise _refused("cpu.stat", data)
-    start = data.find(b"nr_periods ", end)
-    return int(usage) * 1000, throttling_v1(data[start:]) if start > 0 else None
+    if b"nr_periods" not in fields:
+        return int(fields[1]) * 1000, None
+    at = fields.index(b"nr_periods")
+    numbers = fields[at + 1 : at + 4 : 2]
+    if fields[at + 2 : at + 3] != [b"nr_throttled"] or not b"".join(numbers).isdigit():
+        raise _refused("cpu.stat", data)
+    periods, throttled = numbers
+    return int(fields[1]) * 1000, (int(periods), int(throttled))
 
 
 def throttling_v1(data: bytes) -> Throttling:
@@ -65,24 +68,26 @@ def throttling_v1(data: bytes) -> Throttling:
     return int(match[1]), int(match[2])
 
 
-def _lru(match: re.Match[bytes] | None, data: bytes) -> Memory:
-    if match is None:
+def _lru(data: bytes, start: int, keys: list[bytes]) -> Memory:
+    """Sum the five lists that stand together; `split` is the fastest parser that Python has."""
+    fields = data[start : start + LRU_CHARS].split(None, 10)
+    numbers = fields[1:10:2]
+    whole = len(fields) > 10 or (len(fields) == 10 and data.endswith(b"\n"))
+    if not whole or fields[:10:2] != keys or not b"".join(numbers).isdigit():
         raise _refused("memory.stat", data)
-    inactive_anon, active_anon, inactive_file, active_file, fixed = map(int, match.groups())
-    used = inactive_anon + active_anon + fixed
-    return used, used + inactive_file + active_file
+    inactive_anon, active_anon, inactive_file, active_file, fixed = numbers
+    used = int(inactive_anon) + int(active_anon) + int(fixed)
+    return used, used + int(inactive_file) + int(active_file)
 
 
 def memory_stat_v1(data: bytes) -> Memory:
     """Return memory by the `total_` keys of `memory.stat`, which count the groups below too."""
-    start = data.rfind(b"total_inactive_anon ")  # the keys end the file
-    return _lru(_LRU_V1.match(data, max(start, 0)), data)
+    return _lru(data, data.rfind(_LRU_V1[0]), _LRU_V1)  # the keys end the file
 
 
 def memory_stat_v2(data: bytes) -> Memory:
     """Return memory by `memory.stat`, whose keys count the groups below already."""
-    start = data.find(b"inactive_anon ")
-    return _lru(_LRU_V2.match(data, max(start, 0)), data)
+    return _lru(data, data.find(_LRU_V2[0]), _LRU_V2)
 
 
 def memory_numa_v1(data: bytes) -> Memory:

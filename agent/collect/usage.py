@@ -27,8 +27,8 @@ def nobody() -> tuple[PodView, ...]:
     return ()
 
 
-class _Pods:
-    """What is read of pods once the kubelet's root is found."""
+class PodUsage:
+    """Reads pods and containers below the kubelet's root, whoever they are at the moment."""
 
     def __init__(
         self, host: HostFiles, door: Door, layout: CgroupLayout, nodes: tuple[int, ...]
@@ -78,12 +78,16 @@ class _Pods:
 class UsageCollector:
     """Measures one host. Not for two threads; what it returns is never changed afterwards."""
 
-    def __init__(self, host: HostFiles, known: Known = nobody, door: Door | None = None) -> None:
+    def __init__(
+        self, host: HostFiles, known: Known = nobody, *, layout: CgroupLayout | None = None
+    ) -> None:
+        """`layout` is for who knows it; else it is looked for until the kubelet's root is there."""
         self._host = host
         self._known = known
-        self._door = door or Door(host)
+        self._layout = layout
+        self._door = Door(host)
         self._node = NodeReader(host, self._door)
-        self._groups: _Pods | None = None
+        self._groups: PodUsage | None = None
         self._looked_s: float | None = None
         self._listed: tuple[PodView, ...] = ()
         self._before: tuple[float, NodeCounters] | None = None
@@ -122,10 +126,10 @@ class UsageCollector:
         if self._looked_s is not None and now_s - self._looked_s < LOOK_AGAIN_S:
             return
         self._looked_s = now_s
-        layout = detect(self._host)
+        layout = self._layout or detect(self._host)
         if layout is not None and layout.root is not None:
             nodes = tuple(node for node, _ in self._node.nodes)
-            self._groups = _Pods(self._host, self._door, layout, nodes)
+            self._groups = PodUsage(self._host, self._door, layout, nodes)
 
     def _refresh(self) -> None:
         listed = self._known()

@@ -1,0 +1,80 @@
+"""Trees of 250 pods with two containers each: real version 1 cgroups, version 2 files on tmpfs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from agent.cgroup.layout import CgroupLayout, detect
+from agent.host.files import LiveRoot
+
+PODS, CONTAINERS = 250, 2
+CONTROLLERS_V1 = ("cpu", "cpuacct", "memory")
+_QOS = ("", "/burstable", "/besteffort")
+_V2_BEFORE = (
+    *("anon", "file", "kernel", "kernel_stack", "pagetables", "percpu", "sock", "shmem"),
+    *(f"{kind}_{what}" for kind in ("file", "anon") for what in range(6)),
+)
+_V2_LRU = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
+_V2_AFTER = tuple(f"workingset_{what}" for what in range(25))
+_V2_KEYS = (*_V2_BEFORE, *_V2_LRU, *_V2_AFTER)  # as long as a recent kernel's
+
+
+def cgroups() -> tuple[list[str], list[str]]:
+    """Return the paths of pods and containers below the kubelet's root, parents first."""
+    pods = [f"{_QOS[i % 3]}/pod{i:08x}-0000-4000-8000-000000000000" for i in range(PODS)]
+    return pods, [
+        f"{pod}/{i * CONTAINERS + j:064x}" for i, pod in enumerate(pods) for j in range(CONTAINERS)
+    ]
+
+
+@contextmanager
+def version_1() -> Iterator[CgroupLayout | None]:
+    """Make the tree in this machine's version 1 hierarchies; `None` where there are none."""
+    found = detect(LiveRoot())
+    points = {c: found.mount(c) for c in CONTROLLERS_V1} if found and found.version == 1 else {}
+    if os.geteuid() != 0 or not points or None in points.values():
+        yield None
+        return
+    root = f"/xpu-{os.getpid()}-bench"
+    with ExitStack() as made:
+        pods, containers = cgroups()
+        for below in ["", *_QOS[1:], *pods, *containers]:
+            for point in sorted({p for p in points.values() if p}):
+                directory = point + root + below
+                os.mkdir(directory)
+                made.callback(os.rmdir, directory)
+        mounts = tuple((c, p) for c, p in points.items() if p)
+        yield CgroupLayout(version=1, driver="cgroupfs", mounts=mounts, unified=None, root=root)
+
+
+@contextmanager
+def version_2() -> Iterator[CgroupLayout]:
+    """Make files of version 2's shape in memory; `fill_v2` changes them."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        root = f"/xpu-{os.getpid()}-bench"
+        pods, containers = cgroups()
+        for below in ["", *_QOS[1:], *pods, *containers]:
+            os.mkdir(directory + root + below)
+        layout = CgroupLayout(version=2, driver="cgroupfs", mounts=(), unified=directory, root=root)
+        fill_v2(layout, 0)
+        yield layout
+
+
+def fill_v2(layout: CgroupLayout, step: int) -> None:
+    """Write other values than those of the last step into every file."""
+    pods, containers = cgroups()
+    for i, below in enumerate([*pods, *containers]):
+        value = 1_000_000_007 * (i + 1) + step * 4096
+        directory = Path(f"{layout.unified}{layout.root}{below}")
+        stat = "".join(f"{key} {value + n * 4096}\n" for n, key in enumerate(_V2_KEYS))
+        (directory / "memory.stat").write_text(stat)
+        (directory / "cpu.stat").write_text(
+            f"usage_usec {value}\nuser_usec {value - step}\nsystem_usec {step}\nnice_usec 0\n"
+            f"core_sched.force_idle_usec 0\nnr_periods {step * 10}\nnr_throttled {step}\n"
+            "throttled_usec 0\nnr_bursts 0\nburst_usec 0\n"
+        )
