@@ -6,4 +6,5 @@ from __future__ import annotations
 BUILTIN: tuple[tuple[str, str], ...] = (
     ("fake", "plugins.vendors.fake.vendor:FakeVendor"),
     ("nvidia", "plugins.vendors.nvidia.vendor:NvidiaVendor"),
+    ("rdma", "plugins.vendors.rdma.vendor:RdmaVendor"),
 )
