@@ -55,3 +55,13 @@ class WorkerError(AgentError):
         super().__init__(f"worker {vendor}: {reason}: {detail[:200]}")
         self.vendor = vendor
         self.reason = reason
+
+
+class PublishError(AgentError):
+    """An object could not be put where it belongs; names the place and the errno, if any."""
+
+    def __init__(self, place: str, detail: str, errno: int = 0) -> None:
+        name = errno_names.errorcode.get(errno, "") if errno else ""
+        super().__init__(f"{place}: {name + ': ' if name else ''}{detail[:200]}")
+        self.place = place
+        self.errno = errno

@@ -1,0 +1,118 @@
+"""`events.jsonl`: events one a line, repeats counted, bounded in rate and size."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.errors import PublishError
+from agent.model.snapshot import NodeSnapshot
+from agent.publish.events import Dict, Event, as_object
+
+MAX_BYTES = 1 << 20  # the file is then renamed to `.1`, the one before it goes
+MAX_SERIES = 256  # kinds of events remembered
+REPEAT_S = 60.0  # a series writes one line in that time
+FORGET_S = 3600.0  # a series that was silent so long starts again at one
+BURST = 50  # lines at once
+REFILL_S = 5.0  # seconds for one more
+
+_Key = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class _Series:
+    count: int
+    first_s: float
+    last_s: float
+    written_s: float | None  # None: no line yet
+
+
+class EventSeries:
+    """Counts repeats and limits the rate; what is held back is told by a later line's count."""
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[_Key, _Series] = OrderedDict()
+        self._tokens = float(BURST)
+        self._refilled_s: float | None = None
+        self.dropped = 0  # events without a line of their own, since the start
+
+    def take(self, event: Event) -> tuple[int, float] | None:
+        """Return count and first time for the line to write now, `None` if there is none."""
+        key = (event.about, event.reason, event.message)
+        series = self._series.get(key)
+        if series is None or not 0 <= event.at_s - series.last_s < FORGET_S:
+            series = _Series(count=0, first_s=event.at_s, last_s=event.at_s, written_s=None)
+        self._series[key] = series
+        self._series.move_to_end(key)
+        while len(self._series) > MAX_SERIES:
+            self._series.popitem(last=False)
+        series.count += 1
+        series.last_s = event.at_s
+        too_soon = series.written_s is not None and event.at_s - series.written_s < REPEAT_S
+        if too_soon or not self._token(event.at_s):
+            self.dropped += 1
+            return None
+        series.written_s = event.at_s
+        return series.count, series.first_s
+
+    def _token(self, now_s: float) -> bool:
+        since_s = now_s - self._refilled_s if self._refilled_s is not None else 0.0
+        self._tokens = min(float(BURST), self._tokens + max(0.0, since_s) / REFILL_S)
+        self._refilled_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class EventLog:
+    """Appends to one file in one folder; a line is whole or, after a crash, the last one torn."""
+
+    def __init__(self, folder: str, name: str = "events.jsonl") -> None:
+        self._path = Path(folder, name)
+        self._series = EventSeries()
+        self.error = ""  # of the last attempt, for people
+
+    def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:
+        """Write what is to be written and return how many lines; raise `PublishError`."""
+        lines: list[bytes] = []
+        for event in events:
+            taken = self._series.take(event)
+            if taken is not None:
+                lines.append(_line(as_object(event, snapshot, *taken)))
+        if not lines:
+            return 0
+        try:
+            self._append(b"".join(lines))
+        except OSError as error:
+            detail = f"{error.strerror}; events are lost until the folder can be written"
+            failure = PublishError(str(self._path), detail, error.errno or 0)
+            self.error = str(failure)
+            raise failure from error
+        self.error = ""
+        return len(lines)
+
+    def _append(self, data: bytes) -> None:
+        os.makedirs(self._path.parent, exist_ok=True)
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size and size + len(data) > MAX_BYTES:
+            os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            end = os.fstat(fd).st_size
+            if end and os.pread(fd, 1, end - 1) != b"\n":
+                data = b"\n" + data  # a torn line of a crash stays one bad line
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+
+
+def _line(body: Dict) -> bytes:
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,146 @@
+"""Events for people, found as differences between two snapshots; shaped as Kubernetes has them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from agent.clock import rfc3339
+from agent.model.device import Device, HealthState
+from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.publish.device import API_VERSION, KIND
+from agent.publish.device_view import short_name
+from agent.publish.wire import sanitise
+
+NORMAL = "Normal"
+WARNING = "Warning"
+COMPONENT = "xpu-agent"
+NAMESPACE = "default"  # events of cluster-wide objects live there
+
+Dict = dict[str, object]
+
+_HEALTH = {
+    HealthState.HEALTHY: (NORMAL, "DeviceHealthy"),
+    HealthState.SUSPECT: (WARNING, "DeviceSuspect"),
+    HealthState.PROBING: (NORMAL, "DeviceProbing"),
+    HealthState.FAILED: (WARNING, "DeviceUnhealthy"),
+}
+_WORKER = {
+    "ready": (NORMAL, "VendorWorkerReady"),
+    "stalled": (WARNING, "VendorWorkerStalled"),
+    "restarting": (WARNING, "VendorWorkerRestarting"),
+    "quarantined": (WARNING, "VendorWorkerQuarantined"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to this node's devices or workers, once."""
+
+    type: str  # Normal, Warning
+    reason: str  # CamelCase
+    message: str
+    about: str  # kind of the involved object: Device, Node
+    at_s: float  # wall clock
+
+
+def events_between(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> tuple[Event, ...]:
+    """Return what happened from one snapshot to the next, in a fixed order.
+
+    What is found at the first look has not happened, so it is no event; what is wrong at the
+    first look is one.
+    """
+    return (*_device_events(old, new, now_s), *_worker_events(old, new, now_s))
+
+
+def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    if new.devices.taken_s is None:
+        return
+    first_look = old is None or old.devices.taken_s is None
+    before = {} if old is None or first_look else _by_key(old)
+    after = _by_key(new)
+    for key, device in after.items():
+        earlier = before.get(key)
+        if earlier is None and not first_look:
+            yield _about_device(NORMAL, "DeviceAppeared", device, _place(device), now_s)
+        if _health_changed(earlier, device):
+            kind, reason = _HEALTH[device.info.health.state]
+            health = device.info.health
+            yield _about_device(kind, reason, device, f"{health.reason}: {health.message}", now_s)
+    for key, device in before.items():
+        if key not in after:
+            text = "no longer there; pods that hold it have lost it"
+            yield _about_device(WARNING, "DeviceGone", device, text, now_s)
+
+
+def _by_key(snapshot: NodeSnapshot) -> Mapping[str, Device]:
+    return {device.key: device for device in snapshot.devices.value.devices}
+
+
+def _health_changed(earlier: Device | None, device: Device) -> bool:
+    health = device.info.health
+    if earlier is None:
+        return health.state is not HealthState.HEALTHY
+    known = earlier.info.health
+    if health.state is HealthState.HEALTHY:
+        return known.state is not HealthState.HEALTHY
+    return (known.state, known.reason) != (health.state, health.reason)
+
+
+def _place(device: Device) -> str:
+    node = device.place.numa_node
+    where = f"NUMA node {node}" if node >= 0 else "NUMA node unknown"
+    return f"{device.info.model or device.info.vendor}, {where}"
+
+
+def _about_device(kind: str, reason: str, device: Device, text: str, now_s: float) -> Event:
+    message = sanitise.plain(f"{short_name(device)} ({device.key}): {text}", sanitise.MAX_MESSAGE)
+    return Event(type=kind, reason=reason, message=message, about=KIND, at_s=now_s)
+
+
+def _worker_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    before = {} if old is None else {vendor.vendor: vendor for vendor in old.vendors}
+    for vendor in new.vendors:
+        known = before.get(vendor.vendor)
+        was = known.state if known is not None else "starting"
+        if vendor.state == was or vendor.state not in _WORKER:
+            continue
+        if vendor.state == "ready" and was == "starting":
+            continue  # a start that went well
+        yield _about_worker(vendor, now_s)
+
+
+def _about_worker(vendor: VendorState, now_s: float) -> Event:
+    kind, reason = _WORKER[vendor.state]
+    why = ": ".join(part for part in (vendor.reason, vendor.message) if part)
+    text = f"worker of vendor {vendor.vendor} is {vendor.state}{f' ({why})' if why else ''}"
+    message = sanitise.plain(text, sanitise.MAX_MESSAGE)
+    return Event(type=kind, reason=reason, message=message, about="Node", at_s=now_s)
+
+
+def as_object(event: Event, snapshot: NodeSnapshot, count: int, first_s: float) -> Dict:
+    """Return the `v1` Event; equal events of one node have one name, whatever their count."""
+    node = snapshot.node
+    involved: Dict = {"apiVersion": "v1", "kind": "Node", "name": node.name}
+    if event.about == KIND:
+        involved = {"apiVersion": API_VERSION, "kind": KIND, "name": node.name}
+    elif node.uid:
+        involved["uid"] = node.uid
+    identity = "\0".join((event.about, event.reason, event.message, rfc3339(first_s)))
+    digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{node.name}.{digest}", "namespace": NAMESPACE},
+        "involvedObject": involved,
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message,
+        "count": count,
+        "firstTimestamp": rfc3339(first_s),
+        "lastTimestamp": rfc3339(event.at_s),
+        "source": {"component": COMPONENT, "host": node.name},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node.name,
+    }

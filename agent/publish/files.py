@@ -1,0 +1,219 @@
+"""Objects as files: what `run --standalone` writes instead of talking to an API server."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from agent.errors import PublishError
+from agent.publish.base import Desired
+from agent.publish.wire.conditions import carry_over
+
+try:
+    from yaml import CSafeDumper as Dumper
+    from yaml import CSafeLoader as Loader
+except ImportError:  # PyYAML without libyaml: the same, slower
+    from yaml import SafeDumper as Dumper  # type: ignore[assignment]  # stands in for the other
+    from yaml import SafeLoader as Loader  # type: ignore[assignment]
+
+MAX_BYTES = 8 << 20  # of one object; an API server takes less than 2
+MODE = 0o644
+WIDTH = 1 << 30  # lines are never folded
+_NAME = re.compile(r"[a-z0-9]+([-.][a-z0-9]+)*")
+# sure to be a string under YAML 1.1 and 1.2 alike; all others are quoted
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.-]*")
+_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+
+# what PyYAML lets through for a document that is not what it seems
+_BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+Body = dict[str, object]
+Stamp = tuple[int, int, int]  # inode, size, time of change: which file it was
+
+
+class _Dumper(Dumper):
+    """Writes what any YAML reader takes for the same JSON: no aliases, no doubtful strings."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
+        """Write a repeated value out again."""
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # 1e3 is a number for some readers, y a boolean, 1:30 a sexagesimal, 2026-01-02 a date
+    sure = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not text.startswith("_")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if sure else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def to_yaml(body: object) -> bytes:
+    """Return JSON data as one YAML document; strings stay strings for every reader."""
+    text = yaml.dump(
+        body,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=WIDTH,
+    )
+    return str(text).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Names of the files that one run wrote, and of those that already said the same."""
+
+    written: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+
+
+class FileApplier:
+    """Keeps one file an object in one folder, replaced whole and only when it says something new.
+
+    Whenever the process dies, each file is the old one or the new one. A file that somebody
+    changes or removes is written again. Not for use by two processes on one folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.errors: Mapping[str, str] = {}  # by file, of the last run; empty: all is well
+        self._known: dict[str, tuple[Stamp, Body]] = {}
+        self._cleaned: set[str] = set()
+
+    def apply(self, desired: Iterable[Desired]) -> Applied:
+        """Make the files say what is desired.
+
+        One file's failure does not keep the others from being written; then one `PublishError`
+        tells of all, and `errors` keeps it until a run succeeds.
+        """
+        written: list[str] = []
+        unchanged: list[str] = []
+        failures: list[tuple[str, PublishError]] = []
+        for item in desired:
+            _check_name(item.file_name)
+            try:
+                (written if self._apply_one(item) else unchanged).append(item.file_name)
+            except PublishError as error:
+                failures.append((item.file_name, error))
+        self.errors = {name: str(error) for name, error in failures}
+        if failures:
+            first = failures[0][1]
+            if len(failures) == 1:
+                raise first
+            detail = f"{len(failures)} objects could not be written, the first: {first}"
+            raise PublishError(self.folder, detail, first.errno) from first
+        return Applied(tuple(written), tuple(unchanged))
+
+    def where(self, desired: Desired) -> str:
+        """Return the path of an object's file."""
+        return str(Path(self.folder, desired.file_name))
+
+    def _apply_one(self, item: Desired) -> bool:
+        path = Path(self.folder, item.file_name)
+        try:
+            self._clean(path)
+            previous = self._previous(path)
+            body = _plain_mapping(carry_over(previous, item.body))
+            if body == previous:
+                return False
+            os.makedirs(self.folder, exist_ok=True)
+            _replace(path, to_yaml(body))
+            self._known[item.file_name] = (_stamp(path), body)
+        except OSError as error:
+            detail = f"{error.strerror}; make the folder writable or choose another with --out"
+            raise PublishError(str(path), detail, error.errno or 0) from error
+        return True
+
+    def _clean(self, path: Path) -> None:
+        """Remove what a process that was killed left beside the file; looked for once."""
+        if path.name not in self._cleaned:
+            temporary = path.with_name(_temporary(path.name))
+            if temporary.is_symlink() or temporary.exists():
+                temporary.unlink()
+            self._cleaned.add(path.name)
+
+    def _previous(self, path: Path) -> Body | None:
+        """Return what the file says; `None` without a file, or if it is no object of ours."""
+        try:
+            stamp = _stamp(path)
+        except FileNotFoundError:
+            return None
+        known = self._known.get(path.name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        if stamp[1] > MAX_BYTES:
+            return None
+        try:
+            body = yaml.load(path.read_bytes(), Loader=Loader)
+        except (yaml.YAMLError, *_BROKEN):
+            return None
+        if not isinstance(body, dict):
+            return None
+        self._known[path.name] = (stamp, body)
+        return body
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write beside the file, make it durable, and only then let it take the file's name."""
+    temporary = path.with_name(_temporary(path.name))
+    try:
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _stamp(path: Path) -> Stamp:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.tmp"
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"not a plain file name: {name!r}")
+
+
+def _plain_mapping(body: Mapping[str, object]) -> Body:
+    return {_text(key): _plain(value) for key, value in body.items()}
+
+
+def _plain(value: object) -> object:
+    """Return JSON data made of dict, list and scalars alone, as a YAML reader returns it."""
+    if isinstance(value, Mapping):
+        return _plain_mapping(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
