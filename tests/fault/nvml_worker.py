@@ -1,14 +1,17 @@
-"""The agent's worker with another root: `python -m tests.fault.nvml_worker TREE`."""
+"""The agent's worker that asks the library about another host: `... nvml_worker HOST`.
+
+The agent's own would refuse: it takes a host other than this machine for a recording.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from agent.host.files import LiveRoot
 from agent.probe.service import Pipe, Service
 from agent.probe.wire import Opened, Start
 from agent.probe.worker import read_requests, take_pipes
+from agent.recording.open import open_host
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 
 
@@ -18,7 +21,7 @@ def main() -> None:
     requests, pipe = read_requests("nvidia", questions), Pipe(answers)
     start = next(requests)
     assert isinstance(start, Start)
-    session = NvidiaVendor().open(LiveRoot(sys.argv[1]), start.settings)
+    session = NvidiaVendor().open(open_host(sys.argv[1]).files, start.settings)
     pipe.say(0, Opened)
     Service(pipe, session).run(requests, events=start.events)
     os._exit(0)

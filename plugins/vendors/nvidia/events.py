@@ -46,6 +46,7 @@ class EventWatch:
         self._cards: Mapping[str, Card] = {}
         self._registered: dict[str, int] = {}  # card: pointer of its handle
         self._lost: frozenset[str] = frozenset()
+        self._probed_s = -PAUSE_S
         self._clock = clock
 
     def tell(self, event: DeviceEvent) -> None:
@@ -128,7 +129,11 @@ class EventWatch:
             self._register()
 
     def _probe(self, nvml: Nvml) -> tuple[str, ...]:
-        """Look every card up and tell of those that are newly lost."""
+        """Look every card up, once a second at most, and tell of those that are newly lost."""
+        now_s = self._clock()
+        if now_s - self._probed_s < PAUSE_S:
+            return tuple(sorted(self._lost))
+        self._probed_s = now_s
         lost = frozenset(key for key in self._cards if _gone(nvml, key))
         for key in sorted(lost - self._lost):
             told = "the GPU no longer answers on its bus"

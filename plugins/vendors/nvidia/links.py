@@ -185,9 +185,9 @@ def node_clique(cards: Mapping[str, CardLinks]) -> str | None:
     return cliques.pop() if len(cliques) == 1 else None
 
 
-def relation(links: int, ancestor: int | None) -> str:
+def relation(links: int, ancestor: int | None) -> str | None:
     """Name what joins two cards, as in a topology table: NV18, else the PCIe word."""
-    return f"NV{links}" if links else ANCESTORS.get(ancestor if ancestor is not None else -1, "?")
+    return f"NV{links}" if links else ANCESTORS.get(ancestor if ancestor is not None else -1)
 
 
 def peers(cards: Mapping[str, Card], links: Iterable[DeviceLink]) -> dict[str, str]:
@@ -195,13 +195,17 @@ def peers(cards: Mapping[str, Card], links: Iterable[DeviceLink]) -> dict[str, s
     counts = {(link.a, link.b): link.count for link in links}
     told: dict[str, list[str]] = {key: [] for key in cards}
     for a, b in combinations(sorted(cards, key=sort_key), 2):
-        count, ancestor = counts.get((a, b), 0), None
-        if not count:
-            try:
-                call = "nvmlDeviceGetTopologyCommonAncestor"
-                ancestor = cards[a].number(call, cards[b].handle)
-            except CardStopped:
-                continue
-        told[a].append(f"{b}={relation(count, ancestor)}")
-        told[b].append(f"{a}={relation(count, ancestor)}")
+        count = counts.get((a, b), 0)
+        if word := relation(count, None if count else _ancestor(cards[a], cards[b])):
+            told[a].append(f"{b}={word}")
+            told[b].append(f"{a}={word}")
     return {key: " ".join(words) for key, words in told.items()}
+
+
+def _ancestor(a: Card, b: Card) -> int | None:
+    name = "nvmlDeviceGetTopologyCommonAncestor"
+    try:
+        found = a.attempt((name, b.bus_id), lambda: a.nvml.call(name, a.handle, b.handle))
+    except CardStopped:
+        return None
+    return found if isinstance(found, int) else None

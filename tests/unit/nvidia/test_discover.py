@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.model.device import DeviceKind, HealthState, VendorDevice
+from agent.model.inventory import Inventory
+from plugins.vendors.nvidia.discover import distinct_modules, memory_total
+from tests.fault.nvml_stub import Child, Stub, add_function, gpu, on_tree, real_worker
+from tests.unit.nvidia.conftest import BUSES
+
+SYSTEM = "system driver=570.124.06 cuda=12080"
+GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
+NO_HANDLE = "error nvmlDeviceGetHandleByPciBusId_v2"
+
+
+def states(found: Inventory) -> list[tuple[str, str]]:
+    return [(d.bus_id or "", d.health.reason) for d in found.devices]
+
+
+def one(child: Child, bus: str = BUSES[0]) -> VendorDevice:
+    return next(d for d in child.discover().devices if d.bus_id == bus)
+
+
+def test_eight_cards_are_described_whole(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    card = found.devices[2]
+    assert [d.bus_id for d in found.devices] == list(BUSES)
+    assert [d.minor for d in found.devices] == list(range(8))
+    assert [d.module_id for d in found.devices] == list(range(1, 9))
+    assert card.uuid == "GPU-00000000-0000-4000-8000-000000000002"
+    assert card.resources == (
+        ("koordinator.sh/gpu-core", "100"),
+        ("koordinator.sh/gpu-memory", "81559Mi"),
+        ("koordinator.sh/gpu-memory-ratio", "100"),
+    )
+    assert dict(card.labels) == {
+        "xpu-agent.io/model": "H100-80GB-HBM3",
+        "xpu-agent.io/architecture": "Hopper",
+        "xpu-agent.io/compute-capability": "9.0",
+        "xpu-agent.io/mig": "false",
+    }
+    assert dict(card.facts)["index"] == "2"
+    assert (found.driver_version, dict(found.facts)["cuda"]) == ("570.124.06", "12.8")
+    assert found.problems == ()
+
+
+def test_the_agents_own_worker_finds_cards_that_sysfs_does_not_show(stub: Stub) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with real_worker(stub) as child:
+        found, again = child.discover(), child.discover()
+    assert set(BUSES) <= {d.bus_id for d in found.devices}
+    assert again == found
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "reason"),
+    [
+        (15, HealthState.FAILED, "GpuLost"),
+        (6, HealthState.FAILED, "GpuLost"),
+        (16, HealthState.FAILED, "ResetRequired"),
+        (4, HealthState.SUSPECT, "NoPermission"),
+        (23, HealthState.SUSPECT, "NVMLError23"),
+    ],
+)
+def test_one_card_without_a_handle_hides_no_other(
+    stub: Stub, tree: Path, code: int, state: HealthState, reason: str
+) -> None:
+    stub.play(SYSTEM, *GPUS, f"{NO_HANDLE} 3 {code}")
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    bad = found.devices[3]
+    assert [d.bus_id for d in found.devices if d.health.reason == "DeviceHealthy"] == [
+        b for b in BUSES if b != BUSES[3]
+    ]
+    assert (bad.health.state, bad.health.reason) == (state, reason)
+    # what procfs tells of it
+    assert (bad.uuid, bad.minor) == ("GPU-00000000-0000-4000-8000-000000000003", 3)
+
+
+def test_a_card_lost_later_keeps_what_was_known_of_it(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        before = one(child)
+        stub.play(SYSTEM, *GPUS, "lost 0")
+        after = one(child)
+        stub.play(SYSTEM, *GPUS)
+        again = one(child)
+    assert (after.uuid, after.resources, after.module_id) == (
+        before.uuid,
+        before.resources,
+        before.module_id,
+    )
+    assert after.health.reason == "GpuLost"
+    assert again == before
+
+
+def test_a_card_whose_function_vanishes_stays_listed_as_lost(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        (tree / "sys/bus/pci/devices" / BUSES[7]).rename(tree / "away")
+        stub.play(SYSTEM, *GPUS[:7])
+        found = child.discover()
+    assert states(found)[6:] == [(BUSES[6], "DeviceHealthy"), (BUSES[7], "GpuLost")]
+
+
+def test_a_vanished_card_is_forgotten_in_the_end(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, forget_after_s=0) as child:
+        child.discover()
+        (tree / "sys/bus/pci/devices" / BUSES[7]).rename(tree / "away")
+        stub.play(SYSTEM, *GPUS[:7])
+        assert len(child.discover().devices) == 7
+
+
+@pytest.mark.parametrize("level", [450, 510, 535, 570])
+def test_an_old_driver_tells_less_and_nothing_wrong(level: int, tmp_path: Path, tree: Path) -> None:
+    stub = Stub(tmp_path, level)
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    assert {reason for _, reason in states(found)} == {"DeviceHealthy"}
+    assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in found.devices} == {"81559Mi"}
+
+
+def test_the_fabric_is_asked_in_the_version_that_the_driver_knows(
+    tmp_path: Path, tree: Path
+) -> None:
+    lines = [f"fabric {i} state=3 uuid=00112233445566778899aabbccddeeff clique=7" for i in range(8)]
+    for level in (535, 570):
+        stub = Stub(tmp_path, level)
+        stub.play(SYSTEM, *GPUS, *lines)
+        with on_tree(stub, tree) as child:
+            facts = dict(child.discover().facts)
+        assert facts["clique"] == "00112233-4455-6677-8899-aabbccddeeff.7"
+
+
+def test_what_a_card_does_not_support_is_absent(stub: Stub, tree: Path) -> None:
+    bare = dict.fromkeys(("module", "power", "temp", "arch", "cc", "virt", "ecc", "migmode"))
+    stub.play(SYSTEM, gpu(0, BUSES[0], **bare))
+    with on_tree(stub, tree) as child:
+        card = one(child)
+    assert card.module_id is None
+    assert dict(card.labels) == {"xpu-agent.io/model": "H100-80GB-HBM3"}
+    assert not {"ecc", "virtualization", "serial"} & set(dict(card.facts))
+    assert card.health.reason == "DeviceHealthy"
+
+
+def test_garbage_for_a_uuid_is_answered_by_procfs(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS, r'gpu 1 uuid="GPU-\xff\xfe\xfd"')
+    with on_tree(stub, tree) as child:
+        card = one(child, BUSES[1])
+    assert card.uuid == "GPU-00000000-0000-4000-8000-000000000001"
+    assert (card.health.state, card.health.reason) == (HealthState.SUSPECT, "GarbledAnswer")
+
+
+def test_a_card_cut_by_mig_grants_nothing_and_lists_its_instances(stub: Stub, tree: Path) -> None:
+    cut = [
+        "profile 0 7 id=20 slices=1 max=1 mb=9856",
+        "profile 0 2 id=9 slices=3 max=2 mb=40448",
+        "mig 0 0 uuid=MIG-b gi=7 ci=0 k=7 cik=0 mb=9856",
+        "mig 0 2 uuid=MIG-a gi=1 ci=0 k=2 cik=2 mb=40448",
+        "mig 0 3 uuid=MIG-c gi=9 ci=0 k=0 cik=0 mb=9856",
+    ]
+    stub.play(SYSTEM, gpu(0, BUSES[0], migmode=1), *cut)
+    with on_tree(stub, tree) as child:
+        card = one(child)
+    assert card.resources == ()
+    assert dict(card.labels)["xpu-agent.io/mig"] == "true"
+    assert dict(card.facts)["unschedulable"] == "MIGEnabled"
+    assert [(p.uuid, p.profile) for p in card.partitions] == [
+        ("MIG-a", "3g.40gb"),
+        ("MIG-b", "1g.10gb+me"),
+        ("MIG-c", "1g.10gb"),
+    ]
+    assert card.partitions[1].memory_bytes == 9856 << 20
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+def test_a_card_that_shares_the_machines_memory_has_all_of_it(
+    stub: Stub, tree: Path, memory: int | None
+) -> None:
+    stub.play(SYSTEM, gpu(0, BUSES[0], mem=memory), "proc 0 pid=9 mem=7000 sm=1")
+    with on_tree(stub, tree) as child:
+        card = one(child)
+        sample = child.sample()[0]
+    assert card.memory_bytes == 131072000 * 1024
+    assert dict(card.resources)["koordinator.sh/gpu-memory"] == "125Gi"
+    assert dict(card.facts)["unified-memory"] == "true"
+    assert (sample.memory_total_bytes, sample.memory_used_bytes) == (131072000 * 1024, 7000)
+
+
+@pytest.mark.parametrize("mode", [3, 4])
+def test_a_card_that_carries_virtual_machines_grants_nothing(
+    stub: Stub, tree: Path, mode: int
+) -> None:
+    stub.play(SYSTEM, gpu(0, BUSES[0], virt=mode))
+    with on_tree(stub, tree) as child:
+        card = one(child)
+    assert (card.resources, dict(card.facts)["unschedulable"]) == ((), "HostVGPU")
+
+
+def test_cards_of_others_and_excluded_ones_are_listed_with_their_reason(
+    stub: Stub, tree: Path
+) -> None:
+    add_function(tree, "0000:c1:00.0", "vfio-pci")
+    add_function(tree, "0000:c2:00.0", GPU_Excluded="Yes", Device_Minor="8")
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    others = {d.bus_id: (d.managed, d.health.reason) for d in found.devices[8:]}
+    assert others == {"0000:c1:00.0": (False, "BoundToVFIO"), "0000:c2:00.0": (True, "Excluded")}
+
+
+def test_links_through_switches_become_a_matrix(stub: Stub, tree: Path) -> None:
+    lines = [f"link {i} {n} state=1 type=2" for i in range(8) for n in range(18)]
+    fields = [f"field {i} 91 u32 18" for i in range(8)]
+    stub.play(SYSTEM, *GPUS, *lines, *fields, "link 6 4 state=0")
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    assert len(found.links) == 28
+    assert {(k.type, k.count) for k in found.links if BUSES[6] not in (k.a, k.b)} == {
+        ("NVSwitch", 18)
+    }
+    assert {k.count for k in found.links if BUSES[6] in (k.a, k.b)} == {17}
+    assert [p.reason for p in found.problems] == ["NVLinkDown"]
+    assert f"{BUSES[1]}=NV18" in dict(found.devices[0].facts)["peers"].split()
+
+
+def test_module_ids_that_are_all_alike_are_dropped() -> None:
+    base = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="a", module_id=1)
+    assert [d.module_id for d in distinct_modules((base, base))] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("MemTotal:  8 kB\n", 8192), ("MemFree: 1 kB", None), ("MemTotal: x kB", None), ("", None)],
+)
+def test_the_machines_memory_is_read_from_meminfo(text: str, size: int | None) -> None:
+    assert memory_total(text) == size

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from agent.model.device import Health, HealthState
+from plugins.vendors.nvidia.health import HealthFacts, judge
+
+FINE = HealthFacts(faults={})
+HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
+
+
+def judged(**facts: Any) -> tuple[HealthState, str]:
+    found = judge(dataclasses.replace(FINE, **facts))
+    return found.state, found.reason
+
+
+def test_a_card_that_tells_nothing_is_healthy() -> None:
+    assert judge(FINE) == Health()
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "reason"),
+    [
+        (15, FAILED, "GpuLost"),
+        (16, FAILED, "ResetRequired"),
+        (11, FAILED, "IRQIssue"),
+        (8, FAILED, "InsufficientPower"),
+        (18, FAILED, "DriverMismatch"),
+        (14, SUSPECT, "CorruptedInfoROM"),
+        (4, SUSPECT, "NoPermission"),
+        (27, HEALTHY, "DeviceHealthy"),
+        (20, HEALTHY, "DeviceHealthy"),
+    ],
+)
+def test_a_return_code_speaks_for_the_card(code: int, state: HealthState, reason: str) -> None:
+    assert judged(faults={code: "nvmlDeviceGetName"}) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "reason"),
+    [
+        (0, HEALTHY, "DeviceHealthy"),
+        (1, FAILED, "GPUResetRequired"),
+        (2, FAILED, "NodeRebootRequired"),
+        (3, FAILED, "DrainP2P"),
+        (4, FAILED, "DrainAndReset"),
+        (5, SUSPECT, "RecoverIMEXDomain"),
+        (6, FAILED, "BusResetRequired"),
+        (7, FAILED, "NodeRebootRequired"),
+        (99, HEALTHY, "DeviceHealthy"),
+    ],
+)
+def test_the_drivers_recovery_action_decides(action: int, state: HealthState, reason: str) -> None:
+    assert judged(recovery_action=action) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "reason"),
+    [
+        pytest.param((0, 2, 0, 0), HEALTHY, "DeviceHealthy", id="remapped"),
+        pytest.param((0, 2, 1, 0), SUSPECT, "RowRemapPending", id="V44-pending"),
+        pytest.param((0, 2, 0, 1), FAILED, "RowRemapFailure", id="V44-failure"),
+    ],
+)
+def test_row_remapping_fails_the_card_only_when_it_failed(
+    rows: tuple[int, ...], state: HealthState, reason: str
+) -> None:
+    assert judged(remapped=rows) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"retired_pending": True, "retired_pages": 3}, "PageRetirementPending"),
+        ({"retired_pages": 60}, "RetiredPagesLimit"),
+        ({"retired_pages": 59}, "DeviceHealthy"),
+        ({"width": 8, "max_width": 16}, "PCIeWidthReduced"),
+        ({"width": 16, "max_width": 16}, "DeviceHealthy"),
+        ({"width": None, "max_width": 16}, "DeviceHealthy"),
+        ({"garbled": True}, "GarbledAnswer"),
+    ],
+)
+def test_warnings_leave_the_card_in_service(facts: dict[str, Any], reason: str) -> None:
+    found = judge(dataclasses.replace(FINE, **facts))
+    assert (found.reason, found.in_service) == (reason, True)
+
+
+@pytest.mark.parametrize(("cycles", "state"), [(2, HEALTHY), (3, FAILED)])
+def test_unknown_errors_count_when_they_stay(cycles: int, state: HealthState) -> None:
+    assert judged(faults={999: "nvmlDeviceGetName"}, unknown_cycles=cycles)[0] is state
+
+
+def test_the_gravest_finding_is_the_one_that_is_told() -> None:
+    assert judged(remapped=(0, 0, 1, 0), recovery_action=2, garbled=True) == (
+        FAILED,
+        "NodeRebootRequired",
+    )
+
+
+def test_an_excluded_card_is_out_of_service() -> None:
+    assert judged(excluded=True) == (FAILED, "Excluded")

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.model.device import HealthState
+from plugins.vendors.nvidia.library import find_library, library_dirs
+from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
+from tests.unit.nvidia.conftest import BUSES
+
+SYSTEM = "system driver=570.124.06 cuda=12080"
+GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
+LIBRARY = "libnvidia-ml.so.1"
+
+
+def test_a_library_that_appears_later_is_used_without_a_restart(
+    stub: Stub, tree: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "driver"
+    empty.mkdir()
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, library_dirs=[str(empty)]) as child:
+        before = child.discover()
+        assert child.sample() == ()
+        shutil.copy(build() / LIBRARY, empty / LIBRARY)
+        after = child.discover()
+    assert {(d.health.state, d.health.reason) for d in before.devices} == {
+        (HealthState.SUSPECT, "LibraryMissing")
+    }
+    assert [d.uuid for d in before.devices] == [d.uuid for d in after.devices]
+    assert [p.reason for p in before.problems] == ["LibraryMissing"]
+    assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
+    assert after.library is not None
+    assert after.library.startswith(str(empty / LIBRARY))
+
+
+def test_a_file_that_is_no_library_counts_as_missing(
+    stub: Stub, tree: Path, tmp_path: Path
+) -> None:
+    (tmp_path / LIBRARY).write_text("not for this machine")
+    with on_tree(stub, tree, library_dirs=[str(tmp_path)]) as child:
+        assert {d.health.reason for d in child.discover().devices} == {"LibraryMissing"}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(9, "DriverMissing"), (4, "NoPermission"), (18, "DriverMismatch")]
+)
+def test_a_driver_that_cannot_be_reached_is_tried_again_at_each_discovery(
+    stub: Stub, tree: Path, code: int, reason: str
+) -> None:
+    stub.play(SYSTEM, *GPUS, f"error nvmlInitWithFlags {code}")
+    with on_tree(stub, tree) as child:
+        before = child.discover()
+        stub.play(SYSTEM, *GPUS)
+        after = child.discover()
+    assert [p.reason for p in before.problems] == [reason]
+    assert {d.health.reason for d in before.devices} == {reason}
+    assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
+
+
+def test_the_driver_is_started_once_and_needs_no_card(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        child.discover()
+        calls = stub.take_calls()
+    assert [c for c in calls if c.startswith("nvmlInit")] == ["nvmlInitWithFlags 1"]
+
+
+def test_a_node_whose_cards_belong_to_guests_is_no_error(stub: Stub, tmp_path: Path) -> None:
+    tree = tmp_path / "guests"
+    (tree / "proc").mkdir(parents=True)
+    add_function(tree, BUSES[0], "vfio-pci")
+    stub.play(SYSTEM)
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    assert [(d.managed, d.health.reason) for d in found.devices] == [(False, "BoundToVFIO")]
+    assert found.problems == ()
+
+
+def test_a_recorded_host_is_never_asked_about_with_this_machines_library(
+    stub: Stub, tree: Path
+) -> None:
+    add_function(tree, "0000:c1:00.0", None)
+    add_function(tree, "0000:c2:00.0", "nouveau")
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, replay=True) as child:
+        found = child.discover()
+        assert child.sample() == ()
+    assert stub.take_calls() == []
+    assert [(d.health.reason, d.managed) for d in found.devices] == [
+        *[("NoRecordedAnswers", True)] * 8,
+        ("NoRecordedAnswers", False),
+        ("BoundToNouveau", False),
+    ]
+
+
+def test_a_call_that_hangs_is_the_parents_to_end(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, "hang nvmlDeviceGetMemoryInfo_v2 3")
+        with pytest.raises(TimeoutError):
+            child.ask("sample", 1.0)
+        assert child.process.poll() is None
+
+
+def test_a_library_that_crashes_takes_only_the_worker(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS, "crash nvmlDeviceGetName")
+    with on_tree(stub, tree) as child, pytest.raises(EOFError):
+        child.ask("discover")
+
+
+def test_the_binding_is_imported_by_nobody_who_only_looks() -> None:
+    code = "import sys, plugins.vendors.nvidia.vendor; print('pynvml' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_the_usual_places_are_those_of_the_driver_root() -> None:
+    assert library_dirs({"driver_root": "/run/nvidia/driver"})[0] == "/run/nvidia/driver/usr/lib64"
+    assert "/usr/lib/x86_64-linux-gnu" in library_dirs({})
+    assert library_dirs({"library_dirs": ["/opt/nv"]}) == ("/opt/nv",)
+
+
+def test_without_a_file_in_the_usual_places_the_loader_searches(tmp_path: Path) -> None:
+    assert find_library({"driver_root": str(tmp_path)}) == LIBRARY
