@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import cast
 
 import jsonschema
 import yaml
 
-CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
+from tests.captures import SHARED
+
+CRDS = SHARED / "crds"
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 Schema = dict[str, object]

@@ -16,6 +16,7 @@ Memory = tuple[int, int]  # bytes without page cache, and with it; all groups be
 Throttling = tuple[int, int]  # periods and throttled periods since the group was made
 CpuStat = tuple[int, Throttling | None]  # nanoseconds; None: no cpu controller at this level
 
+MAX_DIGITS = 60  # of three 64-bit counters
 LRU_CHARS = 256  # of five lines, with the longest numbers that there can be
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -48,16 +49,18 @@ def counter(data: bytes) -> int:
 def cpu_stat_v2(data: bytes) -> CpuStat:
     """Return CPU time in nanoseconds, and throttling where this level has the cpu controller."""
     fields = data.split()
-    if not data.endswith(b"\n") or fields[:1] != [b"usage_usec"] or not fields[1].isdigit():
+    at = fields.index(b"nr_periods") if b"nr_periods" in fields else len(fields)
+    rest = fields[at : at + 4]
+    numbers = [*fields[1:2], *rest[1::2]]
+    digits = b"".join(numbers)
+    good = data.endswith(b"\n") and fields[:1] == [b"usage_usec"] and digits.isdigit()
+    if not good or len(digits) > MAX_DIGITS or len(rest) not in (0, 4):
         raise _refused("cpu.stat", data)
-    if b"nr_periods" not in fields:
-        return int(fields[1]) * 1000, None
-    at = fields.index(b"nr_periods")
-    numbers = fields[at + 1 : at + 4 : 2]
-    if fields[at + 2 : at + 3] != [b"nr_throttled"] or not b"".join(numbers).isdigit():
+    if not rest:
+        return int(numbers[0]) * 1000, None
+    if rest[2] != b"nr_throttled":
         raise _refused("cpu.stat", data)
-    periods, throttled = numbers
-    return int(fields[1]) * 1000, (int(periods), int(throttled))
+    return int(numbers[0]) * 1000, (int(numbers[1]), int(numbers[2]))
 
 
 def throttling_v1(data: bytes) -> Throttling:

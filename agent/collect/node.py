@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agent.collect.reader import Door, FileColumn
 from agent.collect.slow import NODE_PRESSURE, PressureMap, SlowColumn, read_pressure
 from agent.errors import HostFileError, ParseError
-from agent.host.files import HostFiles, text
+from agent.host.files import HostFiles, LiveRoot, text
 from agent.topology.text import parse_cpu_list
 
 NODES = "/sys/devices/system/node"
@@ -91,7 +91,7 @@ class NodeReader:
     """Reads the node's files with kept descriptors. Memory nodes are those of its first look."""
 
     def __init__(self, host: HostFiles, door: Door) -> None:
-        live = callable(getattr(host, "path", None))
+        live = isinstance(host, LiveRoot)
         self.ticks_per_s = os.sysconf("SC_CLK_TCK") if live else DEFAULT_TICKS
         self.nodes = _nodes(host)  # (node, its CPUs), by node
         one = len(self.nodes) < 2

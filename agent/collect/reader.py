@@ -11,7 +11,7 @@ from operator import ne
 from typing import Generic, TypeVar
 
 from agent.errors import HostFileError, ParseError
-from agent.host.files import MAX_READ, HostFiles
+from agent.host.files import MAX_READ, HostFiles, LiveRoot
 
 V = TypeVar("V")
 
@@ -27,8 +27,7 @@ class Door:
     """
 
     def __init__(self, host: HostFiles, *, limit: int | None = None) -> None:
-        path = getattr(host, "path", None)
-        self._real: Callable[[str], str] | None = path if callable(path) else None
+        self._real = host.path if isinstance(host, LiveRoot) else None
         self._host = host
         self._left = _descriptors() if limit is None else limit
 
