@@ -6,6 +6,7 @@ Names follow Prometheus' rules: base units, `_total` on counters and on nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -247,3 +248,19 @@ FAMILIES: tuple[Family, ...] = (
     *_families("xpu_container", (*_GROUP, *_PRESSURE), "beta", CONTAINER),
     *_families("xpu_device", _DEVICE, "beta"),
 )
+
+
+def reference_rows(more: Iterable[Family] = ()) -> list[dict[str, object]]:
+    """Return the table for people, by name; `more` are families of vendors."""
+    return [
+        {
+            "name": family.name,
+            "type": family.type,
+            "labels": ",".join(family.labels),
+            "unit": family.unit or None,
+            "stability": family.stability,
+            "alias_of": family.alias_of or None,
+            "help": family.help,
+        }
+        for family in sorted((*FAMILIES, *more), key=lambda family: family.name)
+    ]

@@ -56,7 +56,7 @@ _Dumper.add_representer(str, _represent_text)
 def to_yaml(body: object) -> bytes:
     """Return JSON data as one YAML document; strings stay strings for every reader."""
     text = yaml.dump(
-        body,
+        _plain(body),
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
@@ -116,9 +116,11 @@ class FileApplier:
         return str(Path(self.folder, desired.file_name))
 
     def _apply_one(self, item: Desired) -> bool:
-        path = Path(self.folder, item.file_name)
+        path = Path(self.where(item))
         try:
-            self._clean(path)
+            if item.file_name not in self._cleaned:
+                clean(self.folder, (item.file_name,))
+                self._cleaned.add(item.file_name)
             previous = self._previous(path)
             body = _plain_mapping(carry_over(previous, item.body))
             if body == previous:
@@ -130,14 +132,6 @@ class FileApplier:
             detail = f"{error.strerror}; make the folder writable or choose another with --out"
             raise PublishError(str(path), detail, error.errno or 0) from error
         return True
-
-    def _clean(self, path: Path) -> None:
-        """Remove what a process that was killed left beside the file; looked for once."""
-        if path.name not in self._cleaned:
-            temporary = path.with_name(_temporary(path.name))
-            if temporary.is_symlink() or temporary.exists():
-                temporary.unlink()
-            self._cleaned.add(path.name)
 
     def _previous(self, path: Path) -> Body | None:
         """Return what the file says; `None` without a file, or if it is no object of ours."""
@@ -158,6 +152,15 @@ class FileApplier:
             return None
         self._known[path.name] = (stamp, body)
         return body
+
+
+def clean(folder: str, names: Iterable[str]) -> None:
+    """Remove what a process that was killed left beside files of these names."""
+    for name in names:
+        temporary = Path(folder, _temporary(name))
+        # looked for first: a file system that is read-only refuses to remove even what is not there
+        if temporary.is_symlink() or temporary.exists():
+            temporary.unlink()
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from agent.model.inventory import MetricFamily
 from agent.probe.vendors import load_vendors
-from agent.publish.families import DEVICE, FAMILIES, Family
+from agent.publish.families import DEVICE, FAMILIES, Family, reference_rows
 from agent.publish.series.devices import as_family, declared
 
 NAME = re.compile(r"xpu_(agent|node|pod|container|device)_[a-z0-9]+(_[a-z0-9]+)*")
@@ -82,3 +82,20 @@ def test_a_vendors_info_gauge_becomes_an_info() -> None:
     assert as_family(family).labels == ("node", "device", "rdma")
     power = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
     assert as_family(power).labels == DEVICE
+
+
+def test_the_reference_lists_every_family_by_name() -> None:
+    family = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
+    rows = reference_rows([as_family(family)])
+    names = [str(row["name"]) for row in rows]
+    assert names == sorted({f.name for f in FAMILIES} | {"xpu_device_power_watts"})
+    (row,) = [row for row in rows if row["name"] == "xpu_pod_cpu_seconds_total"]
+    assert row == {
+        "name": "xpu_pod_cpu_seconds_total",
+        "type": "counter",
+        "labels": "node,namespace,pod,pod_uid",
+        "unit": "seconds",
+        "stability": "beta",
+        "alias_of": None,
+        "help": "CPU time used.",
+    }
