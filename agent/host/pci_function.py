@@ -24,6 +24,7 @@ _MANY_FUNCTIONS = frozenset((0x01, 0x10))  # storage and encryption have virtual
 _BROADCOM = 0x1000  # the one maker whose switches are told apart by subsystem
 _GONE = frozenset((0x0000, 0xFFFF))  # what a function that fell off the bus answers
 _MAX_NODE = 65535
+_MAX_GROUP = (1 << 31) - 1
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
 
 T = TypeVar("T")
@@ -42,14 +43,14 @@ def read_function(host: HostFiles, name: str, address: str) -> tuple[PciFunction
     """
     at = f"{DEVICES}/{name}"
     link = link_text(host, at)
-    path, believed = _path(link, address)
+    path, believed = _path(link, name)
     class_code = _hex(host, f"{at}/class", 6)
-    kind = class_code >> 16 if class_code is not None else None
-    is_bridge = class_code is not None and class_code >> 8 == _BRIDGE
     vendor_id = _hex(host, f"{at}/vendor", 4)
-    node = _value(text(host, f"{at}/numa_node"), lambda raw: parse_int(raw, -1, _MAX_NODE))
+    node = _value(text(host, f"{at}/numa_node"), _node)
+    is_bridge = class_code is not None and class_code >> 8 == _BRIDGE
+    is_device = class_code is None or class_code >> 16 in _DEVICES
     physfn = None if is_bridge else _address_of(host, f"{at}/physfn")
-    is_device = (kind in _DEVICES or kind is None) and not is_bridge
+    asks_cpus = physfn is None and (is_device or node is None or node < 0)
     function = PciFunction(
         address=address,
         root=path.root,
@@ -59,23 +60,29 @@ def read_function(host: HostFiles, name: str, address: str) -> tuple[PciFunction
         vendor_id=vendor_id,
         device_id=_hex(host, f"{at}/device", 4),
         numa_node=node,
-        local_cpus=_local_cpus(host, at) if _asks_cpus(node, physfn, is_device) else None,
+        local_cpus=_local_cpus(host, at) if asks_cpus else None,
         physfn=physfn,
+        driver=_last_part(host, f"{at}/driver") if is_device else None,
+        iommu_group=_value(_last_part(host, f"{at}/iommu_group"), _group) if is_device else None,
         gone=vendor_id in _GONE,
     )
     if (class_code is None or vendor_id is None or node is None) and not _still_there(
         host, at, link
     ):
         return None, believed
-    if function.gone:
-        return function, believed
-    if is_bridge:
-        return _bridge(host, at, function), believed
-    if is_device:
-        return _device(host, at, function), believed
-    if kind in _MANY_FUNCTIONS and physfn is None:
-        return _with_virtual(host, at, function), believed
-    return function, believed
+    return _completed(host, at, function), believed
+
+
+def _completed(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
+    """Add what only physical functions of some classes are asked."""
+    if function.gone or function.physfn is not None:
+        return function
+    base = function.base_class
+    if base == _BRIDGE:
+        return _bridge(host, at, function)
+    if base is None or base >> 8 in _DEVICES:
+        return _device(host, at, function)
+    return _with_virtual(host, at, function) if base >> 8 in _MANY_FUNCTIONS else function
 
 
 def link_text(host: HostFiles, path: str) -> str | None:
@@ -94,11 +101,11 @@ def entry_names(host: HostFiles, path: str) -> tuple[str, ...]:
         return ()
 
 
-def _path(link: str | None, address: str) -> tuple[PciPath, bool]:
+def _path(link: str | None, name: str) -> tuple[PciPath, bool]:
     if link is None:
         return PciPath(), True  # a directory: the tree is known to nobody
     try:
-        return split_link(link, address), True
+        return split_link(link, name), True
     except ParseError:
         return PciPath(), False
 
@@ -108,15 +115,19 @@ def _still_there(host: HostFiles, at: str, link: str | None) -> bool:
     return link_text(host, at) is not None if link is not None else host.exists(at)
 
 
-def _asks_cpus(node: int | None, physfn: str | None, is_device: bool) -> bool:
-    return physfn is None and (is_device or node is None or node < 0)
-
-
 def _value(raw: str | None, parse: Callable[[str], T]) -> T | None:
     try:
         return None if raw is None else parse(raw)
     except ParseError:
         return None
+
+
+def _node(raw: str) -> int:
+    return parse_int(raw, -1, _MAX_NODE)
+
+
+def _group(raw: str) -> int:
+    return parse_int(raw, 0, _MAX_GROUP)
 
 
 def _hex(host: HostFiles, path: str, digits: int) -> int | None:
@@ -170,14 +181,6 @@ def _bridge(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
 
 
 def _device(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
-    group = _last_part(host, f"{at}/iommu_group")
-    function = replace(
-        function,
-        driver=_last_part(host, f"{at}/driver"),
-        iommu_group=_value(group, lambda raw: parse_int(raw, 0, 1 << 31)),
-    )
-    if function.physfn is not None:
-        return function
     power_state = text(host, f"{at}/power_state")
     config = _config(host, at) if power_state != "D3cold" else ConfigFacts()
     function = replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agent.errors import ParseError
 
@@ -72,8 +73,14 @@ def split_link(text: str, own: str) -> PciPath:
     dropped (the second host bridge of an Intel VMD, virtual buses). `ParseError` when the chain
     does not end in the function's own address or is deeper than any PCI tree.
     """
-    if len(text) > MAX_LINK:
+    above, _, last = text.rstrip("/").rpartition("/")
+    if len(text) > MAX_LINK or last != own:
         raise ParseError("PCI link", text)
+    return _above(above)
+
+
+@lru_cache(maxsize=256)  # a card's virtual functions share all but the last part
+def _above(text: str) -> PciPath:
     root: str | None = None
     chain: list[str] = []
     outer = 0
@@ -82,6 +89,6 @@ def split_link(text: str, own: str) -> PciPath:
             root, outer = root or part, len(chain)
         elif _ADDRESS.fullmatch(part):
             chain.append(parse_address(part))
-    if not chain or chain[-1] != own or len(chain) - 1 > MAX_BRIDGES:
+    if len(chain) > MAX_BRIDGES:
         raise ParseError("PCI link", text)
-    return PciPath(root, tuple(chain[:-1]), min(outer, len(chain) - 1))
+    return PciPath(root, tuple(chain), outer)
