@@ -150,9 +150,9 @@ def _device_info(device: Device, boot_time_s: float) -> Json:
         "health": info.health.in_service,
         "labels": {sanitise.plain(key): sanitise.plain(value) for key, value in info.labels},
         "resources": {
-            name: sanitise.quantity(value)
+            sanitise.plain(name): value
             for name, value in info.resources
-            if sanitise.quantity(value)
+            if sanitise.plain(name) and sanitise.quantity(value) is not None
         },
         "topology": _topology(device),
         "vfGroups": [_vf_group(group) for group in info.vf_groups if group.vfs],

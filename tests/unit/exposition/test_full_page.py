@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.model.inventory import DeviceSample, Problem, ProcessSample
+from agent.model.snapshot import NodeSnapshot, Part
+from agent.model.usage import NumaUsage
+from agent.publish.exposition import MetricsRenderer
+from agent.publish.families import FAMILIES
+from agent.publish.series.own import PublisherStatus
+from agent.topology.cpu import CpuTopology
+from tests.factory import NOW_S, PRESSURE, gpu, nic, pod, snapshot
+
+PUBLISHER = PublisherStatus(name="device", duration_s=0.1, last_success_s=1.0, written=1)
+
+
+def told() -> NodeSnapshot:
+    """A snapshot in which every fact that has a family is there."""
+    snap = snapshot((gpu(0), gpu(1, minor=None), nic(0)), pods=(pod(0),))
+    view = replace(snap.devices.value, problems=(("nvidia", Problem(reason="R", message="m")),))
+    numa = NumaUsage(node_id=1, cpu_cores=1.0, memory_bytes=5, pods_memory_bytes=4)
+    usage = snap.usage.value
+    usage = replace(usage, node=replace(usage.node, numa=(numa,), pressure={"io": PRESSURE}))
+    sample = DeviceSample(
+        key=gpu(0).key,
+        core_percent=1.0,
+        memory_used_bytes=1,
+        memory_total_bytes=2,
+        processes=(ProcessSample(pid=1),),
+    )
+    (nvidia,) = snap.vendors
+    return replace(
+        snap,
+        cpus=Part(CpuTopology(usable=frozenset((0, 1))), NOW_S),
+        devices=Part(view, NOW_S),
+        vendors=(replace(nvidia, samples=Part((sample,), NOW_S)),),
+        usage=Part(usage, NOW_S),
+    )
+
+
+def test_every_family_of_the_table_is_exported_with_exactly_its_labels() -> None:
+    page = MetricsRenderer({}).render(told(), NOW_S, (PUBLISHER,)).decode()
+    labels: dict[str, set[str]] = defaultdict(set)
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            labels[sample.name] |= set(sample.labels)
+    assert labels == {family.name: set(family.labels) for family in FAMILIES}
+
+
+def test_pages_may_be_rendered_on_several_threads_at_once() -> None:
+    renderer = MetricsRenderer({})
+    pictures = [snapshot(pods=tuple(pod(i) for i in range(count))) for count in (1, 40)]
+    expected = [MetricsRenderer({}).render(picture, NOW_S) for picture in pictures]
+    with ThreadPoolExecutor(4) as pool:
+        pages = list(pool.map(lambda i: renderer.render(pictures[i % 2], NOW_S), range(24)))
+    assert pages == expected * 12
