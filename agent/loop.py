@@ -22,6 +22,7 @@ class Loop:
     failures: int = field(default=0, init=False)  # in a row
     last_error: str = field(default="", init=False)
     last_good_s: float | None = field(default=None, init=False)  # monotonic
+    due_s: float | None = field(default=None, init=False)  # monotonic, of the first run
 
     def step(self, now_s: float) -> float:
         """Run once; return the seconds to wait. Failures lengthen the wait, success resets it."""
@@ -46,7 +47,9 @@ class Loop:
         return min(self.max_backoff_s, wait_s)
 
     def healthy(self, now_s: float) -> bool:
-        """Say whether the last good run is younger than three intervals (at least ten seconds)."""
-        return self.last_good_s is not None and now_s - self.last_good_s < max(
-            10.0, 3 * self.interval_s
-        )
+        """Say whether the last good run is younger than three intervals (at least ten seconds).
+
+        Before the first run, its due time counts in its place.
+        """
+        since_s = self.due_s if self.last_good_s is None else self.last_good_s
+        return since_s is not None and now_s - since_s < max(10.0, 3 * self.interval_s)

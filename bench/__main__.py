@@ -14,6 +14,7 @@ BENCHES = (
     "exposition",
     "startup",
     "import_budget",
+    "loop_hold",
     "steady_state",
 )
 

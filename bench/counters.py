@@ -17,7 +17,7 @@ _ATTR_BYTES = 112
 _DISABLED, _INHERIT = 1 << 0, 1 << 1
 
 
-class NoCounter(Exception):  # noqa: N818
+class NoCounter(Exception):
     """The machine lets nobody count instructions; CPU time is used and the row says so."""
 
 

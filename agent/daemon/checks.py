@@ -14,9 +14,15 @@ def loop_checks(loops: Iterable[Loop], now_s: float) -> list[Check]:
     checks = []
     for loop in loops:
         ok = loop.healthy(now_s)
-        age = "never" if loop.last_good_s is None else f"{now_s - loop.last_good_s:.1f} s ago"
-        error = f"; {loop.failures} failures in a row: {loop.last_error}" if loop.failures else ""
-        checks.append(Check(name=f"loop:{loop.name}", ok=ok, message=f"last good {age}{error}"))
+        if loop.last_good_s is not None:
+            message = f"last good {now_s - loop.last_good_s:.1f} s ago"
+        elif loop.due_s is not None and now_s < loop.due_s:
+            message = f"first due in {loop.due_s - now_s:.0f} s"
+        else:
+            message = "never good"
+        if loop.failures:
+            message += f"; {loop.failures} failures in a row: {loop.last_error}"
+        checks.append(Check(name=f"loop:{loop.name}", ok=ok, message=message))
     return checks
 
 

@@ -22,6 +22,7 @@ async def keep_running(loop: Loop, executor: Executor, clock: Clock, first_in_s:
 
     Ends when cancelled. The run in progress on the executor is not interrupted by that.
     """
+    loop.due_s = clock.monotonic() + first_in_s
     if first_in_s > 0:
         await asyncio.sleep(first_in_s)
     event_loop = asyncio.get_running_loop()

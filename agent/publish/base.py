@@ -28,8 +28,15 @@ class Desired:
 class Publisher(Protocol):
     """Equal snapshots give equal objects; nothing is read, written or remembered."""
 
-    name: str
-    interval_s: float
+    @property
+    def name(self) -> str:
+        """Name the publisher in metrics, checks and logs."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Return the seconds between two looks for a change."""
+        ...
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:
         """Return the objects. `now_s` is the wall clock, for time stamps that must move."""

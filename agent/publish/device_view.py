@@ -11,10 +11,16 @@ _SHORT = {DeviceKind.RDMA: "NIC"}
 
 
 def short_name(device: Device) -> str:
-    """Name a device in a few characters: GPU 0, NPU 3, NIC 1; by its bus id without a minor."""
+    """Name a device in a few characters: GPU 0, NPU 3, NIC 1.
+
+    Without a minor by the name its kernel driver gave it, else by its key.
+    """
     info = device.info
     kind = _SHORT.get(info.kind, info.kind.value.upper())
-    return f"{kind} {info.minor}" if info.minor is not None else f"{kind} {device.key}"
+    if info.minor is not None:
+        return f"{kind} {info.minor}"
+    named = dict(info.facts).get("name") if info.kind is DeviceKind.RDMA else None
+    return f"{kind} {named or device.key}"
 
 
 def health_json(health: Health) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agent.model.device import Device
+from agent.model.device import Device, Health
 from agent.model.inventory import DeviceSample
 from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
@@ -18,12 +18,14 @@ MAX_MATRIX = 32  # devices; a larger matrix is read with `topology -o json`
 MAX_PODS = 50
 
 
-def grid(names: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+def grid(
+    names: Sequence[str], rows: Iterable[Sequence[str]], caption: str, class_: str | None = None
+) -> str:
     """Return a table that scrolls inside its own box; cells are markup."""
     head = tag("tr", *(tag("th", text(name) if name else "", scope="col") for name in names))
     body = "".join(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
     inner = tag("caption", text(caption)) + tag("thead", head) + tag("tbody", body)
-    return tag("div", tag("table", inner), class_="scroll", tabindex=0)
+    return tag("div", tag("table", inner, class_=class_), class_="scroll", tabindex=0)
 
 
 def badge(state: str, word: str = "") -> str:
@@ -51,7 +53,8 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     memory = f"{bytes_text(used)} of {bytes_text(info.memory_bytes)}"
     busy = sample.core_percent if sample else None
     state = info.health.state.value if info.managed else "unmanaged"
-    why = "" if state == "healthy" else f"{info.health.reason}: {info.health.message}"
+    quiet = info.health.reason == Health().reason
+    why = "" if quiet else f"{info.health.reason}: {info.health.message}"
     return [
         tag("strong", text(short_name(device))),
         badge(state) + (tag("div", text(why), class_="why") if why else ""),
@@ -71,13 +74,13 @@ def devices_table(snapshot: NodeSnapshot) -> str:
     if not rows:
         return tag("p", "This host has no accelerator and no RDMA device.", class_="quiet")
     names = ("device", "health", "model", "bus", "NUMA", "memory", "busy", "id")
-    return grid(names, rows, "Accelerators and RDMA devices")
+    return grid(names, rows, "Accelerators and RDMA devices", "devices")
 
 
 def matrix_table(snapshot: NodeSnapshot) -> str:
     """Return the distance of each pair as `nvidia-smi topo -m` names it."""
     view = snapshot.devices.value
-    devices = [d for d in view.devices if d.info.bus_id][:MAX_MATRIX]
+    devices = [d for d in view.devices if d.place.path][:MAX_MATRIX]
     if len(devices) < 2:
         return ""
     pci, numa = snapshot.pci.value, snapshot.numa.value
@@ -85,7 +88,7 @@ def matrix_table(snapshot: NodeSnapshot) -> str:
     for a in devices:
         row = [tag("strong", text(short_name(a)))]
         for b in devices:
-            word = level(pci, numa, a.info.bus_id or "", b.info.bus_id or "", view.links)
+            word = level(pci, numa, a.place.path[-1], b.place.path[-1], view.links)
             row.append(tag("span", text(word), class_=f"level {word.rstrip('0123456789').lower()}"))
         rows.append(row)
     legend = (

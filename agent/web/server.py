@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ipaddress
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -29,11 +30,36 @@ SECURITY = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+PUBLIC = frozenset(("/metrics", "/livez", "/readyz"))  # all else is for loopback alone
+
+
+def is_loopback(address: str | None) -> bool:
+    """Say whether an address or a Host header names this machine's loopback."""
+    name = (address or "").strip()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer GET and HEAD only; add the headers that keep other pages out."""
+    """Answer GET and HEAD only; add the headers that keep other pages out.
+
+    What names pods and devices is for loopback. The Host header counts too: a page of another
+    site may resolve its own name to 127.0.0.1 and ask with it.
+    """
     if request.method not in ("GET", "HEAD"):
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
+    private = request.path not in PUBLIC
+    if private and not (is_loopback(request.remote) and is_loopback(request.headers.get("Host"))):
+        raise web.HTTPForbidden(text="only by loopback: use http://127.0.0.1 or port-forward\n")
     response = await handler(request)
     response.headers.update(SECURITY)
     return response

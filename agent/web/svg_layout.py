@@ -97,26 +97,31 @@ def _subtitle(device: Device) -> str:
     link = device.place.link
     lanes = f" · x{link.width}" if link.width else ""
     speed = f" {link.speed / 10:g} GT/s" if link.speed and link.width else ""
-    return f"{device.key}{lanes}{speed}{_gib(device.info.memory_bytes)}"
+    where = device.info.bus_id or (device.place.path[-1] if device.place.path else device.key)
+    return f"{where}{lanes}{speed}{_gib(device.info.memory_bytes)}"
 
 
 def _title(device: Device) -> str:
-    name = next((v for k, v in device.info.facts if k in ("rdma_name", "name")), "")
-    model = (device.info.model or name or device.info.vendor).removeprefix("NVIDIA ")
-    return f"{short_name(device)}  {model}"
+    info = device.info
+    return f"{short_name(device)}  {(info.model or info.vendor).removeprefix('NVIDIA ')}"
+
+
+def _detail(device: Device) -> str:
+    health = device.info.health
+    if health.state is HealthState.HEALTHY:
+        return "" if device.info.managed else "not published"
+    return health.reason
 
 
 def _card(device: Device, x: float, y: float, width: float, linked: frozenset[str]) -> Card:
-    health = device.info.health
-    state = health.state.value if device.info.managed else "unmanaged"
-    quiet = device.info.managed and health.state is HealthState.HEALTHY
+    state = device.info.health.state.value if device.info.managed else "unmanaged"
     return Card(
         x=x,
         y=y,
         width=width,
         title=_title(device),
         subtitle=_subtitle(device),
-        detail="" if quiet else health.reason,
+        detail=_detail(device),
         state=state,
         key=device.key,
         linked=device.key in linked,

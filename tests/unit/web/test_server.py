@@ -138,3 +138,15 @@ def test_the_snapshot_tells_the_age_of_each_part() -> None:
     assert parts["devices"]["age_s"] == 3.0
     assert parts["report"]["age_s"] is None
     assert parts["numa"]["value"]["nodes"][0]["cpus"] == "0-1"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "10.0.0.1:9316", "127.0.0.1.evil.example", ""])
+def test_a_foreign_host_name_gets_metrics_and_probes_only(host: str) -> None:
+    assert get("/", Host=host)[0] == 403
+    assert get("/api/v1/devices", Host=host)[0] == 403
+    assert [get(path, Host=host)[0] for path in ("/metrics", "/livez", "/readyz")] == [200] * 3
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9317", "[::1]:9316", "127.0.0.1:1"])
+def test_loopback_names_get_the_page(host: str) -> None:
+    assert get("/", Host=host)[0] == 200

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from plugins.vendors.fake.vendor import FakeVendor
-
 from agent.config.sections import Settings
 from agent.errors import BadConfig
 from agent.host.files import HostFiles
 from agent.probe.base import DeviceVendor
 from agent.probe.base import Settings as VendorSettings
 from agent.probe.vendors import load_vendors
+from plugins.vendors.fake.vendor import FakeVendor
 
 
 def vendor_settings(settings: Settings) -> dict[str, VendorSettings]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 
 from agent.clock import Clock
 from agent.config.sections import Settings
-from agent.daemon.store import SnapshotStore
-from agent.daemon.vendors import forced, vendor_settings
 from agent.model.device import Health
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.node.store import SnapshotStore
+from agent.node.vendors import forced, vendor_settings
 from agent.probe.base import DeviceVendor
 from agent.probe.client import Timing, VendorClient
 from agent.probe.spec import WorkerSpec

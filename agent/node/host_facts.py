@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from agent.clock import Clock
 from agent.config.sections import Settings
-from agent.daemon.store import SnapshotStore
 from agent.errors import AgentError, BadConfig, HostFileError, ParseError
 from agent.host.boot import read_identity
 from agent.host.cpu_numa import read_cpu_numa
@@ -19,6 +18,7 @@ from agent.host.pci import read_pci
 from agent.host.topology_file import MAX_BYTES, parse_topology_file
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.topology.placement import NumaOverride, PlacementRules, TopologyFile
 

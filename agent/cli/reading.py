@@ -1,0 +1,101 @@
+"""Commands that look at a host once: devices, topology, snapshot, render."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from agent.cli.context import parts_of
+from agent.cli.output import dump, table
+from agent.model.device import Device
+from agent.model.snapshot import NodeSnapshot
+from agent.node.look import look
+from agent.publish.device_view import devices_json, short_name
+from agent.publish.snapshot_json import dumps, snapshot_json
+
+GIB = 2**30
+
+
+def devices(arguments: argparse.Namespace) -> int:
+    """List the devices; status 1 when one that is ours is out of service."""
+    snapshot = look(parts_of(arguments), samples=0)
+    found = snapshot.devices.value.devices
+    if arguments.output != "table":
+        sys.stdout.write(dump(devices_json(found), arguments.output))
+    elif found:
+        print(table([_row(device) for device in found]))
+    else:
+        print(f"{snapshot.node.source}: no accelerator and no RDMA device")
+    for vendor, problem in snapshot.devices.value.problems:
+        print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
+    bad = any(d.info.managed and not d.info.health.in_service for d in found)
+    return 1 if bad else 0
+
+
+def _row(device: Device) -> dict[str, object]:
+    info, place = device.info, device.place
+    health = info.health
+    why = "" if health.reason == "DeviceHealthy" else f"{health.reason}: {health.message}"
+    memory = None if info.memory_bytes is None else f"{info.memory_bytes / GIB:.1f}Gi"
+    return {
+        "device": short_name(device),
+        "vendor": info.vendor,
+        "model": info.model,
+        "bus": info.bus_id,
+        "numa": place.numa_node if place.numa_node >= 0 else None,
+        "switch": place.switch,
+        "memory": memory,
+        "health": health.state.value if info.managed else "unmanaged",
+        "id": info.uuid,
+        "reason": why,
+    }
+
+
+def topology(arguments: argparse.Namespace) -> int:
+    """Print the topology as a tree, a matrix, JSON or SVG."""
+    snapshot = look(parts_of(arguments), samples=0)
+    sys.stdout.write(_topology(snapshot, arguments.output))
+    return 0
+
+
+def _topology(snapshot: NodeSnapshot, form: str) -> str:
+    if form == "svg":
+        from agent.web.svg import topology_svg  # noqa: PLC0415 - only for this form
+
+        return topology_svg(snapshot) + "\n"
+    from agent.cli import topology_views  # noqa: PLC0415 - not for the picture
+
+    if form == "json":
+        return dump(topology_views.topology_json(snapshot), "json")
+    view = topology_views.matrix_text if form == "matrix" else topology_views.tree_text
+    return view(snapshot).rstrip("\n") + "\n"
+
+
+def snapshot(arguments: argparse.Namespace) -> int:
+    """Print the whole snapshot with the age of each part."""
+    parts = parts_of(arguments)
+    now = look(parts, usage=True)
+    data = snapshot_json(now, parts.clock.monotonic())
+    if arguments.output == "yaml":
+        sys.stdout.write(dump(data, "yaml"))
+    else:
+        sys.stdout.write(dumps(data).decode())
+    return 0
+
+
+def render(arguments: argparse.Namespace) -> int:
+    """Print exactly what `run` would publish."""
+    from agent.node.publishers import publishers  # noqa: PLC0415 - only for this command
+
+    parts = parts_of(arguments)
+    now = look(parts, usage=arguments.what in ("nodemetric", "metrics"))
+    if arguments.what == "metrics":
+        from agent.publish.exposition import render_metrics  # noqa: PLC0415 - only here
+
+        page = render_metrics(now, parts.clock.monotonic(), vendor_families=parts.families())
+        sys.stdout.write(page.decode())
+        return 0
+    publisher = publishers(parts.settings)[arguments.what]
+    for desired in publisher.render(now, parts.clock.wall()):
+        sys.stdout.write(dump(desired.body, arguments.output))
+    return 0

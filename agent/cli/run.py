@@ -1,0 +1,53 @@
+"""`xpu-agent run`: which host, which mode, then the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from agent.cli.context import pods_of, settings_of
+from agent.clock import SystemClock
+from agent.config.sections import Settings
+from agent.daemon.listen import parse_address
+from agent.daemon.serve import Daemon, ServeOptions
+from agent.errors import BadConfig
+from agent.log import configure
+from agent.node.parts import build_parts
+from agent.node.vendors import has_devices, wanted_vendors
+from agent.recording.open import OpenedHost, open_host
+
+CHOOSE = "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
+
+
+def choose_host(arguments: argparse.Namespace, settings: Settings) -> tuple[OpenedHost, str]:
+    """Return the host to show, and in words which it is and why."""
+    if arguments.host:
+        opened = open_host(arguments.host)
+        if opened.spec is None:
+            return opened, f"This machine, as asked. {CHOOSE}"
+        return opened, f"Recorded host {opened.source}, as asked. {CHOOSE}"
+    live = open_host(None)
+    if not arguments.demo_host or has_devices(live.files, wanted_vendors(settings)):
+        return live, f"This machine. {CHOOSE}"
+    opened = open_host(arguments.demo_host)
+    reason = "because this machine has no accelerator and no RDMA device"
+    return opened, f"Recorded host {opened.source}, {reason}. {CHOOSE}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the daemon until a signal, or with `--once` one cycle of everything."""
+    if not arguments.standalone:
+        raise BadConfig("run: this version knows no cluster yet: add --standalone")
+    settings = settings_of(arguments)
+    configure(settings.log.level)
+    listen = parse_address(settings.metrics.listen)
+    opened, notice = choose_host(arguments, settings)
+    print(notice, flush=True)
+    parts = build_parts(settings, opened, SystemClock(), pods_of(arguments))
+    if arguments.once:
+        from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
+
+        return run_once(parts, arguments.out, sys.stdout)
+    options = ServeOptions(listen=listen, out=arguments.out, notice=notice)
+    return asyncio.run(Daemon(parts, options).run())

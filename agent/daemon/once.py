@@ -1,0 +1,29 @@
+"""`run --once`: one full cycle of everything, then the end."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from agent.daemon.publishing import PublisherRun
+from agent.daemon.recounting import Recounting
+from agent.node.look import look
+from agent.node.parts import Parts
+from agent.node.publishers import wanted_publishers
+from agent.publish.files import FileApplier
+
+DONE, CANNOT = 0, 3
+
+
+def run_once(parts: Parts, out: str, say: TextIO) -> int:
+    """Read, ask, measure and publish once; say each file. Status 3 when one was not written."""
+    look(parts, usage=True)
+    applier = FileApplier(out)
+    failed = False
+    for publisher in wanted_publishers(parts.settings).values():
+        run = PublisherRun(publisher, applier, parts.store, parts.clock)
+        run.run_once()
+        failed = failed or not run.status.success
+        for shown in run.objects():
+            say.write(f"{shown.kind}: {shown.problem or shown.where}\n")
+    Recounting(parts.store, parts.clock, out).run_once()
+    return CANNOT if failed else DONE

@@ -1,0 +1,67 @@
+"""Tells what changed from one snapshot to the next: into the event log and onto the page."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from agent.clock import Clock, rfc3339
+from agent.errors import PublishError
+from agent.model.selfcheck import Check
+from agent.model.snapshot import NodeSnapshot
+from agent.node.store import SnapshotStore
+from agent.publish.event_log import EventLog
+from agent.publish.events import WARNING, events_between
+from agent.web.base import EventLine
+
+log = logging.getLogger(__name__)
+MAX_RECENT = 100
+
+
+class Recounting:
+    """Compares snapshots. Belongs to the collector thread."""
+
+    def __init__(self, store: SnapshotStore, clock: Clock, out: str) -> None:
+        self.recent: deque[EventLine] = deque(maxlen=MAX_RECENT)
+        self._store = store
+        self._clock = clock
+        self._log = EventLog(out)
+        self._told: NodeSnapshot | None = None
+        self._error = ""
+
+    def run_once(self) -> None:
+        """Tell what has happened since the last time; a log that cannot be written is said once."""
+        snapshot = self._store.current
+        if self._told is not None and not _differs(self._told, snapshot):
+            return
+        events = events_between(self._told, snapshot, self._clock.wall())
+        self._told = snapshot
+        for event in events:
+            level = logging.WARNING if event.type == WARNING else logging.INFO
+            log.log(level, "event", extra={"reason": event.reason, "about": event.message})
+            self.recent.append(
+                EventLine(
+                    time=rfc3339(event.at_s),
+                    reason=event.reason,
+                    about=event.about,
+                    message=event.message,
+                )
+            )
+        try:
+            self._log.record(events, snapshot)
+        except PublishError as error:
+            if not self._error:
+                log.error("events_not_written", extra={"error": str(error)})
+        self._error = self._log.error
+
+    def check(self) -> Check:
+        """Return whether the events could be written the last time there were any."""
+        return Check(name="events", ok=not self._error, message=self._error)
+
+
+def _differs(old: NodeSnapshot, new: NodeSnapshot) -> bool:
+    """Say whether devices or workers may have changed; samples alone are no news."""
+    if old.devices.value is not new.devices.value or len(old.vendors) != len(new.vendors):
+        return True
+    pairs = zip(old.vendors, new.vendors, strict=True)
+    return any(a.state != b.state or a.reason != b.reason for a, b in pairs)

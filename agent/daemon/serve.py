@@ -1,0 +1,177 @@
+"""The daemon in standalone mode: starts every part, serves, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.daemon.listen import Address
+from agent.daemon.loops import Loops
+from agent.daemon.runtime import settle
+from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
+from agent.daemon.view import DaemonView
+from agent.errors import AgentError
+from agent.node.fleet import Fleet
+from agent.node.parts import Parts
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+STOP_S = 3.0  # for the run in progress on the collector thread; the vendors get two more
+FIRST_ANSWER_S = 1.0  # beyond the discovery's own deadline, for a worker's end to be noticed
+
+
+class CannotListen(AgentError):
+    """The address is taken, not of this machine, or not allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How to serve."""
+
+    listen: Address
+    out: str
+    notice: str
+
+
+class Daemon:
+    """One run of the agent. `run` returns the exit status."""
+
+    def __init__(self, parts: Parts, options: ServeOptions) -> None:
+        self._parts = parts
+        self._options = options
+        self._executor: ThreadPoolExecutor = collector_thread()
+        self._heartbeat = Heartbeat(parts.clock)
+        self._changed = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._runner: web.AppRunner | None = None
+        self._loops = Loops(parts, options.out)
+        self._fleet = Fleet(
+            parts.vendors.values(),
+            parts.opened,
+            parts.settings,
+            parts.store,
+            parts.clock,
+            self._changed.set,
+        )
+        self._view = DaemonView(
+            parts=parts,
+            executor=self._executor,
+            renderer=self._loops.renderer,
+            notice=options.notice,
+            loops=[timed.loop for timed in self._loops.timed],
+            runs=self._loops.runs,
+            more_checks=[self._loops.check_events],
+            recent=self._loops.recent,
+        )
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; then stop everything in less than ten seconds."""
+        event_loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            event_loop.add_signal_handler(number, self._stop.set)
+        try:
+            await self._start()
+            await self._stop.wait()
+        finally:
+            await self._end()
+        return 0
+
+    async def _start(self) -> None:
+        event_loop = asyncio.get_running_loop()
+        self._fleet.start()  # the workers load their libraries while the host is read
+        await event_loop.run_in_executor(self._executor, self._parts.facts.read)
+        await self._first_answers()
+        await event_loop.run_in_executor(self._executor, self._loops.devices_changed)
+        await self._listen()
+        self._spawn(self._react(), "react")
+        self._spawn(self._heartbeat.run(), "heartbeat")
+        for timed in self._loops.timed:
+            self._spawn(
+                keep_running(timed.loop, self._executor, self._parts.clock, timed.first_in_s),
+                timed.loop.name,
+            )
+        settle()
+
+    async def _first_answers(self) -> None:
+        """Wait until every vendor has answered or failed to, or someone wants us to stop.
+
+        A Device object without the cards of a vendor that is only slow to start would take them
+        from the pods that hold them.
+        """
+        discovery = self._parts.settings.discovery
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(discovery.discover_deadline_s + FIRST_ANSWER_S):
+                while not self._fleet.settled() and not self._stop.is_set():
+                    self._changed.clear()
+                    waits = [
+                        asyncio.ensure_future(event.wait()) for event in (self._changed, self._stop)
+                    ]
+                    try:
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        for wait in waits:
+                            wait.cancel()
+
+    async def _react(self) -> None:
+        """Publish devices at once when they change; what comes meanwhile goes into the next."""
+        event_loop = asyncio.get_running_loop()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await event_loop.run_in_executor(self._executor, self._loops.devices_changed)
+
+    async def _listen(self) -> None:
+        # imported here: it takes longer than all that had to come first
+        from aiohttp import web  # noqa: PLC0415 - see above
+
+        from agent.web.server import create_app  # noqa: PLC0415 - see above
+
+        listen = self._options.listen
+        app = create_app(self._view)
+        self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, listen.host, listen.port, backlog=64).start()
+        except OSError as error:
+            where = f"{listen.host}:{listen.port}"
+            raise CannotListen(
+                f"cannot listen on {where}: {error.strerror}; choose with --listen"
+            ) from error
+        port = runner.addresses[0][1]
+        print(f"xpu-agent serves {Address(listen.host, port).url()}", flush=True)  # noqa: T201 - asked for
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    async def _end(self) -> None:
+        """Stop serving, then the loops, then the workers, then the thread."""
+        log.info("stopping")
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.stop()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        ended = asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        done, _ = await asyncio.wait({asyncio.ensure_future(ended)}, timeout=STOP_S)
+        if done:
+            self._parts.measuring.close()
+            return
+        # a read that hangs in the kernel would keep the interpreter from ending
+        log.error("collector_thread_stuck_at_stop")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,77 @@
+"""The agent as its HTTP server sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from agent.daemon.checks import loop_checks, snapshot_checks
+from agent.daemon.publishing import PublisherRun
+from agent.loop import Loop
+from agent.model.selfcheck import Check, SelfReport
+from agent.model.snapshot import NodeSnapshot
+from agent.node.parts import Parts
+from agent.publish.exposition import MetricsRenderer
+from agent.web.base import EventLine, PublishedObject
+
+T = TypeVar("T")
+MAX_EVENTS = 100
+OFFLOAD_DEADLINE_S = 8.0  # a scrape gives up after ten
+
+
+@dataclass(slots=True, kw_only=True)
+class DaemonView:
+    """Answers from memory; implements `agent.web.base.AgentView`."""
+
+    parts: Parts
+    executor: Executor
+    renderer: MetricsRenderer
+    notice: str
+    loops: list[Loop] = field(default_factory=list)
+    runs: list[PublisherRun] = field(default_factory=list)
+    more_checks: list[Callable[[], Check]] = field(default_factory=list)
+    recent: deque[EventLine] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+
+    def snapshot(self) -> NodeSnapshot:
+        """Return the current snapshot."""
+        return self.parts.store.current
+
+    def now_s(self) -> tuple[float, float]:
+        """Return monotonic and wall time."""
+        return self.parts.clock.monotonic(), self.parts.clock.wall()
+
+    def self_report(self) -> SelfReport:
+        """Return all checks: loops, parts of the snapshot, vendors, publishers."""
+        checks: list[Check] = loop_checks(self.loops, self.parts.clock.monotonic())
+        checks += snapshot_checks(self.parts.store.current)
+        checks += [run.check() for run in self.runs]
+        checks += [check() for check in self.more_checks]
+        return SelfReport(tuple(checks))
+
+    def objects(self) -> tuple[PublishedObject, ...]:
+        """Return what is published, as text."""
+        return tuple(shown for run in self.runs for shown in run.objects())
+
+    def events(self) -> tuple[EventLine, ...]:
+        """Return the last events."""
+        return tuple(self.recent)
+
+    def metrics(self, *, openmetrics: bool) -> bytes:
+        """Render the exposition."""
+        return self.renderer.render(
+            self.parts.store.current,
+            self.parts.clock.monotonic(),
+            tuple(run.status for run in self.runs),
+            openmetrics=openmetrics,
+        )
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run `work` on the collector thread; raises `TimeoutError` when that is stuck."""
+        event_loop = asyncio.get_running_loop()
+        return await asyncio.wait_for(
+            event_loop.run_in_executor(self.executor, work), OFFLOAD_DEADLINE_S
+        )

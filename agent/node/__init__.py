@@ -1,0 +1,1 @@
+"""The parts of one node: host facts, vendors, usage, and the snapshot they fill."""

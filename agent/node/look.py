@@ -1,0 +1,54 @@
+"""One look at a host: what a command needs of the snapshot, then gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from agent.model.snapshot import NodeSnapshot
+from agent.node.fleet import with_vendor
+from agent.node.parts import Parts
+from agent.node.vendors import vendor_settings
+from agent.probe.client import Timing
+from agent.probe.survey import survey
+from agent.probe.tape import TapeWriter
+
+
+def look(
+    parts: Parts, *, samples: int = 1, usage: bool = False, tapes: Mapping[str, TapeWriter] = {}
+) -> NodeSnapshot:
+    """Read the host, ask every vendor once, measure usage twice if wanted; return the picture.
+
+    With `usage`, vendors are sampled twice as well, and rates span one collector interval.
+    """
+    settings = parts.settings
+    parts.facts.read()
+    if usage:
+        parts.measuring.cycle()
+    interval_s = settings.collect.interval_s
+    states = asyncio.run(
+        survey(
+            parts.vendors.values(),
+            parts.opened,
+            vendor_settings(settings),
+            samples=2 if usage else samples,
+            interval_s=0.0 if parts.opened.spec else interval_s,
+            timing=Timing(
+                discover_deadline_s=settings.discovery.discover_deadline_s,
+                sample_deadline_s=settings.discovery.sample_deadline_s,
+            ),
+            tapes=tapes,
+            clock=parts.clock,
+        )
+    )
+    for state in states:
+        parts.store.change(lambda snapshot, state=state: with_vendor(snapshot, state))  # type: ignore[misc]
+    parts.facts.join()
+    if usage:
+        if not parts.opened.spec and not states:
+            time.sleep(interval_s)  # no vendor's second sample has taken that long
+        parts.measuring.cycle()
+        parts.measuring.report()
+    parts.measuring.close()
+    return parts.store.current

@@ -1,0 +1,73 @@
+"""Usage into the snapshot each cycle, and its history into the report when one is due."""
+
+from __future__ import annotations
+
+from agent.clock import Clock
+from agent.collect.history import History
+from agent.collect.report import ReportPolicy
+from agent.collect.usage import Known, UsageCollector, nobody
+from agent.config.sections import Settings
+from agent.model.inventory import DeviceSample
+from agent.model.snapshot import NodeSnapshot, Part
+from agent.node.store import SnapshotStore
+from agent.recording.open import OpenedHost
+
+
+def report_policy(settings: Settings) -> ReportPolicy:
+    """Return the windows and the memory rule that stand while no NodeMetric object says more."""
+    publish = settings.publish
+    return ReportPolicy(aggregate_s=publish.aggregate_duration_s, memory=publish.memory_policy)
+
+
+class Measuring:
+    """One collector and its history. Belongs to the collector thread.
+
+    A recorded host stands still: its counters are read with a time that does not move, so that
+    it has totals but no rates, which would all be a false 0.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedHost,
+        settings: Settings,
+        store: SnapshotStore,
+        clock: Clock,
+        known: Known = nobody,
+    ) -> None:
+        self._collector = UsageCollector(opened.files, known)
+        self._history = History(
+            settings.collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
+        )
+        self._policy = report_policy(settings)
+        self._still = opened.spec is not None
+        self._store = store
+        self._clock = clock
+        self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
+
+    def cycle(self) -> None:
+        """Measure once and take the devices' new samples into the history."""
+        now_s = self._clock.monotonic()
+        sample = self._collector.cycle(0.0 if self._still else now_s)
+        devices = self._new_samples(self._store.current)
+        owners = self._collector.owners(devices) if devices and not self._still else None
+        self._history.add(now_s, sample, devices, owners)
+        self._store.put(usage=Part(sample, now_s), pods=Part(self._collector.pods, now_s))
+
+    def report(self) -> None:
+        """Put means and percentiles of the windows into the snapshot."""
+        now_s = self._clock.monotonic()
+        report = self._history.report(now_s, self._policy)
+        self._store.put(report=Part(report, now_s))
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        self._collector.close()
+
+    def _new_samples(self, snapshot: NodeSnapshot) -> tuple[DeviceSample, ...]:
+        fresh: list[DeviceSample] = []
+        for vendor in snapshot.vendors:
+            taken_s = vendor.samples.taken_s
+            if taken_s is not None and self._sampled_s.get(vendor.vendor) != taken_s:
+                self._sampled_s[vendor.vendor] = taken_s
+                fresh += vendor.samples.value
+        return tuple(fresh)

@@ -1,0 +1,49 @@
+"""What one run of the agent consists of before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.clock import Clock
+from agent.collect.usage import Known
+from agent.config.sections import Settings
+from agent.model.inventory import MetricFamily
+from agent.model.snapshot import NodeSnapshot
+from agent.node.host_facts import HostFacts, identity
+from agent.node.measuring import Measuring
+from agent.node.store import SnapshotStore
+from agent.node.vendors import wanted_vendors
+from agent.probe.base import DeviceVendor
+from agent.recording.open import OpenedHost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Built from settings and a host; used by the daemon and by commands that look once."""
+
+    settings: Settings
+    opened: OpenedHost
+    clock: Clock
+    vendors: Mapping[str, DeviceVendor]
+    store: SnapshotStore
+    facts: HostFacts
+    measuring: Measuring
+
+    def families(self) -> dict[str, tuple[MetricFamily, ...]]:
+        """Return the metric families of each vendor."""
+        return {name: vendor.families for name, vendor in self.vendors.items()}
+
+
+def build_parts(settings: Settings, opened: OpenedHost, clock: Clock, known: Known) -> Parts:
+    """Build the parts; reads who the node is and no more. Raises `BadConfig`."""
+    store = SnapshotStore(NodeSnapshot(node=identity(opened, settings)))
+    return Parts(
+        settings=settings,
+        opened=opened,
+        clock=clock,
+        vendors=wanted_vendors(settings),
+        store=store,
+        facts=HostFacts(opened, settings, store, clock),
+        measuring=Measuring(opened, settings, store, clock, known),
+    )

@@ -1,0 +1,58 @@
+"""The agent on an arranged root: `python -m bench.busy_agent ROOT FAKE_FILE OUT`.
+
+With the variable XPU_BENCH_HOLDS set, it prints at its end how long single callbacks held the
+event loop's thread, in milliseconds of that thread's own CPU time: the greatest first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+from agent.clock import SystemClock
+from agent.collect.usage import nobody
+from agent.config.decode import settings_from
+from agent.daemon.listen import Address
+from agent.daemon.serve import Daemon, ServeOptions
+from agent.host.files import LiveRoot
+from agent.node.parts import build_parts
+from agent.recording.open import OpenedHost
+
+KEPT = 10
+
+
+def measure_holds(holds_ms: list[float]) -> None:
+    """Note the CPU time of every callback of the event loop from now on."""
+    run = asyncio.events.Handle._run  # noqa: SLF001 - the one place that all callbacks pass
+
+    def timed(handle: asyncio.Handle) -> None:
+        began_s = time.thread_time()
+        run(handle)
+        holds_ms.append((time.thread_time() - began_s) * 1e3)
+
+    setattr(asyncio.events.Handle, "_run", timed)  # noqa: B010 - as above
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    root, fake, out = sys.argv[1:4]
+    own = {"file": fake}
+    settings = settings_from(
+        {"discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}}}
+    )
+    opened = OpenedHost(files=LiveRoot(root), source="bench")
+    parts = build_parts(settings, opened, SystemClock(), nobody)
+    options = ServeOptions(listen=Address("127.0.0.1", 0), out=out, notice="bench")
+    holds_ms: list[float] = []
+    if os.environ.get("XPU_BENCH_HOLDS"):
+        measure_holds(holds_ms)
+    asyncio.run(Daemon(parts, options).run())
+    if holds_ms:
+        print(json.dumps(sorted(holds_ms, reverse=True)[:KEPT]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""How long one callback holds the event loop while the page, the metrics and the JSON are asked.
+
+Milliseconds of the loop thread's own CPU time: time that the machine or another thread took is
+not the callback's. The gate is that of every request: two milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from bench.busy_node import DEADLINE_S, busy_node, running_agent
+from bench.harness import Row
+
+ROUNDS = 20
+PATHS = ("metrics", "", "topology.svg", "api/v1/devices", "healthz?verbose")
+
+
+def rows() -> Iterator[Row]:
+    """Yield the longest hold."""
+    os.environ["XPU_BENCH_HOLDS"] = "1"
+    try:
+        with busy_node() as node, running_agent(node) as agent:
+            time.sleep(3.0)
+            for _ in range(ROUNDS):
+                for path in PATHS:
+                    with urllib.request.urlopen(agent.url + path, timeout=DEADLINE_S) as page:
+                        page.read()
+            process = agent.process
+            process.terminate()
+            assert process.stdout is not None
+            holds_ms = json.loads(process.stdout.read().splitlines()[-1])
+    finally:
+        del os.environ["XPU_BENCH_HOLDS"]
+    yield Row(name="loop_hold_longest", metric="cpu_ms", subject=holds_ms[0], gate="subject<=2")
