@@ -193,8 +193,8 @@ def _readings(card: Card, fields: dict[tuple[int, int], float]) -> Iterator[Read
     power = power if power is not None else card.number("nvmlDeviceGetPowerUsage")
     energy = fields.get(ENERGY)
     energy = energy if energy is not None else card.number("nvmlDeviceGetTotalEnergyConsumption")
-    yield from _reading("xpu_device_power_watts", power, 1e-3)
-    yield from _reading("xpu_device_energy_joules_total", energy, 1e-3)
+    yield from _reading("xpu_device_power_watts", _thousandth(power), 1)
+    yield from _reading("xpu_device_energy_joules_total", _thousandth(energy), 1)
     heat = card.number("nvmlDeviceGetTemperature", 0)
     yield from _reading("xpu_device_temperature_celsius", heat, 1, "gpu")
     yield from _reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), 1, "memory")
@@ -207,6 +207,11 @@ def _readings(card: Card, fields: dict[tuple[int, int], float]) -> Iterator[Read
         yield from _reading("xpu_device_pcie_bytes_total", fields.get(pcie), 1, direction)
         sent = fields[kib] * 1024 if kib in fields else fields.get(five)
         yield from _reading("xpu_device_nvlink_bytes_total", sent, 1, direction)
+
+
+def _thousandth(value: float | None) -> float | None:
+    # dividing is exact where multiplying by 0.001 is not
+    return value / 1000 if value is not None else None
 
 
 def _first(fields: dict[tuple[int, int], float], keys: Iterable[tuple[int, int]]) -> float | None:
