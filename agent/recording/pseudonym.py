@@ -60,7 +60,7 @@ def pseudonymise(
     them does not help; so the salt must be random and is not to be kept.
     """
     secrets = _secrets(tree, tapes)
-    words = _Words(Aliases(salt), secrets, _vocabulary(tree))
+    words = _Words(Aliases(salt), secrets, _vocabulary(tree, tapes))
     builder = TreeBuilder()
     for directory, entries in tree.walk():
         for name, entry in entries.items():
@@ -234,9 +234,11 @@ def _serials_in(value: object) -> Iterator[str]:
         yield from _serials_in(item)
 
 
-def _vocabulary(tree: TreeFiles) -> frozenset[str]:
-    """Return the words that stand in names of files: no secret can be told from them."""
-    words: set[str] = set()
+def _vocabulary(tree: TreeFiles, tapes: Mapping[str, bytes]) -> frozenset[str]:
+    """Return the words that name files, vendors and fields: they are not to be replaced."""
+    words = set(tapes)
     for _, entries in tree.walk():
         words.update(*([*re.findall(r"[A-Za-z0-9]+", name), name] for name in entries))
+    for data in tapes.values():
+        words.update(key.decode() for key in re.findall(rb'"(\w+)"\s*:', data))
     return frozenset(word.lower() for word in words)
