@@ -59,7 +59,8 @@ vendor_devices = st.builds(
     managed=st.booleans(),
     health=healths,
     resources=resources,
-    labels=pairs | st.just((("xpu-agent.io/mig", "true"),)),
+    labels=pairs,
+    facts=pairs | st.tuples(st.tuples(st.just("unschedulable"), texts)),
     partitions=st.lists(partitions, max_size=2).map(tuple),
     vf_groups=st.lists(vf_groups, max_size=2).map(tuple),
 )

@@ -14,7 +14,12 @@ _Status = tuple[tuple[str, str], tuple[str, str]]  # of which device, of which c
 
 HEALTHY = "Healthy"
 SCHEDULABLE = "Schedulable"
-MIG_LABEL = "xpu-agent.io/mig"
+UNSCHEDULABLE = "unschedulable"  # the fact by which a vendor says why a card has no resources
+_WHY = {
+    "MIGEnabled": "the card is partitioned; its instances are granted by the kubelet",
+    "HostVGPU": "the card serves virtual machines",
+    "MemoryUnknown": "the driver does not tell how much memory the card has",
+}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -35,13 +40,15 @@ def conditions(device: Device, boot_time_s: float) -> list[Dict]:
                 "lastTransitionTime": sanitise.time_text(health.since_s, boot_time_s),
             }
         )
-    if (MIG_LABEL, "true") in device.info.labels:
+    why = dict(device.info.facts).get(UNSCHEDULABLE)
+    if why:
+        text = _WHY.get(why, "nothing of this device can be granted")
         found.append(
             {
                 "type": SCHEDULABLE,
                 "status": "False",
-                "reason": "MIGEnabled",
-                "message": "the card is partitioned; its instances are granted by the kubelet",
+                "reason": sanitise.reason(why),
+                "message": sanitise.message(text, why),
                 "lastTransitionTime": sanitise.time_text(boot_time_s),
             }
         )

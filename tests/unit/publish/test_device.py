@@ -149,7 +149,13 @@ def test_only_failed_takes_a_device_out_of_service(state: HealthState) -> None:
 
 
 def test_a_partitioned_card_stays_listed_without_resources() -> None:
-    (found,) = listed(gpu(0, resources=(), labels=(("xpu-agent.io/mig", "true"),)))
+    cut = gpu(
+        0,
+        resources=(),
+        labels=(("xpu-agent.io/mig", "true"),),
+        facts=(("unschedulable", "MIGEnabled"),),
+    )
+    (found,) = listed(cut)
     assert "resources" not in found
     assert found["labels"] == {"xpu-agent.io/mig": "true"}
     assert [(c["type"], c["status"], c["reason"]) for c in found["conditions"]] == [
