@@ -47,7 +47,7 @@ class _Dumper(Dumper):
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     # 1e3 is a number for some readers, y a boolean, 1:30 a sexagesimal, 2026-01-02 a date
     sure = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not text.startswith("_")
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if sure else '"')
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if sure else "'")
 
 
 _Dumper.add_representer(str, _represent_text)

@@ -58,7 +58,7 @@ def test_a_string_stays_a_string_for_every_reader_of_yaml(text: str) -> None:
     written = to_yaml({"key": text, "list": [text], text: 1})
     assert yaml.safe_load(written) == {"key": text, "list": [text], text: 1}
     sure = text in ("None",)  # a word of no YAML version
-    assert (f'key: "{text}"'.encode() in written) != sure
+    assert (f"key: '{text}'".encode() in written) != sure
 
 
 def test_a_repeated_value_is_written_out_and_not_referred_to() -> None:
