@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from agent.errors import NotAHost
 from agent.host.files import HostFiles, LiveRoot
-from agent.recording.archive import read_archive
 from agent.recording.directory import DirectoryFiles
 from agent.recording.entries import RecordingError
 from agent.recording.parse import MAX_TEXT, parse
@@ -77,6 +76,9 @@ def _open_folder(given: Path) -> OpenedHost:
 
 
 def _open_archive(given: Path) -> OpenedHost:
+    # tarfile and the decompressors cost 10 ms, which an agent on a node need not pay
+    from agent.recording.archive import read_archive  # noqa: PLC0415  # see above
+
     builder = read_archive(given)
     places = ["", *(f"/{name}" for name in sorted(builder.directories[""])[:MAX_BELOW])]
     for place in places:
