@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.model.branches import Branch, branches
+from agent.cli.branches import Branch, branches
 from agent.model.device import Device, Health, HealthState
-from agent.model.device_names import display_name, short_names
 from agent.model.snapshot import NodeSnapshot
+from agent.publish.device_view import short_name
 from agent.topology.link import bandwidth_mb_s
 from agent.topology.numa import UNKNOWN, NodeKind, NumaNode
 from agent.topology.pci import PciFunction
@@ -58,13 +58,19 @@ def _drawn(line: _Line, first: str, rest: str) -> Iterable[str]:
         )
 
 
+def display_name(device: Device) -> str:
+    """Say what a device is: the name the system gives it, then its model or vendor."""
+    info = device.info
+    words = (dict(info.facts).get("name"), info.model or info.vendor)
+    return " ".join(word for word in words if word)
+
+
 class _Picture:
     def __init__(self, snapshot: NodeSnapshot) -> None:
         self.snapshot = snapshot
         self.tree = snapshot.pci.value
         self.numa = snapshot.numa.value
         devices = snapshot.devices.value.devices
-        self.names = short_names(devices)
         self.placer = Placer(self.tree, self.numa)
         self.at: dict[str, list[Device]] = {}
         for device in devices:
@@ -160,7 +166,7 @@ class _Picture:
 
     def _device(self, device: Device) -> str:
         info, health = device.info, device.info.health
-        parts = [self.names[device.key], display_name(device), _health(health)]
+        parts = [short_name(device), display_name(device), _health(health)]
         if not info.managed:
             parts.append("not managed")
         if count := sum(len(group.vfs) for group in info.vf_groups):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.cli.topology_tree import tree_text
-from agent.model.branches import Branch, branches
+from agent.cli.branches import Branch, branches
+from agent.cli.topology_tree import display_name, tree_text
 from agent.model.device import Device
-from agent.model.device_names import display_name, short_names
 from agent.model.distances import Levels, device_levels, level_of
 from agent.model.snapshot import NodeSnapshot
+from agent.publish.device_view import short_name
 from agent.topology.distance import NODE, PHB, PIX, PXB, SELF, SYS
 from agent.topology.numa import UNKNOWN
 from agent.topology.placement import Placer
@@ -89,27 +89,28 @@ def matrix_text(snapshot: NodeSnapshot) -> str:
     view = snapshot.devices.value
     if not view.devices:
         return "no accelerator or RDMA device\n"
-    names = short_names(view.devices)
     levels = device_levels(view, snapshot.pci.value)
-    header = ["", *(names[d.key] for d in view.devices), "CPUs", "NUMA node"]
-    rows = [_row(device, snapshot, names, levels) for device in view.devices]
+    header = ["", *(_column(d) for d in view.devices), "CPUs", "NUMA node"]
+    rows = [_row(device, snapshot, levels) for device in view.devices]
     lines = _aligned([header, *rows])
     legend = [f"  {name:<14} {meaning}" for name, meaning in _LEGEND]
     devices = [
-        f"  {names[d.key]:<14} {d.place.path[-1] if d.place.path else '-'}  {display_name(d)}"
+        f"  {_column(d):<14} {d.place.path[-1] if d.place.path else '-'}  {display_name(d)}"
         for d in view.devices
     ]
     return "\n".join([*lines, "", "Levels:", *legend, "", "Devices:", *devices, ""])
 
 
-def _row(
-    device: Device, snapshot: NodeSnapshot, names: dict[str, str], levels: Levels
-) -> list[str]:
+def _column(device: Device) -> str:
+    return short_name(device).replace(" ", "" if device.info.minor is not None else "/")
+
+
+def _row(device: Device, snapshot: NodeSnapshot, levels: Levels) -> list[str]:
     others = snapshot.devices.value.devices
     node = snapshot.numa.value.node(device.place.numa_node)
     cells = [level_of(device, other, levels) or "-" for other in others]
     cpus = format_cpu_list(node.cpus) if node is not None else "-"
-    return [names[device.key], *cells, cpus or "-", str(node.id) if node is not None else "-"]
+    return [_column(device), *cells, cpus or "-", str(node.id) if node is not None else "-"]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

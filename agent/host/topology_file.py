@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from xml.parsers import expat
 
-from agent.errors import HostFileError, ParseError
-from agent.host.files import HostFiles
+from agent.errors import ParseError
 from agent.topology.address import parse_address
 from agent.topology.placement import FilePlace, TopologyFile
 from agent.topology.text import parse_int
 
-DEFAULT_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL looks there, too
 MAX_BYTES = 1 << 20
 MAX_ELEMENTS = 4096
 MAX_DEPTH = 32
@@ -21,18 +19,6 @@ _BRIDGE = "0x0604"
 _HOST_BRIDGE = "0x0600"
 _MAX_NODE = 65535
 _FORBIDDEN = (b"<!doctype", b"<!entity")
-
-
-def read_topology_file(host: HostFiles, path: str = DEFAULT_PATH) -> TopologyFile | None:
-    """Read the file; `None` if it is not there, `ParseError` if it is refused."""
-    if not host.exists(path):
-        return None
-    name = path.rpartition("/")[2]
-    try:
-        data = host.read(path, MAX_BYTES + 1)
-    except HostFileError as error:
-        raise ParseError(f"topology file: {error}", "") from error
-    return parse_topology_file(data, name)
 
 
 def parse_topology_file(data: bytes, name: str) -> TopologyFile:

@@ -34,7 +34,8 @@ class PlaceSettings:
 
     rules: PlacementRules = NO_RULES
     pcie_scope: str = "root"  # or switch
-    slow_links: frozenset[str] = frozenset()  # addresses whose low speed lasts (SlowRecord)
+    slow_links: frozenset[str] = frozenset()  # addresses whose low speed lasts (lasting_slow)
+    file_refusal: str = ""  # why the topology file could not be parsed
 
 
 NO_SETTINGS = PlaceSettings()
@@ -52,7 +53,7 @@ def assemble(
     Equal input gives an equal view, in whatever order the inventories come. Problems of places
     are added to those of the vendors.
     """
-    rules, file_problems = _file_on(settings.rules, pci)
+    rules, file_problems = _file_on(settings, pci)
     desk = _Desk(pci, cpus, numa, replace(settings, rules=rules))
     ordered = sorted(inventories, key=lambda inventory: inventory.vendor)
     infos, minor_problems = unique_minors(
@@ -151,19 +152,18 @@ class _Desk:
         )
 
 
-def _file_on(rules: PlacementRules, pci: PciTree) -> tuple[PlacementRules, list[Problem]]:
+def _file_on(settings: PlaceSettings, pci: PciTree) -> tuple[PlacementRules, list[Problem]]:
     """Keep what the topology file says of functions that are here; refuse it if it is absurd."""
-    if rules.file is None:
-        return rules, []
+    rules, refusal = settings.rules, settings.file_refusal
+    file = None
     try:
-        file = rules.file.on(pci)
+        file = rules.file.on(pci) if rules.file is not None else None
     except ParseError as error:
-        return replace(rules, file=None), [
-            Problem(reason="TopologyFileRefused", message=str(error))
-        ]
-    return replace(rules, file=file), [
-        Problem(reason="TopologyFileOdd", message=warning) for warning in file.warnings
-    ]
+        refusal = str(error)
+    problems = [Problem(reason="TopologyFileRefused", message=refusal)] if refusal else []
+    for warning in file.warnings if file is not None else ():
+        problems.append(Problem(reason="TopologyFileOdd", message=warning))
+    return replace(rules, file=file), problems
 
 
 def _place_problems(devices: Iterable[Device], desk: _Desk) -> list[Problem]:

@@ -121,32 +121,28 @@ def _inside(a: Seat, b: Seat, *, by_chip: bool) -> tuple[bool, str | None]:
 
 
 class LinkTable:
-    """Direct links of all devices, summed up once for any number of questions."""
+    """Direct links of all devices, summed up once for any number of questions.
 
-    def __init__(self, links: Iterable[DirectLink]) -> None:
-        self._pairs: dict[frozenset[str], Counter[str]] = {}
-        self._to_switches: Counter[str] = Counter()
-        self._peers: dict[str, set[str]] = {}
+    An NVSwitch link between two of `devices` counts for these two; one to anything else leads
+    to a switch, and joins all devices that have links to it.
+    """
+
+    def __init__(self, links: Iterable[DirectLink], devices: Iterable[str] = ()) -> None:
+        self._devices = frozenset(devices)
+        self._between: dict[str, dict[str, Counter[str]]] = {}  # one end, other end, type: count
         for link in links:
             if link.count > 0 and link.a != link.b:
-                self._add(link)
-
-    def _add(self, link: DirectLink) -> None:
-        self._pairs.setdefault(frozenset((link.a, link.b)), Counter())[link.type] += link.count
-        for end, other in ((link.a, link.b), (link.b, link.a)):
-            if link.type == _NVSWITCH:
-                self._to_switches[end] += link.count
-            elif link.type == _NVLINK:
-                self._peers.setdefault(end, set()).add(other)
+                for end, other in ((link.a, link.b), (link.b, link.a)):
+                    kinds = self._between.setdefault(end, {}).setdefault(other, Counter())
+                    kinds[link.type] += link.count
 
     def level(self, a: str, b: str) -> str | None:
         """Return NV#, C2C, HCCS, ML#, NVB, or `None` when no link leads from one to the other.
 
         Through NVSwitch the number is the smaller of both devices' links to the switches.
         """
-        direct = self._pairs.get(frozenset((a, b)), Counter())
-        switched = min(self._to_switches[a], self._to_switches[b])
-        nvlinks = direct[_NVLINK] + (direct[_NVSWITCH] or switched)
+        direct = self._between.get(a, {}).get(b, Counter())
+        nvlinks = direct[_NVLINK] + (direct[_NVSWITCH] or self._switched(a, b))
         counts = {**direct, _NVLINK: nvlinks}
         for kind, written in _WRITTEN.items():
             if counts.get(kind):
@@ -154,7 +150,21 @@ class LinkTable:
         others = sorted(kind for kind in direct if kind != _NVSWITCH)
         if others:
             return others[0]
-        return NVB if self._peers.get(a, set()) & self._peers.get(b, set()) else None
+        return NVB if self._reached(a, _NVLINK) & self._reached(b, _NVLINK) else None
+
+    def _reached(self, end: str, kind: str) -> frozenset[str]:
+        others = self._between.get(end, {})
+        return frozenset(other for other, kinds in others.items() if kinds[kind])
+
+    def _switched(self, a: str, b: str) -> int:
+        ours, theirs = (self._reached(end, _NVSWITCH) - self._devices for end in (a, b))
+        if not ours & theirs:
+            return 0
+        totals = [
+            sum(self._between[end][switch][_NVSWITCH] for switch in reached)
+            for end, reached in ((a, ours), (b, theirs))
+        ]
+        return min(totals)
 
 
 def level(
@@ -186,7 +196,7 @@ def levels(
     seats: Sequence[Seat], links: Iterable[DirectLink] = (), linked: SwitchLinks = frozenset()
 ) -> dict[tuple[str, str], str]:
     """Return the level of each pair of seats, smaller address first, in order of address."""
-    table = LinkTable(links)
+    table = LinkTable(links, [s.address for s in seats])
     ordered = sorted({s.address: s for s in seats}.values(), key=lambda s: sort_key(s.address))
     return {
         (a.address, b.address): table.level(a.address, b.address) or pci_level(a, b, linked)

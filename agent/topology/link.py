@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.topology.pci import PciLink
+from agent.topology.pci import PciLink, PciTree
 
 SLOW_SAMPLES = 3  # low readings of the speed before it counts as degraded
 SLOW_INTERVAL_S = 60.0  # least time between two readings that count
@@ -104,3 +105,28 @@ class SlowRecord:
     def lasting(self) -> bool:
         """Say whether the low speed is a fault and not a nap."""
         return self.count >= SLOW_SAMPLES
+
+
+def observe_links(
+    records: Mapping[str, SlowRecord],
+    tree: PciTree,
+    addresses: Iterable[str],
+    now_s: float,
+    busy: frozenset[str] = frozenset(),
+) -> dict[str, SlowRecord]:
+    """Return the records of these functions after one more reading of the tree; others go."""
+    found = {}
+    for address in addresses:
+        function = tree.get(address)
+        if function is None:
+            continue
+        port = tree.get(function.bridges[-1]) if function.bridges else None
+        slow = is_slow(function.link, port.link if port else None)
+        before = records.get(address, SlowRecord())
+        found[address] = before.observe(now_s, slow=slow, busy=address in busy)
+    return found
+
+
+def lasting_slow(records: Mapping[str, SlowRecord]) -> frozenset[str]:
+    """Return the functions whose low speed is a fault."""
+    return frozenset(address for address, record in records.items() if record.lasting)

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.cli.branches import branches
 from agent.cli.topology_views import matrix_text, topology_json, tree_text
 from agent.model.assemble import assemble
-from agent.model.branches import branches
 from agent.model.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
 from agent.model.inventory import Inventory
 from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part
@@ -71,11 +71,11 @@ guest (a recording)
 │  │     ├─ 0000:20:00.0 root port
 │  │     │  └─ 0000:21:00.0 switch, Texas Instruments (often emulated)
 │  │     │     ├─ 0000:22:00.0 switch port
-│  │     │     │  └─ 0000:23:00.0 GPU0, H100, healthy
+│  │     │     │  └─ 0000:23:00.0 GPU 0, H100, healthy
 │  │     │     ├─ 0000:22:01.0 switch port
-│  │     │     │  └─ 0000:24:00.0 GPU1, H100, healthy
+│  │     │     │  └─ 0000:24:00.0 GPU 1, H100, healthy
 │  │     │     └─ 0000:22:02.0 switch port
-│  │     │        └─ 0000:25:00.0 NIC0, rxe0 rxe, healthy
+│  │     │        └─ 0000:25:00.0 NIC 0, rxe0 rxe, healthy
 │  │     └─ 0000:20:01.0 root port
 │  │        └─ 0000:27:00.0 NVMe 1b36:0010
 │  └─ NUMA node 1: CPUs 2-3, 0.7 GiB
@@ -86,8 +86,8 @@ guest (a recording)
 def test_the_tree_shows_sockets_nodes_bridges_and_devices() -> None:
     text = tree_text(guest())
     assert text.startswith(TREE_START)
-    assert "0000:54:00.0 GPU3, H100, failed: Xid79" in text
-    assert text.endswith("└─ 0000:b5:00.0 NIC3, rxe3 rxe, healthy\n")
+    assert "0000:54:00.0 GPU 3, H100, failed: Xid79" in text
+    assert text.endswith("└─ 0000:b5:00.0 NIC 3, rxe3 rxe, healthy\n")
 
 
 @needs_shared
@@ -173,7 +173,7 @@ def test_a_node_without_anything_has_views() -> None:
 
 def test_devices_that_the_tree_does_not_hold_are_drawn_from_their_paths() -> None:
     snapshot = factory.snapshot()
-    assert "0000:1b:00.0 GPU0, NVIDIA H100 80GB HBM3, healthy" in tree_text(snapshot)
+    assert "0000:1b:00.0 GPU 0, NVIDIA H100 80GB HBM3, healthy" in tree_text(snapshot)
     assert " NV18 " in matrix_text(snapshot).splitlines()[1]
 
 
@@ -186,7 +186,7 @@ def test_devices_without_a_place_come_last_and_have_no_distance() -> None:
         EMPTY.numa.value,
     )
     snapshot = replace(EMPTY, devices=Part(view))
-    assert tree_text(snapshot).endswith("└─ not on PCI\n   └─ XPU?0, acme, healthy, not managed\n")
+    assert tree_text(snapshot).endswith("└─ not on PCI\n   └─ XPU a, acme, healthy, not managed\n")
     assert topology_json(snapshot)["distances"] == {}
 
 

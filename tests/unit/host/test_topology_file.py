@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.host.topology_file import (
-    DEFAULT_PATH,
-    MAX_BYTES,
-    parse_topology_file,
-    read_topology_file,
-)
-from agent.recording.tree import TreeBuilder
+from agent.host.topology_file import MAX_BYTES, parse_topology_file
 from agent.topology.pci import PciFunction
 from agent.topology.placement import FilePlace
 from tests.captures import SHARED, needs_shared
@@ -101,17 +95,10 @@ def test_hostile_19_a_function_that_is_a_host_bridge_here_refuses_the_file() -> 
         parse_topology_file((HEAD + LEAF + TAIL).encode(), "x.xml").on(here)
 
 
-def test_no_file_is_no_error_and_an_unreadable_one_is() -> None:
-    builder = TreeBuilder()
-    assert read_topology_file(builder.build()) is None
-    builder.put(DEFAULT_PATH, (HEAD + LEAF + TAIL).encode())
-    file = read_topology_file(builder.build())
-    assert file is not None
-    assert file.label.startswith("virtualTopology.xml ")
-    assert len(file.label.split()[1]) == 12
-    builder.put("/folder/x.xml/inside", b"")
-    with pytest.raises(ParseError):
-        read_topology_file(builder.build(), "/folder/x.xml")
+def test_the_label_names_the_file_and_its_content() -> None:
+    label = parse_topology_file((HEAD + LEAF + TAIL).encode(), "x.xml").label
+    assert label.startswith("x.xml ")
+    assert len(label.split()[1]) == 12
 
 
 @needs_shared

@@ -243,6 +243,11 @@ def test_an_absurd_topology_file_is_refused_and_the_facts_of_sysfs_stay() -> Non
     assert view.topology_file is None
 
 
+def test_a_topology_file_that_could_not_be_parsed_is_reported() -> None:
+    view = joined(tree=PciTree(), file_refusal="topology file x: has a DTD or an entity")
+    assert reasons(view) == ["TopologyFileRefused"]
+
+
 def test_problems_and_links_of_the_vendors_are_kept() -> None:
     problem = Problem(reason="LibraryMissing", message="no libnvidia-ml.so.1")
     link = DeviceLink(a="0000:18:00.0", b="0000:2a:00.0", type="NVLink", count=4)

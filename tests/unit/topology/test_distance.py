@@ -242,6 +242,11 @@ def links(*rows: tuple[str, str, str, int]) -> tuple[DeviceLink, ...]:
         ),
         pytest.param("NV6", links((A, B, "NVLink", 4), (B, A, "NVLink", 2)), id="summed"),
         pytest.param("NV18", links((A, B, "NVSwitch", 18)), id="switched, as a pair"),
+        pytest.param(
+            "PIX",
+            links((A, C, "NVSwitch", 18), (B, "0000:99:00.0", "NVSwitch", 18)),
+            id="two fabrics",
+        ),
         pytest.param("NVB", links((A, C, "NVLink", 2), (B, C, "NVLink", 2)), id="over a third"),
         pytest.param("HCCS", links((A, B, "HCCS", 1)), id="HCCS"),
         pytest.param("C2C", links((A, B, "C2C", 1)), id="C2C"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,13 @@ from agent.topology.link import (
     bandwidth_mb_s,
     degraded,
     is_slow,
+    lasting_slow,
+    observe_links,
     parse_speed,
     parse_width,
 )
-from agent.topology.pci import PciLink
+from agent.topology.pci import PciFunction, PciLink
+from tests.machines import tree_of
 
 
 @pytest.mark.parametrize(
@@ -115,6 +120,19 @@ def test_one_good_reading_starts_over_and_a_busy_device_needs_one() -> None:
 def test_a_side_that_does_not_say_is_ignored() -> None:
     assert attainable(PciLink(max_speed=320), FULL) == (320, 16)
     assert attainable(PciLink(), None) == (None, None)
+
+
+def test_links_of_functions_are_followed_from_reading_to_reading() -> None:
+    port = PciFunction(address="0000:17:00.0", link=FULL)
+    slow = replace(FULL, speed=25)
+    card = PciFunction(address="0000:18:00.0", bridges=(port.address,), link=slow)
+    tree = tree_of(port, card)
+    records: dict[str, SlowRecord] = {"0000:99:00.0": SlowRecord(3, 0.0)}
+    for now_s in (0.0, 60.0, 120.0):
+        assert lasting_slow(records) <= {"0000:99:00.0"}
+        records = observe_links(records, tree, [card.address, "0000:99:00.0"], now_s)
+    assert lasting_slow(records) == {card.address}
+    assert observe_links(records, tree_of(), [card.address], 180.0) == {}
 
 
 @given(st.text(max_size=30))
