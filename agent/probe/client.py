@@ -16,6 +16,7 @@ from agent.model.snapshot import Part, VendorState
 from agent.probe.process import LATE, WorkerProcess
 from agent.probe.restart import RestartHistory, RestartPolicy
 from agent.probe.spec import WorkerSpec
+from agent.probe.wire import NOT_SUPPORTED
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,6 @@ CLOSE_S = 1.1  # of an orderly end; killing takes less than the rest of `STOP_S`
 STOP_S = 2.0
 MAX_FAILURES = 3  # samples in a row that fail before a fresh process is tried
 UNKILLABLE = "Unkillable"
-NOT_SUPPORTED = "NotSupported"  # what a vendor answers that cannot tell
 
 StateSink = Callable[[VendorState], None]
 EventSink = Callable[[str, tuple[DeviceEvent, ...]], None]  # vendor, events
@@ -75,8 +75,9 @@ class VendorClient:
         self._on_events = on_events
         self._history = RestartHistory()
         self._stuck: list[WorkerProcess] = []
+        self._lives = 0  # processes started
         self._sample_failures = 0
-        self._samples = True  # False: the vendor cannot tell
+        self._samples = True  # False: the vendor cannot tell, until the next discovery
         self._wanted = True
         self._stopping = False
         self._nudge = asyncio.Event()
@@ -117,12 +118,14 @@ class VendorClient:
         try:
             worker = await WorkerProcess.start(self._spec, self._heard)
             worker.lost.add_done_callback(lambda _: self._nudge.set())
-            self._publish(pid=worker.pid)
+            self._publish(pid=worker.pid, restarts=self._lives)
+            self._lives += 1
             await worker.opened(self._timing.open_deadline_s)
             await self._serve(worker)
             await worker.close(CLOSE_S)
         except WorkerError as error:
-            self._died(error)
+            if not self._stopping:
+                self._died(error)
         finally:
             if worker is not None and not await worker.kill():
                 self._leave(worker)
@@ -153,8 +156,8 @@ class VendorClient:
         try:
             samples = await worker.sample(self._timing.sample_deadline_s)
         except WorkerError as error:
-            self._sample_failures += 1
             self._samples = error.reason != NOT_SUPPORTED
+            self._sample_failures += self._samples
             if worker.lost.done() or self._sample_failures >= MAX_FAILURES:
                 raise
             self._publish(samples=replace(self.state.samples, error=str(error)))
@@ -200,8 +203,6 @@ class VendorClient:
         until_s = self._clock.monotonic() + wait_s
         while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
             await self._pause(left_s)
-        if not self._stopping:
-            self._publish(restarts=self.state.restarts + 1)
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, or less if there is something to do."""

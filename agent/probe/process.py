@@ -17,6 +17,7 @@ from agent.probe.stderr import StderrLog
 from agent.probe.wire import (
     CLOSED,
     GARBAGE,
+    NOT_SUPPORTED,
     Answer,
     Ask,
     Discovered,
@@ -40,7 +41,8 @@ FLOOD = "Flood"
 START_FAILED = "StartFailed"
 REAP_S = 0.8  # a killed process takes longer only in uninterruptible sleep
 LAST_WORDS_S = 0.2  # between the end of a process and the end of what it wrote
-MAX_PUSHED = 1000  # event messages between two answers
+MAX_PUSHED = 1000  # event messages in the time below
+PUSHED_S = 10.0
 
 T = TypeVar("T")
 EventSink = Callable[[tuple[DeviceEvent, ...]], None]
@@ -73,6 +75,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._number = 0
         self._waiting: asyncio.Future[Answer] | None = None
         self._pushed = 0
+        self._pushed_since_s = self._loop.time()
         self._output_ended = False
         self._exited = asyncio.Event()
         self._detached = asyncio.Event()
@@ -80,14 +83,17 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     @classmethod
     async def start(cls, spec: WorkerSpec, on_events: EventSink) -> WorkerProcess:
-        """Start a fresh process and send it its settings; `StartFailed` if there is none."""
+        """Start a fresh process and send it its settings; `StartFailed`, `BadConfig` if not."""
         worker = cls(spec.vendor, on_events)
         settings = encode_start(spec.vendor, spec.settings, events=spec.events)
         try:
             await worker._loop.subprocess_exec(
-                lambda: worker, *spec.arguments(), env=spec.environment()
+                lambda: worker,
+                *spec.arguments(),
+                env=spec.environment(),
+                start_new_session=True,  # a terminal's interrupt is for the agent alone
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise WorkerError(spec.vendor, START_FAILED, str(error)) from error
         worker._write(settings)
         return worker
@@ -227,12 +233,11 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         elif isinstance(reply, Failed) and reply.id == 0:
             if not self._opened.done():
                 raise WorkerError(self.vendor, reply.kind, reply.message)
-            fields = {"vendor": self.vendor, "reason": reply.kind, "error": reply.message}
-            log.warning("worker_events_failed", extra=fields)
+            if reply.kind != NOT_SUPPORTED:
+                fields = {"vendor": self.vendor, "reason": reply.kind, "error": reply.message}
+                log.warning("worker_events_failed", extra=fields)
         elif isinstance(reply, Happened):
-            self._pushed += 1
-            if self._pushed > MAX_PUSHED:
-                raise WorkerError(self.vendor, FLOOD, f"{MAX_PUSHED} events between two answers")
+            self._count_pushed()
             self._on_events(reply.events)
         else:
             self._answer(reply)
@@ -242,8 +247,16 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         fits = isinstance(reply, Failed | _FITTING[self._method]) and reply.id == self._number
         if waiting is None or waiting.done() or not fits:
             raise WorkerError(self.vendor, GARBAGE, f"unasked answer {type(reply).__name__}")
-        self._pushed = 0
         waiting.set_result(reply)
+
+    def _count_pushed(self) -> None:
+        now_s = self._loop.time()
+        if now_s - self._pushed_since_s > PUSHED_S:
+            self._pushed, self._pushed_since_s = 0, now_s
+        self._pushed += 1
+        if self._pushed > MAX_PUSHED:
+            detail = f"more than {MAX_PUSHED} event messages in {PUSHED_S:g} s"
+            raise WorkerError(self.vendor, FLOOD, detail)
 
 
 async def _in_time(event: asyncio.Event, seconds: float) -> bool:

@@ -14,6 +14,7 @@ from agent.probe.base import VendorSession
 from agent.probe.wire import (
     GARBAGE,
     MAX_LINE,
+    NOT_SUPPORTED,
     TOO_LONG,
     Ask,
     Discovered,
@@ -117,7 +118,7 @@ class Service:
         while not self._stop.is_set():
             began_s = time.monotonic()
             reply = self._pipe.say(0, self._events)
-            if isinstance(reply, Failed) and reply.kind == "NotSupported":
+            if isinstance(reply, Failed) and reply.kind == NOT_SUPPORTED:
                 return
             if isinstance(reply, Failed):
                 self._stop.wait(EVENTS_RETRY_S)

@@ -13,10 +13,11 @@ from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
 from agent.probe.base import DeviceVendor, Settings
-from agent.probe.client import NOT_SUPPORTED, TIMING, Timing
+from agent.probe.client import TIMING, Timing
 from agent.probe.process import WorkerProcess
 from agent.probe.spec import WorkerSpec
 from agent.probe.tape import TapeWriter
+from agent.probe.wire import NOT_SUPPORTED
 from agent.recording.open import OpenedHost
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ async def survey(
     All are asked at the same time: one discovery, then `samples` samples `interval_s` apart.
     `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if it has one.
     A vendor that fails is `stalled` with the reason and what it said until then; no process is
-    left. Settings that cannot be sent raise `BadConfig`.
+    left.
     """
     plan = _Plan(samples, interval_s, timing, clock or SystemClock())
     asked = []
@@ -73,7 +74,6 @@ async def _survey_one(
     worker: WorkerProcess | None = None
     try:
         worker = await WorkerProcess.start(spec, _ignore)
-        state = replace(state, pid=worker.pid)
         await worker.opened(plan.timing.open_deadline_s)
         state = await _discover(worker, state, plan, tape)
         for turn in range(plan.samples):

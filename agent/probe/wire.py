@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from agent.errors import BadConfig, WorkerError
+from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
@@ -22,6 +22,8 @@ MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a te
 GARBAGE = "Garbage"  # not a message, or not one that belongs here
 TOO_LONG = "TooLong"
 CLOSED = "Closed"
+BAD_CONFIG = "BadConfig"
+NOT_SUPPORTED = "NotSupported"  # what a vendor answers that cannot tell
 
 T = TypeVar("T")
 Method = Literal["discover", "sample", "ping", "close"]
@@ -125,13 +127,14 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def encode_start(vendor: str, settings: Mapping[str, object], *, events: bool) -> bytes:
-    """Return the first line; settings that JSON cannot say are a `BadConfig`."""
+    """Return the first line; settings that cannot be sent raise with the reason `BadConfig`."""
     try:
         line = encode(Start(dict(settings), events))
     except (TypeError, ValueError) as error:
-        raise BadConfig(f"discovery.{vendor}: cannot be sent to its worker: {error}") from error
+        raise WorkerError(vendor, BAD_CONFIG, f"discovery.{vendor}: {error}") from error
     if len(line) > MAX_LINE:
-        raise BadConfig(f"discovery.{vendor}: more than {MAX_LINE} bytes of settings")
+        detail = f"discovery.{vendor}: more than {MAX_LINE} bytes of settings"
+        raise WorkerError(vendor, BAD_CONFIG, detail)
     return line
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
+from agent.model.inventory import Inventory
 from agent.probe.client import Timing
+from agent.probe.tape import TapeWriter
 from tests.fault.watched import HANGS, QUICK, SHORT_S, Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]
@@ -27,6 +30,8 @@ def test_a_worker_answers_and_ends_orderly(tmp_path: Path) -> None:
         assert last.inventory.value is not None
         assert [device.key for device in last.inventory.value.devices] == ["FAKE-0"]
         assert last.samples.value[0].core_percent == 40
+        assert last.pid is not None
+        assert os.getsid(last.pid) != os.getsid(0)  # a terminal's interrupt is not for it
         await worker.client.stop()
         assert worker.task.done()
         assert not worker.reasons()
@@ -107,6 +112,47 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
     go(test())
 
 
+def test_a_stalled_vendor_keeps_what_it_said_last(tmp_path: Path) -> None:
+    async def test() -> None:
+        hang = {"in": "sample", "do": "hang", "after": 1}
+        worker = Watched(scene(tmp_path / "a", hang), HANGS, skip_waits=True)
+        ready = await worker.until_state("ready")
+        stalled = await worker.until_state("stalled")
+        assert stalled.inventory.value == ready.inventory.value
+        assert stalled.inventory.taken_s == ready.inventory.taken_s
+        assert [sample.key for sample in stalled.samples.value] == ["FAKE-0"]
+        assert "no answer to sample within 0.3 s" in stalled.samples.error
+        assert stalled.pid is None
+        await worker.client.stop()
+
+    go(test())
+
+
+def test_a_vendor_that_cannot_sample_is_no_failure_however_often_it_says_so(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        tape = tmp_path / "tape"
+        with tape.open("wb") as file:
+            TapeWriter("fake", file.write).discovered(Inventory(vendor="fake"), 0.1)
+        worker = Watched(tmp_path / "none", Timing(), skip_waits=True, tape=tape)
+        await worker.until(lambda seen: len({state.inventory.taken_s for state in seen}) > 5)
+        assert "NotSupported" in worker.states[-1].samples.error
+        assert not worker.reasons()
+        await worker.client.stop()
+
+    go(test())
+
+
+def test_settings_that_cannot_be_sent_are_the_reason_and_no_crash(tmp_path: Path) -> None:
+    async def test() -> None:
+        worker = Watched(tmp_path / "a\udc80", QUICK, skip_waits=True)
+        assert (await worker.until_state("quarantined")).reason == "BadConfig"
+        await worker.client.stop()
+
+    go(test())
+
+
 def test_what_a_library_prints_does_no_harm(tmp_path: Path) -> None:
     async def test() -> None:
         prints = [{"in": where, "do": "print"} for where in ("open", "discover", "sample")]
@@ -144,13 +190,13 @@ def test_five_deaths_are_a_quarantine_that_an_answer_ends(tmp_path: Path) -> Non
     go(test())
 
 
-@pytest.mark.parametrize("where", ["open", "discover", "sample", "close"])
+@pytest.mark.parametrize("where", ["open", "discover", "sample", "events", "close"])
 def test_a_hanging_worker_does_not_delay_the_end(tmp_path: Path, where: str) -> None:
     async def test() -> None:
         worker = Watched(
             scene(tmp_path / "a", {"in": where, "do": "hang"}), Timing(), skip_waits=False
         )
-        if where == "close":
+        if where in ("close", "events"):
             await worker.until_state("ready")
         else:
             await worker.until(lambda states: bool(states) and states[-1].pid is not None)

@@ -28,18 +28,22 @@ States = list[VendorState]
 class Watched:
     """A client of the fake vendor and everything that it published."""
 
-    def __init__(self, file: Path, timing: Timing, *, skip_waits: bool) -> None:
+    def __init__(
+        self, file: Path, timing: Timing, *, skip_waits: bool, tape: Path | None = None
+    ) -> None:
         self.states: States = []
         self.events: list[DeviceEvent] = []
         self._changed = asyncio.Event()
-        clock = ManualClock()
+        self.clock = clock = ManualClock()
 
         async def skip(seconds: float) -> None:
             clock.advance(seconds)
             await asyncio.sleep(0)
 
         self.client = VendorClient(
-            WorkerSpec(vendor="fake", settings={"file": str(file)}),
+            WorkerSpec(
+                vendor="fake", settings={"file": str(file)}, tape=str(tape) if tape else None
+            ),
             FakeVendor(str(file)).sighted(None),  # type: ignore[arg-type]  # it asks no host
             on_state=self._on_state,
             on_events=self._on_events,

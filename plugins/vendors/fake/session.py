@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import yaml
 
@@ -20,7 +21,7 @@ MAX_FILE = 4 * 1024 * 1024  # bytes; a thousand devices need a tenth of it
 def read_scene(file: str) -> Scene:
     """Read and decode the file; whatever is wrong with it is a `BadConfig` that names it."""
     try:
-        with open(file, "rb") as stream:  # noqa: PTH123 - a plain file of the settings
+        with Path(file).open("rb") as stream:
             data = stream.read(MAX_FILE + 1)
     except OSError as error:
         raise BadConfig(f"{file}: {error.strerror}") from error

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import BadConfig, WorkerError
+from agent.errors import WorkerError
 from agent.model.device import DeviceKind, HealthState, VendorDevice, VfGroup, VirtualFunction
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, ProcessSample, Reading
 from agent.probe import wire
@@ -85,12 +85,12 @@ def test_a_hostile_line_never_raises_anything_else(line: bytes) -> None:
 
 @pytest.mark.parametrize("settings", [{"f": object()}, {"s": "\udc80"}])
 def test_settings_that_cannot_be_sent_are_bad_settings(settings: dict[str, object]) -> None:
-    with pytest.raises(BadConfig, match=r"discovery\.x"):
+    with pytest.raises(WorkerError, match=r"BadConfig: discovery\.x"):
         wire.encode_start("x", settings, events=True)
 
 
 def test_settings_are_bounded() -> None:
-    with pytest.raises(BadConfig, match="bytes of settings"):
+    with pytest.raises(WorkerError, match="bytes of settings"):
         wire.encode_start("x", {"f": "y" * wire.MAX_LINE}, events=True)
 
 
