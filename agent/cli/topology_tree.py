@@ -166,7 +166,8 @@ class _Picture:
 
     def _device(self, device: Device) -> str:
         info, health = device.info, device.info.health
-        parts = [short_name(device), display_name(device), _health(health)]
+        name = short_name(device).removesuffix(f" {info.bus_id}")  # the line begins with it
+        parts = [name, display_name(device), _health(health)]
         if not info.managed:
             parts.append("not managed")
         if count := sum(len(group.vfs) for group in info.vf_groups):

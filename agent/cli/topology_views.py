@@ -90,19 +90,28 @@ def matrix_text(snapshot: NodeSnapshot) -> str:
     if not view.devices:
         return "no accelerator or RDMA device\n"
     levels = device_levels(view, snapshot.pci.value)
-    header = ["", *(_column(d) for d in view.devices), "CPUs", "NUMA node"]
-    rows = [_row(device, snapshot, levels) for device in view.devices]
-    lines = _aligned([header, *rows])
+    names = _columns(view.devices)
+    rows = [["", *names, "CPUs", "NUMA node"]]
+    rows += [
+        [name, *_row(device, snapshot, levels)]
+        for name, device in zip(names, view.devices, strict=True)
+    ]
+    lines = _aligned(rows)
     legend = [f"  {name:<14} {meaning}" for name, meaning in _LEGEND]
     devices = [
-        f"  {_column(d):<14} {d.place.path[-1] if d.place.path else '-'}  {display_name(d)}"
-        for d in view.devices
+        f"  {name:<14} {d.place.path[-1] if d.place.path else '-'}  {display_name(d)}"
+        for name, d in zip(names, view.devices, strict=True)
     ]
     return "\n".join([*lines, "", "Levels:", *legend, "", "Devices:", *devices, ""])
 
 
-def _column(device: Device) -> str:
-    return short_name(device).replace(" ", "" if device.info.minor is not None else "/")
+def _columns(devices: Sequence[Device]) -> list[str]:
+    """Return narrow names; devices without a minor are numbered here, `?` says so."""
+    names = []
+    for index, device in enumerate(devices):
+        kind, _, number = short_name(device).partition(" ")
+        names.append(kind + number if device.info.minor is not None else f"{kind}?{index}")
+    return names
 
 
 def _row(device: Device, snapshot: NodeSnapshot, levels: Levels) -> list[str]:
@@ -110,7 +119,7 @@ def _row(device: Device, snapshot: NodeSnapshot, levels: Levels) -> list[str]:
     node = snapshot.numa.value.node(device.place.numa_node)
     cells = [level_of(device, other, levels) or "-" for other in others]
     cpus = format_cpu_list(node.cpus) if node is not None else "-"
-    return [_column(device), *cells, cpus or "-", str(node.id) if node is not None else "-"]
+    return [*cells, cpus or "-", str(node.id) if node is not None else "-"]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

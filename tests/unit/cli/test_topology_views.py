@@ -190,6 +190,12 @@ def test_devices_without_a_place_come_last_and_have_no_distance() -> None:
     assert topology_json(snapshot)["distances"] == {}
 
 
+def test_devices_without_a_minor_have_narrow_names_and_no_address_twice() -> None:
+    snapshot = factory.snapshot((factory.gpu(0, minor=None), factory.gpu(1)))
+    assert matrix_text(snapshot).split()[:2] == ["GPU?0", "GPU1"]
+    assert "0000:1b:00.0 GPU, NVIDIA" in tree_text(snapshot)
+
+
 def test_a_narrow_link_is_shown() -> None:
     device = factory.gpu(0)
     narrow = replace(
