@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.model.device import Device, DeviceKind, HealthState
+from agent.model.device import Device, DeviceKind, HealthState, VendorDevice
 from agent.model.inventory import DeviceSample, MetricFamily
 from agent.model.snapshot import VendorState
 from agent.publish.families import DEVICE, FAMILIES, RDMA, Family
@@ -27,23 +27,28 @@ class Declared:
 
 def declared(vendors: Iterable[tuple[str, Iterable[MetricFamily]]]) -> Declared:
     """Check what vendors declare; two vendors may share a family that they declare alike."""
-    own = {family.name for family in FAMILIES}
-    found: dict[str, MetricFamily] = {}
+    own = {_bare(family.name) for family in FAMILIES}
+    found: dict[str, MetricFamily] = {}  # by bare name
     refused = []
     for vendor, families in vendors:
         for family in families:
-            complaint = _complaint(family, own, found.get(family.name))
+            complaint = _complaint(family, own, found.get(_bare(family.name)))
             if complaint:
                 refused.append(f"vendor {vendor}: metric family {family.name[:80]!r}: {complaint}")
             else:
-                found.setdefault(family.name, family)
-    return Declared(found, tuple(refused))
+                found.setdefault(_bare(family.name), family)
+    return Declared({family.name: family for family in found.values()}, tuple(refused))
+
+
+def _bare(name: str) -> str:
+    """Return the name without what OpenMetrics takes off: families must differ in the rest."""
+    return name.removesuffix("_total").removesuffix("_info")
 
 
 def _complaint(family: MetricFamily, own: set[str], other: MetricFamily | None) -> str:
     if not _METRIC.fullmatch(family.name):
         return "the name does not fit xpu_[a-z0-9_]+"
-    if family.name in own:
+    if _bare(family.name) in own:
         return "the agent exports it itself"
     if family.type not in ("gauge", "counter"):
         return f"the type is {family.type[:20]!r}, not gauge or counter"
@@ -52,8 +57,9 @@ def _complaint(family: MetricFamily, own: set[str], other: MetricFamily | None) 
     odd = [name for name in family.labels if not _LABEL.fullmatch(name) or name in _RESERVED]
     if odd or len(set(family.labels)) < len(family.labels):
         return "a label has a bad name, or one that every device series has"
-    if other is not None and (other.type, other.labels) != (family.type, family.labels):
-        return "another vendor declares it with another type or other labels"
+    same = (family.name, family.type, family.labels)
+    if other is not None and (other.name, other.type, other.labels) != same:
+        return "it is declared a second time, with another type or other labels"
     return ""
 
 
@@ -133,10 +139,7 @@ def _facts(device: Device, drivers: Mapping[str, str]) -> str:
 def _sample_series(rows: list[tuple[str, Device]], fresh: Mapping[str, DeviceSample]) -> Series:
     sampled = [(o, device.info, fresh.get(device.key)) for o, device in rows]
     name = "xpu_device_memory_total_bytes"
-    totals = [
-        (o, (sample.memory_total_bytes if sample else None) or info.memory_bytes)
-        for o, info, sample in sampled
-    ]
+    totals = [(o, _total_bytes(info, sample)) for o, info, sample in sampled]
     yield name, [line(name, o, total) for o, total in totals if total is not None]
     name = "xpu_device_memory_used_bytes"
     yield (
@@ -165,6 +168,11 @@ def _sample_series(rows: list[tuple[str, Device]], fresh: Mapping[str, DeviceSam
             if sample is not None and sample.processes is not None
         ],
     )
+
+
+def _total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
+    told = sample.memory_total_bytes if sample is not None else None
+    return told if told is not None else info.memory_bytes
 
 
 def _reading_series(

@@ -76,6 +76,14 @@ def test_two_vendors_may_share_a_family_that_they_declare_alike() -> None:
     assert len(found.refused) == 1
 
 
+def test_families_that_openmetrics_would_call_alike_are_refused() -> None:
+    gauge = MetricFamily(name="xpu_device_resets", type="gauge", help="Resets.")
+    counter = MetricFamily(name="xpu_device_resets_total", type="counter", help="Resets.")
+    found = declared([("a", [gauge, counter])])
+    assert found.families == {"xpu_device_resets": gauge}
+    assert len(found.refused) == 1
+
+
 def test_a_vendors_info_gauge_becomes_an_info() -> None:
     family = MetricFamily(name="xpu_rdma_info", type="gauge", help="Facts.", labels=("rdma",))
     assert as_family(family).type == "info"
