@@ -163,7 +163,7 @@ class FileColumn(Generic[V]):
 
     def _take(self, i: int, data: bytes) -> None:
         """Parse what changed; a file that fills the buffer is cut, so it gets more room."""
-        if len(data) >= self._size and self._size < self._limit:
+        while len(data) >= self._size and self._size < self._limit:
             self._size = min(self._size * 4, self._limit)
             data = self._last[i] = self._one(i)
         try:

@@ -1,0 +1,181 @@
+"""The collector on this machine's own cgroups, of version 1 or 2 as they are mounted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from agent.cgroup import parse
+from agent.cgroup.layout import CgroupLayout, detect
+from agent.collect.usage import UsageCollector
+from agent.host.files import LiveRoot
+from tests.cgroups import container_id
+
+CONTROLLERS = ("cpu", "cpuacct", "memory")
+BUSY = "n = 0\nfor i in range(3_000_000): n += i\nprint(n, flush=True)\ninput()\n"
+HOLD = "kept = bytearray(b'x') * (32 << 20)\nprint(len(kept), flush=True)\ninput()\n"
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="making cgroups needs root"),
+]
+
+
+class Groups:
+    """Own cgroups below `/xpu-<pid>-kernel` in every hierarchy that the collector reads."""
+
+    def __init__(self, layout: CgroupLayout, made: ExitStack) -> None:
+        self.layout = layout
+        self._made = made
+        points = {layout.mount(controller) for controller in CONTROLLERS}
+        self._points = sorted(point for point in points if point)
+        self.make("")
+
+    def make(self, below: str) -> Callable[[], None]:
+        """Make a group; return what removes it, which also happens at the end."""
+        paths = [f"{point}{self.layout.root}{below}" for point in self._points]
+
+        def remove() -> None:
+            for path in paths:
+                if os.path.isdir(path):
+                    os.rmdir(path)
+
+        for path in paths:
+            os.mkdir(path)
+        self._made.callback(remove)
+        return remove
+
+    def run(self, below: str, code: str) -> subprocess.Popen[str]:
+        """Run Python in a group until it has printed a line; it then waits for its end."""
+        files = [f"{point}{self.layout.root}{below}/cgroup.procs" for point in self._points]
+        enter = "import sys\nfor p in sys.argv[1:]:\n    with open(p, 'w') as f: f.write('0')\n"
+        child = subprocess.Popen(
+            [sys.executable, "-c", enter + code, *files],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._made.callback(end, child)
+        assert child.stdout is not None
+        assert child.stdout.readline().strip()
+        return child
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """Let a child end, and wait until it has left its group."""
+    child.communicate("\n" if child.poll() is None else None, timeout=30)
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    found = detect(LiveRoot())
+    if found is None or any(found.mount(controller) is None for controller in CONTROLLERS):
+        pytest.skip("no cgroup file system that a test may use")
+    if found.version == 2:
+        pytest.skip("version 2 lets nobody but the owner of the root delegate controllers")
+    layout = CgroupLayout(
+        version=found.version,
+        driver="cgroupfs",
+        mounts=found.mounts,
+        unified=None,
+        root=f"/xpu-{os.getpid()}-kernel",
+    )
+    with ExitStack() as made:
+        yield Groups(layout, made)
+
+
+def collector(groups: Groups) -> UsageCollector:
+    return UsageCollector(LiveRoot(), layout=groups.layout)
+
+
+def test_a_busy_child_is_seen_in_its_container_and_pod(groups: Groups) -> None:
+    cid = container_id(1)
+    groups.make("/poda")
+    groups.make(f"/poda/{cid}")
+    collect = collector(groups)
+    collect.cycle(time.monotonic())
+    before = os.times()
+    end(groups.run(f"/poda/{cid}", BUSY))
+    spent = os.times()
+    spent_s = spent.children_user + spent.children_system
+    spent_s -= before.children_user + before.children_system
+    sample = collect.cycle(time.monotonic())
+    pod, container = sample.pods["a"], sample.containers[cid]
+    assert pod.cpu_total_ns == container.cpu_total_ns
+    assert container.cpu_total_ns is not None
+    # the child's start is charged where it was started, before it entered the group
+    assert 0 < container.cpu_total_ns / 1e9 <= spent_s + 0.05
+    assert pod.cpu_cores is not None
+    assert pod.cpu_cores > 0
+
+
+def test_memory_of_numa_stat_equals_that_of_memory_stat(groups: Groups) -> None:
+    cid = container_id(1)
+    groups.make("/poda")
+    groups.make(f"/poda/{cid}")
+    groups.run(f"/poda/{cid}", HOLD)
+    directory = groups.layout.directory("memory", f"{groups.layout.root}/poda")
+    use = collector(groups).cycle(1.0).pods["a"]
+    stat = parse.memory_stat_v1(LiveRoot().read(f"{directory}/memory.stat"))
+    assert use.memory_bytes is not None
+    assert use.memory_bytes >= 30 << 20
+    # pages in per-CPU batches are added to either file a moment later
+    assert abs(use.memory_bytes - stat[0]) <= 4 << 20
+
+
+def test_throttled_periods_are_told_for_a_group_with_a_quota(groups: Groups) -> None:
+    groups.make("/poda")
+    quota = f"{groups.layout.directory('cpu', f'{groups.layout.root}/poda')}/cpu.cfs_quota_us"
+    with open(quota, "w") as file:  # noqa: PTH123 - a kernel file
+        file.write("20000")
+    collect = collector(groups)
+    collect.cycle(1.0)
+    end(groups.run("/poda", BUSY))
+    use = collect.cycle(2.0).pods["a"]
+    assert use.periods
+    assert use.throttled_periods
+    assert use.throttled_ratio is not None
+    assert 0 < use.throttled_ratio <= 1
+
+
+def test_groups_that_come_and_go_are_followed_within_a_cycle(groups: Groups) -> None:
+    groups.make("/poda")
+    inner = groups.make(f"/poda/{container_id(1)}")
+    collect = collector(groups)
+    assert list(collect.cycle(1.0).containers) == [container_id(1)]
+    groups.make("/podb")
+    assert list(collect.cycle(2.0).pods) == ["a", "b"]
+    inner()
+    groups.make(f"/poda/{container_id(2)}")  # takes its place: the link count is as it was
+    collect.cycle(3.0)
+    assert list(collect.cycle(4.0).containers) == [container_id(2)]
+
+
+def test_a_group_removed_while_its_descriptor_is_open_skips_itself_only(groups: Groups) -> None:
+    remove = groups.make("/poda")
+    groups.make("/podb")
+    collect = collector(groups)
+    collect.cycle(1.0)
+    remove()
+    sample = collect.cycle(2.0)
+    assert list(sample.pods) == ["b"]
+    assert sample.pods["b"].cpu_cores == 0.0
+
+
+def test_descriptors_of_groups_that_went_are_given_back(groups: Groups) -> None:
+    collect = collector(groups)
+    collect.cycle(1.0)
+    before = len(os.listdir("/proc/self/fd"))
+    removes = [groups.make(f"/pod{i}") for i in range(20)]
+    collect.cycle(2.0)
+    assert len(os.listdir("/proc/self/fd")) == before + 20 * 4  # three files and the directory
+    for remove in removes:
+        remove()
+    collect.cycle(3.0)
+    assert len(os.listdir("/proc/self/fd")) == before

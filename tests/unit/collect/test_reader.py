@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.parse import counter
+from agent.collect.reader import Door, FileColumn
+from agent.host.files import HostFiles, LiveRoot
+from agent.recording.tree import TreeFiles
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def column(host: HostFiles, *paths: str, limit: int | None = None) -> FileColumn[int]:
+    made = FileColumn(Door(host, limit=limit), counter, 64)
+    made.follow(paths)
+    return made
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for i in range(3):
+        (tmp_path / f"f{i}").write_text(f"{i}\n")
+    return tmp_path
+
+
+def test_values_come_in_the_order_of_the_paths(root: Path) -> None:
+    assert column(LiveRoot(str(root)), "/f2", "/f0").read() == [2, 0]
+
+
+def test_a_file_is_read_anew_in_each_cycle(root: Path) -> None:
+    read = column(LiveRoot(str(root)), "/f0", "/f1")
+    read.read()
+    (root / "f0").write_text("70\n")
+    assert read.read() == [70, 1]
+
+
+def test_a_descriptor_is_opened_once_and_given_back(root: Path) -> None:
+    before = open_descriptors()
+    read = column(LiveRoot(str(root)), "/f0", "/f1")
+    for _ in range(3):
+        read.read()
+    assert open_descriptors() == before + 2
+    read.follow(["/f1"])
+    assert open_descriptors() == before + 1
+    read.close()
+    assert open_descriptors() == before
+
+
+def test_an_absent_file_is_none_until_it_is_there(root: Path) -> None:
+    read = column(LiveRoot(str(root)), "/f0", "/new")
+    assert read.read() == [0, None]
+    (root / "new").write_text("5\n")
+    assert read.read() == [0, 5]
+    assert not read.lost()
+
+
+def test_malformed_and_empty_files_are_none_and_not_zero(root: Path) -> None:
+    (root / "f0").write_text("broken\n")
+    (root / "f1").write_text("")
+    assert column(LiveRoot(str(root)), "/f0", "/f1", "/f2").read() == [None, None, 2]
+
+
+def test_only_changed_bytes_are_parsed(root: Path) -> None:
+    parsed: list[bytes] = []
+
+    def remember(data: bytes) -> int:
+        parsed.append(data)
+        return counter(data)
+
+    read = FileColumn(Door(LiveRoot(str(root))), remember, 64)
+    read.follow(["/f0", "/f1"])
+    read.read()
+    (root / "f1").write_text("9\n")
+    read.read()
+    assert parsed == [b"0\n", b"1\n", b"9\n"]
+
+
+def test_beyond_the_bound_files_are_read_by_path(root: Path) -> None:
+    before = open_descriptors()
+    read = column(LiveRoot(str(root)), "/f0", "/f1", "/f2", limit=1)
+    assert read.read() == [0, 1, 2]
+    assert open_descriptors() == before + 1
+    read.close()
+
+
+def test_running_out_of_descriptors_loses_no_value(root: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    read = column(LiveRoot(str(root)), "/f0", "/f1", "/f2", limit=100)
+    highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+    held = []
+    try:
+        while True:  # fill the gaps below the highest, all but one
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        os.close(held.pop())
+    try:
+        first, second = read.read(), read.read()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
+        read.close()
+    # one descriptor is kept and none is left to read the others by path: they are unknown
+    assert first == [0, None, None]
+    assert second == first
+
+
+def test_a_file_longer_than_the_buffer_is_read_whole(root: Path) -> None:
+    (root / "f0").write_text("x" * 300 + "\n")
+    read = FileColumn(Door(LiveRoot(str(root))), len, 64)
+    read.follow(["/f0"])
+    assert read.read() == [301]
+
+
+def test_a_file_whose_start_is_enough_is_not_read_further(root: Path) -> None:
+    (root / "f0").write_text("x" * 300)
+    read = FileColumn(Door(LiveRoot(str(root))), len, 64, cut=True)
+    read.follow(["/f0"])
+    assert read.read() == [64]
+
+
+def test_a_recorded_host_is_read_by_path() -> None:
+    host = TreeFiles.of({"/a": b"1\n", "/b": b"2\n"})
+    before = open_descriptors()
+    assert column(host, "/a", "/none", "/b").read() == [1, None, 2]
+    assert open_descriptors() == before
+
+
+def test_a_returned_list_is_never_changed_afterwards(root: Path) -> None:
+    read = column(LiveRoot(str(root)), "/f0")
+    first = read.read()
+    (root / "f0").write_text("3\n")
+    read.read()
+    assert first == [0]
