@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import errno
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.errors import HostFileError
+from agent.host.files import MAX_READ, HostFiles
 from agent.host.pci import read_pci
 from agent.recording.entries import Link, Refused
 from agent.recording.tree import TreeBuilder
 from agent.topology.address import PciPath, parse_address, sort_key, split_link
 from agent.topology.pci import PciTree
 from agent.topology.pci_config import WHOLE
+from tests.captures import capture, needs_shared
 from tests.machines import Sysfs
 
 BUS = "/sys/bus/pci/devices"
@@ -173,15 +177,45 @@ entries = texts | links.map(Link) | st.just(Refused(errno.EIO))
 trees = st.lists(st.tuples(addresses, st.none() | names, entries), max_size=60)
 
 
-@given(trees)
-@settings(max_examples=300, deadline=None)
-def test_any_tree_is_read_and_the_result_agrees_with_itself(
-    puts: list[tuple[str, str | None, bytes | Link | Refused]],
-) -> None:
-    builder = TreeBuilder()
-    for address, name, entry in puts:
-        builder.put(f"{BUS}/{address}/{name}" if name else f"{BUS}/{address}", entry)
-    tree = read_pci(builder.build())
+class Mutant:
+    """A captured machine some of whose files are deleted, refused, garbled or looped."""
+
+    def __init__(self, host: HostFiles, seed: int) -> None:
+        self._host = host
+        self._seed = seed
+
+    def _fate(self, path: str) -> float:
+        # of all accesses a fifth goes wrong, and always the same way
+        return random.Random(f"{self._seed} {path}").random() * 5
+
+    def read(self, path: str, limit: int = MAX_READ) -> bytes:
+        fate = self._fate(path)
+        if fate < 0.3:
+            raise HostFileError(path, errno.ENODEV)
+        data = self._host.read(path, limit)
+        if fate < 0.6:
+            return data[::-1]
+        return random.Random(self._seed).randbytes(len(data)) if fate < 1 else data
+
+    def names(self, path: str) -> tuple[str, ...]:
+        found = self._host.names(path)
+        return tuple(name for name in found if self._fate(f"{path} {name}") > 0.2)
+
+    def link(self, path: str) -> str | None:
+        fate = self._fate(f"{path} link")
+        if fate < 0.1:
+            raise HostFileError(path, errno.EIO)
+        text = self._host.link(path)
+        return text if fate > 1 else (None, path, f"{text}/", "../" * 2000)[int(fate * 4) % 4]
+
+    def exists(self, path: str) -> bool:
+        return self._fate(path) > 0.3 and self._host.exists(path)
+
+    def device_number(self, path: str) -> tuple[int, int] | None:
+        return self._host.device_number(path)
+
+
+def agrees_with_itself(tree: PciTree) -> None:
     assert list(tree.functions) == sorted(tree.functions, key=sort_key)
     for address, function in tree.functions.items():
         assert function.address == address
@@ -191,6 +225,26 @@ def test_any_tree_is_read_and_the_result_agrees_with_itself(
             assert tree.physical(tree.functions[virtual]) is function
         if function.physfn is not None and not tree.is_orphan(function):
             assert tree.functions[function.physfn].physfn is None
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["qemu", "32intel64"])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_a_machine_that_breaks_at_random_is_read(name: str, seed: int) -> None:
+    agrees_with_itself(read_pci(Mutant(capture(name), seed)))
+
+
+@given(trees)
+@settings(max_examples=300, deadline=None)
+def test_any_tree_is_read_and_the_result_agrees_with_itself(
+    puts: list[tuple[str, str | None, bytes | Link | Refused]],
+) -> None:
+    builder = TreeBuilder()
+    for address, name, entry in puts:
+        builder.put(f"{BUS}/{address}/{name}" if name else f"{BUS}/{address}", entry)
+    tree = read_pci(builder.build())
+    agrees_with_itself(tree)
 
 
 @given(links, addresses)

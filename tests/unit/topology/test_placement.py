@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.errors import ParseError
 from agent.topology.numa import NodeKind, NumaNode, NumaTopology
@@ -146,3 +148,12 @@ def test_an_override_that_names_no_node_leaves_the_firmware_its_say() -> None:
 def test_a_function_that_is_not_there_has_the_only_node_or_none() -> None:
     assert numa_node_of(PciTree(), nodes(1), DEVICE) == (0, "single")
     assert numa_node_of(PciTree(), TWO, DEVICE) == (-1, "unknown")
+
+
+@given(st.text(max_size=30), st.integers())
+def test_any_override_is_refused_or_can_be_asked(match: str, node: int) -> None:
+    try:
+        override = NumaOverride(match, node)
+    except ParseError:
+        return
+    assert override.matches(device()) in (True, False)
