@@ -36,6 +36,7 @@ class Card:
         self.nothing = False  # the last call had nothing to tell, which is an answer
         self.unknown_cycles = 0  # in a row with code 999
         self.slow_until_s = 0.0  # monotonic; a late card is asked less often
+        self.late = False  # in this cycle
         self.seen: dict[str, int] = {}  # newest time stamp of a ring, microseconds
         self._clock = clock
         self._mute: set[tuple[object, ...]] = set()
@@ -45,6 +46,7 @@ class Card:
         self.unknown_cycles = self.unknown_cycles + 1 if library.UNKNOWN in self.faults else 0
         self.faults = {}
         self.garbled = False
+        self.late = False
 
     def forget(self) -> None:
         """Ask everything again, as after a change of the card or its driver."""
@@ -79,7 +81,7 @@ class Card:
         finally:
             ended_s = self._clock()
             if ended_s - started_s > SLOW_CALL_S:
-                self.slow_until_s = ended_s + SLOW_CYCLE_S
+                self.slow_until_s, self.late = ended_s + SLOW_CYCLE_S, True
         return None
 
     def _note(self, what: tuple[object, ...], code: int) -> None:

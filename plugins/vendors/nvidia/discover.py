@@ -28,32 +28,35 @@ class Found:
     facts: health.HealthFacts
 
 
-def describe(card: Card, seen: Sighting, system_bytes: int | None) -> Found | None:
+def describe(
+    card: Card, seen: Sighting, system_bytes: int | None, before: VendorDevice | None = None
+) -> Found | None:
     """Ask a card everything; `None` if it stopped answering, with the reason in `card.faults`.
 
-    `system_bytes` is the machine's memory: what cards that share it have.
+    `system_bytes` is the machine's memory: what cards that share it have. What it said `before`
+    stands in for what it cannot say for a moment.
     """
     try:
-        return _describe(card, seen, system_bytes)
+        return _describe(card, seen, system_bytes, before)
     except CardStopped:
         return None
 
 
-def _describe(card: Card, seen: Sighting, system_bytes: int | None) -> Found:
+def _describe(
+    card: Card, seen: Sighting, system_bytes: int | None, before: VendorDevice | None
+) -> Found:
     name = card.text("nvmlDeviceGetName")
-    memory = card.memory()
-    unified = not memory or not memory[0]
-    total = memory[0] if memory and memory[0] else system_bytes if not card.faults else None
+    total, unified = _memory(card, system_bytes, before)
     mig = card.numbers("nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     cut = mig is not None and mig[0] == 1
     obstacle = _obstacle(mig=cut, host=virtual in _HOSTS, total=total)
-    uuid = card.text("nvmlDeviceGetUUID") or seen.uuid
+    uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
     minor = card.number("nvmlDeviceGetMinorNumber")
     module = card.number("nvmlDeviceGetModuleId")
     model = names.model_label(name) if name else seen.model
     facts = (*_facts(card, name, virtual), *_mig_facts(mig), *obstacle)
-    if unified and total:
+    if unified:
         facts = (*facts, ("unified-memory", "true"))
     links = read_links(card)
     polled = health.poll(card)
@@ -74,6 +77,18 @@ def _describe(card: Card, seen: Sighting, system_bytes: int | None) -> Found:
         partitions=instances(card, total) if cut else (),
     )
     return Found(device=found, links=links, facts=polled)
+
+
+def _memory(
+    card: Card, system_bytes: int | None, before: VendorDevice | None
+) -> tuple[int | None, bool]:
+    """Return the card's memory in bytes and whether it is the machine's own."""
+    found = card.memory()
+    if found and found[0]:
+        return found[0], False
+    if card.faults:  # an error is no statement about the kind of card
+        return before.memory_bytes if before else None, False
+    return system_bytes, system_bytes is not None
 
 
 def resources(total_bytes: int) -> Pairs:
@@ -138,7 +153,7 @@ def _mig_facts(mig: tuple[int, ...] | None) -> Pairs:
 
 def silent(seen: Sighting, faults: Mapping[int, str], before: VendorDevice | None) -> VendorDevice:
     """Describe a card that does not answer, by what was known and what sysfs shows."""
-    base = before or replace(device(seen), managed=True)
+    base = before or device(seen)
     # a look-up that finds nothing while sysfs has the function: the card is gone for NVML
     plain = {library.GPU_IS_LOST if c in library.NOTHING else c: call for c, call in faults.items()}
     judged = health.judge(health.HealthFacts(faults=plain, excluded=seen.excluded))

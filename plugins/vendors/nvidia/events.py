@@ -18,6 +18,7 @@ from plugins.vendors.nvidia.library import Nvml, address_of
 SLICE_MS = 1000
 PAUSE_S = 1.0  # after an answer that comes at once and again
 MAX_PENDING = 256
+MAX_XIDS = 4096  # kinds that are counted
 XID = 0x8
 _NAMES: dict[int, str] = {
     0x2: "DoubleBitECC",
@@ -149,7 +150,8 @@ class EventWatch:
         name = _NAMES.get(kind, f"NVMLEvent{kind:#x}")
         if kind != XID:
             return DeviceEvent(key=key, reason=name)
-        self.xids[key, data] += 1
+        if len(self.xids) < MAX_XIDS or (key, data) in self.xids:
+            self.xids[key, data] += 1
         message = f"Xid error detected on device, error code: {data}"
         return DeviceEvent(key=key, reason=f"Xid{data}", message=message)
 

@@ -45,6 +45,9 @@ NOTHING = frozenset({SUCCESS, NOT_FOUND, 21, 28})
 # the card will answer nothing more: asking on only costs time
 STOPS_CARD = frozenset({8, 11, 16})
 
+# the library is of another driver than the kernel's, or lost its connection
+STOPS_PROCESS = frozenset({UNINITIALIZED, 17, MISMATCH})
+
 REASONS: dict[int, str] = {
     UNINITIALIZED: "NVMLUninitialized",
     NO_PERMISSION: "NoPermission",
@@ -138,6 +141,28 @@ def find_library(settings: Mapping[str, object]) -> str:
     return SONAME
 
 
+@dataclass(frozen=True, slots=True)
+class LibraryFile:
+    """A file as it was when it was loaded; a driver upgrade puts another in its place."""
+
+    path: str
+    identity: tuple[int, int, int] | None  # None: found by the loader, not by us
+
+    @classmethod
+    def of(cls, path: str) -> LibraryFile:
+        """Note what stands at the path now."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return cls(path, None)
+        return cls(path, (found.st_dev, found.st_ino, found.st_mtime_ns))
+
+    def replaced(self) -> bool:
+        """Say whether another file stands there; one that is missing may be on its way."""
+        now = LibraryFile.of(self.path).identity
+        return self.identity is not None and now is not None and now != self.identity
+
+
 class Nvml:
     """NVML, loaded and initialised; calls are by their name in the binding.
 
@@ -158,6 +183,8 @@ class Nvml:
     def _start(self) -> None:
         try:
             self.call("nvmlInitWithFlags", INIT_NO_GPUS)
+        except (NotSupported, DeviceGone) as error:
+            raise LibraryAbsent("LibraryUnfit", f"{self.path}: {error}") from error
         except NvmlFault as error:
             advice = f"{error}; check that the kernel module of this driver is loaded"
             raise LibraryAbsent(reason_of(error.code), advice) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from agent.errors import DeviceGone, NotSupported, VendorFault
@@ -14,7 +14,7 @@ from plugins.vendors.nvidia import health, library, names
 from plugins.vendors.nvidia.card import Card, CardStopped
 from plugins.vendors.nvidia.discover import Found, describe, distinct_modules, memory_total, silent
 from plugins.vendors.nvidia.events import EventWatch
-from plugins.vendors.nvidia.library import LibraryAbsent, Nvml, find_library
+from plugins.vendors.nvidia.library import LibraryAbsent, LibraryFile, Nvml, find_library
 from plugins.vendors.nvidia.links import matrix, node_clique, peers
 from plugins.vendors.nvidia.sample import sample, slow_readings
 from plugins.vendors.nvidia.sight import Sighting, device, look, recorded
@@ -51,6 +51,7 @@ class NvidiaSession:
         self._clock = clock
         self._wall = wall
         self._nvml: Nvml | None = None
+        self._file: LibraryFile | None = None  # what this process has loaded, for good
         self._cards: dict[str, Card] = {}
         self._known: dict[str, _Known] = {}
         self._watch = EventWatch(clock)
@@ -72,8 +73,12 @@ class NvidiaSession:
         return self._inventory(nvml, found, sightings)
 
     def _library(self) -> Nvml:
+        if self._file is not None and self._file.replaced():
+            raise VendorFault(f"{self._file.path} was replaced: a new process must load it")
         if self._nvml is None:
-            self._nvml = Nvml(find_library(self._settings))
+            path = find_library(self._settings)
+            self._file = LibraryFile.of(path)
+            self._nvml = Nvml(path)
         return self._nvml
 
     def _without(self, sightings: tuple[Sighting, ...], absent: LibraryAbsent) -> Inventory:
@@ -90,14 +95,18 @@ class NvidiaSession:
     def _ask_all(self, nvml: Nvml, sightings: tuple[Sighting, ...]) -> dict[str, Found]:
         system_bytes = memory_total(text(self._host, "/proc/meminfo") or "")
         ours = [seen for seen in sightings if not seen.reason]
+        others = {seen.bus_id for seen in sightings if seen.reason}
         faults = {seen.bus_id: self._handle(nvml, seen.bus_id) for seen in ours}
+        refuse_if_over(faults.values())
         ours += self._unsighted(nvml, {seen.bus_id for seen in sightings}, len(ours))
         here = {seen.bus_id for seen in ours}
         self._cards = {key: card for key, card in self._cards.items() if key in here}
+        self._known = {k: v for k, v in self._known.items() if k in here or k not in others}
         found: dict[str, Found] = {}
         for seen in ours:
-            card = self._cards.get(seen.bus_id)
-            answer = describe(card, seen, system_bytes) if card is not None else None
+            card, before = self._cards.get(seen.bus_id), self._known.get(seen.bus_id)
+            device_before = before.device if before else None
+            answer = describe(card, seen, system_bytes, device_before) if card else None
             if answer is not None:
                 found[seen.bus_id] = answer
                 self._remember(answer, seen, system_bytes)
@@ -208,6 +217,7 @@ class NvidiaSession:
             card, known = self._cards[key], self._known.get(key)
             if known is None or card.slow(self._clock()):
                 continue
+            was_late = card.late
             card.begin()
             try:
                 found = sample(card, self._wall(), known.shared_bytes)
@@ -218,7 +228,7 @@ class NvidiaSession:
                 continue
             xids = self._xid_readings(key)
             samples.append(replace(found, readings=(*found.readings, *known.slow, *xids)))
-            if card.slow(self._clock()):
+            if card.late and not was_late:
                 told = "a call took over a second: the card is sampled every ten seconds"
                 self._watch.tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
         return tuple(samples)
@@ -252,6 +262,13 @@ class NvidiaSession:
             nvml, self._nvml = self._nvml, None
             self._cards.clear()
             nvml.close()
+
+
+def refuse_if_over(faults: Iterable[Mapping[int, str]]) -> None:
+    """Raise if no card answers for a reason that only a new process gets over."""
+    told = [code for fault in faults for code in fault or (library.SUCCESS,)]
+    if told and all(code in library.STOPS_PROCESS for code in told):
+        raise VendorFault(f"no card answers ({library.reason_of(told[0])}): start a new process")
 
 
 def _joined(found: VendorDevice, peers: Mapping[str, str]) -> VendorDevice:

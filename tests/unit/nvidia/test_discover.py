@@ -216,6 +216,27 @@ def test_cards_of_others_and_excluded_ones_are_listed_with_their_reason(
     assert others == {"0000:c1:00.0": (False, "BoundToVFIO"), "0000:c2:00.0": (True, "Excluded")}
 
 
+def test_a_card_that_is_given_to_a_guest_is_listed_once(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        link = tree / "sys/bus/pci/devices" / BUSES[2] / "driver"
+        link.unlink()
+        link.symlink_to("../../../../bus/pci/drivers/vfio-pci")
+        found = child.discover()
+    assert [d.bus_id for d in found.devices] == list(BUSES)
+    assert (found.devices[2].managed, found.devices[2].health.reason) == (False, "BoundToVFIO")
+
+
+def test_a_passing_error_takes_no_memory_away(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        before = one(child)
+        stub.play(SYSTEM, *GPUS, *(f"error nvmlDeviceGetMemoryInfo{v} 20" for v in ("", "_v2")))
+        after = one(child)
+    assert after == before
+
+
 def test_links_through_switches_become_a_matrix(stub: Stub, tree: Path) -> None:
     lines = [f"link {i} {n} state=1 type=2" for i in range(8) for n in range(18)]
     fields = [f"field {i} 91 u32 18" for i in range(8)]

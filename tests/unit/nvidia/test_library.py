@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.model.device import HealthState
+from agent.probe.wire import Failed
 from plugins.vendors.nvidia.library import find_library, library_dirs
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
@@ -36,6 +37,36 @@ def test_a_library_that_appears_later_is_used_without_a_restart(
     assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
     assert after.library is not None
     assert after.library.startswith(str(empty / LIBRARY))
+
+
+def test_a_library_that_was_replaced_needs_a_new_process(
+    stub: Stub, tree: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    shutil.copy(build() / LIBRARY, folder / LIBRARY)
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, library_dirs=[str(folder)]) as child:
+        child.discover()
+        shutil.copy(build(570) / LIBRARY, folder / "upgraded")
+        (folder / "upgraded").replace(folder / LIBRARY)
+        reply = child.ask("discover")
+    assert isinstance(reply, Failed)
+    assert reply.kind == "VendorFault"
+    assert "was replaced" in reply.message
+
+
+@pytest.mark.parametrize("code", [1, 17, 18])
+def test_a_library_that_lost_its_driver_needs_a_new_process(
+    stub: Stub, tree: Path, code: int
+) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, f"error nvmlDeviceGetHandleByPciBusId_v2 {code}")
+        reply = child.ask("discover")
+    assert isinstance(reply, Failed)
+    assert "start a new process" in reply.message
 
 
 def test_a_file_that_is_no_library_counts_as_missing(
