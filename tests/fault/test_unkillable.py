@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.watched import HANGS, Watched, go, nothing_left, scene
+from agent.probe.client import Timing
+from tests.fault.watched import Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -21,6 +22,7 @@ TRACER = (
     "print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True); "
     "sys.stdin.read()"
 )
+GRASP_S = 1.5  # time to take hold of a process before it is to be killed
 
 
 class Grip:
@@ -41,7 +43,7 @@ class Grip:
 def test_a_process_that_does_not_die_is_left_and_at_most_two_are_there(tmp_path: Path) -> None:
     async def test(grips: ExitStack) -> None:
         file = scene(tmp_path / "a", {"in": "sample", "do": "hang"})
-        worker = Watched(file, HANGS, skip_waits=True)
+        worker = Watched(file, Timing(sample_deadline_s=GRASP_S), skip_waits=True)
         held: list[int] = []
         for _ in range(2):
             pid = (await worker.until_state("ready")).pid

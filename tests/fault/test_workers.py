@@ -11,7 +11,7 @@ import pytest
 from agent.model.inventory import Inventory
 from agent.probe.client import Timing
 from agent.probe.tape import TapeWriter
-from tests.fault.watched import HANGS, QUICK, SHORT_S, Watched, go, nothing_left, scene
+from tests.fault.watched import QUICK, SHORT_S, Watched, go, hurried, nothing_left, scene
 
 __all__ = ["nothing_left"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -92,8 +92,8 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
     async def test() -> None:
         good = Watched(scene(tmp_path / "good"), QUICK, skip_waits=False)
         await good.until_state("ready")
-        late = Timing(open_deadline_s=SHORT_S) if fault["in"] == "open" else HANGS
-        bad = Watched(scene(tmp_path / "bad", fault), late, skip_waits=True)
+        timing = hurried(str(fault["in"])) if reason == "Late" else QUICK
+        bad = Watched(scene(tmp_path / "bad", fault), timing, skip_waits=True)
         found = await bad.until_state(state)
         assert found.reason == reason
         assert found.pid is None or state == "stalled"
@@ -102,7 +102,6 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
         said = len(good.states)
         await good.until(lambda states: len(states) > said + 5)
         scene(tmp_path / "bad")  # repaired
-        bad.client._timing = QUICK
         recovered = await bad.until_state("ready")
         assert recovered.restarts >= 1
         assert recovered.inventory.error == ""
@@ -115,13 +114,13 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
 def test_a_stalled_vendor_keeps_what_it_said_last(tmp_path: Path) -> None:
     async def test() -> None:
         hang = {"in": "sample", "do": "hang", "after": 1}
-        worker = Watched(scene(tmp_path / "a", hang), HANGS, skip_waits=True)
+        worker = Watched(scene(tmp_path / "a", hang), hurried("sample"), skip_waits=True)
         ready = await worker.until_state("ready")
         stalled = await worker.until_state("stalled")
         assert stalled.inventory.value == ready.inventory.value
         assert stalled.inventory.taken_s == ready.inventory.taken_s
         assert [sample.key for sample in stalled.samples.value] == ["FAKE-0"]
-        assert "no answer to sample within 0.3 s" in stalled.samples.error
+        assert f"no answer to sample within {SHORT_S} s" in stalled.samples.error
         assert stalled.pid is None
         await worker.client.stop()
 
