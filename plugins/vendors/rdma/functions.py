@@ -99,15 +99,11 @@ class Function:
         return not self.present or self.vendor_id in GONE_VENDORS
 
     @property
-    def identity(self) -> str:
-        """Place and kind of card: what a stored number belongs to."""
-        ids = (f"{part:04x}" if part is not None else "none" for part in self.ids)
-        return f"{self.address} {':'.join(ids)}"
-
-    @property
-    def ids(self) -> tuple[int | None, int | None]:
-        """Vendor and device id."""
-        return self.vendor_id, self.device_id
+    def identity(self) -> str | None:
+        """Place and kind of card: what a stored number belongs to; `None` if it does not tell."""
+        if self.gone or self.vendor_id is None or self.device_id is None:
+            return None
+        return f"{self.address} {self.vendor_id:04x}:{self.device_id:04x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

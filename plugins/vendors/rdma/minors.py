@@ -17,6 +17,7 @@ from types import MappingProxyType
 from agent.errors import ParseError
 from agent.model.inventory import Problem
 from agent.topology.address import parse_address
+from plugins.vendors.rdma.functions import Function
 from plugins.vendors.rdma.text import is_name
 
 MAX_MINORS = 512
@@ -210,6 +211,7 @@ class Kept:
     def __init__(self, directory: str | None, boot_id: str) -> None:
         self.state = State()
         self.problem: Problem | None = None
+        self._identities: dict[str, str] = {}  # by address, as last told
         self._file = StateFile(directory, boot_id) if directory else None
         if self._file is None:
             return
@@ -224,6 +226,19 @@ class Kept:
     def seen(self, address: str) -> Seen | None:
         """Return what this boot has shown at an address."""
         return self.state.seen.get(address)
+
+    def identity(self, function: Function) -> str:
+        """Return what a function's number belongs to.
+
+        One that does not tell what it is, for now, is what was numbered at its place before.
+        """
+        address = function.address
+        if function.identity:
+            self._identities[address] = function.identity
+        if address in self._identities:
+            return self._identities[address]
+        here = [key for key in self.state.minors if key.startswith(f"{address} ")]
+        return here[-1] if here else f"{address} unknown"
 
     def number(self, claims: Sequence[Claim]) -> dict[str, int]:
         """Assign numbers and remember them."""

@@ -156,7 +156,6 @@ class Subject:
     """A device of the class that is about to be described."""
 
     key: str
-    identity: str  # what its number belongs to
     item: RdmaClass
     netdevs: tuple[str, ...]  # below or beside it
     function: Function | None = None
@@ -177,7 +176,6 @@ def subject_of(nic: Nic, vfs: VirtualFunctions, scan: Scan) -> Subject:
     bond = tuple(dev for member in nic.members for dev in scan.functions[member].netdevs)
     return Subject(
         key=nic.function.address,
-        identity=nic.function.identity,
         item=nic.primary,
         netdevs=tuple(dict.fromkeys((*nic.function.netdevs, *bond))),
         function=nic.function,

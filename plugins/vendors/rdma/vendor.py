@@ -65,7 +65,7 @@ class _Round:
     nics: tuple[Nic, ...]
     away: tuple[tuple[Function, Absence], ...]  # functions that had or should have a device
     soft: tuple[tuple[str, RdmaClass], ...]
-    minors: Mapping[str, int]
+    minors: Mapping[str, int]  # by key of the device
     limits: Mapping[str, str]
     now_s: float
 
@@ -141,15 +141,19 @@ class RdmaSession:
             if why.managed:
                 numbered[function] = seen.name if seen else ""
         ordered = sorted(numbered.items(), key=lambda item: sort_key(item[0].address))
-        claims = [Claim(function.identity, name) for function, name in ordered]
+        claims = {
+            function.address: Claim(self._kept.identity(function), name)
+            for function, name in ordered
+        }
         if self._settings.soft:
-            claims += [Claim(uuid, item.name) for uuid, item in soft]
+            claims |= {uuid: Claim(uuid, item.name) for uuid, item in soft}
+        given = self._kept.number(list(claims.values()))
         return _Round(
             scan=scan,
             nics=nics,
             away=away,
             soft=soft,
-            minors=self._kept.number(claims),
+            minors={key: given[item.key] for key, item in claims.items() if item.key in given},
             limits=pod_limits(self._host),
             now_s=self._monotonic(),
         )
@@ -182,7 +186,7 @@ class RdmaSession:
             yield self._away(function, why, now)
         for uuid, item in now.soft:
             netdevs = (item.parent,) if item.parent else ()
-            subject = Subject(key=uuid, identity=uuid, item=item, netdevs=netdevs)
+            subject = Subject(key=uuid, item=item, netdevs=netdevs)
             outfit = self._outfit(subject, now, targets)
             if outfit is not None:
                 managed = self._settings.soft
@@ -225,7 +229,7 @@ class RdmaSession:
             return None
         targets.append(target)
         return Outfit(
-            minor=now.minors.get(subject.identity),
+            minor=now.minors.get(subject.key),
             labels=self._settings.labels_of(address, root, name),
             health=health,
             ports=ports,
@@ -247,7 +251,7 @@ class RdmaSession:
         name = seen.name if seen else ""
         before = self._watch.health_of(key) or Health()
         outfit = Outfit(
-            minor=now.minors.get(function.identity),
+            minor=now.minors.get(key),
             labels=self._settings.labels_of(key, function.root, name),
             health=self._since(why.health, last) if why.health else before,
             exclusive=now.scan.exclusive,

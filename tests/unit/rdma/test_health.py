@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.device import HealthState
+from plugins.vendors.rdma.health import (
+    DeviceMemory,
+    ErrorWindow,
+    PortSeen,
+    check_errors,
+    count_downed,
+    observe,
+    paused,
+    verdict,
+    with_used,
+)
+
+HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
+UP, DOWN = PortSeen(number=1, state=4), PortSeen(number=1, state=1, physical=2)
+ONE = frozenset({1})
+
+
+def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> PortSeen:
+    return PortSeen(number=number, state=state, sm_lid=sm_lid, infiniband=True, physical=5)
+
+
+@pytest.mark.parametrize(
+    ("ports", "used", "policy", "state", "reason"),
+    [
+        pytest.param((UP,), ONE, "any", HEALTHY, "DeviceHealthy", id="active"),
+        pytest.param((UP, replace(DOWN, number=2)), ONE, "any", HEALTHY, "DeviceHealthy", id="75"),
+        pytest.param((ib(2, sm_lid=0),), ONE, "any", FAILED, "NoSubnetManager", id="76"),
+        pytest.param((ib(2, sm_lid=3),), ONE, "any", FAILED, "PortInit", id="init-with-a-manager"),
+        pytest.param((ib(2),), ONE, "any", FAILED, "PortInit", id="init-manager-not-told"),
+        pytest.param(
+            (PortSeen(number=1, state=2, sm_lid=0),), ONE, "any", FAILED, "PortInit", id="ethernet"
+        ),
+        pytest.param((ib(3),), ONE, "any", FAILED, "PortArmed", id="armed"),
+        pytest.param((ib(5),), ONE, "any", SUSPECT, "PortActiveDefer", id="defers"),
+        pytest.param((DOWN,), ONE, "any", FAILED, "PortDown", id="down"),
+        pytest.param(
+            (replace(DOWN, physical=3),), ONE, "any", FAILED, "PortDisabled", id="disabled"
+        ),
+        pytest.param(
+            (replace(DOWN, physical=3), replace(DOWN, number=2)),
+            frozenset({1, 2}),
+            "any",
+            FAILED,
+            "PortDown",
+            id="one-disabled-one-down",
+        ),
+        pytest.param((), frozenset(), "any", FAILED, "NoPorts", id="no-ports"),
+        pytest.param(
+            (PortSeen(number=1, state=None, readable=False),),
+            ONE,
+            "any",
+            FAILED,
+            "NoPorts",
+            id="unreadable",
+        ),
+        pytest.param(
+            (PortSeen(number=1, state=None),), ONE, "any", SUSPECT, "PortStateUnknown", id="row-12"
+        ),
+        pytest.param((ib(44),), ONE, "any", FAILED, "PortDown", id="row-12-44-is-not-active"),
+        pytest.param(
+            (UP, replace(DOWN, number=2)),
+            frozenset({1, 2}),
+            "all",
+            FAILED,
+            "PortDown",
+            id="policy-all",
+        ),
+        pytest.param(
+            (UP, replace(DOWN, number=2)), ONE, "all", HEALTHY, "DeviceHealthy", id="all-used-ones"
+        ),
+        pytest.param(
+            (UP, replace(DOWN, number=2)), frozenset(), "any", HEALTHY, "DeviceHealthy", id="new"
+        ),
+        pytest.param((ib(3),), ONE, "all", FAILED, "PortArmed", id="all-and-armed"),
+        pytest.param((UP,), frozenset({7}), "any", HEALTHY, "DeviceHealthy", id="used-but-absent"),
+    ],
+)
+def test_one_look(
+    ports: tuple[PortSeen, ...], used: frozenset[int], policy: str, state: HealthState, reason: str
+) -> None:
+    health = verdict(ports, used, policy)
+    assert (health.state, health.reason) == (state, reason)
+    assert health.message
+
+
+def run(
+    *looks: tuple[float, PortSeen], memory: DeviceMemory | None = None, lag: bool = False
+) -> list[tuple[HealthState, str]]:
+    """Take looks in at given seconds; return what was published after each."""
+    now = memory or DeviceMemory()
+    told = []
+    for at, seen in looks:
+        now = observe(now, (seen,), now_s=at, wall_s=at + 1e9, lag_degraded=lag)
+        assert now.health is not None
+        told.append((now.health.state, now.health.reason))
+    return told
+
+
+GOOD, BAD = (HEALTHY, "DeviceHealthy"), (FAILED, "PortDown")
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        pytest.param([(0, DOWN)], [BAD], id="the-first-look-counts"),
+        pytest.param([(0, UP), (1, DOWN), (2, UP)], [GOOD] * 3, id="77"),
+        pytest.param(
+            [(0, UP), (1, DOWN), (2, DOWN), (3, DOWN)], [GOOD, GOOD, GOOD, BAD], id="two-seconds"
+        ),
+        pytest.param(
+            [(0, UP), (1, DOWN), (2, UP), (3, DOWN), (4.5, DOWN)], [GOOD] * 5, id="broken-doubt"
+        ),
+        pytest.param(
+            [(0, DOWN), (1, UP), (10, UP), (10.9, UP), (11, UP)],
+            [BAD, BAD, BAD, BAD, GOOD],
+            id="ten-seconds-up",
+        ),
+        pytest.param(
+            [(0, DOWN), (1, UP), (9, DOWN), (10, UP), (15, UP), (20, UP)],
+            [BAD, BAD, BAD, BAD, BAD, GOOD],
+            id="up-must-be-unbroken",
+        ),
+        pytest.param([(0, UP), (100, DOWN), (160, DOWN)], [GOOD, GOOD, BAD], id="slow-looks"),
+        pytest.param(
+            [(0, DOWN), (1, ib(3))], [BAD, (FAILED, "PortArmed")], id="another-reason-at-once"
+        ),
+        pytest.param(
+            [(0, UP), (1, ib(5))], [GOOD, (SUSPECT, "PortActiveDefer")], id="suspect-at-once"
+        ),
+        pytest.param(
+            [(0, DOWN), (1, ib(None)), (30, ib(None))], [BAD] * 3, id="unknown-changes-nothing"
+        ),
+    ],
+)
+def test_looks_over_time(
+    looks: list[tuple[float, PortSeen]], told: list[tuple[HealthState, str]]
+) -> None:
+    assert run(*looks) == told
+
+
+def test_three_short_falls_make_it_suspect_and_not_unhealthy_vector_78() -> None:
+    told = run((-1, UP), (0, DOWN), (1, UP), (200, DOWN), (201, UP), (500, DOWN), (501, UP))
+    assert told[-1] == (SUSPECT, "LinkFlapping")
+    assert all(state is not FAILED for state, _ in told)
+
+
+def test_flapping_is_forgiven_half_an_hour_after_the_last_fall() -> None:
+    looks = [(-1.0, UP), (0.0, DOWN), (1.0, UP), (2.0, DOWN), (3.0, UP), (4.0, DOWN), (5.0, UP)]
+    told = run(*looks, (1803.0, UP), (1804.0, UP))
+    assert told[-2:] == [(SUSPECT, "LinkFlapping"), GOOD]
+
+
+def test_three_falls_in_more_than_ten_minutes_are_no_flapping() -> None:
+    told = run((-1, UP), (0, DOWN), (1, UP), (300, DOWN), (301, UP), (601, DOWN), (602, UP))
+    assert told[-1] == GOOD
+
+
+def test_the_counter_of_the_port_tells_of_falls_between_looks() -> None:
+    memory = observe(DeviceMemory(), (UP,), now_s=0, wall_s=0)
+    for at, value in ((10, 5), (20, 6), (30, 8)):
+        memory = count_downed(memory, 1, value, at)
+    assert run((31, UP), memory=memory) == [(SUSPECT, "LinkFlapping")]
+
+
+def test_a_counter_at_its_end_grows_no_more_vector_79() -> None:
+    memory = observe(DeviceMemory(), (UP,), now_s=0, wall_s=0)
+    for at, value in ((10, 255), (20, 255)):
+        memory = count_downed(memory, 1, value, at)
+    assert run((21, UP), memory=memory) == [GOOD]
+
+
+def test_a_counter_that_starts_again_is_no_fall() -> None:
+    memory = count_downed(DeviceMemory(), 1, 200, 0)
+    assert count_downed(memory, 1, 0, 10).flapping_until_s == 0
+
+
+def test_a_bond_with_one_dead_member_is_suspect() -> None:
+    assert run((0, UP), lag=True) == [(SUSPECT, "LagDegraded")]
+    assert run((0, DOWN), lag=True) == [BAD]
+
+
+def test_a_change_is_dated_and_a_first_look_is_not() -> None:
+    first = observe(DeviceMemory(), (UP,), now_s=0, wall_s=50)
+    assert first.health is not None
+    assert first.health.since_s is None
+    doubt = observe(first, (DOWN,), now_s=1, wall_s=51)
+    later = observe(doubt, (DOWN,), now_s=3, wall_s=53)
+    assert later.health is not None
+    assert later.health.since_s == 53
+    assert observe(later, (DOWN,), now_s=9, wall_s=59).health == later.health
+
+
+def test_an_expected_port_counts_though_it_was_never_up() -> None:
+    memory = with_used(DeviceMemory(), (2,))
+    seen = (UP, replace(DOWN, number=2))
+    health = observe(memory, seen, now_s=0, wall_s=0, policy="all").health
+    assert health is not None
+    assert health.reason == "PortDown"
+
+
+def test_a_device_that_comes_back_did_not_fall() -> None:
+    memory = paused(observe(DeviceMemory(), (UP,), now_s=0, wall_s=0))
+    assert observe(memory, (DOWN,), now_s=5, wall_s=5).port(1).flaps == 0
+
+
+def test_own_falls_are_counted() -> None:
+    memory = DeviceMemory()
+    for at, seen in enumerate((UP, DOWN, DOWN, UP, DOWN)):
+        memory = observe(memory, (seen,), now_s=at, wall_s=at)
+    assert memory.port(1).flaps == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"symbol_error": 0}, {"symbol_error": 10}, ""),
+        ({"symbol_error": 0}, {"symbol_error": 11}, "symbol_error +11"),
+        ({"local_link_integrity_errors": 3}, {"local_link_integrity_errors": 4}, "+1"),
+        ({"rx_icrc_encapsulated": 9}, {"rx_icrc_encapsulated": 0}, ""),
+        ({}, {"port_rcv_errors": 500}, ""),
+    ],
+)
+def test_errors_are_told_beyond_their_limits(
+    before: dict[str, int], after: dict[str, int], words: str
+) -> None:
+    window, _ = check_errors(None, tuple(before.items()), 0)
+    _, told = check_errors(window, tuple(after.items()), 60)
+    assert words in told
+    assert bool(words) is bool(told)
+
+
+def test_errors_are_told_once_in_five_minutes() -> None:
+    window: ErrorWindow | None = None
+    told = []
+    for at in range(0, 700, 10):
+        window, words = check_errors(window, (("symbol_error", at),), at)
+        told.append(bool(words))
+    assert sum(told) == 3
+
+
+_LOOKS = st.lists(
+    st.tuples(
+        st.floats(0, 2000),
+        st.lists(
+            st.builds(
+                PortSeen,
+                number=st.integers(1, 3),
+                state=st.one_of(st.none(), st.integers(0, 60)),
+                physical=st.one_of(st.none(), st.integers(0, 9)),
+                sm_lid=st.one_of(st.none(), st.integers(0, 5)),
+                infiniband=st.booleans(),
+                readable=st.booleans(),
+            ),
+            max_size=3,
+        ),
+    ),
+    max_size=30,
+)
+
+
+@given(_LOOKS, st.sampled_from(["any", "all"]))
+def test_any_looks_give_a_health_and_a_bounded_memory(
+    looks: list[tuple[float, list[PortSeen]]], policy: str
+) -> None:
+    memory, clock = DeviceMemory(), 0.0
+    for step, seen in looks:
+        clock += step
+        memory = observe(memory, tuple(seen), now_s=clock, wall_s=clock, policy=policy)
+        assert memory.health is not None
+        assert all(len(port.edges) <= 3 for port in memory.ports)
+        assert memory.doubt_s is None or memory.doubt_s <= clock

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import ParseError
+from plugins.vendors.rdma.minors import (
+    MAX_MINORS,
+    Claim,
+    Kept,
+    Seen,
+    State,
+    StateFile,
+    assign,
+    decode,
+    encode,
+    wanted,
+)
+
+BOOT = "0b7c2a52-1f3e-4c55-9d80-6c1b6a3f6f10"
+
+
+def claims(*names: str) -> list[Claim]:
+    """Name devices in PCI order; their keys are their places in it."""
+    return [Claim(f"slot{at}", name) for at, name in enumerate(names)]
+
+
+def numbers(names: list[Claim], stored: dict[str, int] | None = None) -> list[int | None]:
+    given_ = assign(names, stored or {})
+    return [given_.get(claim.key) for claim in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        pytest.param(("mlx5_0", "mlx5_3", "mlx5_10"), [0, 3, 10], id="62"),
+        pytest.param(("ibp24s0", "ibp64s0"), [0, 1], id="63"),
+        pytest.param(("mlx4_0", "mlx5_0", "mlx5_1"), [0, 2, 1], id="64"),
+        pytest.param(("bnxt_re0", "mlx5_0", "irdma1"), [2, 0, 1], id="65"),
+        pytest.param(("rocep31s0f0", "rocep31s0f1", "mlx5_1"), [0, 2, 1], id="66"),
+        pytest.param(("mlx5_bond_0", "mlx5_0"), [1, 0], id="67"),
+        pytest.param(("qib0",), [0], id="72-the-name-wants-nothing"),
+        pytest.param(("mlx5_999", "mlx5_0"), [1, 0], id="a-number-beyond-the-range"),
+    ],
+)
+def test_numbers(names: tuple[str, ...], expected: list[int]) -> None:
+    assert numbers(claims(*names)) == expected
+
+
+def test_a_stored_number_wins_vector_68() -> None:
+    assert numbers(claims("mlx5_7", "mlx5_1"), {"slot0": 1}) == [1, 0]
+
+
+def test_a_renamed_device_keeps_its_number_vector_85() -> None:
+    first = assign(claims("mlx5_0", "mlx5_1"), {})
+    assert assign(claims("ibp24s0", "mlx5_1"), first) == first
+
+
+def test_another_card_in_the_same_slot_gets_a_new_number() -> None:
+    stored = {"0000:18:00.0 15b3:101b": 0}
+    replacement = [Claim("0000:18:00.0 15b3:1021", "mlx5_0")]
+    assert assign(replacement, stored) == {"0000:18:00.0 15b3:1021": 1}
+
+
+def test_the_numbers_of_devices_that_are_away_are_not_given_to_others() -> None:
+    assert numbers(claims("ibp24s0"), {"gone": 0}) == [1]
+
+
+def test_more_devices_than_numbers_leave_some_without() -> None:
+    found = numbers(claims(*("ibp0s0" for _ in range(MAX_MINORS + 3))))
+    assert found[:MAX_MINORS] == list(range(MAX_MINORS))
+    assert found[MAX_MINORS:] == [None] * 3
+
+
+def test_numbers_that_others_want_are_used_last() -> None:
+    names = ["ibp0s0", *(f"mlx5_{n}" for n in range(500)), *("mlx5_5" for _ in range(11))]
+    found = numbers(claims(*names))
+    assert sorted(n for n in found if n is not None) == list(range(MAX_MINORS))
+
+
+_NAMES = st.lists(
+    st.one_of(
+        st.from_regex(
+            r"(mlx5_|mlx4_|bnxt_re|irdma|mlx5_bond_|rxe|ibp|rocep)[0-9]{1,3}", fullmatch=True
+        ),
+        st.text(max_size=20),
+    ),
+    max_size=40,
+)
+
+
+@given(_NAMES, st.dictionaries(st.sampled_from([f"slot{n}" for n in range(60)]), st.none()))
+def test_numbers_are_unique_and_stable_and_stored_ones_win(
+    names: list[str], stored_keys: dict[str, None]
+) -> None:
+    stored = {key: 7 * at % MAX_MINORS for at, key in enumerate(stored_keys)}
+    asked = claims(*names)
+    found = assign(asked, stored)
+    assert len(set(found.values())) == len(found) == len(asked)
+    assert all(0 <= number < MAX_MINORS for number in found.values())
+    assert all(found[key] == number for key, number in stored.items() if key in found)
+    assert set(found.values()).isdisjoint(n for key, n in stored.items() if key not in found)
+    assert assign(asked[::-1], stored | found) == found
+
+
+@given(st.text(max_size=40))
+def test_any_name_may_want_a_number_or_nothing(name: str) -> None:
+    number = wanted(name)
+    assert number is None or 0 <= number < MAX_MINORS
+
+
+STATE = State(
+    {"0000:18:00.0 15b3:101b": 3},
+    {
+        "0000:18:00.0": Seen(
+            name="mlx5_3", guid="0c42a10300112233", driver="mlx5_core", used_ports=(1,)
+        )
+    },
+)
+
+
+def test_the_state_is_read_back() -> None:
+    assert decode(encode(STATE, BOOT), BOOT) == STATE
+
+
+def test_numbers_outlive_a_reboot_and_sightings_do_not() -> None:
+    assert decode(encode(STATE, BOOT), "another") == State(STATE.minors, {})
+
+
+def test_without_a_boot_id_no_sighting_is_believed() -> None:
+    assert not decode(encode(STATE, ""), "").seen
+
+
+GOOD = json.loads(encode(STATE, BOOT))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(encode(STATE, BOOT)[:40], id="row-22-truncated"),
+        pytest.param(json.dumps(GOOD | {"version": 2}).encode(), id="row-22-other-version"),
+        pytest.param(json.dumps(GOOD | {"minors": {"a": 2**31}}).encode(), id="row-22-minor-2-31"),
+        pytest.param(json.dumps(GOOD | {"minors": {"a": 1, "b": 1}}).encode(), id="row-22-twice"),
+        pytest.param(
+            json.dumps(GOOD | {"minors": {"a": True}}).encode(), id="a-minor-that-is-true"
+        ),
+        pytest.param(json.dumps(GOOD | {"minors": [1]}).encode(), id="minors-are-a-list"),
+        pytest.param(
+            json.dumps(GOOD | {"seen": {"x": 1}}).encode(), id="a-sighting-that-is-a-number"
+        ),
+        pytest.param(json.dumps(GOOD | {"seen": None}).encode(), id="no-sightings"),
+        pytest.param(b"[" * 100_000, id="deep"),
+        pytest.param(b"\xff\xfe", id="bytes"),
+        pytest.param(b"[]", id="a-list"),
+    ],
+)
+def test_a_damaged_file_is_put_aside_and_rebuilt(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rdma.json").write_bytes(data)
+    kept = Kept(str(tmp_path), BOOT)
+    assert kept.state == State()
+    assert kept.problem is not None
+    assert kept.problem.reason == "StateFileDamaged"
+    assert (tmp_path / "rdma.json.bad").read_bytes() == data
+    assert kept.number(claims("mlx5_4")) == {"slot0": 4}
+    kept.remember({})
+    assert decode((tmp_path / "rdma.json").read_bytes(), BOOT).minors == {"slot0": 4}
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_make_the_reader_raise_anything_else(data: bytes) -> None:
+    with contextlib.suppress(ParseError):
+        decode(data, BOOT)
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=12), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(_JSON, _JSON)
+def test_no_json_makes_the_reader_raise_anything_else(minors: object, seen: object) -> None:
+    body = {"version": 1, "boot_id": BOOT, "minors": minors, "seen": seen}
+    with contextlib.suppress(ParseError):
+        decode(json.dumps(body).encode(), BOOT)
+
+
+def test_without_a_directory_nothing_is_written(tmp_path: Path) -> None:
+    kept = Kept(None, BOOT)
+    kept.number(claims("mlx5_0"))
+    kept.remember({})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_is_written_only_when_it_changes(tmp_path: Path) -> None:
+    file = StateFile(str(tmp_path / "new"), BOOT)
+    file.save(STATE)
+    (tmp_path / "new" / "rdma.json").unlink()
+    file.save(STATE)
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_directory_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    kept = Kept(str(tmp_path / "file"), BOOT)
+    kept.remember({})
+    assert kept.problem is not None
+    assert kept.problem.reason == "StateNotWritten"
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "rdma.json").write_bytes(b" " * ((1 << 20) + 1))
+    kept = Kept(str(tmp_path), BOOT)
+    assert kept.problem is not None
