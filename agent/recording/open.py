@@ -117,7 +117,7 @@ def _top(shown: Path, places: Iterable[T], has: Callable[[T, str], bool]) -> T:
 
 
 def _tapes_of_folder(top: Path) -> dict[str, Tape]:
-    found = sorted((top / TAPES).glob("*.jsonl"))
+    found = sorted((top.resolve() / TAPES).glob("*.jsonl"))
     return {item.stem: item for item in found if _VENDOR.fullmatch(item.stem) and item.is_file()}
 
 

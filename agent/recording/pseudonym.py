@@ -29,7 +29,9 @@ _IDENTIFIER = re.compile(
     % {b"h2": _HEX2, b"h4": _HEX4},
     re.IGNORECASE,
 )
-_BARE = re.compile(rb"(?<![0-9a-z])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE)
+_BARE = re.compile(  # containers, machine ids; `pod` and 32 digits are a pod of the node's own
+    rb"(?:(?<=pod)|(?<![0-9a-z]))(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE
+)
 _CPU_SERIAL = re.compile(r"^Serial\s*:\s*(\w+)", re.MULTILINE)  # of some Arm boards
 _BUILDER = re.compile(rb"\([^()@\s]+@[^()\s]+\)")  # who compiled a kernel, and where
 

@@ -10,6 +10,7 @@ from agent.host.files import check_path
 from agent.recording.entries import Entry, Kind, Link
 
 MAX_LINKS = 40  # as the kernel: the next one is ELOOP
+MAX_TARGET = 4095  # characters of a link that is followed, as PATH_MAX
 _MAX_KNOWN = 65_536  # directories remembered before starting afresh
 
 Lookup = Callable[[str, str], Entry | None]
@@ -61,6 +62,8 @@ class Resolver:
                 links += 1
                 if links > MAX_LINKS:
                     raise HostFileError(asked, errno.ELOOP)
+                if len(entry.text) > MAX_TARGET:
+                    raise HostFileError(asked, errno.ENAMETOOLONG)
                 at = "" if entry.text.startswith("/") else at
                 todo.extend(entry.text.split("/")[::-1])
             elif entry is Kind.DIRECTORY:

@@ -176,6 +176,17 @@ def test_the_capabilities_of_a_config_stay_what_they_are() -> None:
     assert read_config(after) == read_config(before)
 
 
+@pytest.mark.parametrize("name", ["pod", "kubepods-burstable-pod", "cri-containerd-", "crio-"])
+def test_pods_and_containers_are_renamed_behind_every_prefix(name: str) -> None:
+    original = "3d1219c7c4c5404aaa1f6d2a48adfda4" * (1 if name.endswith("pod") else 2)
+    host = TreeFiles.of({f"/sys/fs/cgroup/kubepods/{name}{original}.x/cpu.stat": b""})
+    tree, _ = pseudonymise(host, {}, b"salt")
+    (other,) = tree.names("/sys/fs/cgroup/kubepods")
+    assert other.startswith(name)
+    assert len(other) == len(f"{name}{original}.x")
+    assert original not in other
+
+
 @pytest.mark.parametrize("name", ["nvme", "vm", "sys", "localhost"])
 def test_a_common_word_as_host_name_renames_nothing_else(name: str) -> None:
     host = TreeFiles.of(

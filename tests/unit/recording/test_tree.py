@@ -102,6 +102,14 @@ def test_40_links_in_a_row_are_followed_and_41_are_not() -> None:
         host.read("/l0")
 
 
+def test_a_link_longer_than_a_path_is_told_and_not_followed() -> None:
+    host = TreeFiles.of({"/a": Link("./" * 2047 + "b"), "/b": b"end", "/c": Link("./" * 5000)})
+    assert host.read("/a") == b"end"
+    assert host.link("/c") == "./" * 5000
+    with pytest.raises(HostFileError, match="ENAMETOOLONG"):
+        host.read("/c")
+
+
 @pytest.mark.parametrize(
     ("first", "then", "kept"),
     [
