@@ -15,9 +15,9 @@ from agent.host.files import MAX_READ, LiveRoot
 from agent.host.pci import read_pci
 from bench.counters import cost, cost_metric
 from bench.harness import Row, compare
-from bench.pci_tree import BASE_FUNCTIONS, pci_tree
+from bench.scan.tree import BASE_FUNCTIONS, pci_tree
 
-SOURCE = Path(__file__).with_name("device_scan_limit.c")
+SOURCE = Path(__file__).parent / "scan" / "limit.c"
 SIZES = (BASE_FUNCTIONS, 2000)
 GATE_ALONE = "ratio_peer<=0.3"  # without a compiler
 GATE = f"{GATE_ALONE},ratio_limit<=7"

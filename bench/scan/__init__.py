@@ -1,0 +1,1 @@
+"""What the scan of PCI functions is measured on and against."""
