@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from agent.cgroup.layout import CgroupLayout
+from agent.collect.reader import Door
+from agent.collect.slow import PressureSource, SlowColumn, read_pressure
+from agent.recording.entries import Entry, Refused
+from agent.recording.tree import TreeFiles
+
+LINE = b"some avg10=1.00 avg60=0.00 avg300=0.00 total=5\n"
+PLACES = ("/cpu.pressure", "/memory.pressure", "/io.pressure")
+
+
+def test_new_keys_are_fetched_at_once_and_then_in_turns() -> None:
+    fetched: list[str] = []
+    column: SlowColumn[None] = SlowColumn(fetched.append, every=3)
+    column.follow("abcd")
+    column.read()
+    assert sorted(fetched) == ["a", "b", "c", "d"]
+    fetched.clear()
+    for _ in range(3):
+        column.read()
+    assert sorted(fetched) == ["a", "b", "c", "d"]
+
+
+def test_no_cycle_fetches_more_than_its_share() -> None:
+    fetched: list[str] = []
+    column: SlowColumn[None] = SlowColumn(fetched.append, every=10)
+    column.follow([str(i) for i in range(100)])
+    column.read()
+    for _ in range(10):
+        fetched.clear()
+        column.read()
+        assert len(fetched) == 10
+
+
+def test_values_of_keys_that_stay_are_kept() -> None:
+    column = SlowColumn(str.upper, every=10)
+    column.follow("ab")
+    column.read()
+    column.follow("bc")
+    assert column.read() == ["B", "C"]
+
+
+@pytest.mark.parametrize("refusal", [errno.EOPNOTSUPP, errno.ENOENT, errno.EACCES])
+def test_a_kernel_without_psi_has_no_pressure(refusal: int) -> None:
+    host = TreeFiles.of(dict.fromkeys(PLACES, Refused(refusal)))
+    assert read_pressure(Door(host), PLACES) is None
+
+
+def test_one_resource_without_pressure_leaves_the_others() -> None:
+    host = TreeFiles.of({"/memory.pressure": LINE, "/cpu.pressure": b"odd\n"})
+    found = read_pressure(Door(host), PLACES)
+    assert found is not None
+    assert list(found) == ["memory"]
+
+
+@pytest.mark.parametrize(
+    ("place", "found"), [("cpuacct", True), ("unified", True), ("memory", False)]
+)
+def test_version_1_pressure_is_found_where_the_kernel_has_it(place: str, found: bool) -> None:
+    entries: dict[str, Entry] = {
+        f"/c/{place}/kubepods/cpu.pressure": LINE,
+        f"/c/{place}/kubepods/poda/cpu.pressure": LINE,
+    }
+    layout = CgroupLayout(
+        version=1,
+        driver="cgroupfs",
+        mounts=(("cpuacct", "/c/cpuacct"), ("memory", "/c/memory")),
+        unified="/c/unified",
+        root="/kubepods",
+    )
+    source = PressureSource(Door(TreeFiles.of(entries)), layout)
+    assert (source.read("/kubepods/poda") is not None) is found
