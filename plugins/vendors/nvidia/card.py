@@ -33,6 +33,7 @@ class Card:
         self.handle = handle
         self.faults: dict[int, str] = {}  # code: what was asked
         self.garbled = False
+        self.denied = False  # some call is not allowed to us; normal without rights
         self.nothing = False  # the last call had nothing to tell, which is an answer
         self.unknown_cycles = 0  # in a row with code 999
         self.slow_until_s = 0.0  # monotonic; a late card is asked less often
@@ -51,6 +52,7 @@ class Card:
     def forget(self) -> None:
         """Ask everything again, as after a change of the card or its driver."""
         self._mute.clear()
+        self.denied = False
 
     def slow(self, now_s: float) -> bool:
         """Say whether the card is to be left alone in this cycle."""
@@ -88,9 +90,11 @@ class Card:
         if code in library.NOTHING:
             self.nothing = True
             return
-        self.faults.setdefault(code, str(what[0]))
         if code == library.NO_PERMISSION:
+            self.denied = True
             self._mute.add(what)
+            return
+        self.faults.setdefault(code, str(what[0]))
         if code == library.GPU_IS_LOST or code in library.STOPS_CARD:
             raise CardStopped(f"{self.bus_id}: {library.reason_of(code)}")
 

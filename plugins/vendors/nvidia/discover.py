@@ -86,7 +86,7 @@ def _memory(
     found = card.memory()
     if found and found[0]:
         return found[0], False
-    if card.faults:  # an error is no statement about the kind of card
+    if card.faults or card.denied:  # which says nothing about the kind of card
         return before.memory_bytes if before else None, False
     return system_bytes, system_bytes is not None
 

@@ -1,18 +1,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from agent.model.device import DeviceKind, HealthState, VendorDevice
 from agent.model.inventory import Inventory
+from agent.model.quantity import binary
 from plugins.vendors.nvidia.discover import distinct_modules, memory_total
+from tests.captures import SHARED, needs_shared
 from tests.fault.nvml_stub import Child, Stub, add_function, gpu, on_tree, real_worker
 from tests.unit.nvidia.conftest import BUSES
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
 GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 NO_HANDLE = "error nvmlDeviceGetHandleByPciBusId_v2"
+ARCHITECTURES = {"turing": 6, "ampere": 7, "hopper": 9, "blackwell": 10}
+
+
+def profile(name: str) -> dict[str, Any]:
+    path = SHARED / "captures" / "nvml" / f"profile-{name}.yaml"
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded
 
 
 def states(found: Inventory) -> list[tuple[str, str]]:
@@ -127,18 +138,6 @@ def test_an_old_driver_tells_less_and_nothing_wrong(level: int, tmp_path: Path, 
     assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in found.devices} == {"81559Mi"}
 
 
-def test_the_fabric_is_asked_in_the_version_that_the_driver_knows(
-    tmp_path: Path, tree: Path
-) -> None:
-    lines = [f"fabric {i} state=3 uuid=00112233445566778899aabbccddeeff clique=7" for i in range(8)]
-    for level in (535, 570):
-        stub = Stub(tmp_path, level)
-        stub.play(SYSTEM, *GPUS, *lines)
-        with on_tree(stub, tree) as child:
-            facts = dict(child.discover().facts)
-        assert facts["clique"] == "00112233-4455-6677-8899-aabbccddeeff.7"
-
-
 def test_what_a_card_does_not_support_is_absent(stub: Stub, tree: Path) -> None:
     bare = dict.fromkeys(("module", "power", "temp", "arch", "cc", "virt", "ecc", "migmode"))
     stub.play(SYSTEM, gpu(0, BUSES[0], **bare))
@@ -228,6 +227,18 @@ def test_a_card_that_is_given_to_a_guest_is_listed_once(stub: Stub, tree: Path) 
     assert (found.devices[2].managed, found.devices[2].health.reason) == (False, "BoundToVFIO")
 
 
+def test_a_card_that_we_may_not_ask_everything_is_healthy_and_not_a_unified_one(
+    stub: Stub, tree: Path
+) -> None:
+    names = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetEccMode")
+    stub.play(SYSTEM, GPUS[0], *(f"error {name} 4" for name in names))
+    with on_tree(stub, tree) as child:
+        card = one(child)
+    assert card.health.reason == "DeviceHealthy"
+    assert (card.resources, card.memory_bytes) == ((), None)
+    assert dict(card.facts)["unschedulable"] == "MemoryUnknown"
+
+
 def test_a_passing_error_takes_no_memory_away(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
@@ -235,21 +246,6 @@ def test_a_passing_error_takes_no_memory_away(stub: Stub, tree: Path) -> None:
         stub.play(SYSTEM, *GPUS, *(f"error nvmlDeviceGetMemoryInfo{v} 20" for v in ("", "_v2")))
         after = one(child)
     assert after == before
-
-
-def test_links_through_switches_become_a_matrix(stub: Stub, tree: Path) -> None:
-    lines = [f"link {i} {n} state=1 type=2" for i in range(8) for n in range(18)]
-    fields = [f"field {i} 91 u32 18" for i in range(8)]
-    stub.play(SYSTEM, *GPUS, *lines, *fields, "link 6 4 state=0")
-    with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert len(found.links) == 28
-    assert {(k.type, k.count) for k in found.links if BUSES[6] not in (k.a, k.b)} == {
-        ("NVSwitch", 18)
-    }
-    assert {k.count for k in found.links if BUSES[6] in (k.a, k.b)} == {17}
-    assert [p.reason for p in found.problems] == ["NVLinkDown"]
-    assert f"{BUSES[1]}=NV18" in dict(found.devices[0].facts)["peers"].split()
 
 
 def test_module_ids_that_are_all_alike_are_dropped() -> None:
@@ -263,3 +259,37 @@ def test_module_ids_that_are_all_alike_are_dropped() -> None:
 )
 def test_the_machines_memory_is_read_from_meminfo(text: str, size: int | None) -> None:
     assert memory_total(text) == size
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("h100", "H100-80GB-HBM3"), ("a100", "A100-SXM4-40GB"), ("b200", "B200"), ("t4", "T4")],
+)
+def test_a_product_is_labelled_and_granted(name: str, label: str, stub: Stub, tree: Path) -> None:
+    told = profile(name)
+    card = told["device_defaults"]
+    total = int(card["memory"]["total_bytes"])
+    capability = "{major}.{minor}".format(**card["compute_capability"])
+    stub.play(
+        f"system driver={told['system']['driver_version']} cuda=12040",
+        gpu(
+            0,
+            BUSES[0],
+            name=f'"{card["name"]}"',
+            mem=total,
+            cc=capability,
+            arch=ARCHITECTURES[card["architecture"]],
+            serial=card["serial"],
+            vbios=card["vbios_version"],
+        ),
+    )
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    labels, facts = dict(found.devices[0].labels), dict(found.devices[0].facts)
+    assert labels["xpu-agent.io/model"] == label
+    assert labels["xpu-agent.io/architecture"] == card["architecture"].capitalize()
+    assert labels["xpu-agent.io/compute-capability"] == capability
+    assert dict(found.devices[0].resources)["koordinator.sh/gpu-memory"] == binary(total)
+    assert facts["serial"] == card["serial"]
+    assert found.driver_version == told["system"]["driver_version"]

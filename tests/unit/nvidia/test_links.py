@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agent.model.device import DeviceLink
 from plugins.vendors.nvidia.links import CardLinks, Fabric, LinkEnd, matrix, node_clique, relation
+from tests.fault.nvml_stub import Stub, gpu, on_tree
+from tests.unit.nvidia.conftest import BUSES
 
+SYSTEM = "system driver=570.124.06 cuda=12080"
+GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 A, B, C = "0000:23:00.0", "0000:24:00.0", "0000:53:00.0"
 GPU, SWITCH, UNKNOWN = 0, 2, 255
 UUID = bytes.fromhex("00112233445566778899aabbccddeeff")
@@ -105,3 +111,30 @@ def test_a_card_whose_links_are_all_down_is_not_reported_link_by_link() -> None:
 
 def test_links_to_a_card_that_is_lost_are_left_out() -> None:
     assert matrix({A: CardLinks(ends=direct(B, 4))}) == ((), ())
+
+
+def test_the_fabric_is_asked_in_the_version_that_the_driver_knows(
+    tmp_path: Path, tree: Path
+) -> None:
+    lines = [f"fabric {i} state=3 uuid=00112233445566778899aabbccddeeff clique=7" for i in range(8)]
+    for level in (535, 570):
+        stub = Stub(tmp_path, level)
+        stub.play(SYSTEM, *GPUS, *lines)
+        with on_tree(stub, tree) as child:
+            facts = dict(child.discover().facts)
+        assert facts["clique"] == "00112233-4455-6677-8899-aabbccddeeff.7"
+
+
+def test_links_through_switches_become_a_matrix(stub: Stub, tree: Path) -> None:
+    lines = [f"link {i} {n} state=1 type=2" for i in range(8) for n in range(18)]
+    fields = [f"field {i} 91 u32 18" for i in range(8)]
+    stub.play(SYSTEM, *GPUS, *lines, *fields, "link 6 4 state=0")
+    with on_tree(stub, tree) as child:
+        found = child.discover()
+    assert len(found.links) == 28
+    assert {(k.type, k.count) for k in found.links if BUSES[6] not in (k.a, k.b)} == {
+        ("NVSwitch", 18)
+    }
+    assert {k.count for k in found.links if BUSES[6] in (k.a, k.b)} == {17}
+    assert [p.reason for p in found.problems] == ["NVLinkDown"]
+    assert f"{BUSES[1]}=NV18" in dict(found.devices[0].facts)["peers"].split()

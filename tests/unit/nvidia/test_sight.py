@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from agent.host.files import MAX_READ, LiveRoot
 from agent.model.device import HealthState
+from agent.recording.open import open_host
 from plugins.vendors.nvidia.sight import information
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import add_function
+from tests.fault.nvml_tape import HOST
+from tests.unit.nvidia.conftest import BUSES
 
 BUS = "0000:3b:00.0"
 INFORMATION = """\
@@ -80,6 +83,15 @@ def test_a_uuid_that_is_not_known_yet_is_absent(tmp_path: Path, uuid: str) -> No
     add_function(tmp_path, BUS, GPU_UUID=uuid, Device_Minor="-1")
     (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
     assert (found.uuid, found.minor) == (None, None)
+
+
+def test_a_recorded_host_shows_its_cards_with_their_nodes() -> None:
+    found = NvidiaVendor().sighted(open_host(str(HOST)).files)
+    assert [(d.bus_id, d.minor) for d in found] == list(zip(BUSES, range(8), strict=True))
+    assert {d.uuid for d in found} == {
+        f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(8)
+    }
+    assert [n.path for d in found for n in d.nodes] == [f"/dev/nvidia{n}" for n in range(8)]
 
 
 def test_an_excluded_card_is_out_of_service(tmp_path: Path) -> None:
