@@ -61,13 +61,13 @@ class Aliases:
 
     def serial(self, text: str) -> str:
         """Replace letters by letters, digits by digits; everything else stays."""
-        raw = text.encode("utf-8", "surrogateescape")
+        raw = text.encode("utf-8", "surrogatepass")
         found = self._alias("serial", raw, lambda noise: _same_classes(raw, noise))
-        return found.decode("utf-8", "surrogateescape")
+        return found.decode("utf-8", "surrogatepass")
 
     def host(self, name: str) -> str:
         """Replace a host name; with and without its domain it becomes the same single label."""
-        label = name.lower().partition(".")[0].encode()
+        label = name.lower().partition(".")[0].encode("utf-8", "surrogatepass")
         return self._alias("host", label, _host).decode()
 
     def _prefix(self, prefix: bytes) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from agent.errors import HostFileError
-from agent.host.files import HostFiles, text
+from agent.host.files import MAX_ENTRIES, HostFiles, text
 from agent.recording import paths
 from agent.recording.entries import DeviceNode, Entry, Kind, Link, Refused
 from agent.recording.paths import CGROUP_FILE_SYSTEMS, Wanted
@@ -83,7 +83,9 @@ class _Taker:
             there = self._names(base)
             if there or self._contents(base, 0) is Kind.DIRECTORY:
                 self._put(base, 0)
-            for name in there:
+            # on a busy node the processes alone fill the list of /proc: ask for the rest by name
+            cut = wanted.entries if len(there) >= MAX_ENTRIES else ()
+            for name in (*there, *cut):
                 if any(fnmatchcase(name, pattern) for pattern in wanted.entries):
                     self._put(f"{base}/{name}", wanted.limit, through=wanted.through)
 

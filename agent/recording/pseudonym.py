@@ -78,16 +78,16 @@ class _Words:
         self.aliases = aliases
         chosen: dict[bytes, bytes] = {}
         for serial in sorted(secrets.serials):
-            chosen[serial.lower().encode()] = aliases.serial(serial).encode()
+            chosen[_bytes(serial).lower()] = _bytes(aliases.serial(serial))
         for host in sorted(secrets.hosts):
-            chosen[host.lower().encode()] = aliases.host(host).encode()
+            chosen[_bytes(host).lower()] = _bytes(aliases.host(host))
         self._all = _replacer(chosen)
         # a machine called `nvme` must not rename the drivers of its disks
         free = {
             word: to
             for word, to in chosen.items()
             if len(word) >= (MIN_NUMBER if word.isdigit() else MIN_WORD)
-            and word.decode() not in vocabulary
+            and word.decode("utf-8", "replace") not in vocabulary
         }
         self._free = _replacer(free)
 
@@ -137,6 +137,10 @@ class _Words:
             return self.aliases.guid(raw)
         # 20 bytes are the hardware address of IP over InfiniBand: flags, queue pair, GID
         return raw[:-16] + self.aliases.gid(raw[-16:])
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # JSON can spell what UTF-8 cannot
 
 
 def _cased(original: bytes, replaced: bytes) -> bytes:

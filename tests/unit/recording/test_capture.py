@@ -189,6 +189,13 @@ def test_mounts_are_kept_where_they_are_asked_for_and_no_process_is() -> None:
     assert recording.read("/odd/cpu.shares") == b"1024\n"
 
 
+def test_thousands_of_processes_do_not_hide_the_files_beside_them() -> None:
+    busy: dict[str, Entry] = {f"/proc/{pid}/comm": b"x\n" for pid in range(1, 8300)}
+    recording = take(TreeFiles.of({**busy, "/proc/stat": b"btime 1\n"}), pods=False)
+    assert recording.read("/proc/stat") == b"btime 1\n"
+    assert recording.names("/proc") == ("1", "stat")
+
+
 @pytest.mark.parametrize("pods", [True, False])
 def test_pods_and_the_owners_of_their_processes_are_taken_on_request(*, pods: bool) -> None:
     recording = take(TreeFiles.of(NODE), pods=pods)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from agent.recording.pseudonym import pseudonymise
 from agent.recording.tree import TreeFiles
 from agent.topology.pci_config import read_config
 from tests.captures import capture, needs_shared
+from tests.unit.recording.trees import trees
 
 NIC = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
@@ -225,6 +227,14 @@ def test_what_is_no_identifier_stays(text: bytes) -> None:
 @pytest.mark.parametrize("tape", [b"", b"not json\n", b"[" * 5000, b'{"serial": true}\n', b"\xff"])
 def test_a_tape_that_is_no_tape_stays_as_it_is(tape: bytes) -> None:
     assert pseudonymise(TreeFiles.of({}), {"x": tape}, b"salt")[1] == {"x": tape}
+
+
+@given(trees, st.text(max_size=12), st.binary(max_size=60))
+def test_no_host_and_no_tape_makes_it_crash(tree: TreeFiles, serial: str, data: bytes) -> None:
+    tape = json.dumps({"serial": serial, "x": [["serial", "\ud800ÉİABCDE"]]}).encode() + b"\n"
+    other, tapes = pseudonymise(tree, {"vendor": tape, "damaged": data}, b"salt")
+    assert len(list(other.walk())) == len(list(tree.walk()))
+    assert json.loads(tapes["vendor"])["x"]
 
 
 @needs_shared
