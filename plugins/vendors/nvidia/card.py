@@ -94,7 +94,7 @@ class Card:
             self.denied = True
             self._mute.add(what)
             return
-        self.faults.setdefault(code, str(what[0]))
+        self.faults.setdefault(code, " ".join(map(str, what)))
         if code == library.GPU_IS_LOST or code in library.STOPS_CARD:
             raise CardStopped(f"{self.bus_id}: {library.reason_of(code)}")
 
@@ -145,4 +145,4 @@ class Card:
         if isinstance(error, NotSupported) or code == library.INVALID_ARGUMENT:
             self._mute.add(("field", key))  # older drivers do not know the number
         else:
-            self._note((f"field {key[0]}",), code)
+            self._note(("field", key), code)

@@ -120,8 +120,8 @@ def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
     given = settings.get("library_dirs")
     if isinstance(given, list | tuple) and given:
         return tuple(str(item) for item in given)
-    root = settings.get("driver_root")
-    roots = (str(root),) if root else DRIVER_ROOTS
+    root = str(settings.get("driver_root") or "/")
+    roots = (root,) if root != "/" else DRIVER_ROOTS  # a driver container is the usual second
     return tuple(os.path.join(r, d) for r in roots for d in DIRS)
 
 

@@ -146,6 +146,16 @@ def test_a_library_that_crashes_takes_only_the_worker(stub: Stub, tree: Path) ->
         child.ask("discover")
 
 
+def test_an_orderly_end_lets_go_of_the_driver(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        child.ask("close")
+        child.process.wait(10)
+    ended = [c for c in stub.take_calls() if c in ("nvmlEventSetFree", "nvmlShutdown")]
+    assert ended == ["nvmlEventSetFree", "nvmlShutdown"]
+
+
 def test_the_binding_is_imported_by_nobody_who_only_looks() -> None:
     code = "import sys, plugins.vendors.nvidia.vendor; print('pynvml' in sys.modules)"
     done = subprocess.run(
@@ -156,7 +166,9 @@ def test_the_binding_is_imported_by_nobody_who_only_looks() -> None:
 
 def test_the_usual_places_are_those_of_the_driver_root() -> None:
     assert library_dirs({"driver_root": "/run/nvidia/driver"})[0] == "/run/nvidia/driver/usr/lib64"
-    assert "/usr/lib/x86_64-linux-gnu" in library_dirs({})
+    for settings in ({}, {"driver_root": "/", "library_dirs": []}):
+        assert "/usr/lib/x86_64-linux-gnu" in library_dirs(settings)
+        assert "/run/nvidia/driver/usr/lib64" in library_dirs(settings)
     assert library_dirs({"library_dirs": ["/opt/nv"]}) == ("/opt/nv",)
 
 
