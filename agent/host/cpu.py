@@ -54,7 +54,7 @@ def read_cpus(host: HostFiles, cmdline: str) -> RawCpus:
     return RawCpus(
         present=frozenset(found),
         cpus=MappingProxyType(cpus),
-        without_topology=frozenset(online) - cpus.keys(),
+        without_topology=frozenset(online).difference(cpus),  # `- cpus.keys()` would be a set
         isolated=_isolated(host, cmdline),
         nohz_full=fact(host, f"{CPUS}/nohz_full", parse_cpu_list) or frozenset(),
         allowed=first_fact(host, ALLOWED_FILES, parse_cpu_list),

@@ -88,6 +88,7 @@ class Fleet:
                 )
             )
         self._tasks: list[asyncio.Task[None]] = []
+        self._told: dict[str, tuple[Inventory, Inventory]] = {}  # as answered, with its events
 
     def start(self) -> None:
         """Start all workers; their first answers come later."""
@@ -110,6 +111,7 @@ class Fleet:
         return all(vendor.state != "starting" for vendor in self._store.current.vendors)
 
     def _heard_state(self, state: VendorState) -> None:
+        state = self._with_told(state)
         before = {vendor.vendor: vendor for vendor in self._store.current.vendors}
         old = before.get(state.vendor)
         self._store.change(lambda snapshot: with_vendor(snapshot, state))
@@ -117,22 +119,24 @@ class Fleet:
         if changed or (old is not None and old.state != state.state):
             self._on_devices()
 
+    def _with_told(self, state: VendorState) -> VendorState:
+        """Put back what events told of this very answer: a sample repeats it without them."""
+        answered, told = self._told.get(state.vendor, (None, None))
+        if told is None or state.inventory.value is not answered:
+            self._told.pop(state.vendor, None)
+            return state
+        part = dataclasses.replace(state.inventory, value=told)
+        return dataclasses.replace(state, inventory=part)
+
     def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
         for event in events:
             fields = {"vendor": vendor, "device": event.key, "reason": event.reason}
             log.warning("device_event", extra=fields)
-        wall_s = self._clock.wall()
-
-        def change(snapshot: NodeSnapshot) -> NodeSnapshot:
-            for state in snapshot.vendors:
-                part = state.inventory
-                if state.vendor == vendor and part.value is not None:
-                    told = dataclasses.replace(part, value=with_events(part.value, events, wall_s))
-                    return with_vendor(snapshot, dataclasses.replace(state, inventory=told))
-            return snapshot
-
-        self._store.change(change)
-        self._on_devices()
-        for client in self.clients:
-            if client.state.vendor == vendor:
-                client.rediscover()  # the library knows more than the event told
+        client = next(client for client in self.clients if client.state.vendor == vendor)
+        answered = client.state.inventory.value
+        if answered is not None:
+            _, known = self._told.get(vendor, (None, answered))
+            told = with_events(known, events, self._clock.wall())
+            self._told[vendor] = (answered, told)
+            self._heard_state(client.state)
+        client.rediscover()  # the library knows more than the event told

@@ -17,9 +17,11 @@ from agent.host.files import HostFiles
 from agent.host.pci import read_pci
 from agent.host.topology_file import MAX_BYTES, parse_topology_file
 from agent.model.assemble import PlaceSettings, assemble
+from agent.model.device import DeviceKind
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
+from agent.topology.link import SlowRecord, lasting_slow, observe_links
 from agent.topology.placement import NumaOverride, PlacementRules, TopologyFile
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,27 @@ def read_topology_file(files: HostFiles, path: str) -> TopologyFile | None:
     return None if data is None else parse_topology_file(data, path.rpartition("/")[2])
 
 
+def watched_links(snapshot: NodeSnapshot) -> tuple[set[str], frozenset[str]]:
+    """Return the functions whose link speed is judged now, and those of them that are busy.
+
+    An accelerator lets its link fall to the lowest speed when it is idle: only while it works
+    does a low speed say something.
+    """
+    working = {
+        sample.key
+        for vendor in snapshot.vendors
+        for sample in vendor.samples.value
+        if sample.core_percent
+    }
+    functions = {
+        device.info.bus_id: device.info.kind is DeviceKind.RDMA or device.key in working
+        for device in snapshot.devices.value.devices
+        if device.info.bus_id is not None
+    }
+    watched = {address for address, judged in functions.items() if judged}
+    return watched, frozenset(watched & working)
+
+
 class HostFacts:
     """Reads the host's facts into the snapshot; a part that fails keeps what it had."""
 
@@ -69,6 +92,7 @@ class HostFacts:
         self._overrides = overrides(settings)
         self._store = store
         self._clock = clock
+        self._slow: dict[str, SlowRecord] = {}  # by address, of links below their speed
 
     def read(self) -> None:
         """Read CPUs and memory nodes, then PCI, then join the devices with their places."""
@@ -78,12 +102,20 @@ class HostFacts:
             self._store.put(cpus=Part(cpus_numa[0], now_s), numa=Part(cpus_numa[1], now_s))
         pci = self._attempt(lambda: read_pci(self._files), "pci")
         if pci is not None:
-            self._store.put(pci=Part(pci, self._clock.monotonic()))
+            now_s = self._clock.monotonic()
+            snapshot = self._store.put(pci=Part(pci, now_s))
+            addresses, busy = watched_links(snapshot)
+            self._slow = observe_links(self._slow, pci, addresses, now_s, busy)
 
     def join(self) -> None:
         """Join what the vendors said with the places; equal devices keep their old objects."""
-        rules = PlacementRules(overrides=self._overrides, file=self._topology_file())
-        settings = PlaceSettings(rules=rules, pcie_scope=self._settings.publish.pcie_scope)
+        file, refusal = self._topology_file()
+        settings = PlaceSettings(
+            rules=PlacementRules(overrides=self._overrides, file=file),
+            pcie_scope=self._settings.publish.pcie_scope,
+            slow_links=lasting_slow(self._slow),
+            file_refusal=refusal,
+        )
 
         def change(snapshot: NodeSnapshot) -> NodeSnapshot:
             inventories = [v.inventory.value for v in snapshot.vendors if v.inventory.value]
@@ -97,9 +129,12 @@ class HostFacts:
 
         self._store.change(change)
 
-    def _topology_file(self) -> TopologyFile | None:
-        path = self._settings.discovery.topology_file
-        return self._attempt(lambda: read_topology_file(self._files, path))
+    def _topology_file(self) -> tuple[TopologyFile | None, str]:
+        """Return the file's content, or why it was refused."""
+        try:
+            return read_topology_file(self._files, self._settings.discovery.topology_file), ""
+        except ParseError as error:
+            return None, str(error)
 
     def _attempt(self, read: Callable[[], T], *parts: str) -> T | None:
         try:

@@ -24,8 +24,9 @@ def look(
     """
     settings = parts.settings
     parts.facts.read()
-    if usage:
-        parts.measuring.cycle()
+    measuring = parts.measuring() if usage else None
+    if measuring is not None:
+        measuring.cycle()
     interval_s = settings.collect.interval_s
     states = asyncio.run(
         survey(
@@ -45,10 +46,10 @@ def look(
     for state in states:
         parts.store.change(lambda snapshot, state=state: with_vendor(snapshot, state))  # type: ignore[misc]
     parts.facts.join()
-    if usage:
+    if measuring is not None:
         if not parts.opened.spec and not states:
             time.sleep(interval_s)  # no vendor's second sample has taken that long
-        parts.measuring.cycle()
-        parts.measuring.report()
-    parts.measuring.close()
+        measuring.cycle()
+        measuring.report()
+        measuring.close()
     return parts.store.current

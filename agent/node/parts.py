@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agent.clock import Clock
-from agent.collect.usage import Known
 from agent.config.sections import Settings
 from agent.model.inventory import MetricFamily
+from agent.model.pod import PodView
 from agent.model.snapshot import NodeSnapshot
 from agent.node.host_facts import HostFacts, identity
-from agent.node.measuring import Measuring
 from agent.node.store import SnapshotStore
 from agent.node.vendors import wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost
+
+if TYPE_CHECKING:
+    from agent.node.measuring import Measuring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +31,30 @@ class Parts:
     vendors: Mapping[str, DeviceVendor]
     store: SnapshotStore
     facts: HostFacts
-    measuring: Measuring
+    known_pods: Callable[[], tuple[PodView, ...]]
+
+    def measuring(self) -> Measuring:
+        """Build the collector of usage; imported here, devices are known without it."""
+        from agent.node.measuring import Measuring  # noqa: PLC0415 - see above
+
+        return Measuring(self.opened, self.settings, self.store, self.clock, self.known_pods)
 
     def families(self) -> dict[str, tuple[MetricFamily, ...]]:
         """Return the metric families of each vendor."""
         return {name: vendor.families for name, vendor in self.vendors.items()}
 
 
-def build_parts(settings: Settings, opened: OpenedHost, clock: Clock, known: Known) -> Parts:
+def no_pods() -> tuple[PodView, ...]:
+    """Know no pods but those that the cgroups show."""
+    return ()
+
+
+def build_parts(
+    settings: Settings,
+    opened: OpenedHost,
+    clock: Clock,
+    known_pods: Callable[[], tuple[PodView, ...]] = no_pods,
+) -> Parts:
     """Build the parts; reads who the node is and no more. Raises `BadConfig`."""
     store = SnapshotStore(NodeSnapshot(node=identity(opened, settings)))
     return Parts(
@@ -45,5 +64,5 @@ def build_parts(settings: Settings, opened: OpenedHost, clock: Clock, known: Kno
         vendors=wanted_vendors(settings),
         store=store,
         facts=HostFacts(opened, settings, store, clock),
-        measuring=Measuring(opened, settings, store, clock, known),
+        known_pods=known_pods,
     )

@@ -1,0 +1,117 @@
+"""Vendors' states and events as they go into the snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from agent.clock import ManualClock
+from agent.config.decode import settings_from
+from agent.model.device import DeviceKind, HealthState, VendorDevice
+from agent.model.inventory import DeviceEvent, Inventory
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.node.fleet import Fleet, with_events, with_vendor
+from agent.node.store import SnapshotStore
+from agent.recording.open import open_host
+from plugins.vendors.fake.vendor import FakeVendor
+
+CARDS = tuple(
+    VendorDevice(
+        kind=DeviceKind.GPU, vendor="fake", bus_id=f"0000:0{i}:00.0", uuid=f"g{i}", minor=i
+    )
+    for i in range(2)
+)
+GONE = DeviceEvent(
+    key=CARDS[1].key, reason="Xid79", message="off the bus", state=HealthState.FAILED
+)
+
+
+def test_an_event_changes_its_device_alone() -> None:
+    before = Inventory(vendor="fake", devices=CARDS)
+    after = with_events(before, (GONE,), 5.0)
+    assert after.devices[0] == CARDS[0]
+    health = after.devices[1].health
+    assert (health.state, health.reason, health.since_s) == (HealthState.FAILED, "Xid79", 5.0)
+
+
+def test_an_event_without_a_device_is_about_all_of_them() -> None:
+    after = with_events(Inventory(vendor="fake", devices=CARDS), (replace(GONE, key=""),), 5.0)
+    assert {d.health.state for d in after.devices} == {HealthState.FAILED}
+
+
+def test_an_event_that_decides_nothing_changes_nothing() -> None:
+    before = Inventory(vendor="fake", devices=CARDS)
+    assert with_events(before, (replace(GONE, state=None),), 5.0) == before
+
+
+def test_a_repeated_event_keeps_the_time_of_the_first() -> None:
+    once = with_events(Inventory(vendor="fake", devices=CARDS), (GONE,), 5.0)
+    assert with_events(once, (GONE,), 9.0) == once
+
+
+def test_vendors_stay_in_order_of_name() -> None:
+    snapshot = NodeSnapshot(node=NodeIdentity(name="n"))
+    for name in ("rdma", "fake", "nvidia", "fake"):
+        snapshot = with_vendor(snapshot, VendorState(vendor=name))
+    assert [v.vendor for v in snapshot.vendors] == ["fake", "nvidia", "rdma"]
+
+
+def fleet_of_two_cards(folder: Path) -> tuple[Fleet, SnapshotStore, list[str]]:
+    file = folder / "cards.yaml"
+    file.write_text("devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n")
+    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+    changes: list[str] = []
+    fleet = Fleet(
+        [FakeVendor(str(file))],
+        open_host(None),
+        settings_from({"discovery": {"fake": {"file": str(file)}}}),
+        store,
+        ManualClock(),
+        lambda: changes.append("devices"),
+    )
+    return fleet, store, changes
+
+
+def test_health_told_by_an_event_outlives_samples_and_ends_with_the_next_answer(
+    tmp_path: Path,
+) -> None:
+    fleet, store, changes = fleet_of_two_cards(tmp_path)
+    client = fleet.clients[0]
+    answered = Inventory(vendor="fake", devices=CARDS)
+
+    def heard(**parts: object) -> None:
+        client.state = replace(client.state, **parts)  # type: ignore[arg-type]  # fields by name
+        fleet._heard_state(client.state)
+
+    def states() -> list[HealthState]:
+        inventory = store.current.vendors[0].inventory.value
+        assert inventory is not None
+        return [device.health.state for device in inventory.devices]
+
+    heard(state="ready", inventory=Part(answered, 1.0))
+    fleet._heard_events("fake", (GONE,))
+    assert states() == [HealthState.HEALTHY, HealthState.FAILED]
+    seen = len(changes)
+    heard(samples=Part((), 2.0))
+    assert states() == [HealthState.HEALTHY, HealthState.FAILED]
+    assert len(changes) == seen
+    heard(inventory=Part(replace(answered), 3.0))
+    assert states() == [HealthState.HEALTHY, HealthState.HEALTHY]
+
+
+def test_a_fleet_starts_answers_and_stops(tmp_path: Path) -> None:
+    fleet, store, _ = fleet_of_two_cards(tmp_path)
+
+    async def live() -> None:
+        fleet.start()
+        assert not fleet.settled()
+        async with asyncio.timeout(30):
+            while not fleet.settled():
+                await asyncio.sleep(0.01)
+        await fleet.stop()
+
+    asyncio.run(live())
+    state = store.current.vendors[0]
+    assert state.inventory.value is not None
+    assert [d.uuid for d in state.inventory.value.devices] == ["g0", "g1"]

@@ -1,0 +1,85 @@
+"""The host's facts as they go into the snapshot, and what a person decides about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.clock import ManualClock
+from agent.config.decode import settings_from
+from agent.errors import BadConfig
+from agent.model.device import DeviceKind, VendorDevice
+from agent.model.inventory import DeviceSample, Inventory
+from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.node.host_facts import HostFacts, identity, overrides, watched_links
+from agent.node.store import SnapshotStore
+from agent.recording.open import OpenedHost, open_host
+from agent.recording.tree import TreeFiles
+from tests import factory
+from tests.process.agent import EIGHT_CARDS
+
+TOPOLOGY_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
+
+
+def facts(opened: OpenedHost, settings: object) -> tuple[HostFacts, SnapshotStore]:
+    decoded = settings_from(settings)
+    store = SnapshotStore(NodeSnapshot(node=identity(opened, decoded)))
+    return HostFacts(opened, decoded, store, ManualClock()), store
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"match": "0000:18:00.0"},
+        {"match": "x", "node": 0},
+        {"match": "0000:18:00.0", "node": "0"},
+        {"match": 3, "node": 0},
+        {"match": "0000:18:00.0", "node": 0, "more": 1},
+    ],
+)
+def test_an_override_of_another_form_is_refused_by_name(row: dict[str, object]) -> None:
+    with pytest.raises(BadConfig, match=r"discovery\.numa_overrides"):
+        overrides(settings_from({"discovery": {"numa_overrides": [row]}}))
+
+
+def test_an_override_moves_the_device_and_says_so() -> None:
+    settings = {"discovery": {"numa_overrides": [{"match": "0000:23:00.0", "node": 3}]}}
+    found, store = facts(open_host(str(EIGHT_CARDS)), settings)
+    card = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
+    inventory = Inventory(vendor="nvidia", devices=(card,))
+    store.put(vendors=(VendorState(vendor="nvidia", inventory=Part(inventory, 1.0)),))
+    found.read()
+    found.join()
+    place = store.current.devices.value.devices[0].place
+    assert (place.numa_node, place.numa_source) == (3, "override")
+
+
+def test_a_topology_file_that_is_refused_is_a_problem_for_people() -> None:
+    files = TreeFiles.of({TOPOLOGY_FILE: b"<!DOCTYPE x><system/>"})
+    found, store = facts(OpenedHost(files=files), {})
+    found.read()
+    found.join()
+    reasons = [problem.reason for _, problem in store.current.devices.value.problems]
+    assert reasons == ["TopologyFileRefused"]
+
+
+def test_equal_devices_keep_their_old_view() -> None:
+    found, store = facts(open_host(str(EIGHT_CARDS)), {})
+    found.read()
+    found.join()
+    first = store.current.devices.value
+    found.read()
+    found.join()
+    assert store.current.devices.value is first
+
+
+def test_the_link_of_an_idle_card_is_not_judged() -> None:
+    cards, nic = [factory.gpu(0), factory.gpu(1)], factory.nic(0)
+    snapshot = factory.snapshot(devices=(*cards, nic))
+    busy = DeviceSample(key=cards[1].key, core_percent=40.0)
+    idle = DeviceSample(key=cards[0].key, core_percent=0.0)
+    vendor = replace(snapshot.vendors[0], samples=Part((idle, busy), 1.0))
+    watched, working = watched_links(replace(snapshot, vendors=(vendor,)))
+    assert watched == {cards[1].key, nic.key}
+    assert working == {cards[1].key}
