@@ -72,18 +72,21 @@ def nics_of(scan: Scan) -> tuple[Nic, ...]:
 
 
 def without_device(scan: Scan, nics: Iterable[Nic]) -> tuple[Function, ...]:
-    """Return physical network functions bound to an RDMA driver that show no RDMA device."""
+    """Return physical network functions bound to an RDMA driver that show no RDMA device.
+
+    Of several functions in one bond it is the first: the device of the bond sat on it.
+    """
     taken = {address for nic in nics for address in (nic.function.address, *nic.members)}
-    return tuple(
-        function
-        for address, function in scan.functions.items()
-        if address not in taken
-        and function.driver in DRIVERS
-        and function.physfn is None
-        and not function.rdma
-        and function.class_code is not None
-        and function.class_code >> 16 == NETWORK
-    )
+    found: list[Function] = []
+    for address, function in scan.functions.items():
+        if address in taken or function.driver not in DRIVERS or function.rdma:
+            continue
+        if function.physfn is not None or (function.class_code or 0) >> 16 != NETWORK:
+            continue
+        before = (item for item in found if slot(item.address) == slot(address))
+        if not any(item.masters & function.masters for item in before):
+            found.append(function)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,6 +182,8 @@ class RdmaSession:
             if outfit is not None:
                 sisters = describe.same_card(nic, now.nics)
                 yield describe.nic_device(nic, now.scan.nodes, outfit, vfs, sisters)
+            elif nic.function.address in self._last:
+                yield self._missed(self._last[nic.function.address])
         for function, why in now.away:
             yield self._away(function, why, now)
         for uuid, item in now.soft:
@@ -247,7 +249,7 @@ class RdmaSession:
         last = self._last.get(key)
         missed = self._watch.miss(key)
         if last and why.health and why.managed and missed < LOOKS_TO_BE_GONE:
-            return last
+            return self._missed(last)
         name = seen.name if seen else ""
         before = self._watch.health_of(key) or Health()
         outfit = Outfit(
@@ -258,6 +260,13 @@ class RdmaSession:
         )
         vfs = self._virtual(function, name, now)
         return describe.away_device(function, seen, outfit, vfs, why, last)
+
+    def _missed(self, last: VendorDevice) -> VendorDevice:
+        """Keep a device for one more look, and have that look soon."""
+        self._watch.tell(
+            DeviceEvent(key=last.key, reason="RdmaDeviceMissed", message="looking once more")
+        )
+        return last
 
     def _since(self, health: Health, last: VendorDevice | None) -> Health:
         """Date a change that this session has seen."""

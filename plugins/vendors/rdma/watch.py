@@ -120,6 +120,11 @@ class Watch:
             self._missed[key] = self._missed.get(key, 0) + 1
             return self._missed[key]
 
+    def tell(self, event: DeviceEvent) -> None:
+        """Add an event to those that wait to be fetched."""
+        with self._lock:
+            self._events.append(event)
+
     def _observe(self, target: Target) -> tuple[PortSeen, ...] | None:
         """Take one look in; `None` if the device is not in the class any more."""
         name = target.device.name

@@ -89,6 +89,7 @@ def test_in_shared_mode_a_device_that_vanishes_is_missed_twice_first(boot: Boot)
     boot.look()
     boot.hide("mlx5_3", PF)
     assert boot.look()[PF].health.state is HealthState.HEALTHY
+    assert [event.reason for event in boot.session.events(0)] == ["RdmaDeviceMissed"]
     device = boot.look()[PF]
     assert (device.health.state, device.health.reason) == (HealthState.FAILED, "NoRdmaDevice")
     assert device.health.since_s is not None
@@ -151,3 +152,18 @@ def test_a_used_port_is_known_after_a_restart(boot: Boot) -> None:
     )
     boot.start()
     assert boot.look()[PF].health.reason == "PortDisabled"
+
+
+def test_a_bond_in_a_pod_is_one_device_as_it_was(tmp_path: Path) -> None:
+    entries = made.exclusive() | made.device(PF, "mlx5_bond_0")
+    for number in range(2):
+        address = f"0000:18:00.{number}"
+        entries |= made.function(address, net=f"eth{number}")
+        entries[f"{made.place(address)}/net/eth{number}/master"] = Link(
+            "../../../virtual/net/bond0"
+        )
+    boot = Boot(tmp_path, entries)
+    assert list(boot.look()) == [PF]
+    boot.hide("mlx5_bond_0", PF)
+    assert list(boot.look()) == [PF]
+    assert boot.look()[PF].minor == 0
