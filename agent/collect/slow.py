@@ -39,6 +39,8 @@ class SlowColumn(Generic[V]):
     def follow(self, keys: Sequence[str]) -> None:
         """Fetch these from now on; values of keys that stay are kept."""
         known = dict(zip(self._keys, self._values, strict=True))
+        for row in self._new:
+            del known[self._keys[row]]  # never fetched yet
         self._keys = tuple(keys)
         self._values = [known.get(key) for key in self._keys]
         self._new = [row for row, key in enumerate(self._keys) if key not in known]

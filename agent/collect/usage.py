@@ -10,7 +10,7 @@ from agent.collect.groups import GroupReader, GroupTable
 from agent.collect.join import join, owners
 from agent.collect.node import NodeCounters, NodeReader
 from agent.collect.reader import Door
-from agent.collect.slow import NodeMemorySource, SlowColumn
+from agent.collect.slow import EVERY, NodeMemorySource, SlowColumn
 from agent.collect.tree import PodTree
 from agent.host.files import HostFiles
 from agent.model.inventory import DeviceSample
@@ -18,6 +18,7 @@ from agent.model.pod import PodView
 from agent.model.usage import UsageSample
 
 LOOK_AGAIN_S = 10.0  # for cgroups and the kubelet's root while they are not there
+SLOW_S = 10.0  # between two readings of pressure and of pods' memory by node
 
 Known = Callable[[], tuple[PodView, ...]]
 
@@ -31,13 +32,18 @@ class PodUsage:
     """Reads pods and containers below the kubelet's root, whoever they are at the moment."""
 
     def __init__(
-        self, host: HostFiles, door: Door, layout: CgroupLayout, nodes: tuple[int, ...]
+        self,
+        host: HostFiles,
+        door: Door,
+        layout: CgroupLayout,
+        nodes: tuple[int, ...],
+        every: int = EVERY,
     ) -> None:
         self.tree = PodTree(host, door, layout)
-        self.pods = GroupReader(host, door, layout)
-        self.containers = GroupReader(host, door, layout)
+        self.pods = GroupReader(host, door, layout, every)
+        self.containers = GroupReader(host, door, layout, every)
         self._nodes = nodes
-        self._node_memory = SlowColumn(NodeMemorySource(door, layout).read)
+        self._node_memory = SlowColumn(NodeMemorySource(door, layout).read, every)
 
     def refresh(self) -> bool:
         """Follow pods that came or went; say whether there were any."""
@@ -79,14 +85,24 @@ class UsageCollector:
     """Measures one host. Not for two threads; what it returns is never changed afterwards."""
 
     def __init__(
-        self, host: HostFiles, known: Known = nobody, *, layout: CgroupLayout | None = None
+        self,
+        host: HostFiles,
+        known: Known = nobody,
+        *,
+        interval_s: float = 1.0,
+        layout: CgroupLayout | None = None,
     ) -> None:
-        """`layout` is for who knows it; else it is looked for until the kubelet's root is there."""
+        """Begin without a look at the host's cgroups.
+
+        `interval_s` is that of the cycles, from which the pace of slow files follows. `layout` is
+        for who knows it; else it is looked for until the kubelet's root is there.
+        """
         self._host = host
         self._known = known
         self._layout = layout
+        self._slow_cycles = max(1, int(SLOW_S / interval_s))
         self._door = Door(host)
-        self._node = NodeReader(host, self._door)
+        self._node = NodeReader(host, self._door, self._slow_cycles)
         self._groups: PodUsage | None = None
         self._looked_s: float | None = None
         self._listed: tuple[PodView, ...] = ()
@@ -129,7 +145,7 @@ class UsageCollector:
         layout = self._layout or detect(self._host)
         if layout is not None and layout.root is not None:
             nodes = tuple(node for node, _ in self._node.nodes)
-            self._groups = PodUsage(self._host, self._door, layout, nodes)
+            self._groups = PodUsage(self._host, self._door, layout, nodes, self._slow_cycles)
 
     def _refresh(self) -> None:
         listed = self._known()
