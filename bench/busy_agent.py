@@ -13,7 +13,6 @@ import sys
 import time
 
 from agent.clock import SystemClock
-from agent.collect.usage import nobody
 from agent.config.decode import settings_from
 from agent.daemon.listen import Address
 from agent.daemon.serve import Daemon, ServeOptions
@@ -44,7 +43,7 @@ def main() -> None:
         {"discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}}}
     )
     opened = OpenedHost(files=LiveRoot(root), source="bench")
-    parts = build_parts(settings, opened, SystemClock(), nobody)
+    parts = build_parts(settings, opened, SystemClock())
     options = ServeOptions(listen=Address("127.0.0.1", 0), out=out, notice="bench")
     holds_ms: list[float] = []
     if os.environ.get("XPU_BENCH_HOLDS"):

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.clock import Clock, ManualClock, SystemClock
-from agent.collect.usage import nobody
 from agent.config.load import load
 from agent.config.sections import Settings
 from agent.errors import BadConfig
 from agent.model.pod import PodView
-from agent.node.parts import Parts, build_parts
+from agent.node.parts import Parts, build_parts, no_pods
 from agent.recording.open import OpenedHost, open_host
 
 
@@ -31,7 +30,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 def pods_of(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]]:
     """Return where known pods come from: the file of `--pods`, or nowhere."""
     if not getattr(arguments, "pods", None) or arguments.pods is True:
-        return nobody
+        return no_pods
     from agent.collect.pod_list import PodListFile  # noqa: PLC0415 - only where it is asked for
 
     known = PodListFile(arguments.pods)

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.device_changes import DeviceChanges
+from agent.daemon.publishing import Applier, PublisherRun
 from agent.daemon.recounting import Recounting
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
-from agent.node.publishers import wanted_publishers
 from agent.publish.exposition import MetricsRenderer
-from agent.publish.files import FileApplier
+from agent.publish.node_metric import NodeMetricPublisher
 from agent.web.base import EventLine
 
 REPORT_DELAY_S = 0.5  # after the second cycle: rates are known then
@@ -31,22 +31,14 @@ class Timed:
 class Loops:
     """Builds every loop. All of their work belongs to the collector thread."""
 
-    def __init__(self, parts: Parts, out: str) -> None:
+    def __init__(self, parts: Parts, changes: DeviceChanges, out: str) -> None:
         self._parts = parts
-        settings = parts.settings
-        applier = FileApplier(out)
-        publishers = wanted_publishers(settings)
-        self.renderer = MetricsRenderer(parts.families(), pods=settings.metrics.pods)
-        self._by_name = {
-            name: PublisherRun(
-                publisher,
-                applier,
-                parts.store,
-                parts.clock,
-                before=parts.measuring.report if name == "nodemetric" else None,
-            )
-            for name, publisher in publishers.items()
-        }
+        self._changes = changes
+        self.measuring = parts.measuring()
+        self.renderer = MetricsRenderer(parts.families(), pods=parts.settings.metrics.pods)
+        self.runs = list(changes.runs)
+        if parts.settings.publish.node_metric:
+            self.runs.append(self._node_metric(changes.applier))
         self._recounting = Recounting(parts.store, parts.clock, out)
         self.timed = tuple(self._timed())
 
@@ -59,17 +51,9 @@ class Loops:
         """The last events, for the page."""
         return self._recounting.recent
 
-    @property
-    def runs(self) -> list[PublisherRun]:
-        """All publishers."""
-        return list(self._by_name.values())
-
     def devices_changed(self) -> None:
-        """Join the devices again, publish them, and tell what changed."""
-        self._parts.facts.join()
-        for name in ("device", "topology"):
-            if name in self._by_name:
-                self._by_name[name].run_once()
+        """Publish the devices as they are now, and tell what changed."""
+        self._changes.publish()
         self._recounting.run_once()
 
     def host_changed(self) -> None:
@@ -77,14 +61,24 @@ class Loops:
         self._parts.facts.read()
         self._parts.facts.join()
 
+    def _node_metric(self, applier: Applier) -> PublisherRun:
+        interval_s = self._parts.settings.publish.report_interval_s
+        return PublisherRun(
+            NodeMetricPublisher(interval_s=interval_s),
+            applier,
+            self._parts.store,
+            self._parts.clock,
+            before=self.measuring.report,
+        )
+
     def _timed(self) -> Iterator[Timed]:
         """Return all loops, in the order in which they first run."""
         settings = self._parts.settings
         cycle_s = settings.collect.interval_s
-        yield Timed(Loop("collect", cycle_s, self._parts.measuring.cycle))
-        for name, run in self._by_name.items():
-            first_in_s = cycle_s + REPORT_DELAY_S if name == "nodemetric" else 0.0
-            loop = Loop(f"publish-{name}", run.publisher.interval_s, run.run_once)
+        yield Timed(Loop("collect", cycle_s, self.measuring.cycle))
+        for run in self.runs:
+            first_in_s = cycle_s + REPORT_DELAY_S if run.reports else 0.0
+            loop = Loop(f"publish-{run.publisher.name}", run.publisher.interval_s, run.run_once)
             yield Timed(loop, first_in_s)
         yield Timed(Loop("events", EVENTS_INTERVAL_S, self._recounting.run_once))
         host_s = settings.discovery.host_interval_s

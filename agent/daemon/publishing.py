@@ -51,6 +51,11 @@ class PublisherRun:
         self._clock = clock
         self._before = before
 
+    @property
+    def reports(self) -> bool:
+        """Say whether this publisher tells of usage, which is known only after two cycles."""
+        return self._before is not None
+
     def run_once(self) -> None:
         """Publish what is desired now; a failure stays in `status` until a run succeeds."""
         began_s = self._clock.monotonic()

@@ -13,17 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.listen import Address
-from agent.daemon.loops import Loops
 from agent.daemon.runtime import settle
 from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
-from agent.daemon.view import DaemonView
 from agent.errors import AgentError
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from agent.daemon.loops import Loops
+    from agent.daemon.view import DaemonView
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,8 @@ class Daemon:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
-        self._loops = Loops(parts, options.out)
+        self._changes = DeviceChanges(parts, options.out)
+        self._loops: Loops | None = None
         self._fleet = Fleet(
             parts.vendors.values(),
             parts.opened,
@@ -64,16 +67,6 @@ class Daemon:
             parts.store,
             parts.clock,
             self._changed.set,
-        )
-        self._view = DaemonView(
-            parts=parts,
-            executor=self._executor,
-            renderer=self._loops.renderer,
-            notice=options.notice,
-            loops=[timed.loop for timed in self._loops.timed],
-            runs=self._loops.runs,
-            more_checks=[self._loops.check_events],
-            recent=self._loops.recent,
         )
 
     async def run(self) -> int:
@@ -92,17 +85,39 @@ class Daemon:
         event_loop = asyncio.get_running_loop()
         self._fleet.start()  # the workers load their libraries while the host is read
         await event_loop.run_in_executor(self._executor, self._parts.facts.read)
+        loops = await event_loop.run_in_executor(self._executor, self._build_loops)
         await self._first_answers()
-        await event_loop.run_in_executor(self._executor, self._loops.devices_changed)
-        await self._listen()
-        self._spawn(self._react(), "react")
+        await event_loop.run_in_executor(self._executor, loops.devices_changed)
+        await self._listen(self._build_view(loops))
+        self._spawn(self._react(loops), "react")
         self._spawn(self._heartbeat.run(), "heartbeat")
-        for timed in self._loops.timed:
+        for timed in loops.timed:
             self._spawn(
                 keep_running(timed.loop, self._executor, self._parts.clock, timed.first_in_s),
                 timed.loop.name,
             )
         settle()
+
+    def _build_loops(self) -> Loops:
+        # imported here: the vendors' workers need longer to start than this takes
+        from agent.daemon.loops import Loops  # noqa: PLC0415 - see above
+
+        self._loops = Loops(self._parts, self._changes, self._options.out)
+        return self._loops
+
+    def _build_view(self, loops: Loops) -> DaemonView:
+        from agent.daemon.view import DaemonView  # noqa: PLC0415 - as the loops
+
+        return DaemonView(
+            parts=self._parts,
+            executor=self._executor,
+            renderer=loops.renderer,
+            notice=self._options.notice,
+            loops=[timed.loop for timed in loops.timed],
+            runs=loops.runs,
+            more_checks=[loops.check_events],
+            recent=loops.recent,
+        )
 
     async def _first_answers(self) -> None:
         """Wait until every vendor has answered or failed to, or someone wants us to stop.
@@ -124,30 +139,31 @@ class Daemon:
                         for wait in waits:
                             wait.cancel()
 
-    async def _react(self) -> None:
+    async def _react(self, loops: Loops) -> None:
         """Publish devices at once when they change; what comes meanwhile goes into the next."""
         event_loop = asyncio.get_running_loop()
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await event_loop.run_in_executor(self._executor, self._loops.devices_changed)
+            await event_loop.run_in_executor(self._executor, loops.devices_changed)
 
-    async def _listen(self) -> None:
+    async def _listen(self, view: DaemonView) -> None:
         # imported here: it takes longer than all that had to come first
         from aiohttp import web  # noqa: PLC0415 - see above
 
         from agent.web.server import create_app  # noqa: PLC0415 - see above
 
         listen = self._options.listen
-        app = create_app(self._view)
+        app = create_app(view)
         self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, listen.host, listen.port, backlog=64).start()
         except OSError as error:
             where = f"{listen.host}:{listen.port}"
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise CannotListen(
-                f"cannot listen on {where}: {error.strerror}; choose with --listen"
+                f"cannot listen on {where}: {reason}; choose with --listen"
             ) from error
         port = runner.addresses[0][1]
         print(f"xpu-agent serves {Address(listen.host, port).url()}", flush=True)  # noqa: T201 - asked for
@@ -168,7 +184,8 @@ class Daemon:
         ended = asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
         done, _ = await asyncio.wait({asyncio.ensure_future(ended)}, timeout=STOP_S)
         if done:
-            self._parts.measuring.close()
+            if self._loops is not None:
+                self._loops.measuring.close()
             return
         # a read that hangs in the kernel would keep the interpreter from ending
         log.error("collector_thread_stuck_at_stop")

@@ -1,0 +1,33 @@
+"""From a change of the devices to the objects that show it; the first thing that a start needs."""
+
+from __future__ import annotations
+
+from agent.daemon.publishing import PublisherRun
+from agent.node.parts import Parts
+from agent.publish.base import Publisher
+from agent.publish.device import DevicePublisher
+from agent.publish.files import FileApplier
+from agent.publish.topology import TopologyPublisher
+
+
+class DeviceChanges:
+    """Joins the devices and publishes what they are in. Belongs to the collector thread."""
+
+    def __init__(self, parts: Parts, out: str) -> None:
+        self._facts = parts.facts
+        self.applier = FileApplier(out)
+        settings = parts.settings.publish
+        wanted: list[Publisher] = []
+        if settings.device:
+            wanted.append(DevicePublisher(interval_s=settings.interval_s))
+        if settings.node_resource_topology:
+            wanted.append(TopologyPublisher(interval_s=settings.interval_s))
+        self.runs = tuple(
+            PublisherRun(publisher, self.applier, parts.store, parts.clock) for publisher in wanted
+        )
+
+    def publish(self) -> None:
+        """Join the vendors' answers with the places and publish the result."""
+        self._facts.join()
+        for run in self.runs:
+            run.run_once()

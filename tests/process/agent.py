@@ -1,0 +1,111 @@
+"""The agent as a process of its own, for tests: started, asked over HTTP, ended by its pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+EIGHT_CARDS = ROOT / "fixtures" / "hosts" / "qemu-4numa-8xh100"
+NO_DEVICES = ROOT / "fixtures" / "hosts" / "vm-no-devices"
+DEADLINE_S = 60.0
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "agent", *arguments]
+
+
+def run_agent(*arguments: str, timeout_s: float = DEADLINE_S, **environment: str) -> Any:
+    """Run one command to its end."""
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+@dataclass
+class Agent:
+    """A running daemon."""
+
+    process: subprocess.Popen[str]
+    out: Path
+    lines: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def snapshot(self) -> Any:
+        return json.loads(self.get("api/v1/snapshot")[1])
+
+    def vendor(self, name: str) -> Any:
+        return next(v for v in self.snapshot()["vendors"] if v["vendor"] == name)
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Ask again and again until it holds; fail after the deadline."""
+        until_s = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert self.process.poll() is None, f"the agent ended while waiting for: {what}"
+            assert time.monotonic() < until_s, f"not within {DEADLINE_S} s: {what}"
+            time.sleep(0.05)
+
+    def end(self) -> int:
+        """Ask it to stop; return its status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def running(out: Path, *arguments: str, **environment: str) -> Iterator[Agent]:
+    """Run the daemon on a free port until the block ends."""
+    process = subprocess.Popen(
+        command(*("run", "--standalone", "--listen", "127.0.0.1:0", "--out", str(out)), *arguments),
+        stdout=subprocess.PIPE,
+        stderr=(out.parent / "stderr.log").open("w"),
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+    agent = Agent(process, out)
+    try:
+        _wait_for_url(agent)
+        yield agent
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(DEADLINE_S)
+
+
+def _wait_for_url(agent: Agent) -> None:
+    assert agent.process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(agent.process.stdout, selectors.EVENT_READ)
+        until_s = time.monotonic() + DEADLINE_S
+        while not agent.url:
+            assert selector.select(until_s - time.monotonic()), "no address within the deadline"
+            line = agent.process.stdout.readline()
+            assert line, f"the agent ended with {agent.process.wait(DEADLINE_S)}"
+            agent.lines.append(line.rstrip())
+            if " serves " in line:
+                agent.url = line.split()[-1]

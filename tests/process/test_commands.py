@@ -1,0 +1,178 @@
+"""Every command as a process: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.captures import SHARED, needs_shared
+from tests.process.agent import EIGHT_CARDS, NO_DEVICES, ROOT, command, run_agent
+
+QEMU = SHARED / "captures" / "qemu" / "sysfs-4numa-8xh100-4rxe.tar.xz"
+GPU_BUSES = ["23", "24", "53", "54", "83", "84", "b3", "b4"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("devices",),
+        ("devices", "-o", "json"),
+        ("topology",),
+        ("topology", "-o", "matrix"),
+        ("topology", "-o", "json"),
+        ("topology", "-o", "svg"),
+        ("render", "device"),
+        ("render", "topology", "-o", "json"),
+    ],
+)
+def test_two_answers_about_a_recorded_host_are_equal(arguments: tuple[str, ...]) -> None:
+    first, second = (run_agent(*arguments, "--host", str(EIGHT_CARDS)) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout
+    assert first.stdout == second.stdout
+
+
+@needs_shared
+def test_an_archive_without_vendor_answers_lists_the_cards_and_says_why_no_more() -> None:
+    done = run_agent("devices", "-o", "json", "--host", str(QEMU))
+    assert done.returncode == 0, done.stderr
+    devices = json.loads(done.stdout)["devices"]
+    cards = [d for d in devices if d["type"] == "gpu"]
+    assert [d["bus_id"] for d in cards] == [f"0000:{bus}:00.0" for bus in GPU_BUSES]
+    assert [d["numa_node"] for d in cards] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {d["health"]["reason"] for d in cards} == {"NoRecordedAnswers"}
+    assert all(d["memory_bytes"] is None and d["uuid"] is None for d in cards)
+
+
+def test_the_matrix_shows_links_between_cards_and_switches_to_nics() -> None:
+    done = run_agent("topology", "-o", "json", "--host", str(EIGHT_CARDS))
+    distances = json.loads(done.stdout)["distances"]
+    cards = [f"0000:{bus}:00.0" for bus in GPU_BUSES]
+    pairs = {distances[f"{a} {b}"] for a in cards for b in cards if a < b}
+    assert pairs == {"NV18"}
+    assert distances["0000:23:00.0 0000:25:00.0"] == "PIX"
+
+
+def test_a_host_without_devices_says_so() -> None:
+    done = run_agent("devices", "--host", str(NO_DEVICES))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no accelerator and no RDMA device" in done.stdout
+
+
+def test_this_machine_is_the_default_host() -> None:
+    done = run_agent("snapshot")
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    assert body["node"]["source"] == "this machine"
+    assert body["parts"]["cpus"]["value"]["usable"]
+    assert body["parts"]["usage"]["value"]["node"]["cpu_cores"] is not None
+
+
+@pytest.mark.parametrize("what", ["device", "nodemetric", "topology"])
+def test_render_prints_one_object(what: str) -> None:
+    done = run_agent("render", what, "--host", str(EIGHT_CARDS), "--node-name", "n1")
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["metadata"]["name"] == "n1"
+
+
+def test_a_pod_list_names_the_pods(tmp_path: Path) -> None:
+    pods = {
+        "kind": "PodList",
+        "items": [
+            {
+                "metadata": {"name": "a", "namespace": "b", "uid": "u-1"},
+                "spec": {"containers": [{"name": "c"}]},
+                "status": {"qosClass": "Burstable", "phase": "Running"},
+            }
+        ],
+    }
+    file = tmp_path / "pods.json"
+    file.write_text(json.dumps(pods))
+    done = run_agent("snapshot", "--host", str(NO_DEVICES), "--pods", str(file))
+    assert done.returncode == 0, done.stderr
+    assert [p["name"] for p in json.loads(done.stdout)["parts"]["pods"]["value"]] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("devices", "--host", "/nonexistent"), 3, "/nonexistent: no such folder or archive"),
+        (("devices", "--host", "/etc"), 3, "no `sys`, `proc` or `host.txt`"),
+        (("devices", "-o", "xml"), 2, "invalid choice: 'xml'"),
+        (("devcies",), 2, "invalid choice: 'devcies'"),
+        ((), 2, "the following arguments are required"),
+        (("run",), 2, "add --standalone"),
+        (("run", "--standalone", "--listen", "nowhere"), 2, "'nowhere' is not HOST:PORT"),
+        (("render", "device", "--pods", "/nonexistent"), 2, "--pods /nonexistent"),
+    ],
+)
+def test_wrong_use_is_one_line_and_a_status(
+    arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    done = run_agent(*arguments)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("publish: {pcie_scop: switch}\n")
+    done = run_agent("devices", "--config", str(file))
+    assert done.returncode == 2
+    assert "publish.pcie_scop: unknown key (did you mean 'pcie_scope'?)" in done.stderr
+    checked = run_agent("config", "check", str(file))
+    assert checked.returncode == 1
+    assert "did you mean 'pcie_scope'?" in checked.stderr
+
+
+def test_references_and_versions_print_in_every_form() -> None:
+    for words in (("config", "reference"), ("config", "show"), ("metrics", "reference")):
+        table = run_agent(*words)
+        assert table.returncode == 0, table.stderr
+        rows = json.loads(run_agent(*words, "-o", "json").stdout)
+        assert len(next(iter(rows.values()))) == len(table.stdout.splitlines()) - 1
+    assert "xpu-agent" in run_agent("version").stdout
+    assert "xpu-agent" in run_agent("completion", "bash").stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    shell = subprocess.run(
+        f"set -o pipefail; {shlex.join(command('config', 'reference'))} | head -n 1",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (shell.returncode, shell.stderr) == (0, "")
+
+
+def test_every_command_explains_itself_with_examples() -> None:
+    for name in ("run", "devices", "topology", "snapshot", "render", "record", "config"):
+        done = run_agent(name, "--help")
+        assert done.returncode == 0
+        assert "examples:" in done.stdout
+        assert "exit status:" in done.stdout
+
+
+def test_a_recording_answers_as_the_host_it_was_made_of(tmp_path: Path) -> None:
+    made = run_agent("record", str(tmp_path / "copy"), "--host", str(EIGHT_CARDS))
+    assert made.returncode == 0, made.stderr
+    assert "answers of nvidia" in made.stdout
+    first, second = (
+        run_agent("devices", "-o", "json", "--host", host)
+        for host in (str(EIGHT_CARDS), str(tmp_path / "copy"))
+    )
+    assert first.stdout == second.stdout
+    again = run_agent("record", str(tmp_path / "copy"), "--host", str(EIGHT_CARDS))
+    assert again.returncode == 3
+    assert "exists already" in again.stderr
