@@ -97,6 +97,8 @@ def link_text(host: HostFiles, path: str) -> str | None:
 def last_address(link: str) -> str | None:
     """Return the last PCI address among the parts of a link's text."""
     for part in reversed(link.split("/")):
+        if ":" not in part:
+            continue
         try:
             return parse_address(part)
         except ParseError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.host.files import HostFiles
 from agent.model.device import (
@@ -22,6 +22,7 @@ from plugins.vendors.rdma.minors import Seen
 from plugins.vendors.rdma.nics import Nic, VirtualFunctions
 from plugins.vendors.rdma.text import show_guid
 
+SOFT_WORDS = "software on a network device: published with discovery.rdma.soft only"
 RESOURCES: Pairs = (("koordinator.sh/rdma", "100"),)
 
 
@@ -214,7 +215,10 @@ def away_device(
 def soft_device(
     item: RdmaClass, nodes: Nodes, outfit: Outfit, *, uuid: str, managed: bool
 ) -> VendorDevice:
-    """Describe a device that is software upon a network device."""
+    """Describe a device that is software upon a network device; it is no NIC of its own."""
+    health = _judged(outfit.health, outfit.node_fault)
+    if not managed and health.state is HealthState.HEALTHY:
+        health = replace(health, reason="SoftDevice", message=SOFT_WORDS)
     facts = _common(item, outfit, nodes) | {
         "parent": item.parent,
         "parent_bus_id": item.origin.address,
@@ -226,7 +230,7 @@ def soft_device(
         uuid=uuid,
         minor=outfit.minor,
         managed=managed,
-        health=_judged(outfit.health, outfit.node_fault),
+        health=health,
         resources=RESOURCES if managed else (),
         labels=outfit.labels,
         facts=_pairs(facts),

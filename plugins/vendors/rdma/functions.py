@@ -112,7 +112,8 @@ class Scan:
 
     classes: tuple[RdmaClass, ...]
     refused: tuple[str, ...]  # names in the class that cannot be ones
-    functions: Mapping[str, Function]  # those that matter, by address
+    bus: frozenset[str]  # all addresses
+    functions: Mapping[str, Function]  # those that matter, by address, in PCI order
     nodes: Nodes
     exclusive: bool  # devices can be in one network namespace only
     loaded: frozenset[str]  # modules of DRIVERS that are
@@ -213,6 +214,7 @@ def read_scan(host: HostFiles, remembered: Iterable[str] = ()) -> Scan:
     return Scan(
         classes=classes,
         refused=refused,
+        bus=frozenset(bus),
         functions=MappingProxyType(ordered),
         nodes=read_nodes(host, tuple(sorted(owners, key=sort_key))),
         exclusive=netns_mode(host) == "exclusive",

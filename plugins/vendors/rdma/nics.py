@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from agent.model.device import VfGroup, VirtualFunction
+from agent.model.inventory import Problem
 from agent.topology.address import slot
 from plugins.vendors.rdma.classes import ClassKind, RdmaClass, primary_of
 from plugins.vendors.rdma.functions import DRIVERS, NETWORK, Function, Scan
 from plugins.vendors.rdma.settings import PoolRule
+
+MAX_PROBLEMS = 16
 
 _BOND = re.compile(r"mlx5_bond_[0-9]+")
 
@@ -184,4 +188,23 @@ def subject_of(nic: Nic, vfs: VirtualFunctions, scan: Scan) -> Subject:
         function=nic.function,
         bond=bond,
         vfs=vfs,
+    )
+
+
+def problems_of(scan: Scan, strays: Sequence[str]) -> tuple[Problem, ...]:
+    """Tell what is left out of the devices, and why; at most sixteen of each kind."""
+    orphans = (
+        function.address
+        for function in scan.functions.values()
+        if function.physfn is not None and function.physfn not in scan.bus
+    )
+    told = (
+        ("RdmaNameRefused", "not a name of an RDMA device", map(ascii, scan.refused)),
+        ("StrayVirtualFunction", "named by a PF but does not point back", strays),
+        ("OrphanVirtualFunction", "a virtual function whose PF does not exist", orphans),
+    )
+    return tuple(
+        Problem(reason=reason, message=f"{name[:80]}: {words}")
+        for reason, words, names in told
+        for name in islice(names, MAX_PROBLEMS)
     )

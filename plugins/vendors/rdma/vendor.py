@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agent.errors import NotSupported
 from agent.host.files import HostFiles, text
 from agent.model.device import Health, VendorDevice
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily, Problem
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
 from agent.topology.address import sort_key
 from plugins.vendors.rdma import describe
 from plugins.vendors.rdma.classes import ClassKind, RdmaClass, pod_limits
@@ -29,6 +29,7 @@ from plugins.vendors.rdma.nics import (
     Subject,
     VirtualFunctions,
     nics_of,
+    problems_of,
     subject_of,
     virtual_functions,
     without_device,
@@ -95,19 +96,16 @@ class RdmaSession:
         """Return every RDMA device; numbers are written down before anybody is told of them."""
         now = self._look()
         targets: list[Target] = []
-        problems: list[Problem] = []
+        strays: list[str] = []
         devices: dict[str, VendorDevice] = {}
-        for device in self._devices(now, targets, problems):
+        for device in self._devices(now, targets, strays):
             devices[device.key] = device
         self._watch.adopt(targets, [function.address for function, _ in now.away])
         self._ports.keep_only({target.device.name for target in targets})
         self._last = devices
         self._kept.remember(self._seen(now))
-        for name in now.scan.refused:
-            message = f"not a name of an RDMA device: {name[:80]!r}"
-            problems.append(Problem(reason="RdmaNameRefused", message=message))
-        if self._kept.problem:
-            problems.append(self._kept.problem)
+        problems = [self._kept.problem] if self._kept.problem else []
+        problems += problems_of(now.scan, strays)
         mode = "exclusive" if now.scan.exclusive else "shared"
         return Inventory(
             vendor="rdma",
@@ -170,14 +168,12 @@ class RdmaSession:
                 yield function, why
 
     def _devices(
-        self, now: _Round, targets: list[Target], problems: list[Problem]
+        self, now: _Round, targets: list[Target], strays: list[str]
     ) -> Iterator[VendorDevice]:
         """Describe all devices; those that can be watched become targets."""
         for nic in now.nics:
             vfs = self._virtual(nic.function, nic.primary.name, now)
-            for stray in vfs.strays[:8]:
-                message = f"{stray} is named by {nic.function.address} but does not point back"
-                problems.append(Problem(reason="StrayVirtualFunction", message=message))
+            strays += vfs.strays
             outfit = self._outfit(subject_of(nic, vfs, now.scan), now, targets)
             if outfit is not None:
                 sisters = describe.same_card(nic, now.nics)

@@ -55,6 +55,7 @@ def test_soft_devices_are_listed_and_not_published_unless_asked_for() -> None:
     found = RdmaVendor().open(capture("qemu"), {"replay": True}).discover().devices
     assert len(found) == 4
     assert all(not item.managed and item.minor is None and not item.resources for item in found)
+    assert {item.health.reason for item in found} == {"SoftDevice"}
 
 
 @needs_shared
@@ -214,7 +215,26 @@ def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_a_stray_virtual_function_is_a_problem() -> None:
-    entries = made.nic(PF, "mlx5_0") | {f"{made.place(PF)}/virtfn0": Link("../0000:99:00.0")}
-    inventory = RdmaVendor().open(made.tree(entries), {"replay": True}).discover()
-    assert [item.reason for item in inventory.problems] == ["StrayVirtualFunction"]
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        pytest.param(
+            {f"{made.place(PF)}/virtfn0": Link("../0000:99:00.0")},
+            "StrayVirtualFunction",
+            id="row-7-a-pf-that-names-nothing",
+        ),
+        pytest.param(
+            made.function("0000:18:00.1", physfn="0000:99:00.0")
+            | made.device("0000:18:00.1", "mlx5_1"),
+            "OrphanVirtualFunction",
+            id="row-7-a-vf-of-nothing",
+        ),
+    ],
+)
+def test_links_between_functions_that_do_not_meet_are_a_problem(
+    extra: made.Entries, reason: str
+) -> None:
+    session = RdmaVendor().open(made.tree(made.nic(PF, "mlx5_0") | extra), {"replay": True})
+    inventory = session.discover()
+    assert [item.reason for item in inventory.problems] == [reason]
+    assert [item.key for item in inventory.devices] == [PF]
