@@ -11,7 +11,7 @@ from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles
 
 # first read; a longer file is read again with more room (many memory nodes)
-SMALL, MIDDLE, LARGE = 64, 512, 4096  # bytes
+SMALL, MIDDLE, LARGE = 64, 512, 2048  # bytes
 
 RESOURCES = ("cpu", "memory", "io")  # of pressure
 

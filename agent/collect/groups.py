@@ -106,7 +106,7 @@ class CpuColumns:
 
 
 def paths(file: files.CgroupFile, layout: CgroupLayout, cgroups: Sequence[str]) -> list[str]:
-    """Return the file's path for each cgroup; a path that leads nowhere if it is not mounted."""
+    """Return the file's path for each cgroup; empty where its controller is not mounted."""
     return [file.path(layout, cgroup) or "" for cgroup in cgroups]
 
 

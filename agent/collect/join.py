@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 
 from agent.cgroup.layout import parse_owner
@@ -14,16 +15,20 @@ from agent.model.pod import ContainerView, PodView
 # static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
 STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
 
+_STATIC_UID = re.compile(r"[0-9a-f]{32}")
 MAX_PROCESSES = 4096  # looked up in one cycle
 MAX_CGROUP_BYTES = 16 * 1024
 
 Owner = tuple[str, str]  # pod uid, container id
 
 
-def cgroup_uid(pod: PodView) -> str:
-    """Return the uid that the pod's cgroup is named by."""
+def static_uid(pod: PodView) -> str | None:
+    """Return the hash that names a static pod's cgroup; `None` for other pods.
+
+    Users may write these annotations too: a value in the form of another pod's uid is refused.
+    """
     found = (value for key, value in pod.annotations if key in STATIC_UID_KEYS)
-    return next(filter(None, found), pod.uid)
+    return next(filter(_STATIC_UID.fullmatch, found), None)
 
 
 def join(seen: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:
@@ -31,10 +36,11 @@ def join(seen: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, .
 
     Containers of both are joined by id: the list knows names, the cgroups know what runs.
     """
-    by_uid = {cgroup_uid(pod): pod for pod in listed}
+    by_uid = {pod.uid: pod for pod in listed}
+    by_hash = {uid: pod.uid for pod in by_uid.values() if (uid := static_uid(pod)) is not None}
     pods = []
     for pod in seen:
-        known = by_uid.pop(pod.uid, None)
+        known = by_uid.pop(pod.uid, None) or by_uid.pop(by_hash.get(pod.uid, ""), None)
         if known is None:
             pods.append(pod)
             continue

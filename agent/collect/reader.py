@@ -23,7 +23,8 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 class Door:
     """Descriptors of a live host within a bound; a recorded host is read by path.
 
-    The bound is the process's own limit less `RESERVE`: files beyond it cost an open a read.
+    The bound is the process's own limit less `RESERVE`: files beyond it cost an open a read. The
+    empty path is a file that is not there.
     """
 
     def __init__(self, host: HostFiles, *, limit: int | None = None) -> None:
@@ -31,14 +32,9 @@ class Door:
         self._host = host
         self._left = _descriptors() if limit is None else limit
 
-    @property
-    def left(self) -> int:
-        """How many more descriptors may be kept."""
-        return self._left
-
     def open(self, path: str) -> int | None:
         """Open and keep; `None` on a recording, for an absent file, and beyond the bound."""
-        if self._real is None or self._left <= 0:
+        if self._real is None or self._left <= 0 or not path:
             return None
         try:
             fd = os.open(self._real(path), _FLAGS)
@@ -56,6 +52,8 @@ class Door:
 
     def read(self, path: str, size: int) -> bytes:
         """Read by path, with three system calls where the host is live."""
+        if not path:
+            raise HostFileError(path, errno.ENOENT)
         if self._real is None:
             return self._host.read(path, size)
         try:
@@ -164,7 +162,7 @@ class FileColumn(Generic[V]):
     def _take(self, i: int, data: bytes) -> None:
         """Parse what changed; a file that fills the buffer is cut, so it gets more room."""
         while len(data) >= self._size and self._size < self._limit:
-            self._size = min(self._size * 4, self._limit)
+            self._size = min(self._size * 2, self._limit)
             data = self._last[i] = self._one(i)
         try:
             self._values[i] = self._parse(data) if data else None

@@ -100,6 +100,7 @@ class UsageCollector:
         self._host = host
         self._known = known
         self._layout = layout
+        self._found: CgroupLayout | None = None
         self._slow_cycles = max(1, int(SLOW_S / interval_s))
         self._door = Door(host)
         self._node = NodeReader(host, self._door, self._slow_cycles)
@@ -137,13 +138,17 @@ class UsageCollector:
             self._groups.close()
 
     def _find(self, now_s: float) -> None:
-        if self._groups is not None:
+        """Look for the kubelet's root while there are no pods: its driver may have been changed."""
+        if self._groups is not None and self._groups.tree.pods:
             return
         if self._looked_s is not None and now_s - self._looked_s < LOOK_AGAIN_S:
             return
         self._looked_s = now_s
         layout = self._layout or detect(self._host)
-        if layout is not None and layout.root is not None:
+        if layout is not None and layout.root is not None and layout != self._found:
+            self._found = layout
+            if self._groups is not None:
+                self._groups.close()
             nodes = tuple(node for node, _ in self._node.nodes)
             self._groups = PodUsage(self._host, self._door, layout, nodes, self._slow_cycles)
 

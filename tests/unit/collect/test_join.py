@@ -11,6 +11,7 @@ from agent.recording.tree import TreeFiles
 from tests.cgroups import container_id
 
 A, B = container_id(10), container_id(11)
+HASH = "0123456789abcdef" * 2
 
 
 def seen(uid: str, *containers: str) -> PodView:
@@ -57,8 +58,20 @@ def test_pods_of_one_side_only_are_kept() -> None:
 
 @pytest.mark.parametrize("key", ["mirror", "hash"])
 def test_a_static_pod_is_joined_by_the_hash_that_names_its_cgroup(key: str) -> None:
-    (pod,) = join([seen("f00d", A)], [listed("mirror-uid", **{key: "f00d"})])
-    assert (pod.uid, pod.name) == ("f00d", "pod-mirror-uid")
+    (pod,) = join([seen(HASH, A)], [listed("mirror-uid", **{key: HASH})])
+    assert (pod.uid, pod.name) == (HASH, "pod-mirror-uid")
+
+
+@pytest.mark.parametrize("uid", [HASH, "8f1c4b1e-0000-4000-8000-00000000000a"])
+def test_an_annotation_does_not_take_another_pods_place(uid: str) -> None:
+    pods = join([seen(uid), seen("liar")], [listed("liar", hash=uid), listed(uid)])
+    assert {pod.uid: pod.name for pod in pods} == {uid: f"pod-{uid}", "liar": "pod-liar"}
+
+
+def test_an_annotation_does_not_name_a_pod_that_is_not_listed_yet() -> None:
+    uid = "8f1c4b1e-0000-4000-8000-00000000000a"
+    pods = join([seen(uid)], [listed("liar", mirror=uid)])
+    assert {pod.uid: pod.name for pod in pods} == {uid: "", "liar": "pod-liar"}
 
 
 def test_processes_of_a_device_have_owners_and_those_that_ended_have_none() -> None:

@@ -143,6 +143,28 @@ def test_the_root_of_pods_may_appear_later(tmp_path: Path) -> None:
     assert list(collector.cycle(11.0).pods) == ["a"]
 
 
+def test_the_kubelets_other_driver_is_noticed_once_its_pods_are_gone(tmp_path: Path) -> None:
+    host = CgroupHost(tmp_path)
+    host.group("/poda")
+    collector = UsageCollector(host.files)
+    assert list(collector.cycle(1.0).pods) == ["a"]
+    host.remove("")
+    host.path("/sys/fs/cgroup/kubepods.slice/kubepods-podb.slice").mkdir(parents=True)
+    assert not collector.cycle(2.0).pods
+    assert list(collector.cycle(11.0).pods) == ["b"]
+
+
+def test_a_controller_that_is_not_mounted_leaves_its_values_unknown(tmp_path: Path) -> None:
+    host = CgroupHost(tmp_path, version=1)
+    host.write("/proc/mounts", "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n")
+    host.group("/poda", anon=2)
+    collector = UsageCollector(host.files)
+    collector.cycle(1.0)
+    use = collector.cycle(2.0).pods["a"]
+    assert use.memory_bytes == 2 * PAGE
+    assert (use.cpu_cores, use.cpu_total_ns, use.periods) == (None, None, None)
+
+
 def test_a_sample_is_not_changed_by_later_cycles(host: CgroupHost) -> None:
     host.group("/poda", anon=1)
     collector = UsageCollector(host.files)
