@@ -53,6 +53,8 @@ def c_reader(layout: CgroupLayout) -> Iterator[Callable[[], object] | None]:
         for path, kind in c_files(layout):
             if reader.reader_add(path.encode(), kind) != 0:
                 raise OSError(f"{path}: the reader in C cannot open it")
+        if reader.reader_cycle() != 0:
+            raise OSError("the reader in C cannot read all files")
         try:
             yield reader.reader_cycle
         finally:

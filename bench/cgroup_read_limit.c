@@ -101,7 +101,7 @@ int reader_cycle(void)
     return failed;
 }
 
-/* Return a value of the file that was added at that place. */
+/* Return a value of the file that was added at that place; without it nobody would need values. */
 unsigned long long reader_value(size_t file, int value)
 {
     return files[file].value[value];
