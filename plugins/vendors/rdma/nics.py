@@ -191,17 +191,23 @@ def subject_of(nic: Nic, vfs: VirtualFunctions, scan: Scan) -> Subject:
     )
 
 
+def _is_pf(vf: Function, scan: Scan) -> bool:
+    """Say whether a virtual function's PF exists and is none itself."""
+    pf = scan.functions.get(vf.physfn or "")
+    return vf.physfn in scan.bus and vf.physfn != vf.address and (pf is None or pf.physfn is None)
+
+
 def problems_of(scan: Scan, strays: Sequence[str]) -> tuple[Problem, ...]:
     """Tell what is left out of the devices, and why; at most sixteen of each kind."""
     orphans = (
         function.address
         for function in scan.functions.values()
-        if function.physfn is not None and function.physfn not in scan.bus
+        if function.physfn is not None and not _is_pf(function, scan)
     )
     told = (
         ("RdmaNameRefused", "not a name of an RDMA device", map(ascii, scan.refused)),
         ("StrayVirtualFunction", "named by a PF but does not point back", strays),
-        ("OrphanVirtualFunction", "a virtual function whose PF does not exist", orphans),
+        ("OrphanVirtualFunction", "a virtual function without a PF that could be one", orphans),
     )
     return tuple(
         Problem(reason=reason, message=f"{name[:80]}: {words}")

@@ -101,7 +101,8 @@ class Watch:
         with self._lock:
             before = self._memory.get(target.key, DeviceMemory())
             self._memory[target.key] = health.with_used(before, target.used_ports)
-            self._observe(target)
+            if self._observe(target) is None:
+                return None
             return self._memory[target.key].health
 
     def health_of(self, key: str) -> Health | None:

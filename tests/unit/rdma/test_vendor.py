@@ -229,6 +229,11 @@ def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
             "OrphanVirtualFunction",
             id="row-7-a-vf-of-nothing",
         ),
+        pytest.param(
+            made.function("0000:18:00.1", physfn="0000:18:00.1"),
+            "OrphanVirtualFunction",
+            id="row-7-a-vf-of-itself",
+        ),
     ],
 )
 def test_links_between_functions_that_do_not_meet_are_a_problem(

@@ -9,8 +9,10 @@ from agent.clock import ManualClock
 from agent.host.files import LiveRoot
 from agent.model.device import HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample
+from plugins.vendors.rdma.counters import FAMILIES, Watched
 from plugins.vendors.rdma.settings import RdmaSettings
 from plugins.vendors.rdma.vendor import RdmaSession
+from plugins.vendors.rdma.watch import Target, Watch
 from tests.unit.rdma import made
 
 PF = "0000:18:00.0"
@@ -171,6 +173,14 @@ def test_a_device_that_left_has_no_sample(node: Node) -> None:
     assert node.session.sample() == ()
 
 
+def test_a_device_that_leaves_while_it_is_looked_at_is_not_judged(node: Node) -> None:
+    watch = Watch(node.host, "any", node.clock.monotonic, node.clock.wall)
+    target = Target(key=PF, device=Watched(name="mlx5_0", ports=(1,)))
+    assert watch.judge(target) is not None
+    node.remove("/sys/class/infiniband/mlx5_0")
+    assert watch.judge(target) is None
+
+
 def test_info_carries_what_a_device_is(node: Node) -> None:
     (info,) = [item for item in node.sample().readings if item.family == "xpu_rdma_info"]
     assert info.labels == (
@@ -186,8 +196,6 @@ def test_info_carries_what_a_device_is(node: Node) -> None:
 
 
 def test_every_reading_belongs_to_a_declared_family(node: Node) -> None:
-    from plugins.vendors.rdma.counters import FAMILIES
-
     families = {family.name: family for family in FAMILIES}
     for reading in node.sample().readings:
         assert len(reading.labels) == len(families[reading.family].labels)
