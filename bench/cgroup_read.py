@@ -16,6 +16,7 @@ import psutil
 from agent.cgroup.layout import CgroupLayout
 from agent.collect.node import NodeReader
 from agent.collect.reader import Door
+from agent.collect.slow import Pace
 from agent.collect.usage import PodUsage, UsageCollector
 from agent.host.files import LiveRoot
 from bench.cgroup_trees import cgroups, fill_v2, version_1, version_2
@@ -124,7 +125,7 @@ def _repeat(work: Callable[[], object]) -> Callable[[], float]:
 
 def _subject(layout: CgroupLayout) -> Callable[[], object]:
     host = LiveRoot()
-    groups = PodUsage(host, Door(host), layout, (0,))
+    groups = PodUsage(host, Door(host), layout, (0,), Pace())
     now_s = count(1.0)
 
     def cycle() -> None:
@@ -194,7 +195,7 @@ def _version_2_rows(
 
 def _node_row(metric: str) -> Row:
     host = LiveRoot()
-    node = NodeReader(host, Door(host))
+    node = NodeReader(host, Door(host), Pace())
     return compare(
         "node_read",
         metric,

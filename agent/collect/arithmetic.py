@@ -44,11 +44,13 @@ def node_usage(
     now: NodeCounters,
     busy: Mapping[int | None, float],
     ticks_per_s: int,
-    pods: GroupTable,
+    pods: GroupTable | None,
     numa: tuple[NumaUsage, ...],
 ) -> NodeUsage:
-    """Return the node's usage; the system's is what the pods leave of it."""
+    """Return the node's usage; the system's is what the pods leave of it, if they are measured."""
     cpu, memory = busy.get(None), _used(now.memory)
+    pods_cpu = [None] if pods is None else pods.cpu_cores
+    pods_memory = [None] if pods is None else [m[0] if m else None for m in pods.memory]
     ticks = now.busy[None] if now.busy else None
     return NodeUsage(
         cpu_cores=cpu,
@@ -56,8 +58,8 @@ def node_usage(
         memory_bytes=memory,
         memory_with_cache_bytes=now.memory.total - now.memory.free if now.memory else None,
         memory_total_bytes=now.memory.total if now.memory else None,
-        system_cpu_cores=rest(cpu, pods.cpu_cores),
-        system_memory_bytes=_whole(rest(memory, [m[0] if m else None for m in pods.memory])),
+        system_cpu_cores=rest(cpu, pods_cpu),
+        system_memory_bytes=_whole(rest(memory, pods_memory)),
         pressure=now.pressure,
         numa=numa,
     )

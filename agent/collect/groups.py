@@ -9,7 +9,7 @@ from types import MappingProxyType
 from agent.cgroup import files, parse
 from agent.cgroup.layout import CgroupLayout
 from agent.collect.reader import Door, FileColumn
-from agent.collect.slow import EVERY, PressureSource, SlowColumn
+from agent.collect.slow import Pace, PressureSource, pressure_column
 from agent.host.files import HostFiles
 from agent.model.usage import GroupUsage, Pressure
 
@@ -113,16 +113,14 @@ def paths(file: files.CgroupFile, layout: CgroupLayout, cgroups: Sequence[str]) 
 class GroupReader:
     """Reads the cgroups it is told to follow. Keys are pod uids or container ids."""
 
-    def __init__(
-        self, host: HostFiles, door: Door, layout: CgroupLayout, every: int = EVERY
-    ) -> None:
+    def __init__(self, host: HostFiles, door: Door, layout: CgroupLayout, pace: Pace) -> None:
         self._layout = layout
         self._index: Mapping[str, int] = MappingProxyType({})
         self._cgroups: tuple[str, ...] = ()
         self._cpu = CpuColumns(door, layout)
         self._memory_file, parse_memory = files.memory_source(host, layout)
         self._memory = FileColumn(door, parse_memory, self._memory_file.size)
-        self._pressure = SlowColumn(PressureSource(door, layout).read, every)
+        self._pressure = pressure_column(PressureSource(door, layout).read, pace)
         self._before: tuple[float, list[int | None], Throttlings] | None = None
 
     def follow(self, cgroups: Mapping[str, str]) -> None:

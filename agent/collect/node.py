@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from agent.collect.reader import Door, FileColumn
-from agent.collect.slow import EVERY, NODE_PRESSURE, PressureMap, SlowColumn, read_pressure
+from agent.collect.slow import NODE_PRESSURE, Pace, PressureMap, pressure_column, read_pressure
 from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles, LiveRoot, text
 from agent.topology.text import parse_cpu_list
@@ -90,7 +90,7 @@ class NodeCounters:
 class NodeReader:
     """Reads the node's files with kept descriptors. Memory nodes are those of its first look."""
 
-    def __init__(self, host: HostFiles, door: Door, every: int = EVERY) -> None:
+    def __init__(self, host: HostFiles, door: Door, pace: Pace) -> None:
         live = isinstance(host, LiveRoot)
         self.ticks_per_s = os.sysconf("SC_CLK_TCK") if live else DEFAULT_TICKS
         self.nodes = _nodes(host)  # (node, its CPUs), by node
@@ -98,7 +98,7 @@ class NodeReader:
         self._stat = FileColumn(door, parse_busy_total if one else parse_busy, STAT_BYTES)
         self._meminfo = FileColumn(door, parse_meminfo, MEMINFO_BYTES, cut=True)
         self._node_meminfo = FileColumn(door, parse_node_memory, NODE_MEMINFO_BYTES)
-        self._pressure = SlowColumn(lambda _: read_pressure(door, NODE_PRESSURE), every)
+        self._pressure = pressure_column(lambda _: read_pressure(door, NODE_PRESSURE), pace)
         self._stat.follow(["/proc/stat"])
         self._meminfo.follow(["/proc/meminfo"])
         self._node_meminfo.follow([f"{NODES}/node{node}/meminfo" for node, _ in self.nodes])

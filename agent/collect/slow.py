@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from agent.cgroup import files, parse
@@ -14,11 +15,28 @@ from agent.model.usage import Pressure
 V = TypeVar("V")
 
 EVERY = 10  # cycles; ten seconds, as Koordinator's PSI collector
+FRESH_S = 10.0  # an older value may not be subtracted from one of now
 PRESSURE_BYTES = 512
 MAX_NUMA_BYTES = 1 << 16
 NODE_PRESSURE = tuple(f"/proc/pressure/{resource}" for resource in files.RESOURCES)
 
 PressureMap = Mapping[str, Pressure]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """In which of how many cycles a slow file's turn is."""
+
+    node_memory: int = EVERY
+    pressure: int | None = EVERY  # None: never
+
+    @classmethod
+    def of(cls, interval_s: float, pressure_interval_s: float | None) -> Pace:
+        """Return the pace for cycles that are `interval_s` apart."""
+        pressure = None
+        if pressure_interval_s is not None:
+            pressure = max(1, round(pressure_interval_s / interval_s))
+        return cls(node_memory=max(1, int(FRESH_S / interval_s)), pressure=pressure)
 
 
 class SlowColumn(Generic[V]):
@@ -52,6 +70,15 @@ class SlowColumn(Generic[V]):
         for row in rows:
             self._values[row] = self._fetch(self._keys[row])
         return self._values.copy()
+
+
+def pressure_column(
+    fetch: Callable[[str], PressureMap | None], pace: Pace
+) -> SlowColumn[PressureMap]:
+    """Return a column of pressure, or one that fetches nothing where it is not wanted."""
+    if pace.pressure is None:
+        return SlowColumn(lambda _: None)
+    return SlowColumn(fetch, pace.pressure)
 
 
 def read_pressure(door: Door, places: Sequence[str]) -> PressureMap | None:

@@ -10,7 +10,7 @@ from agent.collect.groups import GroupReader, GroupTable
 from agent.collect.join import join, owners
 from agent.collect.node import NodeCounters, NodeReader
 from agent.collect.reader import Door
-from agent.collect.slow import EVERY, NodeMemorySource, SlowColumn
+from agent.collect.slow import NodeMemorySource, Pace, SlowColumn
 from agent.collect.tree import PodTree
 from agent.host.files import HostFiles
 from agent.model.inventory import DeviceSample
@@ -18,7 +18,6 @@ from agent.model.pod import PodView
 from agent.model.usage import UsageSample
 
 LOOK_AGAIN_S = 10.0  # for cgroups and the kubelet's root while they are not there
-SLOW_S = 10.0  # between two readings of pressure and of pods' memory by node
 
 Known = Callable[[], tuple[PodView, ...]]
 
@@ -37,13 +36,13 @@ class PodUsage:
         door: Door,
         layout: CgroupLayout,
         nodes: tuple[int, ...],
-        every: int = EVERY,
+        pace: Pace,
     ) -> None:
         self.tree = PodTree(host, door, layout)
-        self.pods = GroupReader(host, door, layout, every)
-        self.containers = GroupReader(host, door, layout, every)
+        self.pods = GroupReader(host, door, layout, pace)
+        self.containers = GroupReader(host, door, layout, pace)
         self._nodes = nodes
-        self._node_memory = SlowColumn(NodeMemorySource(door, layout).read, every)
+        self._node_memory = SlowColumn(NodeMemorySource(door, layout).read, pace.node_memory)
 
     def refresh(self) -> bool:
         """Follow pods that came or went; say whether there were any."""
@@ -90,20 +89,24 @@ class UsageCollector:
         known: Known = nobody,
         *,
         interval_s: float = 1.0,
+        pressure_interval_s: float | None = 10.0,
+        pods: bool = True,
         layout: CgroupLayout | None = None,
     ) -> None:
         """Begin without a look at the host's cgroups.
 
-        `interval_s` is that of the cycles, from which the pace of slow files follows. `layout` is
-        for who knows it; else it is looked for until the kubelet's root is there.
+        `interval_s` is that of the cycles, from which the pace of slow files follows; without a
+        `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
+        `layout` is for who knows it; else it is looked for until the kubelet's root is there.
         """
         self._host = host
         self._known = known
         self._layout = layout
         self._found: CgroupLayout | None = None
-        self._slow_cycles = max(1, int(SLOW_S / interval_s))
+        self._wanted = pods
+        self._pace = Pace.of(interval_s, pressure_interval_s)
         self._door = Door(host)
-        self._node = NodeReader(host, self._door, self._slow_cycles)
+        self._node = NodeReader(host, self._door, self._pace)
         self._groups: PodUsage | None = None
         self._looked_s: float | None = None
         self._listed: tuple[PodView, ...] = ()
@@ -114,7 +117,9 @@ class UsageCollector:
         """Measure once. `now_s` is monotonic; a cycle without time since the last has no rates."""
         self._find(now_s)
         pods = containers = GroupTable(index={})
-        by_node: dict[int, float | None] = {node: 0 for node, _ in self._node.nodes}
+        by_node: dict[int, float | None] = {}
+        if self._wanted:
+            by_node = {node: 0 for node, _ in self._node.nodes}
         self._refresh()
         if self._groups is not None:
             pods, containers = self._groups.read(now_s)
@@ -124,7 +129,7 @@ class UsageCollector:
         self._before = (now_s, counters)
         busy = busy_cores(before, counters, (now_s - before_s) * ticks_per_s)
         numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
-        node = node_usage(counters, busy, ticks_per_s, pods, numa)
+        node = node_usage(counters, busy, ticks_per_s, pods if self._wanted else None, numa)
         return UsageSample(node=node, pods=pods, containers=containers)
 
     def owners(self, samples: Iterable[DeviceSample]) -> dict[int, tuple[str, str]]:
@@ -139,7 +144,7 @@ class UsageCollector:
 
     def _find(self, now_s: float) -> None:
         """Look for the kubelet's root while there are no pods: its driver may have been changed."""
-        if self._groups is not None and self._groups.tree.pods:
+        if not self._wanted or (self._groups is not None and self._groups.tree.pods):
             return
         if self._looked_s is not None and now_s - self._looked_s < LOOK_AGAIN_S:
             return
@@ -150,7 +155,7 @@ class UsageCollector:
             if self._groups is not None:
                 self._groups.close()
             nodes = tuple(node for node, _ in self._node.nodes)
-            self._groups = PodUsage(self._host, self._door, layout, nodes, self._slow_cycles)
+            self._groups = PodUsage(self._host, self._door, layout, nodes, self._pace)
 
     def _refresh(self) -> None:
         listed = self._known()

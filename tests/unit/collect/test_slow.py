@@ -6,7 +6,7 @@ import pytest
 
 from agent.cgroup.layout import CgroupLayout
 from agent.collect.reader import Door
-from agent.collect.slow import PressureSource, SlowColumn, read_pressure
+from agent.collect.slow import Pace, PressureSource, SlowColumn, read_pressure
 from agent.recording.entries import Entry, Refused
 from agent.recording.tree import TreeFiles
 
@@ -37,12 +37,35 @@ def test_no_cycle_fetches_more_than_its_share() -> None:
         assert len(fetched) == 10
 
 
+def test_a_key_that_was_not_fetched_yet_stays_new() -> None:
+    column = SlowColumn(str.upper, every=10)
+    column.follow("xyzab")
+    column.follow("xyzabc")
+    assert column.read() == ["X", "Y", "Z", "A", "B", "C"]
+
+
 def test_values_of_keys_that_stay_are_kept() -> None:
     column = SlowColumn(str.upper, every=10)
     column.follow("ab")
     column.read()
     column.follow("bc")
     assert column.read() == ["B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "pressure_interval_s", "pace"),
+    [
+        (1.0, 10.0, Pace(node_memory=10, pressure=10)),
+        (4.0, 10.0, Pace(node_memory=2, pressure=2)),
+        (60.0, 10.0, Pace(node_memory=1, pressure=1)),
+        (0.5, 30.0, Pace(node_memory=20, pressure=60)),
+        (1.0, None, Pace(node_memory=10, pressure=None)),
+    ],
+)
+def test_the_pace_follows_the_intervals(
+    interval_s: float, pressure_interval_s: float | None, pace: Pace
+) -> None:
+    assert Pace.of(interval_s, pressure_interval_s) == pace
 
 
 @pytest.mark.parametrize("refusal", [errno.EOPNOTSUPP, errno.ENOENT, errno.EACCES])

@@ -165,6 +165,24 @@ def test_a_controller_that_is_not_mounted_leaves_its_values_unknown(tmp_path: Pa
     assert (use.cpu_cores, use.cpu_total_ns, use.periods) == (None, None, None)
 
 
+def test_pods_and_pressure_can_be_left_out(tmp_path: Path) -> None:
+    host = CgroupHost(tmp_path)
+    host.group("/poda")
+    line = "some avg10=1.00 avg60=0.00 avg300=0.00 total=1\n"
+    for directory in ("/proc/pressure/cpu", "/sys/fs/cgroup/kubepods/poda/cpu.pressure"):
+        host.write(directory, line)
+    host.write("/sys/fs/cgroup/kubepods/cpu.pressure", line)
+    bare = UsageCollector(host.files, pods=False).cycle(1.0)
+    assert not bare.pods
+    assert bare.node.memory_bytes is not None
+    assert bare.node.system_memory_bytes is None
+    silent = UsageCollector(host.files, pressure_interval_s=None).cycle(1.0)
+    assert (silent.node.pressure, silent.pods["a"].pressure) == (None, None)
+    told = UsageCollector(host.files).cycle(1.0)
+    assert told.node.pressure is not None
+    assert told.pods["a"].pressure is not None
+
+
 def test_a_sample_is_not_changed_by_later_cycles(host: CgroupHost) -> None:
     host.group("/poda", anon=1)
     collector = UsageCollector(host.files)
