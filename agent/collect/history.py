@@ -29,6 +29,7 @@ class History:
         self._node: Board = Board(_capacity(MAX_WINDOW_S, interval_s), MAX_NODE_SERIES)
         self._pods: Board = Board(_capacity(pod_window_s, interval_s), MAX_POD_SERIES)
         self._totals: dict[str, int] = {}
+        self._alive: set[str] = set()  # uids of pods that have series
 
     def add(
         self,
@@ -43,7 +44,9 @@ class History:
         self._node.put(node_items(sample.node))
         self._node.put(device_items(samples))
         alive = {uid for uid, _ in (owners or {}).values()} | sample.pods.keys()
-        self._pods.keep(lambda key: key[1] in alive)
+        if self._alive - alive:
+            self._pods.keep(lambda key: key[1] in alive)
+        self._alive = alive
         self._pods.open(now_s)
         self._pods.put(pod_items(sample.pods))
         self._pods.put(pod_device_items(samples, owners or {}))

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isnan
 
 # ("node", "cpu"), ("system", "memory"), ("numa", "0", "cpu"), ("numa-system", "0", "cpu"),
 # ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory")
@@ -92,15 +93,20 @@ class Board:
 
     def values(self, key: Key, window: Window) -> list[float]:
         """Return the series' values in the window, oldest first."""
-        return [value for value in self._raw(key, window) if value == value]  # noqa: PLR0124 - NaN
+        raw = self._raw(key, window)
+        if not isnan(sum(raw)):  # none is missing, as a rule
+            return raw
+        return [value for value in raw if not isnan(value)]
 
     def span_s(self, key: Key, window: Window) -> float:
         """Return the seconds between the series' first and last value in the window."""
         raw = self._raw(key, window)
-        known = [i for i, value in enumerate(raw) if value == value]  # noqa: PLR0124 - NaN
-        if not known:
+        moments = range(len(raw))
+        first = next((i for i in moments if not isnan(raw[i])), None)
+        last = next((i for i in reversed(moments) if not isnan(raw[i])), None)
+        if first is None or last is None:
             return 0.0
-        return self._time(window.first + known[-1]) - self._time(window.first + known[0])
+        return self._time(window.first + last) - self._time(window.first + first)
 
     def _time(self, moment: int) -> float:
         return self._times[moment % self.capacity]
