@@ -33,7 +33,7 @@ class Groups:
     def __init__(self, layout: CgroupLayout, made: ExitStack) -> None:
         self.layout = layout
         self._made = made
-        points = {layout.mount(controller) for controller in CONTROLLERS}
+        points = {layout.mount(controller) for controller in CONTROLLERS} | {layout.unified}
         self._points = sorted(point for point in points if point)
         self.make("")
 
@@ -83,7 +83,7 @@ def groups() -> Iterator[Groups]:
         version=found.version,
         driver="cgroupfs",
         mounts=found.mounts,
-        unified=None,
+        unified=found.unified,
         root=f"/xpu-{os.getpid()}-kernel",
     )
     with ExitStack() as made:
@@ -179,3 +179,14 @@ def test_descriptors_of_groups_that_went_are_given_back(groups: Groups) -> None:
         remove()
     collect.cycle(3.0)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_pressure_is_read_from_the_unified_tree_of_a_hybrid_host(groups: Groups) -> None:
+    if not groups.layout.hybrid or not os.path.exists("/proc/pressure/cpu"):
+        pytest.skip("no cgroup2 beside version 1, or a kernel without pressure")
+    groups.make("/poda")
+    end(groups.run("/poda", BUSY))
+    pressure = collector(groups).cycle(1.0).pods["a"].pressure
+    assert pressure is not None
+    assert set(pressure) == {"cpu", "memory", "io"}
+    assert pressure["cpu"].some_total_us >= 0
