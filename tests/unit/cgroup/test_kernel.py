@@ -190,3 +190,24 @@ def test_pressure_is_read_from_the_unified_tree_of_a_hybrid_host(groups: Groups)
     assert pressure is not None
     assert set(pressure) == {"cpu", "memory", "io"}
     assert pressure["cpu"].some_total_us >= 0
+
+
+def test_another_reader_of_version_1_sees_the_same(groups: Groups) -> None:
+    trees = pytest.importorskip("cgroupspy.trees", reason="needs the extra v1-tools")
+    groups.make("/poda")
+    end(groups.run("/poda", BUSY))
+    use = collector(groups).cycle(1.0).pods["a"]
+    tree = trees.Tree()
+    path = f"{groups.layout.root}/poda".encode()
+    seen = [node.controller for node in tree.walk(tree.root) if node.full_path.endswith(path)]
+    by_kind = {type(one).__name__: one for one in seen if one is not None}
+    stat = by_kind["MemoryController"].stat
+    anon = sum(stat[f"total_{key}"] for key in ("inactive_anon", "active_anon", "unevictable"))
+    throttling = by_kind["CpuController"].stat
+    assert use.cpu_total_ns == by_kind["CpuAcctController"].usage
+    assert use.memory_bytes is not None
+    assert abs(use.memory_bytes - anon) <= 1 << 20  # freed pages leave in batches
+    assert (use.periods, use.throttled_periods) == (
+        throttling["nr_periods"],
+        throttling["nr_throttled"],
+    )
