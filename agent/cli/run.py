@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 
 from agent.cli.context import pods_of, settings_of
 from agent.clock import SystemClock
-from agent.config.sections import Settings
 from agent.daemon.listen import parse_address
 from agent.daemon.serve import Daemon, ServeOptions
 from agent.errors import BadConfig
 from agent.log import configure
 from agent.node.parts import build_parts
 from agent.node.vendors import has_devices, wanted_vendors
+from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost, open_host
 
 CHOOSE = "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
 
 
-def choose_host(arguments: argparse.Namespace, settings: Settings) -> tuple[OpenedHost, str]:
+def choose_host(
+    arguments: argparse.Namespace, vendors: Mapping[str, DeviceVendor]
+) -> tuple[OpenedHost, str]:
     """Return the host to show, and in words which it is and why."""
     if arguments.host:
         opened = open_host(arguments.host)
@@ -28,7 +31,7 @@ def choose_host(arguments: argparse.Namespace, settings: Settings) -> tuple[Open
             return opened, f"This machine, as asked. {CHOOSE}"
         return opened, f"Recorded host {opened.source}, as asked. {CHOOSE}"
     live = open_host(None)
-    if not arguments.demo_host or has_devices(live.files, wanted_vendors(settings)):
+    if not arguments.demo_host or has_devices(live.files, vendors):
         return live, f"This machine. {CHOOSE}"
     opened = open_host(arguments.demo_host)
     reason = "because this machine has no accelerator and no RDMA device"
@@ -42,9 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     configure(settings.log.level)
     listen = parse_address(settings.metrics.listen)
-    opened, notice = choose_host(arguments, settings)
+    vendors = wanted_vendors(settings)
+    opened, notice = choose_host(arguments, vendors)
     print(notice, flush=True)
-    parts = build_parts(settings, opened, SystemClock(), pods_of(arguments))
+    parts = build_parts(settings, opened, SystemClock(), pods_of(arguments), vendors)
     if arguments.once:
         from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
 

@@ -14,7 +14,7 @@ class DeviceChanges:
     """Joins the devices and publishes what they are in. Belongs to the collector thread."""
 
     def __init__(self, parts: Parts, out: str) -> None:
-        self._facts = parts.facts
+        self.facts = parts.facts()
         self.applier = FileApplier(out)
         settings = parts.settings.publish
         wanted: list[Publisher] = []
@@ -28,6 +28,6 @@ class DeviceChanges:
 
     def publish(self) -> None:
         """Join the vendors' answers with the places and publish the result."""
-        self._facts.join()
+        self.facts.join()
         for run in self.runs:
             run.run_once()

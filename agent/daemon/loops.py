@@ -58,8 +58,8 @@ class Loops:
 
     def host_changed(self) -> None:
         """Read the host again and join the devices with what is found."""
-        self._parts.facts.read()
-        self._parts.facts.join()
+        self._changes.facts.read()
+        self._changes.facts.join()
 
     def _node_metric(self, applier: Applier) -> PublisherRun:
         interval_s = self._parts.settings.publish.report_interval_s

@@ -12,8 +12,9 @@ from agent.errors import AgentError
 from agent.model.selfcheck import Check
 from agent.node.store import SnapshotStore
 from agent.publish.base import Desired, Publisher
-from agent.publish.files import Applied, to_yaml
-from agent.publish.series.own import PublisherStatus
+from agent.publish.files import Applied
+from agent.publish.status import PublisherStatus
+from agent.publish.yaml_text import to_yaml
 from agent.web.base import PublishedObject
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.listen import Address
 from agent.daemon.runtime import settle
 from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
@@ -24,6 +23,7 @@ from agent.node.parts import Parts
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from agent.daemon.device_changes import DeviceChanges
     from agent.daemon.loops import Loops
     from agent.daemon.view import DaemonView
 
@@ -58,7 +58,6 @@ class Daemon:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
-        self._changes = DeviceChanges(parts, options.out)
         self._loops: Loops | None = None
         self._fleet = Fleet(
             parts.vendors.values(),
@@ -84,10 +83,10 @@ class Daemon:
     async def _start(self) -> None:
         event_loop = asyncio.get_running_loop()
         self._fleet.start()  # the workers load their libraries while the host is read
-        await event_loop.run_in_executor(self._executor, self._parts.facts.read)
-        loops = await event_loop.run_in_executor(self._executor, self._build_loops)
+        changes = await event_loop.run_in_executor(self._executor, self._read_host)
         await self._first_answers()
-        await event_loop.run_in_executor(self._executor, loops.devices_changed)
+        await event_loop.run_in_executor(self._executor, changes.publish)
+        loops = await event_loop.run_in_executor(self._executor, self._build_loops, changes)
         await self._listen(self._build_view(loops))
         self._spawn(self._react(loops), "react")
         self._spawn(self._heartbeat.run(), "heartbeat")
@@ -98,11 +97,19 @@ class Daemon:
             )
         settle()
 
-    def _build_loops(self) -> Loops:
+    def _read_host(self) -> DeviceChanges:
         # imported here: the vendors' workers need longer to start than this takes
+        from agent.daemon.device_changes import DeviceChanges  # noqa: PLC0415 - see above
+
+        changes = DeviceChanges(self._parts, self._options.out)
+        changes.facts.read()
+        return changes
+
+    def _build_loops(self, changes: DeviceChanges) -> Loops:
+        # imported here: the first Device object does not wait for it
         from agent.daemon.loops import Loops  # noqa: PLC0415 - see above
 
-        self._loops = Loops(self._parts, self._changes, self._options.out)
+        self._loops = Loops(self._parts, changes, self._options.out)
         return self._loops
 
     def _build_view(self, loops: Loops) -> DaemonView:

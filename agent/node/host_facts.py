@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from agent.clock import Clock
 from agent.config.sections import Settings
 from agent.errors import AgentError, BadConfig, HostFileError, ParseError
-from agent.host.boot import read_identity
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
 from agent.host.topology_file import MAX_BYTES, parse_topology_file
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.model.snapshot import NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.topology.link import SlowRecord, lasting_slow, observe_links
@@ -26,14 +24,6 @@ from agent.topology.placement import NumaOverride, PlacementRules, TopologyFile
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-FALLBACK_NAME = "node"  # of a recorded host that holds no name of its own
-
-
-def identity(opened: OpenedHost, settings: Settings) -> NodeIdentity:
-    """Return who this node is: the name set, else the host's own, else the recording's."""
-    own = socket.gethostname() if opened.spec is None else opened.source.split(".")[0]
-    name = settings.node.name or own or FALLBACK_NAME
-    return read_identity(opened.files, name, opened.source)
 
 
 def _override(row: Mapping[str, object]) -> NumaOverride:

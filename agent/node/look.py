@@ -23,7 +23,8 @@ def look(
     With `usage`, vendors are sampled twice as well, and rates span one collector interval.
     """
     settings = parts.settings
-    parts.facts.read()
+    facts = parts.facts()
+    facts.read()
     measuring = parts.measuring() if usage else None
     if measuring is not None:
         measuring.cycle()
@@ -45,7 +46,7 @@ def look(
     )
     for state in states:
         parts.store.change(lambda snapshot, state=state: with_vendor(snapshot, state))  # type: ignore[misc]
-    parts.facts.join()
+    facts.join()
     if measuring is not None:
         if not parts.opened.spec and not states:
             time.sleep(interval_s)  # no vendor's second sample has taken that long

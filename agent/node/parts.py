@@ -11,13 +11,14 @@ from agent.config.sections import Settings
 from agent.model.inventory import MetricFamily
 from agent.model.pod import PodView
 from agent.model.snapshot import NodeSnapshot
-from agent.node.host_facts import HostFacts, identity
+from agent.node.identity import identity
 from agent.node.store import SnapshotStore
 from agent.node.vendors import wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost
 
 if TYPE_CHECKING:
+    from agent.node.host_facts import HostFacts
     from agent.node.measuring import Measuring
 
 
@@ -30,8 +31,16 @@ class Parts:
     clock: Clock
     vendors: Mapping[str, DeviceVendor]
     store: SnapshotStore
-    facts: HostFacts
     known_pods: Callable[[], tuple[PodView, ...]]
+
+    def facts(self) -> HostFacts:
+        """Build the reader of the host's facts; raise `BadConfig`.
+
+        Imported here: the vendors' workers are started before, and need as long to start.
+        """
+        from agent.node.host_facts import HostFacts  # noqa: PLC0415 - see above
+
+        return HostFacts(self.opened, self.settings, self.store, self.clock)
 
     def measuring(self) -> Measuring:
         """Build the collector of usage; imported here, devices are known without it."""
@@ -54,6 +63,7 @@ def build_parts(
     opened: OpenedHost,
     clock: Clock,
     known_pods: Callable[[], tuple[PodView, ...]] = no_pods,
+    vendors: Mapping[str, DeviceVendor] | None = None,
 ) -> Parts:
     """Build the parts; reads who the node is and no more. Raises `BadConfig`."""
     store = SnapshotStore(NodeSnapshot(node=identity(opened, settings)))
@@ -61,8 +71,7 @@ def build_parts(
         settings=settings,
         opened=opened,
         clock=clock,
-        vendors=wanted_vendors(settings),
+        vendors=wanted_vendors(settings) if vendors is None else vendors,
         store=store,
-        facts=HostFacts(opened, settings, store, clock),
         known_pods=known_pods,
     )

@@ -10,8 +10,9 @@ from agent.publish.families import FAMILIES, NODE, Family
 from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.groups import pod_series
 from agent.publish.series.node import node_series
-from agent.publish.series.own import PublisherStatus, own_series
+from agent.publish.series.own import own_series
 from agent.publish.series.text import Key, Labels, Series, header
+from agent.publish.status import PublisherStatus
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

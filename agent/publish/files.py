@@ -8,62 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from agent.errors import PublishError
 from agent.publish.base import Desired
 from agent.publish.wire.conditions import carry_over
-
-try:
-    from yaml import CSafeDumper as Dumper
-    from yaml import CSafeLoader as Loader
-except ImportError:  # PyYAML without libyaml: the same, slower
-    from yaml import SafeDumper as Dumper  # type: ignore[assignment]  # stands in for the other
-    from yaml import SafeLoader as Loader  # type: ignore[assignment]
+from agent.publish.yaml_text import to_yaml
 
 MAX_BYTES = 8 << 20  # of one object; an API server takes less than 2
 MODE = 0o644
-WIDTH = 1 << 30  # lines are never folded
 _NAME = re.compile(r"[a-z0-9]+([-.][a-z0-9]+)*")
-# sure to be a string under YAML 1.1 and 1.2 alike; all others are quoted
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.-]*")
-_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
-
 # what PyYAML lets through for a document that is not what it seems
 _BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 Body = dict[str, object]
 Stamp = tuple[int, int, int]  # inode, size, time of change: which file it was
-
-
-class _Dumper(Dumper):
-    """Writes what any YAML reader takes for the same JSON: no aliases, no doubtful strings."""
-
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
-        """Write a repeated value out again."""
-        return True
-
-
-def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # 1e3 is a number for some readers, y a boolean, 1:30 a sexagesimal, 2026-01-02 a date
-    sure = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not text.startswith("_")
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if sure else "'")
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def to_yaml(body: object) -> bytes:
-    """Return JSON data as one YAML document; strings stay strings for every reader."""
-    text = yaml.dump(
-        _plain(body),
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=False,
-        width=WIDTH,
-    )
-    return str(text).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +102,8 @@ class FileApplier:
         if stamp[1] > MAX_BYTES:
             return None
         try:
-            body = yaml.load(path.read_bytes(), Loader=Loader)
-        except (yaml.YAMLError, *_BROKEN):
+            body = _load(path.read_bytes())
+        except _BROKEN:
             return None
         if not isinstance(body, dict):
             return None
@@ -161,6 +118,17 @@ def clean(folder: str, names: Iterable[str]) -> None:
         # looked for first: a file system that is read-only refuses to remove even what is not there
         if temporary.is_symlink() or temporary.exists():
             temporary.unlink()
+
+
+def _load(data: bytes) -> object:
+    """Parse YAML; what is none raises one of `_BROKEN`."""
+    import yaml  # noqa: PLC0415 - loading it takes longer than a whole start without old files
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come without libyaml
+    try:
+        return yaml.load(data, Loader=loader)  # noqa: S506 - both are safe loaders
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from dataclasses import dataclass
 
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import select
 from agent.publish.series.text import Series, line, pairs
+from agent.publish.status import PublisherStatus
 from agent.version import VERSION
 
 WORKER_STATES = ("starting", "ready", "stalled", "restarting", "quarantined")
 PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherStatus:
-    """How one publisher does; counts are since the start of the process."""
-
-    name: str
-    success: bool = True  # of the last run
-    duration_s: float | None = None  # of the last run; None: never ran
-    last_success_s: float | None = None  # wall clock
-    written: int = 0
-    unchanged: int = 0
-    failed: int = 0
-    error: str = ""  # of the last run, for people
 
 
 def own_series(

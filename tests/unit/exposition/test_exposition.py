@@ -19,7 +19,7 @@ from agent.model.inventory import DeviceSample, MetricFamily, Problem, ProcessSa
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.model.usage import GroupUsage, UsageSample
 from agent.publish.exposition import MAX_AGE_S, MetricsRenderer, render_metrics
-from agent.publish.series.own import PublisherStatus
+from agent.publish.status import PublisherStatus
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
 from tests.hostile import device_sets, texts
 

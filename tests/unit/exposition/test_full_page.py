@@ -11,7 +11,7 @@ from agent.model.snapshot import NodeSnapshot, Part
 from agent.model.usage import NumaUsage
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.families import FAMILIES
-from agent.publish.series.own import PublisherStatus
+from agent.publish.status import PublisherStatus
 from agent.topology.cpu import CpuTopology
 from tests.factory import NOW_S, PRESSURE, gpu, nic, pod, snapshot
 

@@ -12,7 +12,8 @@ from agent.errors import BadConfig
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import DeviceSample, Inventory
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
-from agent.node.host_facts import HostFacts, identity, overrides, watched_links
+from agent.node.host_facts import HostFacts, overrides, watched_links
+from agent.node.identity import identity
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost, open_host
 from agent.recording.tree import TreeFiles

@@ -1,0 +1,113 @@
+"""A host broken at random: what can be known is published, nothing crashes, nothing is invented."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.clock import ManualClock
+from agent.config.decode import settings_from
+from agent.errors import NotSupported
+from agent.model.snapshot import Part, VendorState
+from agent.node.fleet import with_vendor
+from agent.node.parts import Parts, build_parts
+from agent.node.publishers import publishers
+from agent.publish.exposition import render_metrics
+from agent.publish.snapshot_json import dumps, snapshot_json
+from agent.publish.yaml_text import to_yaml
+from agent.recording.open import OpenedHost
+from agent.recording.tree import TreeFiles
+from agent.web.page import render_page
+from agent.web.svg import topology_svg
+from tests import schemas
+from tests.captures import SHARED, needs_shared
+from tests.unit.web.view import StillView
+from tests.whole.hosts import broken_hosts
+
+CRDS = {
+    "Device": "scheduling.koordinator.sh_devices.yaml",
+    "NodeMetric": "slo.koordinator.sh_nodemetrics.yaml",
+}
+HARD = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+def looked_at(files: TreeFiles) -> Parts:
+    """Do what a look does, with the vendors in this process: what they raise is a failure."""
+    opened = OpenedHost(files=files, source="broken", spec="broken")
+    parts = build_parts(settings_from({"node": {"name": "n"}}), opened, ManualClock())
+    facts, measuring = parts.facts(), parts.measuring()
+    facts.read()
+    measuring.cycle()
+    for name, vendor in parts.vendors.items():
+        if not vendor.sighted(files):
+            continue
+        session = vendor.open(files, {"replay": True})
+        inventory = session.discover()
+        try:
+            samples = session.sample()
+        except NotSupported:
+            samples = ()
+        session.close()
+        state = VendorState(
+            vendor=name, state="ready", inventory=Part(inventory, 1.0), samples=Part(samples, 1.0)
+        )
+        parts.store.change(lambda snapshot, state=state: with_vendor(snapshot, state))  # type: ignore[misc]
+    facts.join()
+    measuring.cycle()
+    measuring.report()
+    measuring.close()
+    return parts
+
+
+@HARD
+@given(files=broken_hosts())
+def test_everything_is_rendered_of_whatever_is_left(files: TreeFiles) -> None:
+    parts = looked_at(files)
+    snapshot = parts.store.current
+    page = render_metrics(snapshot, parts.clock.monotonic(), vendor_families=parts.families())
+    assert list(text_string_to_metric_families(page.decode()))
+    ET.fromstring(topology_svg(snapshot))
+    assert render_page(StillView(snapshot)).endswith("</html>\n")
+    assert dumps(snapshot_json(snapshot, 1.0))
+    for publisher in publishers(parts.settings).values():
+        for desired in publisher.render(snapshot, parts.clock.wall()):
+            assert yaml.safe_load(to_yaml(desired.body)) is not None
+
+
+@needs_shared
+@HARD
+@given(files=broken_hosts())
+def test_published_objects_stay_acceptable_to_a_cluster(files: TreeFiles) -> None:
+    parts = looked_at(files)
+    for publisher in publishers(parts.settings).values():
+        for desired in publisher.render(parts.store.current, parts.clock.wall()):
+            if desired.kind in CRDS:
+                schemas.check(CRDS[desired.kind], desired.body)
+
+
+@HARD
+@given(files=broken_hosts())
+def test_equal_hosts_give_equal_bytes(files: TreeFiles) -> None:
+    first, second = (looked_at(files) for _ in range(2))
+    for a, b in zip(publishers(first.settings).values(), publishers(second.settings).values()):
+        one = a.render(first.store.current, 1.0)
+        assert one == b.render(second.store.current, 1.0)
+    assert first.store.current == second.store.current
+
+
+def test_an_empty_host_is_a_host_of_which_nothing_is_known() -> None:
+    parts = looked_at(TreeFiles.of({}))
+    snapshot = parts.store.current
+    assert snapshot.devices.value.devices == ()
+    assert snapshot.usage.value.node.memory_bytes is None
+    assert "This host has no accelerator" in render_page(StillView(snapshot))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no captures beside this checkout")
+def test_the_schemas_are_where_the_tests_look_for_them() -> None:
+    for name in CRDS.values():
+        assert (SHARED / "crds" / name).is_file()
