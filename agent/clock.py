@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 
 class Clock(Protocol):
@@ -31,8 +32,7 @@ class SystemClock:
         return time.time()
 
 
-@dataclass(slots=True)
-class ManualClock:
+class ManualClock(msgspec.Struct):
     """A clock that stands still until it is moved; of recorded hosts and tests."""
 
     mono_s: float = 1000.0

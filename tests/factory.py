@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from agent.model.device import (
     Device,
@@ -67,7 +68,7 @@ def gpu(index: int, **changes: object) -> Device:
     )
     root = GPU_ROOTS[index]
     return Device(
-        info=replace(info, **changes),  # type: ignore[arg-type]  # a test's own fields
+        info=replace(info, **changes),
         place=place(root, GPU_BUSES[index], index // 4),
         pcie_scope_id=f"pci0000:{root}",
     )
@@ -92,7 +93,7 @@ def nic(index: int, *, vfs: int = 0, **changes: object) -> Device:
         vf_groups=(VfGroup(vfs=virtual),) if virtual else (),
     )
     return Device(
-        info=replace(info, **changes),  # type: ignore[arg-type]  # a test's own fields
+        info=replace(info, **changes),
         place=place(root, bus, index // 2),
         pcie_scope_id=f"pci0000:{root}",
     )
@@ -122,7 +123,7 @@ def pod(index: int, containers: int = 1, **changes: object) -> PodView:
             ContainerView(id=f"{index:060x}{i:04x}", name=f"worker-{i}") for i in range(containers)
         ),
     )
-    return replace(base, **changes)  # type: ignore[arg-type]  # a test's own fields
+    return replace(base, **changes)
 
 
 def group(index: int) -> GroupUsage:

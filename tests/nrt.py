@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import cast
 
 import jsonschema
+from msgspec.structs import replace
 
 from agent.host.cpu_numa import read_cpu_numa
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
@@ -73,7 +73,7 @@ Body = dict[str, dict[str, object]]
 
 
 def snapshot(cpus: CpuTopology, numa: NumaTopology, **identity: str) -> NodeSnapshot:
-    node = replace(NodeIdentity(name="node-0"), **identity)  # type: ignore[arg-type]  # texts
+    node = replace(NodeIdentity(name="node-0"), **identity)
     return NodeSnapshot(node=node, cpus=Part(cpus, 1.0), numa=Part(numa, 1.0))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.cgroup import parse
 from agent.cgroup.layout import CgroupLayout
@@ -16,8 +17,7 @@ SMALL, MIDDLE, LARGE = 64, 512, 2048  # bytes
 RESOURCES = ("cpu", "memory", "io")  # of pressure
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupFile:
+class CgroupFile(msgspec.Struct, frozen=True):
     """A file in every cgroup of one controller; `size` is enough on ordinary machines."""
 
     controller: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from agent.errors import HostFileError
 from agent.host.files import HostFiles
@@ -28,8 +29,7 @@ _CONTAINER = re.compile(r"(?:(?:cri-containerd|docker|crio|pouch)-)?([0-9a-f]{12
 _QOS = {"burstable": KubeQos.BURSTABLE, "besteffort": KubeQos.BEST_EFFORT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupLayout:
+class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
     """One host's cgroup file systems. `version` is that of the controllers: 1 on hybrid hosts."""
 
     version: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from agent.topology.address import is_root, sort_key
 from agent.topology.pci import PciFunction
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     """A root, bridge or device; `function` is `None` for roots and for bridges unseen."""
 
     address: str
@@ -18,10 +18,9 @@ class Branch:
     children: tuple[Branch, ...] = ()
 
 
-@dataclass(slots=True)
-class _Twig:
+class _Twig(msgspec.Struct):
     function: PciFunction | None = None
-    children: dict[str, _Twig] = field(default_factory=dict)
+    children: dict[str, _Twig] = msgspec.field(default_factory=dict)
 
 
 def branches(functions: Iterable[PciFunction]) -> tuple[Branch, ...]:

@@ -10,8 +10,9 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agent.clock import SystemClock, rfc3339
 from agent.host.boot import read_identity
@@ -41,8 +42,7 @@ were replaced by others, equal ones by equal ones.\
 _GENUINE = "It holds host names, serial numbers and hardware addresses as they are."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordReport:
+class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a recording holds, for the person who made it."""
 
     path: str

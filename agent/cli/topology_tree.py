@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.cli.branches import Branch, branches
 from agent.model.device import Device, Health, HealthState
@@ -30,8 +31,7 @@ _PORTS = {
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(msgspec.Struct, frozen=True):
     """A line and what hangs below it."""
 
     text: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+
+import msgspec
 
 from agent.cgroup.layout import parse_owner
 from agent.errors import HostFileError
@@ -46,7 +47,7 @@ def join(seen: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, .
             continue
         containers = _containers(pod.containers, known.containers)
         pods.append(
-            dataclasses.replace(
+            msgspec.structs.replace(
                 known, uid=pod.uid, qos=pod.qos, cgroup=pod.cgroup, containers=containers
             )
         )
@@ -59,7 +60,7 @@ def _containers(
     by_id = {container.id: container for container in listed}
     for container in seen:
         known = by_id.get(container.id, container)
-        by_id[container.id] = dataclasses.replace(known, cgroup=container.cgroup)
+        by_id[container.id] = msgspec.structs.replace(known, cgroup=container.cgroup)
     return tuple(sorted(by_id.values(), key=lambda container: container.id))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.collect.reader import Door, FileColumn
 from agent.collect.slow import NODE_PRESSURE, Pace, PressureMap, pressure_column, read_pressure
@@ -31,8 +32,7 @@ _NODE_KEYS = (b"MemFree", b"Active(file)", b"Inactive(file)", b"SReclaimable")
 _NODE_DIR = re.compile(r"node([0-9]{1,5})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemInfo:
+class MemInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The node's memory in bytes; `available` is absent on kernels before 3.14."""
 
     total: int
@@ -77,8 +77,7 @@ def parse_node_memory(data: bytes) -> int:
     return max(0, kb[b"MemTotal"] - sum(kb.get(key, 0) for key in _NODE_KEYS)) * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCounters:
+class NodeCounters(msgspec.Struct, frozen=True, kw_only=True):
     """One reading of the node's files; `None` is what could not be read."""
 
     busy: dict[int | None, int] | None  # ticks, as of `parse_busy`

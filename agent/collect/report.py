@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.collect.rings import Board, Key, Window
 from agent.model.usage import (
@@ -26,8 +27,7 @@ PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 NAMES = ("avg", *(name for name, _ in PERCENTILES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPolicy:
+class ReportPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`spec.metricCollectPolicy` of NodeMetric, with its defaults."""
 
     aggregate_s: float = 300.0
@@ -36,8 +36,7 @@ class ReportPolicy:
     memory: str = "usageWithoutPageCache"
 
 
-@dataclass(frozen=True, slots=True)
-class Boards:
+class Boards(msgspec.Struct, frozen=True):
     """The series that a report is made from; `totals` is the devices' memory in bytes."""
 
     node: Board

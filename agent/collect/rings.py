@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import isnan
+
+import msgspec
 
 # ("node", "cpu"), ("system", "memory"), ("numa", "0", "cpu"), ("numa-system", "0", "cpu"),
 # ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory")
@@ -15,8 +16,7 @@ Key = tuple[str, ...]
 NAN = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Moments `first` to `last` (not included) of an axis, counted since its start."""
 
     first: int

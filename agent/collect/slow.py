@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from agent.cgroup import files, parse
 from agent.cgroup.layout import CgroupLayout
@@ -23,8 +24,7 @@ NODE_PRESSURE = tuple(f"/proc/pressure/{resource}" for resource in files.RESOURC
 PressureMap = Mapping[str, Pressure]
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """In which of how many cycles a slow file's turn is."""
 
     node_memory: int = EVERY

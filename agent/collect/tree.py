@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
+
+import msgspec
 
 from agent.cgroup.layout import (
     CgroupLayout,
@@ -20,8 +21,7 @@ from agent.model.pod import ContainerView, PodView
 _links = attrgetter("st_nlink")
 
 
-@dataclass(slots=True)
-class _Watch:
+class _Watch(msgspec.Struct):
     """One directory whose children matter; its sign changes when a child comes or goes."""
 
     fd: int | None

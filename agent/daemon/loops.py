@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.publishing import Applier, PublisherRun
@@ -20,8 +21,7 @@ REPORT_DELAY_S = 0.5  # after the second cycle: rates are known then
 EVENTS_INTERVAL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(msgspec.Struct, frozen=True):
     """A loop and when it runs first."""
 
     loop: Loop

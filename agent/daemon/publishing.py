@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
+
+import msgspec
 
 from agent.clock import Clock
 from agent.errors import AgentError
@@ -84,10 +85,10 @@ class PublisherRun:
                 "unchanged": self.status.unchanged + unchanged,
             }
         duration_s = self._clock.monotonic() - began_s
-        self.status = dataclasses.replace(
+        self.status = msgspec.structs.replace(
             self.status,
             duration_s=duration_s,
-            **changes,  # type: ignore[arg-type]  # fields by name
+            **changes,
         )
 
     def check(self) -> Check:

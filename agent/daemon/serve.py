@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.daemon.listen import Address
 from agent.daemon.runtime import settle
@@ -37,8 +38,7 @@ class CannotListen(AgentError):
     """The address is taken, not of this machine, or not allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve."""
 
     listen: Address

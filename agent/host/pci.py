@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.errors import HostFileError, ParseError
 from agent.host.files import MAX_ENTRIES, HostFiles, text
@@ -17,11 +19,10 @@ IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 MAX_FUNCTIONS = MAX_ENTRIES
 
 
-@dataclass(slots=True)
-class _Notes:
+class _Notes(msgspec.Struct):
     """Counts what was odd, so that a host full of it gives one line a kind."""
 
-    seen: dict[str, tuple[str, int]] = field(default_factory=dict)
+    seen: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
 
     def add(self, kind: str, what: str) -> None:
         first, count = self.seen.get(kind, (what, 0))

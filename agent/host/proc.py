@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from agent.errors import ParseError
 from agent.topology.cpu import CpuSet
@@ -41,8 +42,7 @@ _ARM_IMPLEMENTERS = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTicks:
+class CpuTicks(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one line of /proc/stat, in clock ticks. Guest time is part of user time."""
 
     user: int
@@ -60,8 +60,7 @@ class CpuTicks:
         return self.user + self.nice + self.system + self.irq + self.softirq
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcStat:
+class ProcStat(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent uses of /proc/stat."""
 
     total: CpuTicks

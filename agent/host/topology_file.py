@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from xml.parsers import expat
+
+import msgspec
 
 from agent.errors import ParseError
 from agent.topology.address import parse_address
@@ -51,8 +52,7 @@ def parse_topology_file(data: bytes, name: str) -> TopologyFile:
     )
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct):
     """A `pci` element whose end has not come yet."""
 
     address: str
@@ -60,15 +60,14 @@ class _Open:
     has_inner: bool = False
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(msgspec.Struct):
     """Follows the elements; the numbers bound what a hostile file can make it keep."""
 
     name: str
-    places: dict[str, FilePlace] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    above: list[_Open] = field(default_factory=list)
+    places: dict[str, FilePlace] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    tags: list[str] = msgspec.field(default_factory=list)
+    above: list[_Open] = msgspec.field(default_factory=list)
     node: int = -1
     elements: int = 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.model.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
@@ -28,8 +30,7 @@ PARENT_FACT = "parent_bus_id"  # of a device that is not on PCI itself (soft-RoC
 TOPOLOGY = "topology"  # whose problems those of places are
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceSettings:
+class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What people decide about places."""
 
     rules: PlacementRules = NO_RULES

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.topology.pci import PciLink
 
@@ -34,8 +35,7 @@ class HealthState(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(msgspec.Struct, frozen=True, kw_only=True):
     """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one."""
 
     state: HealthState = HealthState.HEALTHY
@@ -49,8 +49,7 @@ class Health:
         return self.state is not HealthState.FAILED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLink:
+class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
     """Direct links of two devices, counted; `type` is NVLink, NVSwitch, C2C, HCCS, MLULink."""
 
     a: str  # bus id, the smaller of the two
@@ -59,24 +58,21 @@ class DeviceLink:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualFunction:
+class VirtualFunction(msgspec.Struct, frozen=True, kw_only=True):
     """One SR-IOV virtual function that a pod can be given."""
 
     bus_id: str
     minor: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VfGroup:
+class VfGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Virtual functions of one pool; `labels` are matched by a pod's vfSelector."""
 
     labels: Pairs = ()
     vfs: tuple[VirtualFunction, ...] = ()  # by bus id as text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePort:
+class DevicePort(msgspec.Struct, frozen=True, kw_only=True):
     """One RDMA port; numbers decide, names are display."""
 
     number: int
@@ -92,8 +88,7 @@ class DevicePort:
     netdev: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceNode:
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     """A character device that a container needs, with the numbers the kernel gave it."""
 
     path: str
@@ -101,8 +96,7 @@ class DeviceNode:
     minor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePartition:
+class DevicePartition(msgspec.Struct, frozen=True, kw_only=True):
     """A hardware slice of a card (MIG instance, vNPU): listed, served by the device plug-in."""
 
     uuid: str
@@ -110,8 +104,7 @@ class DevicePartition:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorDevice:
+class VendorDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device as its vendor's worker describes it; the PCI tree adds where it sits."""
 
     kind: DeviceKind
@@ -138,8 +131,7 @@ class VendorDevice:
         return self.bus_id or self.uuid or f"{self.vendor}-{self.minor}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where a device sits. Unknown is -1 for numbers (as on the wire) and None for names."""
 
     numa_node: int = -1
@@ -156,8 +148,7 @@ class Placement:
     virtual: tuple[str, ...] = ()  # root and switches by the topology file, if sysfs has no switch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A vendor's device and its place. Equal devices compare equal: a diff is `old != new`."""
 
     info: VendorDevice

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from agent.model.device import DeviceLink, HealthState, Pairs, VendorDevice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Something about a whole vendor that a person should know; `reason` is CamelCase."""
 
     reason: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one vendor has on this node."""
 
     vendor: str
@@ -28,8 +26,7 @@ class Inventory:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricFamily:
+class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     """A Prometheus family that a vendor's samples fill; names end in their unit."""
 
     name: str
@@ -38,8 +35,7 @@ class MetricFamily:
     labels: tuple[str, ...] = ()  # besides those every device series has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """One value of one family; `labels` in the family's order. Absent values have no reading."""
 
     family: str
@@ -47,8 +43,7 @@ class Reading:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSample:
+class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     """One host process on a device; `None` is what the driver does not tell."""
 
     pid: int
@@ -56,8 +51,7 @@ class ProcessSample:
     core_percent: float | None = None  # of one card
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSample:
+class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     """What a device does now. Fields that NodeMetric needs are typed, the rest are readings."""
 
     key: str  # VendorDevice.key
@@ -68,8 +62,7 @@ class DeviceSample:
     readings: tuple[Reading, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceEvent:
+class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to a device; sent by the worker without being asked."""
 
     key: str  # VendorDevice.key; "" concerns all devices of the vendor

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+import msgspec
 
 from agent.model.pod import KubeQos
 
@@ -24,8 +25,7 @@ _FACTORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceSpec:
+class ResourceSpec(msgspec.Struct, frozen=True):
     """One container's quantities by resource; requests are those given or else the limits."""
 
     requests: Mapping[str, str]

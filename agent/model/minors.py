@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from agent.model.device import HealthState, VendorDevice
 from agent.model.inventory import Problem

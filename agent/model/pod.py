@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.model.device import Pairs
 
@@ -16,8 +17,7 @@ class KubeQos(enum.Enum):
     BEST_EFFORT = "BestEffort"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerView:
+class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     """One container. A cgroup alone tells its id only."""
 
     id: str  # without the runtime's scheme
@@ -26,8 +26,7 @@ class ContainerView:
     image: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
+class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """One pod; name and namespace are empty while only its cgroup is known."""
 
     uid: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `/healthz?verbose`. `gates_ready`: a failure makes the agent not ready."""
 
     name: str
@@ -15,8 +14,7 @@ class Check:
     gates_ready: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SelfReport:
+class SelfReport(msgspec.Struct, frozen=True):
     """All checks of one moment."""
 
     checks: tuple[Check, ...]

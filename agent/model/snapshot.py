@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from agent.model.device import Device, DeviceLink
 from agent.model.inventory import DeviceSample, Inventory, Problem
@@ -16,8 +17,7 @@ from agent.topology.pci import PciTree
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class Part(msgspec.Struct, Generic[T], frozen=True):
     """A value with the monotonic second it was taken at, and why it is old if it is."""
 
     value: T
@@ -29,8 +29,7 @@ class Part(Generic[T]):
         return None if self.taken_s is None else max(0.0, now_s - self.taken_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeIdentity:
+class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which node this is and where its facts come from."""
 
     name: str
@@ -42,8 +41,7 @@ class NodeIdentity:
     source: str = "this machine"  # or the recording's name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorState:
+class VendorState(msgspec.Struct, frozen=True, kw_only=True):
     """One vendor: how its worker does, and what it said last."""
 
     vendor: str
@@ -56,8 +54,7 @@ class VendorState:
     samples: Part[tuple[DeviceSample, ...]] = Part(())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceView:
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """All devices of all vendors with their places; by kind, then minor, then bus id."""
 
     devices: tuple[Device, ...] = ()
@@ -66,8 +63,7 @@ class DeviceView:
     topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSnapshot:
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Replaced whole, never edited. A part that was never read is empty and has no age."""
 
     node: NodeIdentity

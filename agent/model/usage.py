@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pressure:
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
     """PSI of one resource: `avg10` in percent and total stall time; `full` may be unsupported."""
 
     some_avg10: float
@@ -17,8 +17,7 @@ class Pressure:
     full_total_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupUsage:
+class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One cgroup in the last cycle; `None` is what its files do not tell (yet)."""
 
     cpu_cores: float | None = None  # rate since the previous cycle
@@ -31,8 +30,7 @@ class GroupUsage:
     pressure: Mapping[str, Pressure] | None = None  # by cpu, memory, io; None: no PSI here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumaUsage:
+class NumaUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One memory node in the last cycle."""
 
     node_id: int
@@ -41,8 +39,7 @@ class NumaUsage:
     pods_memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeUsage:
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The whole node in the last cycle."""
 
     cpu_cores: float | None = None
@@ -60,25 +57,22 @@ def _no_groups() -> Mapping[str, GroupUsage]:
     return MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageSample:
+class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """One collector cycle: node, pods by uid, containers by id."""
 
     node: NodeUsage = NodeUsage()
-    pods: Mapping[str, GroupUsage] = field(default_factory=_no_groups)
-    containers: Mapping[str, GroupUsage] = field(default_factory=_no_groups)
+    pods: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
+    containers: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """CPU and memory of one thing over one window; `None` is a series without samples."""
 
     cpu_cores: float | None = None
     memory_bytes: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceUse:
+class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """One device over one window."""
 
     key: str
@@ -87,8 +81,7 @@ class DeviceUse:
     memory_total_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate:
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     """avg, p50, p90, p95, p99 over one window; empty while the window is less than half full."""
 
     duration_s: int
@@ -97,8 +90,7 @@ class Aggregate:
     devices: tuple[tuple[str, tuple[DeviceUse, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumaWindow:
+class NumaWindow(msgspec.Struct, frozen=True, kw_only=True):
     """One memory node over the aggregation period."""
 
     node_id: int
@@ -106,8 +98,7 @@ class NumaWindow:
     system: Resources | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodWindow:
+class PodWindow(msgspec.Struct, frozen=True, kw_only=True):
     """One pod over the aggregation period."""
 
     uid: str
@@ -115,8 +106,7 @@ class PodWindow:
     devices: tuple[DeviceUse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageReport:
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What NodeMetric reports: means over the aggregation period, percentiles over windows."""
 
     node: Resources = Resources()

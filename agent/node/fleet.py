@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
+
+import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
@@ -26,7 +27,7 @@ def with_vendor(snapshot: NodeSnapshot, state: VendorState) -> NodeSnapshot:
     """Return the snapshot with one vendor's state replaced; vendors stay in order of name."""
     others = [vendor for vendor in snapshot.vendors if vendor.vendor != state.vendor]
     vendors = tuple(sorted([*others, state], key=lambda vendor: vendor.vendor))
-    return dataclasses.replace(snapshot, vendors=vendors)
+    return msgspec.structs.replace(snapshot, vendors=vendors)
 
 
 def with_events(inventory: Inventory, events: Iterable[DeviceEvent], wall_s: float) -> Inventory:
@@ -40,8 +41,8 @@ def with_events(inventory: Inventory, events: Iterable[DeviceEvent], wall_s: flo
                 health = Health(
                     state=event.state, reason=event.reason, message=event.message, since_s=wall_s
                 )
-                devices[index] = dataclasses.replace(device, health=health)
-    return dataclasses.replace(inventory, devices=tuple(devices))
+                devices[index] = msgspec.structs.replace(device, health=health)
+    return msgspec.structs.replace(inventory, devices=tuple(devices))
 
 
 class Fleet:
@@ -125,8 +126,8 @@ class Fleet:
         if told is None or state.inventory.value is not answered:
             self._told.pop(state.vendor, None)
             return state
-        part = dataclasses.replace(state.inventory, value=told)
-        return dataclasses.replace(state, inventory=part)
+        part = msgspec.structs.replace(state.inventory, value=told)
+        return msgspec.structs.replace(state, inventory=part)
 
     def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
         for event in events:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
+
+import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
@@ -115,7 +116,7 @@ class HostFacts:
             if view == snapshot.devices.value:
                 view = snapshot.devices.value
             part = Part(view, self._clock.monotonic())
-            return dataclasses.replace(snapshot, devices=part)
+            return msgspec.structs.replace(snapshot, devices=part)
 
         self._store.change(change)
 
@@ -135,10 +136,10 @@ class HostFacts:
 
             def change(snapshot: NodeSnapshot) -> NodeSnapshot:
                 failed = {
-                    name: dataclasses.replace(getattr(snapshot, name), error=message)
+                    name: msgspec.structs.replace(getattr(snapshot, name), error=message)
                     for name in parts
                 }
-                return dataclasses.replace(snapshot, **failed)
+                return msgspec.structs.replace(snapshot, **failed)
 
             self._store.change(change)
             return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from agent.node.measuring import Measuring
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Built from settings and a host; used by the daemon and by commands that look once."""
 
     settings: Settings

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
+
+import msgspec
 
 from agent.model.snapshot import NodeSnapshot
 
@@ -26,4 +27,4 @@ class SnapshotStore:
 
     def put(self, **parts: object) -> NodeSnapshot:
         """Replace parts by name."""
-        return self.change(lambda now: dataclasses.replace(now, **parts))  # type: ignore[arg-type]
+        return self.change(lambda now: msgspec.structs.replace(now, **parts))

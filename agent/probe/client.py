@@ -6,7 +6,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.clock import Clock, SystemClock
 from agent.errors import WorkerError
@@ -31,8 +33,7 @@ EventSink = Callable[[str, tuple[DeviceEvent, ...]], None]  # vendor, events
 Sleep = Callable[[float], Coroutine[None, None, None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Periods and deadlines."""
 
     discover_every_s: float = 300.0
@@ -195,7 +196,7 @@ class VendorClient:
         )
 
     def _publish(self, **changes: object) -> None:
-        self.state = replace(self.state, **changes)  # type: ignore[arg-type]  # fields by name
+        self.state = replace(self.state, **changes)
         self._on_state(self.state)
 
     async def _rest(self, wait_s: float) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
+class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Waits double from death to death; too many deaths in the window are a quarantine."""
 
     first_s: float = 1.0
@@ -16,8 +15,7 @@ class RestartPolicy:
     quarantine_s: float = 600.0  # between attempts while in quarantine
 
 
-@dataclass(frozen=True, slots=True)
-class RestartHistory:
+class RestartHistory(msgspec.Struct, frozen=True):
     """The deaths that still count. A worker in quarantine gets one attempt at a time."""
 
     deaths_s: tuple[float, ...] = ()  # monotonic, within the window of the last one

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 # The worker finds its own interpreter's packages, then ours: nothing of the caller's directory
 # or environment decides what it imports. Otherwise this is `python -m agent.probe.worker`.
@@ -18,14 +19,13 @@ _ROOT = Path(__file__).parents[2]  # where `agent` and `plugins` are
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ", "MALLOC_ARENA_MAX")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to start."""
 
     vendor: str
     host_spec: str | None = None  # a recorded host; None: this machine
     tape: str | None = None  # a file to play instead of the vendor's answers
-    settings: Mapping[str, object] = field(default_factory=dict)  # the vendor's own section
+    settings: Mapping[str, object] = msgspec.field(default_factory=dict)  # the vendor's own section
     events: bool = True
 
     def arguments(self) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.clock import Clock, SystemClock
 from agent.errors import WorkerError
@@ -58,8 +60,7 @@ async def survey(
     return tuple(await asyncio.gather(*asked))
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     samples: int
     interval_s: float
     timing: Timing

@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -66,8 +65,7 @@ _HEADER = msgspec.json.Decoder(Header)
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tape:
+class Tape(msgspec.Struct, frozen=True, kw_only=True):
     """A tape's content by method; there is at least one inventory."""
 
     vendor: str

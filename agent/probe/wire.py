@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from agent.model.snapshot import NodeSnapshot
 
 Json = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """One object as it should be. `body` is the whole object as JSON data, keys as on the wire."""
 
     file_name: str  # in standalone mode: device.yaml

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.model.device import Device, DeviceKind, VfGroup
 from agent.model.snapshot import NodeSnapshot
@@ -25,8 +26,7 @@ MINOR_OUT_OF_RANGE = "MinorOutOfRange"
 SAME_MINOR = "SameMinor"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """Which devices the object lists, by type and number, and why each other one is missing."""
 
     published: tuple[Device, ...]
@@ -60,8 +60,7 @@ def select(devices: Iterable[Device]) -> Selection:
     return Selection(tuple(chosen[key] for key in sorted(chosen)), tuple(left_out))
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePublisher:
+class DevicePublisher(msgspec.Struct, frozen=True):
     """Publishes the Device object of this node."""
 
     interval_s: float = 3.0

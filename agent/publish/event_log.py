@@ -6,8 +6,9 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agent.errors import PublishError
 from agent.model.snapshot import NodeSnapshot
@@ -23,8 +24,7 @@ REFILL_S = 5.0  # seconds for one more
 _Key = tuple[str, str, str]
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(msgspec.Struct):
     count: int
     first_s: float
     last_s: float

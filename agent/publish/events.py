@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.clock import rfc3339
 from agent.model.device import Device, HealthState
@@ -34,8 +35,7 @@ _WORKER = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to this node's devices or workers, once."""
 
     type: str  # Normal, Warning

@@ -7,11 +7,11 @@ Names follow Prometheus' rules: base units, `_total` on counters and on nothing 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True):
     """One family. `info` is a gauge that is always 1 where the format knows no infos."""
 
     name: str  # of the samples

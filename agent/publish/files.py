@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agent.errors import PublishError
 from agent.publish.base import Desired
@@ -23,8 +24,7 @@ Body = dict[str, object]
 Stamp = tuple[int, int, int]  # inode, size, time of change: which file it was
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """Names of the files that one run wrote, and of those that already said the same."""
 
     written: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping
 from typing import TypeVar
@@ -22,9 +21,8 @@ def plain(value: object) -> object:
         return value
     if isinstance(value, enum.Enum):
         return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = (field.name for field in dataclasses.fields(value))
-        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, frozenset):
@@ -47,9 +45,9 @@ def _part(part: Part[T], now_s: float) -> dict[str, object]:
 
 def _vendor(state: VendorState, now_s: float) -> dict[str, object]:
     known = {
-        field.name: getattr(state, field.name)
-        for field in dataclasses.fields(state)
-        if field.name not in ("inventory", "samples")
+        name: getattr(state, name)
+        for name in state.__struct_fields__
+        if name not in ("inventory", "samples")
     }
     return {
         **known,

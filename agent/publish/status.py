@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherStatus:
+class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How one publisher does; counts are since the start of the process."""
 
     name: str

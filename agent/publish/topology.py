@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.model import quantity
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
@@ -41,8 +42,7 @@ NO_POLICY = "None"  # the kubelet's topology manager was not asked
 PAGE_SIZES = (2 << 20, 1 << 30)  # bytes; reported even where the machine has no such pool
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyPublisher:
+class TopologyPublisher(msgspec.Struct, frozen=True):
     """Publishes CPUs and memory nodes of this node, as far as it knows them without a cluster."""
 
     interval_s: float = 3.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.errors import NotAHost
 
@@ -23,22 +24,19 @@ class Kind(enum.Enum):
     OTHER = "other"  # on disk: a FIFO or a socket, never opened
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """A symbolic link, its text as found."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A file or directory that answered an errno instead of its contents."""
 
     errno: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(msgspec.Struct, frozen=True):
     """A character or block device; only its numbers are kept."""
 
     major: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from agent.errors import NotAHost
 from agent.host.files import HostFiles, LiveRoot
@@ -26,15 +27,14 @@ Tape = Path | bytes
 T = TypeVar("T", Path, str)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedHost:
+class OpenedHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host to read: this machine, a folder, an archive or a recording."""
 
     files: HostFiles
     source: str = "this machine"  # as shown to people
     spec: str | None = None  # what another process opens the same host with
     wall_s: float | None = None  # when it was recorded; None: it is alive, or nobody noted it
-    tapes: Mapping[str, Tape] = field(default_factory=dict)
+    tapes: Mapping[str, Tape] = msgspec.field(default_factory=dict)
 
     def tape(self, vendor: str) -> Tape | None:
         """Return the recorded answers of a vendor's library; `None` if none were recorded."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 from agent.recording.entries import DeviceNode, Entry, Kind, Link, RecordingError, Refused
 from agent.recording.format import FIRST_LINE, MAX_FILE
@@ -20,8 +21,7 @@ _SIZE = re.compile(r"\d{1,7}", re.ASCII)
 _ROW = re.compile(r"([0-9a-f]{4,5}) ((?:[0-9a-f]{2}){1,32})")
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """A recorded host and what its header says about it."""
 
     files: TreeFiles

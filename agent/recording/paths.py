@@ -8,11 +8,10 @@ the process that asks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """Entries (names or patterns) of the directories that match `base`."""
 
     base: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from agent.recording.alias import Aliases
 from agent.recording.entries import Entry, Link
@@ -43,12 +44,11 @@ _ARGUMENTS = re.compile(
 _FILE_SYSTEMS = (b"cgroup", b"cgroup2", b"resctrl", b"sysfs", b"proc", b"hugetlbfs", b"devtmpfs")
 
 
-@dataclass(slots=True)
-class Secrets:
+class Secrets(msgspec.Struct):
     """Words of this host that have no form of their own: names and serial numbers."""
 
-    hosts: set[str] = field(default_factory=set)
-    serials: set[str] = field(default_factory=set)
+    hosts: set[str] = msgspec.field(default_factory=set)
+    serials: set[str] = msgspec.field(default_factory=set)
 
 
 def pseudonymise(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from agent.errors import ParseError
 
@@ -57,8 +58,7 @@ def slot(address: str) -> str:
     return address.rpartition(".")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class PciPath:
+class PciPath(msgspec.Struct, frozen=True):
     """Where a link's text puts a function."""
 
     root: str | None = None

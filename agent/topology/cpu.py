@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 CpuSet = frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cpu:
+class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     """One usable logical CPU. Numbers are published ordinals, never the kernel's raw ids."""
 
     id: int
@@ -18,8 +17,7 @@ class Cpu:
     l3: int  # 0 without an L3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class Package(msgspec.Struct, frozen=True, kw_only=True):
     """One socket: its published number and the kernel's `physical_package_id`."""
 
     socket: int
@@ -27,8 +25,7 @@ class Package:
     cpus: CpuSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
     """One cache unit and the CPUs that share it."""
 
     level: int
@@ -38,8 +35,7 @@ class Cache:
     size_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuInfo:
+class CpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the processor says of itself; `None` where it does not say."""
 
     model: str | None = None
@@ -48,8 +44,7 @@ class CpuInfo:
     l3_cbm_mask: str | None = None  # hex text of resctrl's info/L3/cbm_mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTopology:
+class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     """Every CPU fact of one node. All sets hold usable CPUs only, except `present`."""
 
     present: CpuSet = frozenset()

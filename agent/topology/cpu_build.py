@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import msgspec
 
 from agent.topology.cpu import Cache, Cpu, CpuInfo, CpuSet, CpuTopology, Package
 
@@ -17,8 +18,7 @@ L3 = 3
 NO_PACKAGE_ID = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawCache:
+class RawCache(msgspec.Struct, frozen=True, kw_only=True):
     """One `index<M>` of one CPU as the kernel shows it."""
 
     level: int
@@ -28,8 +28,7 @@ class RawCache:
     size_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawCpu:
+class RawCpu(msgspec.Struct, frozen=True, kw_only=True):
     """One CPU's own view of its neighbours; `None` where its files do not tell."""
 
     core: CpuSet | None = None
@@ -41,12 +40,13 @@ class RawCpu:
     capacity: int | None = None  # Arm: compute capacity, 1024 is the fastest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawCpus:
+class RawCpus(msgspec.Struct, frozen=True, kw_only=True):
     """Everything read of the CPUs of one host; sets may hold CPUs that are not usable."""
 
     present: CpuSet = frozenset()
-    cpus: Mapping[int, RawCpu] = field(default_factory=lambda: MappingProxyType({}))  # usable
+    cpus: Mapping[int, RawCpu] = msgspec.field(
+        default_factory=lambda: MappingProxyType({})
+    )  # usable
     without_topology: CpuSet = frozenset()
     isolated: CpuSet = frozenset()
     nohz_full: CpuSet = frozenset()
@@ -58,8 +58,7 @@ class RawCpus:
     skipped: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class Levels(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of usable CPUs, each list sorted by smallest CPU: that order is the numbering."""
 
     cores: tuple[CpuSet, ...] = ()

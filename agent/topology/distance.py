@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
+
+import msgspec
 
 from agent.topology.address import slot, sort_key
 from agent.topology.numa import UNKNOWN, NumaTopology
@@ -54,8 +55,7 @@ class DirectLink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """What the distance of a function to others depends on."""
 
     address: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.topology.pci import PciLink, PciTree
 
@@ -84,8 +85,7 @@ def degraded(link: PciLink, port: PciLink | None, *, slow_for_long: bool = False
     return "speed" if slow_for_long and is_slow(link, port) else None
 
 
-@dataclass(frozen=True, slots=True)
-class SlowRecord:
+class SlowRecord(msgspec.Struct, frozen=True):
     """How often in a row one link was found slow, and when that was last counted."""
 
     count: int = 0

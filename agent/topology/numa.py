@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.topology.cpu import CpuSet
 
@@ -20,8 +21,7 @@ class NodeKind(enum.Enum):
     EMPTY = "empty"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumaNode:
+class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
     """One memory node."""
 
     id: int
@@ -42,8 +42,7 @@ class NumaNode:
         return self.kind is NodeKind.CPU or (memory_only and not self.generic_initiator)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumaTopology:
+class NumaTopology(msgspec.Struct, frozen=True, kw_only=True):
     """All memory nodes, by id."""
 
     nodes: tuple[NumaNode, ...] = ()

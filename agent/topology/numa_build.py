@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import msgspec
 
 from agent.topology.cpu import CpuSet, Package
 from agent.topology.numa import UNKNOWN, NodeKind, NumaNode, NumaTopology
@@ -12,8 +13,7 @@ from agent.topology.numa import UNKNOWN, NodeKind, NumaNode, NumaTopology
 SCHEDULER_NODES = 63  # the scheduler keeps nodes as bits of 64-bit masks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawNode:
+class RawNode(msgspec.Struct, frozen=True, kw_only=True):
     """One `node<N>` as the kernel shows it."""
 
     id: int
@@ -25,12 +25,11 @@ class RawNode:
     initiators: frozenset[int] = frozenset()  # nodes with the best access to this one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawNuma:
+class RawNuma(msgspec.Struct, frozen=True, kw_only=True):
     """Everything read of the memory nodes of one host."""
 
     nodes: tuple[RawNode, ...] = ()  # by id
-    gpus: Mapping[int, tuple[str, CpuSet | None]] = field(  # node: (card, its local CPUs)
+    gpus: Mapping[int, tuple[str, CpuSet | None]] = msgspec.field(  # node: (card, its local CPUs)
         default_factory=lambda: MappingProxyType({})
     )
     dax: frozenset[int] = frozenset()  # nodes that a DAX device targets
@@ -39,8 +38,7 @@ class RawNuma:
     skipped: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
     """Which usable CPU belongs to which node: each to exactly one."""
 
     node_of: Mapping[int, int]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import msgspec
 
 from agent.topology.cpu import CpuSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciLink:
+class PciLink(msgspec.Struct, frozen=True, kw_only=True):
     """Link speed in GT/s x 10 and width in lanes, now and at most; `None` is unknown."""
 
     speed: int | None = None
@@ -19,8 +19,7 @@ class PciLink:
     max_width: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciFunction:
+class PciFunction(msgspec.Struct, frozen=True, kw_only=True):
     """One function as sysfs shows it. `None` means that the kernel does not say, never 0."""
 
     address: str  # lower case, at least four digits of domain: 0000:3b:00.0
@@ -63,11 +62,10 @@ def _no_functions() -> Mapping[str, PciFunction]:
     return MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciTree:
+class PciTree(msgspec.Struct, frozen=True, kw_only=True):
     """All functions by address, in numeric order; equal trees compare equal."""
 
-    functions: Mapping[str, PciFunction] = field(default_factory=_no_functions)
+    functions: Mapping[str, PciFunction] = msgspec.field(default_factory=_no_functions)
     switch_links: frozenset[tuple[str, str]] = frozenset()  # cabled switches, smaller first
     iommu_types: tuple[tuple[int, str], ...] = ()  # (group, identity | DMA | DMA-FQ)
     skipped: int = 0  # entries whose name is no PCI address

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 WHOLE = 4096  # bytes of an extended configuration space; without the right to it only 64 come
 
@@ -26,8 +26,7 @@ _ATS = 0x000F
 _ATS_ENABLE = 0x8000
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFacts:
+class ConfigFacts(msgspec.Struct, frozen=True):
     """What the bytes say. `None` is: not readable, or the function lacks the capability."""
 
     port_type: int | None = None

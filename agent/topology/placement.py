@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from agent.errors import ParseError
 from agent.topology.address import is_root, parse_user_address
@@ -23,8 +24,7 @@ class NodeAnswer(NamedTuple):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class NumaOverride:
+class NumaOverride(msgspec.Struct, frozen=True):
     """A person's word against the firmware's: functions that match are near the node.
 
     `match` is an address, a range of buses DDDD:BB-BB, or a root pciDDDD:BB.
@@ -49,8 +49,7 @@ class NumaOverride:
         return int(domain, 16) == int(found[1], 16) and found[2] <= bus <= found[3]
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(msgspec.Struct, frozen=True):
     """What a topology file says of one function: memory node, and switches outermost first."""
 
     node: int
@@ -62,8 +61,7 @@ class FilePlace:
         return (f"numa{self.node}", *self.switches)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyFile:
+class TopologyFile(msgspec.Struct, frozen=True, kw_only=True):
     """A virtual machine's topology as its provider wrote it; fills gaps of sysfs only."""
 
     label: str  # base name and SHA-256 prefix
@@ -84,8 +82,7 @@ class TopologyFile:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementRules:
+class PlacementRules(msgspec.Struct, frozen=True):
     """What people add to what the firmware says."""
 
     overrides: tuple[NumaOverride, ...] = ()

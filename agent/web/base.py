@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
@@ -12,8 +13,7 @@ from agent.model.snapshot import NodeSnapshot
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedObject:
+class PublishedObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object as it was last published, as text for people."""
 
     kind: str
@@ -22,8 +22,7 @@ class PublishedObject:
     problem: str = ""  # why the last publishing failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLine:
+class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     """One event, newest last."""
 
     time: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.model.device import Device, DeviceLink, HealthState
 from agent.model.snapshot import NodeSnapshot
@@ -16,8 +17,7 @@ INDENT = 16
 MAX_DEVICES = 256  # in the picture; more are counted in a line of text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One device: place, text, sign. `state` is a health state or `unmanaged`."""
 
     x: float
@@ -31,8 +31,7 @@ class Card:
     linked: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge:
+class Bridge(msgspec.Struct, frozen=True, kw_only=True):
     """A host bridge or switch as a line of text with the stem its devices hang from."""
 
     x: float
@@ -41,8 +40,7 @@ class Bridge:
     stem_to: float  # y where the stem ends
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
     """One NUMA node."""
 
     x: float
@@ -54,8 +52,7 @@ class Panel:
     cards: tuple[Card, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class Fabric(msgspec.Struct, frozen=True, kw_only=True):
     """Cards that are linked directly, as a bar below the panels."""
 
     y: float
@@ -63,8 +60,7 @@ class Fabric:
     keys: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """The whole picture."""
 
     width: float

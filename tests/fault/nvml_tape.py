@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from agent.model.inventory import Inventory
 from agent.probe.tape import TapeWriter

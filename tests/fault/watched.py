@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from agent.clock import ManualClock, SystemClock
 from agent.model.inventory import DeviceEvent

@@ -93,9 +93,9 @@ def test_published_objects_stay_acceptable_to_a_cluster(files: TreeFiles) -> Non
 @given(files=broken_hosts())
 def test_equal_hosts_give_equal_bytes(files: TreeFiles) -> None:
     first, second = (looked_at(files) for _ in range(2))
-    for a, b in zip(publishers(first.settings).values(), publishers(second.settings).values()):
-        one = a.render(first.store.current, 1.0)
-        assert one == b.render(second.store.current, 1.0)
+    for publisher in publishers(first.settings).values():
+        one = publisher.render(first.store.current, 1.0)
+        assert one == publisher.render(second.store.current, 1.0)
     assert first.store.current == second.store.current
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.model.device import Device, DeviceKind, HealthState, VendorDevice
 from agent.model.inventory import DeviceSample, MetricFamily
@@ -17,8 +18,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = frozenset((*DEVICE, *RDMA, "le", "quantile", "job", "instance"))
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(msgspec.Struct, frozen=True):
     """Vendors' families that can be exported, by name, and what is wrong with the others."""
 
     families: Mapping[str, MetricFamily]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
 from agent.model.quantity import binary
@@ -19,8 +21,7 @@ _HOSTS = (3, 4)  # the card carries virtual machines
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A device, its side of the link matrix, and what its health was judged by."""
 
     device: VendorDevice

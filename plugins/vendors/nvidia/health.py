@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.model.device import Health, HealthState
 from plugins.vendors.nvidia import library
@@ -29,8 +30,7 @@ _FATAL_CODES = (library.GPU_IS_LOST, 16, 11, 8, library.MISMATCH)
 _WARNING_CODES = (14, library.NO_PERMISSION, 17)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFacts:
+class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was polled; `None` is what the card cannot tell, and never counts against it."""
 
     faults: Mapping[int, str]  # NVML code: the call that gave it

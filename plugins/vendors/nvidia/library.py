@@ -6,8 +6,9 @@ import ctypes
 import importlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
+
+import msgspec
 
 from agent.errors import DeviceGone, NotSupported, VendorFault
 
@@ -107,8 +108,7 @@ class LibraryAbsent(VendorFault):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """The answer to one field: a number, or `None` with the code that NVML gave for it."""
 
     value: float | int | None
@@ -141,8 +141,7 @@ def find_library(settings: Mapping[str, object]) -> str:
     return SONAME
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryFile:
+class LibraryFile(msgspec.Struct, frozen=True):
     """A file as it was when it was loaded; a driver upgrade puts another in its place."""
 
     path: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
+
+import msgspec
 
 from agent.model.device import DeviceLink
 from agent.model.inventory import Problem
@@ -29,8 +30,7 @@ ANCESTORS: dict[int, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEnd:
+class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
     """One NVLink as one card sees it; `remote` is the bus id of the other end, when told."""
 
     number: int
@@ -39,8 +39,7 @@ class LinkEnd:
     remote: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class Fabric(msgspec.Struct, frozen=True, kw_only=True):
     """What a card says of the fabric behind its switches; `status` counts in state 3 only."""
 
     state: int  # 0 none, 1 not started, 2 in progress, 3 completed
@@ -64,8 +63,7 @@ class Fabric:
         return "FabricError" if self.state == _COMPLETED and self.status else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardLinks:
+class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
     """One card's side of the matrix."""
 
     ends: tuple[LinkEnd, ...] = ()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from agent.host.files import HostFiles, text
@@ -24,8 +26,7 @@ FORGET_AFTER_S = 86_400.0
 MAX_INDEX = 64  # cards asked for by index
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """What is kept of a card between calls."""
 
     device: VendorDevice

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles, link_name, text
@@ -19,8 +20,7 @@ _DISPLAYS = ("0x0300", "0x0302")  # VGA and 3D; 0x0680 is an NVSwitch, 0x0403 th
 _OTHERS = {"vfio-pci": "BoundToVFIO", "nouveau": "BoundToNouveau", "nvgpu": "BoundToNvgpu"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     """One display function of NVIDIA's. `reason` is empty when the driver `nvidia` has it."""
 
     bus_id: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles, text
@@ -39,8 +40,7 @@ class ClassKind(enum.Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Where a class entry's link leads to."""
 
     kind: ClassKind
@@ -48,8 +48,7 @@ class Origin:
     subfunction: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaClass:
+class RdmaClass(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the class with its descriptive files; absent ones are `None`."""
 
     name: str
@@ -69,8 +68,7 @@ class RdmaClass:
         return self.node_type not in (2, 3) and not re.fullmatch(r"smi[0-9]+", self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     """Character devices by RDMA name, with the numbers that sysfs gives."""
 
     uverbs: Mapping[str, DeviceNode]

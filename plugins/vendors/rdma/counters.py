@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from agent.host.files import HostFiles, LiveRoot, text
 from agent.model.inventory import MetricFamily, Reading
@@ -26,8 +27,7 @@ _EXTENDED = "unicast_xmit_packets"  # of the extended set; newer kernels show it
 _BYTES_PER_MBIT_S = 125_000
 
 
-@dataclass(frozen=True, slots=True)
-class PortCounter:
+class PortCounter(msgspec.Struct, frozen=True):
     """A file of `counters/`: its family, the factor to the family's unit, where it sticks."""
 
     family: str
@@ -126,8 +126,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """A device whose counters are read."""
 
     name: str
@@ -136,8 +135,7 @@ class Watched:
     vfs: tuple[tuple[str, int], ...] = ()  # (state, count)
 
 
-@dataclass(frozen=True, slots=True)
-class CounterFile:
+class CounterFile(msgspec.Struct, frozen=True):
     """One existing counter file and what becomes of its value."""
 
     path: str

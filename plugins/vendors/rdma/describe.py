@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.host.files import HostFiles
 from agent.model.device import (
@@ -26,8 +28,7 @@ SOFT_WORDS = "software on a network device: published with discovery.rdma.soft o
 RESOURCES: Pairs = (("koordinator.sh/rdma", "100"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outfit:
+class Outfit(msgspec.Struct, frozen=True, kw_only=True):
     """What a device gets besides what its own files say."""
 
     minor: int | None = None
@@ -144,8 +145,7 @@ def nic_device(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Absence:
+class Absence(msgspec.Struct, frozen=True):
     """Why a function shows no RDMA device."""
 
     health: Health | None  # None: as before, nothing is wrong

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from agent.errors import ParseError
 from agent.host.files import HostFiles, text
@@ -36,8 +37,7 @@ GONE_VENDORS = (0x0000, 0xFFFF)  # what a bus answers for a device that fell off
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(msgspec.Struct, frozen=True):
     """Which module registers a driver's RDMA devices, and whether all its functions have one."""
 
     module: str
@@ -74,8 +74,7 @@ PENDING = Health(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class Function(msgspec.Struct, frozen=True, kw_only=True):
     """A PCI function as far as RDMA needs it; `None` is what sysfs does not say."""
 
     address: str
@@ -106,8 +105,7 @@ class Function:
         return f"{self.address} {self.vendor_id:04x}:{self.device_id:04x}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """One look at everything RDMA on the host."""
 
     classes: tuple[RdmaClass, ...]

@@ -6,7 +6,9 @@ Seconds are monotonic unless called `wall_s`. Nothing is read here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.model.device import Health, HealthState
 
@@ -48,8 +50,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortSeen:
+class PortSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One look at one port."""
 
     number: int
@@ -60,8 +61,7 @@ class PortSeen:
     readable: bool = True  # False: the state file gave an error or nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortMemory:
+class PortMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of a port between looks."""
 
     number: int
@@ -73,8 +73,7 @@ class PortMemory:
     steps: tuple[tuple[float, int], ...] = ()  # (time, increase) of that counter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of a device; `health` is what others are told."""
 
     ports: tuple[PortMemory, ...] = ()
@@ -226,8 +225,7 @@ def observe(
     return replace(memory, health=replace(raw, since_s=wall_s), doubt_s=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorWindow:
+class ErrorWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Error counters of one port at the start of the current five minutes."""
 
     since_s: float

@@ -10,9 +10,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+
+import msgspec
 
 from agent.errors import ParseError
 from agent.model.inventory import Problem
@@ -29,8 +30,7 @@ _KERNEL_NAME = re.compile(
 _FIRST = ("mlx5_", "mlx4_")  # what koordlet numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """One device that needs a number: where it is, for ever, and how the kernel calls it now."""
 
     key: str  # PCI address and ids, as stored
@@ -81,8 +81,7 @@ MAX_FILE = 1 << 20  # bytes; 512 devices need a tenth of it
 MAX_KEY = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """A device that this boot has shown, by the address of its function."""
 
     name: str
@@ -91,12 +90,11 @@ class Seen:
     used_ports: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """What outlives the process: numbers for ever, sightings for one boot."""
 
-    minors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    seen: Mapping[str, Seen] = field(default_factory=lambda: MappingProxyType({}))
+    minors: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    seen: Mapping[str, Seen] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
 
 def encode(state: State, boot_id: str) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from agent.model.device import VfGroup, VirtualFunction
 from agent.model.inventory import Problem
@@ -19,8 +20,7 @@ MAX_PROBLEMS = 16
 _BOND = re.compile(r"mlx5_bond_[0-9]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
+class Nic(msgspec.Struct, frozen=True, kw_only=True):
     """A function with the RDMA device that stands for it."""
 
     function: Function
@@ -93,8 +93,7 @@ def without_device(scan: Scan, nics: Iterable[Nic]) -> tuple[Function, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualFunctions:
+class VirtualFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """The virtual functions of one PF."""
 
     groups: tuple[VfGroup, ...] = ()
@@ -158,8 +157,7 @@ def virtual_functions(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """A device of the class that is about to be described."""
 
     key: str

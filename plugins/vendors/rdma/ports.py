@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.host.files import HostFiles, text
 from agent.model.device import DevicePort
@@ -29,8 +30,7 @@ INFINIBAND = "InfiniBand"
 _IPOIB = "32"  # ARPHRD_INFINIBAND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gid:
+class Gid(msgspec.Struct, frozen=True, kw_only=True):
     """One address of a port."""
 
     index: int

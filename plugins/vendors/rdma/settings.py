@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from agent.errors import BadConfig, ParseError
 from agent.model.device import Pairs
@@ -21,8 +22,7 @@ _BUS_RANGE = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2})-([0-9a-fA-F]{2})")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,63}")
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """Chooses devices: an address, buses `DDDD:BB-BB`, a root `pciDDDD:BB`, or a name pattern."""
 
     text: str
@@ -41,24 +41,21 @@ class Match:
         return name is not None and fnmatch.fnmatchcase(name, self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRule:
+class LabelRule(msgspec.Struct, frozen=True):
     """Labels of the devices that match."""
 
     match: Match
     labels: Pairs
 
 
-@dataclass(frozen=True, slots=True)
-class PortRule:
+class PortRule(msgspec.Struct, frozen=True):
     """Ports that must be active on the devices that match."""
 
     match: Match
     ports: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRule:
+class PoolRule(msgspec.Struct, frozen=True, kw_only=True):
     """Virtual functions that form a group: by their PF, their index and their driver."""
 
     pf: Match
@@ -67,8 +64,7 @@ class PoolRule:
     labels: Pairs = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaSettings:
+class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `discovery.rdma` may hold; the defaults suit a node that nobody configured."""
 
     soft: bool = False  # publish rxe and siw devices (test clusters)
@@ -187,7 +183,7 @@ def _pool_rule(value: object, key: str) -> PoolRule:
 
 def decode(data: Mapping[str, object]) -> RdmaSettings:
     """Decode the vendor's section; `BadConfig` names the key that is unknown or wrong."""
-    known = tuple(RdmaSettings.__dataclass_fields__)
+    known = tuple(RdmaSettings.__struct_fields__)
     table = _table(data, "discovery.rdma", known)
 
     def rules(name: str) -> list[tuple[object, str]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.errors import NotSupported
 from agent.host.files import HostFiles, text
@@ -58,8 +60,7 @@ class RdmaVendor:
         return RdmaSession(host, decode(settings))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class _Round(msgspec.Struct, frozen=True, kw_only=True):
     """What one discovery has read."""
 
     scan: Scan

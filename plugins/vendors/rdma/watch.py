@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from agent.host.files import HostFiles
 from agent.model.device import Health
@@ -29,8 +30,7 @@ COUNTERS_S = 10.0  # drivers refresh their counters no faster than that
 MAX_EVENTS = 256  # waiting to be fetched; the oldest go first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A device to watch."""
 
     key: str
@@ -39,13 +39,12 @@ class Target:
     used_ports: tuple[int, ...] = ()  # known to be in use
 
 
-@dataclass(slots=True)
-class _Counted:
+class _Counted(msgspec.Struct):
     """What the last reading of a device's counters left."""
 
     files: tuple[CounterFile, ...]
     readings: tuple[Reading, ...] = ()
-    windows: dict[int, ErrorWindow] = field(default_factory=dict)
+    windows: dict[int, ErrorWindow] = msgspec.field(default_factory=dict)
 
 
 class Watch:

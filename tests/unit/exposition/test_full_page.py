@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.model.inventory import DeviceSample, Problem, ProcessSample

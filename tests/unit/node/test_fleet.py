@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
@@ -81,7 +82,7 @@ def test_health_told_by_an_event_outlives_samples_and_ends_with_the_next_answer(
     answered = Inventory(vendor="fake", devices=CARDS)
 
     def heard(**parts: object) -> None:
-        client.state = replace(client.state, **parts)  # type: ignore[arg-type]  # fields by name
+        client.state = replace(client.state, **parts)
         fleet._heard_state(client.state)
 
     def states() -> list[HealthState]:

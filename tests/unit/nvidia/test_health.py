@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.model.device import Health, HealthState
@@ -13,7 +13,7 @@ HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState
 
 
 def judged(**facts: Any) -> tuple[HealthState, str]:
-    found = judge(dataclasses.replace(FINE, **facts))
+    found = judge(msgspec.structs.replace(FINE, **facts))
     return found.state, found.reason
 
 
@@ -84,7 +84,7 @@ def test_row_remapping_fails_the_card_only_when_it_failed(
     ],
 )
 def test_warnings_leave_the_card_in_service(facts: dict[str, Any], reason: str) -> None:
-    found = judge(dataclasses.replace(FINE, **facts))
+    found = judge(msgspec.structs.replace(FINE, **facts))
     assert (found.reason, found.in_service) == (reason, True)
 
 

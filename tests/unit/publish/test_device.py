@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.model.device import Device, Health, HealthState, VfGroup, VirtualFunction
 from agent.model.snapshot import NodeSnapshot, Part, VendorState

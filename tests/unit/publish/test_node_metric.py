@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.model.device import Device, DeviceKind, Health, HealthState, VendorDevice
 from agent.model.pod import KubeQos, PodView

@@ -108,7 +108,7 @@ _VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(list(RdmaSettings.__dataclass_fields__)), _VALUES))
+@given(st.dictionaries(st.sampled_from(list(RdmaSettings.__struct_fields__)), _VALUES))
 def test_no_settings_raise_anything_else(data: dict[str, object]) -> None:
     try:
         settings = decode(data)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot, Part, VendorState

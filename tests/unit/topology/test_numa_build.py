@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.topology.cpu import CpuSet, Package
 from agent.topology.numa import NodeKind, NumaTopology
@@ -37,7 +37,7 @@ def built(
 ) -> NumaTopology:
     if matrix:
         nodes = tuple(replace(n, distances=row) for n, row in zip(nodes, matrix, strict=True))
-    raw = replace(RawNuma(nodes=nodes), **facts)  # type: ignore[arg-type]  # a test's own fields
+    raw = replace(RawNuma(nodes=nodes), **facts)
     places = packages(*sockets)
     usable: CpuSet = frozenset().union(*(package.cpus for package in places))
     return build_numa(raw, share_out(nodes, usable, places), places)
@@ -147,7 +147,7 @@ def memory_node(fields: Mapping[str, object]) -> NumaTopology:
     """Nodes 0 and 1 have CPUs, 2 and 3 have none; node 3 is at equal distance to 0 and 2."""
     facts = dict(fields)
     initiators = facts.pop("initiators", frozenset())
-    last = replace(node(3), initiators=initiators)  # type: ignore[arg-type]  # a test's own field
+    last = replace(node(3), initiators=initiators)
     return built(node(0, "0-3"), node(1, "4-7"), node(2), last, matrix=FOUR, facts=facts)
 
 
