@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from agent.config.field import Rule, rule_of
+import msgspec
+
+from agent.config.field import Rule
 from agent.config.sections import Settings, Table
 from agent.errors import BadConfig
 
@@ -18,6 +17,8 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or nothing when no known name is near."""
+    import difflib  # noqa: PLC0415 - for those who err
+
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -84,22 +85,27 @@ def decode_value(value: object, kind: object, key: str, rule: Rule) -> object:
     return _table(value, key) if kind == Table else _texts(value, key)
 
 
-def from_mapping(cls: type[Any], data: object, where: str = "") -> object:
+def declared(cls: type[msgspec.Struct]) -> dict[str, tuple[object, Rule]]:
+    """Return type and rule of each setting of a section, in the order of declaration."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: typing.get_args(hints[name])[:2] for name in cls.__struct_fields__}
+
+
+def from_mapping(cls: type[msgspec.Struct], data: object, where: str = "") -> object:
     """Build a section from decoded YAML, refusing keys that it does not have."""
     if not isinstance(data, Mapping):
         raise BadConfig(f"{where.rstrip('.') or 'settings'}: must be a mapping of keys to values")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    hints = typing.get_type_hints(cls)
+    known = cls.__struct_fields__
     values = {}
     for name, value in data.items():
-        if name not in fields:
-            raise BadConfig(f"{where}{name}: unknown key{nearest(str(name), fields)}")
-        kind = hints[name]
+        if name not in known:
+            raise BadConfig(f"{where}{name}: unknown key{nearest(str(name), known)}")
+        kind, rule = declared(cls)[name]
         key = f"{where}{name}"
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             values[name] = from_mapping(kind, {} if value is None else value, f"{key}.")
         else:
-            values[name] = decode_value(value, kind, key, rule_of(fields[name]))
+            values[name] = decode_value(value, kind, key, rule)
     return cls(**values)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.config.decode import settings_from
-from agent.config.field import Rule, rule_of
+import msgspec
+
+from agent.config.decode import declared, settings_from
+from agent.config.field import Rule
 from agent.config.sections import Settings
 from agent.errors import BadConfig
 
@@ -17,34 +17,31 @@ PREFIX = "XPU_AGENT_"
 MAX_FILE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """Settings, and for each key that is not at its default where its value came from."""
 
     settings: Settings
     origins: Mapping[str, str]  # "publish.pcie_scope" -> "file x.yaml", "environment X", "flag --x"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One setting with its dotted key; `kind` is its annotation as text."""
+class Entry(msgspec.Struct, frozen=True):
+    """One setting with its dotted key; `kind` is its type."""
 
     key: str
-    kind: str
+    kind: object
     default: object
     rule: Rule
 
 
-def entries(cls: type[Any] = Settings, where: str = "") -> Iterator[Entry]:
+def entries(cls: type[msgspec.Struct] = Settings, where: str = "") -> Iterator[Entry]:
     """Yield every setting there is, in the order of declaration."""
-    for field in dataclasses.fields(cls):
-        key = f"{where}{field.name}"
-        if field.default_factory is not dataclasses.MISSING:
-            factory = field.default_factory
-            assert isinstance(factory, type)  # noqa: S101 - `section` is only given classes
-            yield from entries(factory, f"{key}.")
+    defaults = cls()
+    for name, (kind, rule) in declared(cls).items():
+        key = f"{where}{name}"
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from entries(kind, f"{key}.")
         else:
-            yield Entry(key, str(field.type), field.default, rule_of(field))
+            yield Entry(key, kind, getattr(defaults, name), rule)
 
 
 def value_of(settings: Settings, key: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.config.load import Entry, Loaded, entries, value_of
+from agent.config.sections import Table
 
 
 def plain(value: object) -> str:
@@ -16,8 +17,8 @@ def plain(value: object) -> str:
 
 def kind_name(entry: Entry) -> str:
     """Name the kind of value in words."""
-    names = {"str": "text", "bool": "switch", "float": "number", "int": "whole number"}
-    return names.get(entry.kind, "list of mappings" if entry.kind == "Table" else "list of texts")
+    names: dict[object, str] = {str: "text", bool: "switch", float: "number", int: "whole number"}
+    return names.get(entry.kind, "list of mappings" if entry.kind == Table else "list of texts")
 
 
 def reference_rows() -> list[dict[str, str]]:

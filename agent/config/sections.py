@@ -1,166 +1,181 @@
-"""Every setting of the agent, by section. Units are in the names."""
+"""Every setting of the agent, by section. Units are in the names.
+
+The annotations stay text until a setting is decoded or explained: a start pays for none of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
-from agent.config.field import section, setting
+import msgspec
+
+from agent.config.field import Rule
 
 Table = tuple[Mapping[str, object], ...]  # a list of small mappings, checked by who uses it
 SWITCH = ("auto", "on", "off")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which node this is."""
 
-    name: str = setting("", "name of the Node object; empty: the host's name")
-    state_dir: str = setting(
-        "", "folder for what must survive a restart; empty: nothing is kept (standalone mode)"
-    )
+    name: Annotated[str, Rule("name of the Node object; empty: the host's name")] = ""
+    state_dir: Annotated[
+        str,
+        Rule("folder for what must survive a restart; empty: nothing is kept (standalone mode)"),
+    ] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorSwitches:
+class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
     """Which vendors may run a worker."""
 
-    nvidia: str = setting("auto", "NVIDIA GPUs through NVML", choices=SWITCH, maturity="beta")
-    rdma: str = setting(
-        "auto", "InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH, maturity="beta"
+    nvidia: Annotated[str, Rule("NVIDIA GPUs through NVML", choices=SWITCH, maturity="beta")] = (
+        "auto"
     )
-    fake: str = setting(
-        "auto", "devices described in discovery.fake.file", choices=SWITCH, maturity="stable"
-    )
+    rdma: Annotated[
+        str, Rule("InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH, maturity="beta")
+    ] = "auto"
+    fake: Annotated[
+        str, Rule("devices described in discovery.fake.file", choices=SWITCH, maturity="stable")
+    ] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaSettings:
+class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the NVIDIA worker finds its driver."""
 
-    library_dirs: tuple[str, ...] = setting(
-        (), "folders searched for libnvidia-ml.so.1; empty: the usual ones below driver_root"
-    )
-    driver_root: str = setting(
-        "/", "root of the driver's files; /run/nvidia/driver with a container"
-    )
+    library_dirs: Annotated[
+        tuple[str, ...],
+        Rule("folders searched for libnvidia-ml.so.1; empty: the usual ones below driver_root"),
+    ] = ()
+    driver_root: Annotated[
+        str, Rule("root of the driver's files; /run/nvidia/driver with a container")
+    ] = "/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaSettings:
+class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which RDMA devices are published, and how their ports make health."""
 
-    soft: bool = setting(False, "publish soft-RoCE and soft-iWARP devices", maturity="beta")
-    port_policy: str = setting("any", "ports that must be active", choices=("any", "all"))
-    expected_ports: Table = setting(
-        (), "ports that count though they were never up: {match, ports}"
-    )
-    vf_pools: Table = setting((), "groups of virtual functions: {pf, vfs, driver, labels}")
-    labels: Table = setting((), "labels of devices: {match, labels}")
-    roles: Table = setting((), "use of a NIC: {match, role: compute or storage}")
+    soft: Annotated[bool, Rule("publish soft-RoCE and soft-iWARP devices", maturity="beta")] = False
+    port_policy: Annotated[str, Rule("ports that must be active", choices=("any", "all"))] = "any"
+    expected_ports: Annotated[
+        Table, Rule("ports that count though they were never up: {match, ports}")
+    ] = ()
+    vf_pools: Annotated[Table, Rule("groups of virtual functions: {pf, vfs, driver, labels}")] = ()
+    labels: Annotated[Table, Rule("labels of devices: {match, labels}")] = ()
+    roles: Annotated[Table, Rule("use of a NIC: {match, role: compute or storage}")] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeSettings:
+class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that do not exist, for demonstrations and scale tests."""
 
-    file: str = setting("", "YAML file that describes them; empty: none")
+    file: Annotated[str, Rule("YAML file that describes them; empty: none")] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoverySettings:
+class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is looked for, how often, and what a person knows better than the firmware."""
 
-    interval_s: float = setting(
-        300.0, "full look at every vendor's devices", unit="s", low=5, high=3600
+    interval_s: Annotated[
+        float, Rule("full look at every vendor's devices", unit="s", low=5, high=3600)
+    ] = 300.0
+    host_interval_s: Annotated[
+        float, Rule("full look at CPUs, memory nodes and PCI", unit="s", low=5, high=3600)
+    ] = 60.0
+    discover_deadline_s: Annotated[
+        float, Rule("a vendor's discovery that takes longer is ended", unit="s", low=1, high=600)
+    ] = 30.0
+    sample_deadline_s: Annotated[
+        float, Rule("a vendor's sample that takes longer is ended", unit="s", low=0.1, high=60)
+    ] = 5.0
+    vendors: Annotated[VendorSwitches, Rule("vendors on, off, or on where hardware is")] = (
+        VendorSwitches()
     )
-    host_interval_s: float = setting(
-        60.0, "full look at CPUs, memory nodes and PCI", unit="s", low=5, high=3600
-    )
-    discover_deadline_s: float = setting(
-        30.0, "a vendor's discovery that takes longer is ended", unit="s", low=1, high=600
-    )
-    sample_deadline_s: float = setting(
-        5.0, "a vendor's sample that takes longer is ended", unit="s", low=0.1, high=60
-    )
-    vendors: VendorSwitches = section(VendorSwitches, "vendors on, off, or on where hardware is")
-    nvidia: NvidiaSettings = section(NvidiaSettings, "NVIDIA")
-    rdma: RdmaSettings = section(RdmaSettings, "RDMA")
-    fake: FakeSettings = section(FakeSettings, "fake devices")
-    numa_overrides: Table = setting(
-        (), "NUMA nodes of devices whose firmware lies: {match, node}, the first match counts"
-    )
-    topology_file: str = setting(
-        "/var/run/nvidia-topologyd/virtualTopology.xml",
-        "NCCL topology file that fills what a virtual machine hides; empty: none",
-    )
+    nvidia: Annotated[NvidiaSettings, Rule("NVIDIA")] = NvidiaSettings()
+    rdma: Annotated[RdmaSettings, Rule("RDMA")] = RdmaSettings()
+    fake: Annotated[FakeSettings, Rule("fake devices")] = FakeSettings()
+    numa_overrides: Annotated[
+        Table,
+        Rule("NUMA nodes of devices whose firmware lies: {match, node}, the first match counts"),
+    ] = ()
+    topology_file: Annotated[
+        str, Rule("NCCL topology file that fills what a virtual machine hides; empty: none")
+    ] = "/var/run/nvidia-topologyd/virtualTopology.xml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectSettings:
+class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often usage is measured."""
 
-    interval_s: float = setting(1.0, "cycle of CPU and memory usage", unit="s", low=0.1, high=60)
-    pressure_interval_s: float = setting(
-        10.0, "cycle of pressure stall information", unit="s", low=1, high=300
-    )
-    device_interval_s: float = setting(1.0, "cycle of device samples", unit="s", low=0.1, high=60)
-    pods: bool = setting(True, "measure pods and containers", maturity="beta")
-    pressure: bool = setting(True, "read pressure stall information", maturity="beta")
+    interval_s: Annotated[
+        float, Rule("cycle of CPU and memory usage", unit="s", low=0.1, high=60)
+    ] = 1.0
+    pressure_interval_s: Annotated[
+        float, Rule("cycle of pressure stall information", unit="s", low=1, high=300)
+    ] = 10.0
+    device_interval_s: Annotated[
+        float, Rule("cycle of device samples", unit="s", low=0.1, high=60)
+    ] = 1.0
+    pods: Annotated[bool, Rule("measure pods and containers", maturity="beta")] = True
+    pressure: Annotated[bool, Rule("read pressure stall information", maturity="beta")] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishSettings:
+class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which objects are published, how often and with what in them."""
 
-    interval_s: float = setting(
-        3.0, "look for changes of Device and NodeResourceTopology", unit="s", low=0.5, high=300
-    )
-    device: bool = setting(True, "publish the Device object", maturity="beta")
-    node_metric: bool = setting(True, "publish the NodeMetric object", maturity="beta")
-    node_resource_topology: bool = setting(
-        True, "publish the NodeResourceTopology object", maturity="beta"
-    )
-    pcie_scope: str = setting(
-        "root",
-        "what pcieID names: the host bridge as Koordinator does, or the PCIe switch",
-        choices=("root", "switch"),
-    )
-    report_interval_s: float = setting(
-        60.0, "period of NodeMetric where the object does not say", unit="s", low=5, high=3600
-    )
-    aggregate_duration_s: float = setting(
-        300.0, "window of its means where the object does not say", unit="s", low=60, high=3600
-    )
-    memory_policy: str = setting(
-        "usageWithoutPageCache",
-        "memory that counts as used where the object does not say",
-        choices=("usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"),
-    )
+    interval_s: Annotated[
+        float,
+        Rule("look for changes of Device and NodeResourceTopology", unit="s", low=0.5, high=300),
+    ] = 3.0
+    device: Annotated[bool, Rule("publish the Device object", maturity="beta")] = True
+    node_metric: Annotated[bool, Rule("publish the NodeMetric object", maturity="beta")] = True
+    node_resource_topology: Annotated[
+        bool, Rule("publish the NodeResourceTopology object", maturity="beta")
+    ] = True
+    pcie_scope: Annotated[
+        str,
+        Rule(
+            "what pcieID names: the host bridge as Koordinator does, or the PCIe switch",
+            choices=("root", "switch"),
+        ),
+    ] = "root"
+    report_interval_s: Annotated[
+        float,
+        Rule("period of NodeMetric where the object does not say", unit="s", low=5, high=3600),
+    ] = 60.0
+    aggregate_duration_s: Annotated[
+        float,
+        Rule("window of its means where the object does not say", unit="s", low=60, high=3600),
+    ] = 300.0
+    memory_policy: Annotated[
+        str,
+        Rule(
+            "memory that counts as used where the object does not say",
+            choices=("usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"),
+        ),
+    ] = "usageWithoutPageCache"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSettings:
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is exported to Prometheus and where."""
 
-    listen: str = setting("127.0.0.1:9316", "address of /metrics and the status page, HOST:PORT")
-    pods: bool = setting(True, "export xpu_pod_* and xpu_container_*", maturity="beta")
+    listen: Annotated[str, Rule("address of /metrics and the status page, HOST:PORT")] = (
+        "127.0.0.1:9316"
+    )
+    pods: Annotated[bool, Rule("export xpu_pod_* and xpu_container_*", maturity="beta")] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is logged; always JSON lines to standard error."""
 
-    level: str = setting("info", "least level", choices=("debug", "info", "warning", "error"))
+    level: Annotated[str, Rule("least level", choices=("debug", "info", "warning", "error"))] = (
+        "info"
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of the settings."""
 
-    node: NodeSettings = section(NodeSettings, "which node this is")
-    discovery: DiscoverySettings = section(DiscoverySettings, "devices and topology")
-    collect: CollectSettings = section(CollectSettings, "usage")
-    publish: PublishSettings = section(PublishSettings, "objects")
-    metrics: MetricsSettings = section(MetricsSettings, "Prometheus")
-    log: LogSettings = section(LogSettings, "logs")
+    node: Annotated[NodeSettings, Rule("which node this is")] = NodeSettings()
+    discovery: Annotated[DiscoverySettings, Rule("devices and topology")] = DiscoverySettings()
+    collect: Annotated[CollectSettings, Rule("usage")] = CollectSettings()
+    publish: Annotated[PublishSettings, Rule("objects")] = PublishSettings()
+    metrics: Annotated[MetricsSettings, Rule("Prometheus")] = MetricsSettings()
+    log: Annotated[LogSettings, Rule("logs")] = LogSettings()

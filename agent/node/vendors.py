@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+import msgspec
 
 from agent.config.sections import Settings
 from agent.errors import BadConfig
@@ -17,9 +18,9 @@ def vendor_settings(settings: Settings) -> dict[str, VendorSettings]:
     """Return each vendor's own section of `discovery`, with the folder for lasting state."""
     discovery = settings.discovery
     own: dict[str, dict[str, object]] = {
-        "nvidia": dataclasses.asdict(discovery.nvidia),
-        "rdma": dataclasses.asdict(discovery.rdma),
-        "fake": dataclasses.asdict(discovery.fake),
+        "nvidia": msgspec.structs.asdict(discovery.nvidia),
+        "rdma": msgspec.structs.asdict(discovery.rdma),
+        "fake": msgspec.structs.asdict(discovery.fake),
     }
     if settings.node.state_dir:
         for values in own.values():
@@ -34,7 +35,7 @@ def wanted_vendors(settings: Settings) -> dict[str, DeviceVendor]:
         from plugins.vendors.fake.vendor import FakeVendor  # noqa: PLC0415 - few nodes have one
 
         vendors["fake"] = FakeVendor(settings.discovery.fake.file)
-    switches: Mapping[str, str] = dataclasses.asdict(settings.discovery.vendors)
+    switches: Mapping[str, str] = msgspec.structs.asdict(settings.discovery.vendors)
     if switches["fake"] == "on" and not settings.discovery.fake.file:
         raise BadConfig("discovery.vendors.fake: on, but discovery.fake.file names no devices")
     return {name: v for name, v in vendors.items() if switches.get(name, "auto") != "off"}
@@ -42,7 +43,7 @@ def wanted_vendors(settings: Settings) -> dict[str, DeviceVendor]:
 
 def forced(settings: Settings, name: str) -> bool:
     """Say whether a vendor is started although sysfs shows nothing of it."""
-    switches: Mapping[str, str] = dataclasses.asdict(settings.discovery.vendors)
+    switches: Mapping[str, str] = msgspec.structs.asdict(settings.discovery.vendors)
     return switches.get(name) == "on"
 
 
