@@ -11,6 +11,7 @@ import msgspec
 from agent.clock import Clock
 from agent.config.sections import Settings
 from agent.errors import AgentError, BadConfig, HostFileError, ParseError
+from agent.host.boot import read_identity
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
@@ -86,7 +87,9 @@ class HostFacts:
         self._slow: dict[str, SlowRecord] = {}  # by address, of links below their speed
 
     def read(self) -> None:
-        """Read CPUs and memory nodes, then PCI, then join the devices with their places."""
+        """Read who the node is, CPUs and memory nodes, and PCI."""
+        node = self._store.current.node
+        self._store.put(node=read_identity(self._files, node.name, node.source))
         cpus_numa = self._attempt(lambda: read_cpu_numa(self._files), "cpus", "numa")
         if cpus_numa is not None:
             now_s = self._clock.monotonic()

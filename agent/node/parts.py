@@ -11,8 +11,8 @@ from agent.clock import Clock
 from agent.config.sections import Settings
 from agent.model.inventory import MetricFamily
 from agent.model.pod import PodView
-from agent.model.snapshot import NodeSnapshot
-from agent.node.identity import identity
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.node.identity import node_name
 from agent.node.store import SnapshotStore
 from agent.node.vendors import wanted_vendors
 from agent.probe.base import DeviceVendor
@@ -65,8 +65,10 @@ def build_parts(
     known_pods: Callable[[], tuple[PodView, ...]] = no_pods,
     vendors: Mapping[str, DeviceVendor] | None = None,
 ) -> Parts:
-    """Build the parts; reads who the node is and no more. Raises `BadConfig`."""
-    store = SnapshotStore(NodeSnapshot(node=identity(opened, settings)))
+    """Build the parts; of the host nothing is read yet. Raises `BadConfig`."""
+    store = SnapshotStore(
+        NodeSnapshot(node=NodeIdentity(name=node_name(opened, settings), source=opened.source))
+    )
     return Parts(
         settings=settings,
         opened=opened,

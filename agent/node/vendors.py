@@ -30,15 +30,17 @@ def vendor_settings(settings: Settings) -> dict[str, VendorSettings]:
 
 def wanted_vendors(settings: Settings) -> dict[str, DeviceVendor]:
     """Return the vendors that no setting switches off; raise `BadConfig` on a clash of names."""
-    vendors = load_vendors()
-    if settings.discovery.fake.file:
-        from plugins.vendors.fake.vendor import FakeVendor  # noqa: PLC0415 - few nodes have one
-
-        vendors["fake"] = FakeVendor(settings.discovery.fake.file)
     switches: Mapping[str, str] = msgspec.structs.asdict(settings.discovery.vendors)
     if switches["fake"] == "on" and not settings.discovery.fake.file:
         raise BadConfig("discovery.vendors.fake: on, but discovery.fake.file names no devices")
-    return {name: v for name, v in vendors.items() if switches.get(name, "auto") != "off"}
+    unwanted = {name for name, switch in switches.items() if switch == "off"}
+    file = settings.discovery.fake.file
+    vendors = load_vendors(without={*unwanted, "fake"})
+    if file and "fake" not in unwanted:
+        from plugins.vendors.fake.vendor import FakeVendor  # noqa: PLC0415 - few nodes have one
+
+        vendors["fake"] = FakeVendor(file)
+    return vendors
 
 
 def forced(settings: Settings, name: str) -> bool:

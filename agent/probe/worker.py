@@ -8,13 +8,14 @@ Imports are few on purpose: they are what every worker on every node pays for.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from agent.errors import HostFileError, WorkerError
 from agent.host.files import HostFiles, LiveRoot
@@ -38,9 +39,26 @@ PR_SET_PDEATHSIG = 1
 READ_BYTES = 64 * 1024
 
 
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the command line says."""
+
+    vendor: str
+    host: str | None = None  # a recorded host; None: this machine
+    tape: str | None = None  # play these answers instead of the vendor's
+    parent: int = 0  # the process to die with
+
+
+def parse_arguments(argv: Sequence[str]) -> Arguments:
+    """Read `--name value` pairs; only the agent writes them, a mistake is a bug of ours."""
+    pairs = {
+        name.removeprefix("--"): value for name, value in zip(argv[::2], argv[1::2], strict=True)
+    }
+    return msgspec.convert(pairs, Arguments, strict=False)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until told to close, or until the agent is gone; end without a vendor's exit hooks."""
-    arguments = _parser().parse_args(argv)
+    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     die_with(arguments.parent)
     questions, answers = take_pipes()
     try:
@@ -52,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os._exit(0)
 
 
-def serve(arguments: argparse.Namespace, questions: int, pipe: Pipe) -> None:
+def serve(arguments: Arguments, questions: int, pipe: Pipe) -> None:
     """Open the session that the arguments name and answer on `pipe`."""
     requests = read_requests(arguments.vendor, questions)
     start = next(requests, None)
@@ -68,13 +86,13 @@ def serve(arguments: argparse.Namespace, questions: int, pipe: Pipe) -> None:
         Service(pipe, opened[0]).run(requests, events=start.events)
 
 
-def open_session(arguments: argparse.Namespace, settings: Settings) -> VendorSession:
+def open_session(arguments: Arguments, settings: Settings) -> VendorSession:
     """Open the vendor; a recorded host's tape stands for it.
 
     On a recorded host without one the vendor is told by the setting `replay` that its library
     would speak of another machine, and must be left alone.
     """
-    vendor: str = arguments.vendor
+    vendor = arguments.vendor
     tape: Path | bytes | None = Path(arguments.tape) if arguments.tape else None
     host: HostFiles = LiveRoot()
     if arguments.host is not None:
@@ -123,15 +141,6 @@ def _tape_bytes(tape: Path | bytes) -> bytes:
             return file.read(MAX_TAPE + 1)
     except OSError as error:
         raise HostFileError(str(tape), error.errno or 0) from error
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="agent.probe.worker", allow_abbrev=False)
-    parser.add_argument("--vendor", required=True)
-    parser.add_argument("--host", help="recorded host; without it this machine")
-    parser.add_argument("--tape", help="play these answers instead of the vendor's")
-    parser.add_argument("--parent", type=int, default=0, help="process to die with")
-    return parser
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from agent.config.decode import settings_from
 from agent.errors import BadConfig
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import DeviceSample, Inventory
-from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
 from agent.node.host_facts import HostFacts, overrides, watched_links
-from agent.node.identity import identity
+from agent.node.identity import node_name
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost, open_host
 from agent.recording.tree import TreeFiles
@@ -24,7 +24,7 @@ TOPOLOGY_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
 
 def facts(opened: OpenedHost, settings: object) -> tuple[HostFacts, SnapshotStore]:
     decoded = settings_from(settings)
-    store = SnapshotStore(NodeSnapshot(node=identity(opened, decoded)))
+    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=node_name(opened, decoded))))
     return HostFacts(opened, decoded, store, ManualClock()), store
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,17 @@ from plugins.vendors.template.vendor import TemplateVendor
 TEMPLATE = "plugins.vendors.template.vendor:TemplateVendor"
 
 
-def _install(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
-    found = [EntryPoint(name, value, vendors.ENTRY_POINT_GROUP) for name, value in points]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: found)
+def _install(monkeypatch: pytest.MonkeyPatch, folder: Path, *points: tuple[str, str]) -> None:
+    """Install a package for each entry point, as pip leaves it."""
+    for number, (name, value) in enumerate(points):
+        info = folder / f"package{number}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: package{number}\nVersion: 1\n"
+        )
+        table = f"[{vendors.ENTRY_POINT_GROUP}]\n{name} = {value}\n"
+        (info / "entry_points.txt").write_text(table)
+    monkeypatch.syspath_prepend(str(folder))
 
 
 def test_shipped_vendors_are_there_under_their_names() -> None:
@@ -26,8 +34,8 @@ def test_shipped_vendors_are_there_under_their_names() -> None:
     assert "template" not in loaded
 
 
-def test_an_installed_vendor_is_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch, ("template", TEMPLATE))
+def test_an_installed_vendor_is_there_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _install(monkeypatch, tmp_path, ("template", TEMPLATE))
     assert isinstance(vendors.load_vendors()["template"], TemplateVendor)
     assert isinstance(vendors.load_vendor("template"), TemplateVendor)
 
@@ -43,15 +51,15 @@ def test_an_installed_vendor_is_there_too(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_clash_or_a_broken_package_stops_the_start(
-    monkeypatch: pytest.MonkeyPatch, points: list[tuple[str, str]], match: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, points: list[tuple[str, str]], match: str
 ) -> None:
-    _install(monkeypatch, *points)
+    _install(monkeypatch, tmp_path, *points)
     with pytest.raises(BadConfig, match=match):
         vendors.load_vendors()
 
 
-def test_an_unknown_vendor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch)
+def test_an_unknown_vendor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _install(monkeypatch, tmp_path)
     with pytest.raises(BadConfig, match="0 device vendors are called 'nobody'"):
         vendors.load_vendor("nobody")
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from agent.model.inventory import Inventory
 from agent.probe.tape import TapeSession, TapeWriter
 from agent.probe.vendors import ENTRY_POINT_GROUP
 from agent.probe.wire import Ask, Request, Start, encode
-from agent.probe.worker import open_session, read_requests
+from agent.probe.worker import Arguments, open_session, read_requests
 from plugins.vendors.template.session import TemplateSession
 
 TEMPLATE = EntryPoint(
@@ -22,11 +21,12 @@ TEMPLATE = EntryPoint(
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.probe.vendors._offered", lambda: True)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [TEMPLATE])
 
 
-def _arguments(host: Path | None = None, tape: Path | None = None) -> Namespace:
-    return Namespace(
+def _arguments(host: Path | None = None, tape: Path | None = None) -> Arguments:
+    return Arguments(
         vendor="template", host=str(host) if host else None, tape=str(tape) if tape else None
     )
 
