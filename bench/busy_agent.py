@@ -15,8 +15,9 @@ import time
 from agent.clock import SystemClock
 from agent.config.decode import settings_from
 from agent.daemon.listen import Address
-from agent.daemon.serve import Daemon, ServeOptions
+from agent.daemon.serve import ServeOptions, serve
 from agent.host.files import LiveRoot
+from agent.node.crew import enlist
 from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost
 
@@ -48,7 +49,7 @@ def main() -> None:
     holds_ms: list[float] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)
-    asyncio.run(Daemon(parts, options).run())
+    serve(parts, enlist(parts.vendors.values(), opened, settings), options)
     if holds_ms:
         print(json.dumps(sorted(holds_ms, reverse=True)[:KEPT]), flush=True)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Mapping
 
 from agent.cli.context import pods_of, settings_of
 from agent.clock import SystemClock
 from agent.daemon.listen import parse_address
-from agent.daemon.serve import Daemon, ServeOptions
 from agent.errors import BadConfig
 from agent.log import configure
+from agent.node.crew import enlist
 from agent.node.parts import build_parts
 from agent.node.vendors import has_devices, wanted_vendors
 from agent.probe.base import DeviceVendor
@@ -53,5 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
 
         return run_once(parts, arguments.out, sys.stdout)
-    options = ServeOptions(listen=listen, out=arguments.out, notice=notice)
-    return asyncio.run(Daemon(parts, options).run())
+    crew = enlist(vendors.values(), opened, settings)
+    # imported here: the workers start meanwhile
+    from agent.daemon.serve import ServeOptions, serve  # noqa: PLC0415 - see above
+
+    return serve(parts, crew, ServeOptions(listen=listen, out=arguments.out, notice=notice))

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from agent.daemon.listen import Address
 from agent.daemon.runtime import settle
 from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
 from agent.errors import AgentError
+from agent.node.crew import Enlisted
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
@@ -49,7 +50,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Daemon:
     """One run of the agent. `run` returns the exit status."""
 
-    def __init__(self, parts: Parts, options: ServeOptions) -> None:
+    def __init__(self, parts: Parts, crew: Iterable[Enlisted], options: ServeOptions) -> None:
         self._parts = parts
         self._options = options
         self._executor: ThreadPoolExecutor = collector_thread()
@@ -59,14 +60,7 @@ class Daemon:
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
         self._loops: Loops | None = None
-        self._fleet = Fleet(
-            parts.vendors.values(),
-            parts.opened,
-            parts.settings,
-            parts.store,
-            parts.clock,
-            self._changed.set,
-        )
+        self._fleet = Fleet(crew, parts.settings, parts.store, parts.clock, self._changed.set)
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; then stop everything in less than ten seconds."""
@@ -82,7 +76,7 @@ class Daemon:
 
     async def _start(self) -> None:
         event_loop = asyncio.get_running_loop()
-        self._fleet.start()  # the workers load their libraries while the host is read
+        self._fleet.start()
         changes = await event_loop.run_in_executor(self._executor, self._read_host)
         await self._first_answers()
         await event_loop.run_in_executor(self._executor, changes.publish)
@@ -199,3 +193,12 @@ class Daemon:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def serve(parts: Parts, crew: Iterable[Enlisted], options: ServeOptions) -> int:
+    """Run the daemon on this thread, which must be the one that enlisted the crew."""
+
+    async def run() -> int:
+        return await Daemon(parts, crew, options).run()
+
+    return asyncio.run(run())

@@ -13,12 +13,9 @@ from agent.config.sections import Settings
 from agent.model.device import Health
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.node.crew import Enlisted
 from agent.node.store import SnapshotStore
-from agent.node.vendors import forced, vendor_settings
-from agent.probe.base import DeviceVendor
 from agent.probe.client import Timing, VendorClient
-from agent.probe.spec import WorkerSpec
-from agent.recording.open import OpenedHost
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +47,7 @@ class Fleet:
 
     def __init__(
         self,
-        vendors: Iterable[DeviceVendor],
-        host: OpenedHost,
+        crew: Iterable[Enlisted],
         settings: Settings,
         store: SnapshotStore,
         clock: Clock,
@@ -61,7 +57,6 @@ class Fleet:
         self._store = store
         self._clock = clock
         self._on_devices = on_devices
-        own = vendor_settings(settings)
         discovery = settings.discovery
         timing = Timing(
             discover_every_s=discovery.interval_s,
@@ -70,24 +65,18 @@ class Fleet:
             sample_deadline_s=discovery.sample_deadline_s,
         )
         self.clients: list[VendorClient] = []
-        for vendor in vendors:
-            seen = vendor.sighted(host.files)
-            if not seen and host.tape(vendor.name) is None and not forced(settings, vendor.name):
-                continue
-            self.clients.append(
-                VendorClient(
-                    WorkerSpec(
-                        vendor=vendor.name,
-                        host_spec=host.spec,
-                        settings=own.get(vendor.name, {}),
-                    ),
-                    seen,
-                    on_state=self._heard_state,
-                    on_events=self._heard_events,
-                    timing=timing,
-                    clock=clock,
-                )
+        for enlisted in crew:
+            client = VendorClient(
+                enlisted.spec,
+                enlisted.sighted,
+                on_state=self._heard_state,
+                on_events=self._heard_events,
+                timing=timing,
+                clock=clock,
             )
+            if enlisted.launched is not None:
+                client.adopt(enlisted.launched)
+            self.clients.append(client)
         self._tasks: list[asyncio.Task[None]] = []
         self._told: dict[str, tuple[Inventory, Inventory]] = {}  # as answered, with its events
 

@@ -15,6 +15,7 @@ from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
+from agent.probe.launch import Launched
 from agent.probe.process import LATE, WorkerProcess
 from agent.probe.restart import RestartHistory, RestartPolicy
 from agent.probe.spec import WorkerSpec
@@ -68,6 +69,7 @@ class VendorClient:
         spread: Callable[[], float] = random.random,
     ) -> None:
         self._spec = spec
+        self._launched: Launched | None = None
         self._timing = timing
         self._clock = clock or SystemClock()
         self._sleep = sleep
@@ -86,6 +88,10 @@ class VendorClient:
         first = Inventory(vendor=spec.vendor, devices=sighted)
         taken_s = self._clock.monotonic()
         self.state = VendorState(vendor=spec.vendor, inventory=Part(first, taken_s))
+
+    def adopt(self, launched: Launched) -> None:
+        """Take a process that was started beforehand as the first one; call before `run`."""
+        self._launched = launched
 
     def rediscover(self) -> None:
         """Ask for a discovery now instead of at the end of the period."""
@@ -117,7 +123,8 @@ class VendorClient:
         """Run one process from start to end; its death is published and counted."""
         worker: WorkerProcess | None = None
         try:
-            worker = await WorkerProcess.start(self._spec, self._heard)
+            launched, self._launched = self._launched, None
+            worker = WorkerProcess.start(self._spec, self._heard, launched)
             worker.lost.add_done_callback(lambda _: self._nudge.set())
             self._publish(pid=worker.pid, restarts=self._lives)
             self._lives += 1

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
 from collections.abc import Callable
 from typing import TypeVar, cast
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe.child import Child
+from agent.probe.launch import Launched, launch
 from agent.probe.spec import WorkerSpec
 from agent.probe.stderr import StderrLog
 from agent.probe.wire import (
@@ -55,7 +55,7 @@ _FITTING: dict[Method, type[Answer]] = {
 }
 
 
-class WorkerProcess(asyncio.SubprocessProtocol):
+class WorkerProcess:
     """One child process from start to end. After its first error it is of no more use.
 
     Events are handed on in the same turn of the loop in which their bytes arrive.
@@ -64,8 +64,6 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def __init__(self, vendor: str, on_events: EventSink) -> None:
         self._loop = asyncio.get_running_loop()
         self.vendor = vendor
-        self.pid = 0
-        self._pidfd: int | None = None
         self.lost: asyncio.Future[WorkerError] = self._loop.create_future()
         self._on_events = on_events
         self._lines = LineSplitter(vendor)
@@ -79,24 +77,29 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._output_ended = False
         self._exited = asyncio.Event()
         self._detached = asyncio.Event()
-        self._transport: asyncio.SubprocessTransport
+        self._child: Child
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, on_events: EventSink) -> WorkerProcess:
-        """Start a fresh process and send it its settings; `StartFailed`, `BadConfig` if not."""
+    def start(
+        cls, spec: WorkerSpec, on_events: EventSink, launched: Launched | None = None
+    ) -> WorkerProcess:
+        """Start a fresh process, or take one that is, and send it its settings.
+
+        `StartFailed`, `BadConfig` if that cannot be.
+        """
         worker = cls(spec.vendor, on_events)
         settings = encode_start(spec.vendor, spec.settings, events=spec.events)
         try:
-            await worker._loop.subprocess_exec(
-                lambda: worker,
-                *spec.arguments(),
-                env=spec.environment(),
-                start_new_session=True,  # a terminal's interrupt is for the agent alone
-            )
+            worker._child = Child(launched or launch(spec), worker)
         except (OSError, ValueError) as error:
             raise WorkerError(spec.vendor, START_FAILED, str(error)) from error
-        worker._write(settings)
+        worker._child.write(settings)
         return worker
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._child.pid
 
     async def opened(self, deadline_s: float) -> None:
         """Wait until the vendor is open; raises why it is not."""
@@ -120,7 +123,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._number += 1
         self._method = method
         self._waiting = self._loop.create_future()
-        self._write(encode(Ask(self._number, method)))
+        self._child.write(encode(Ask(self._number, method)))
         try:
             answer = await self._within(deadline_s, self._waiting, method)
         finally:
@@ -136,13 +139,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     async def kill(self) -> bool:
         """End and reap the process; `False` if it does not die, which leaves it behind."""
         self._fail(WorkerError(self.vendor, CLOSED, "ended by the agent"))
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-            if self._pidfd is None:
-                self._transport.kill()
-            else:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._child.kill()
         died = await _in_time(self._exited, REAP_S)
-        self._transport.close()
+        self._child.close()
         await _in_time(self._detached, LAST_WORDS_S)
         return died
 
@@ -160,46 +159,33 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self._fail(error)
             raise error from None
 
-    def _write(self, line: bytes) -> None:
-        stdin = self._transport.get_pipe_transport(0)
-        cast(asyncio.WriteTransport, stdin).write(line)
+    # what the process does, told by `Child`
 
-    # what the loop calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-        self.pid = self._transport.get_pid()
-        # the transport's own kill looks at the process first, and would take its end from the loop
-        with contextlib.suppress(OSError):  # already gone, or an old kernel
-            self._pidfd = os.pidfd_open(self.pid)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
+    def heard(self, data: bytes) -> None:
         """Take what the process wrote; the first nonsense ends the conversation."""
-        if fd != 1:
-            self._stderr.feed(data)
-        elif not self.lost.done():
-            try:
-                for line in self._lines.feed(data):
-                    self._take(decode_reply(self.vendor, line))
-            except WorkerError as error:
-                self._fail(error)
+        if self.lost.done():
+            return
+        try:
+            for line in self._lines.feed(data):
+                self._take(decode_reply(self.vendor, line))
+        except WorkerError as error:
+            self._fail(error)
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+    def heard_error(self, data: bytes) -> None:
+        """Pass on what the process wrote to standard error."""
+        self._stderr.feed(data)
+
+    def silent(self) -> None:
         """Notice that the process says nothing more."""
-        if fd == 1:
-            self._output_ended = True
-            self._ended()
+        self._output_ended = True
+        self._ended()
 
-    def process_exited(self) -> None:
+    def exited(self) -> None:
         """Notice the end of the process; it is reaped."""
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
         self._exited.set()
         self._ended()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+    def detached(self) -> None:
         """Notice that the last pipe is closed."""
         self._stderr.end()
         self._detached.set()
@@ -211,7 +197,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self._loop.call_later(LAST_WORDS_S, self._fail_closed)
 
     def _fail_closed(self) -> None:
-        how = _how(self._transport.get_returncode())
+        how = _how(self._child)
         if self._lines.unfinished:
             how += f", in the middle of a line, after {self._lines.unfinished} bytes of it"
         self._fail(WorkerError(self.vendor, CLOSED, how))
@@ -268,9 +254,10 @@ async def _in_time(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-def _how(status: int | None) -> str:
+def _how(child: Child) -> str:
+    status = child.status
     if status is None:
-        return "it closed its output"
+        return "it ended, nobody knows how" if child.ended else "it closed its output"
     if status >= 0:
         return f"exit status {status}"
     known = status in [-s for s in signal.Signals]

@@ -74,7 +74,7 @@ async def _survey_one(
     state = VendorState(vendor=spec.vendor, inventory=Part(first, plan.clock.monotonic()))
     worker: WorkerProcess | None = None
     try:
-        worker = await WorkerProcess.start(spec, _ignore)
+        worker = WorkerProcess.start(spec, _ignore)
         await worker.opened(plan.timing.open_deadline_s)
         state = await _discover(worker, state, plan, tape)
         for turn in range(plan.samples):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
@@ -12,8 +13,11 @@ from agent.config.decode import settings_from
 from agent.model.device import DeviceKind, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.node.crew import Enlisted, enlist
 from agent.node.fleet import Fleet, with_events, with_vendor
 from agent.node.store import SnapshotStore
+from agent.node.vendors import vendor_settings
+from agent.probe.spec import WorkerSpec
 from agent.recording.open import open_host
 from plugins.vendors.fake.vendor import FakeVendor
 
@@ -58,15 +62,24 @@ def test_vendors_stay_in_order_of_name() -> None:
     assert [v.vendor for v in snapshot.vendors] == ["fake", "nvidia", "rdma"]
 
 
-def fleet_of_two_cards(folder: Path) -> tuple[Fleet, SnapshotStore, list[str]]:
+def fleet_of_two_cards(
+    folder: Path, *, launched: bool = False
+) -> tuple[Fleet, SnapshotStore, list[str]]:
     file = folder / "cards.yaml"
     file.write_text("devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n")
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
     changes: list[str] = []
+    settings = settings_from({"discovery": {"fake": {"file": str(file)}}})
+    seen = FakeVendor(str(file)).sighted(open_host(None).files)
+    own = vendor_settings(settings)["fake"]
+    crew: tuple[Enlisted, ...] = (
+        Enlisted(spec=WorkerSpec(vendor="fake", settings=own), sighted=seen),
+    )
+    if launched:
+        crew = enlist([FakeVendor(str(file))], open_host(None), settings)
     fleet = Fleet(
-        [FakeVendor(str(file))],
-        open_host(None),
-        settings_from({"discovery": {"fake": {"file": str(file)}}}),
+        crew,
+        settings,
         store,
         ManualClock(),
         lambda: changes.append("devices"),
@@ -101,8 +114,9 @@ def test_health_told_by_an_event_outlives_samples_and_ends_with_the_next_answer(
     assert states() == [HealthState.HEALTHY, HealthState.HEALTHY]
 
 
-def test_a_fleet_starts_answers_and_stops(tmp_path: Path) -> None:
-    fleet, store, _ = fleet_of_two_cards(tmp_path)
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_fleet_starts_answers_and_stops(tmp_path: Path, launched: bool) -> None:
+    fleet, store, _ = fleet_of_two_cards(tmp_path, launched=launched)
 
     async def live() -> None:
         fleet.start()

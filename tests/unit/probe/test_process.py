@@ -19,7 +19,7 @@ def _told(*chunks: bytes) -> tuple[str | None, list[DeviceEvent]]:
         heard: list[DeviceEvent] = []
         process = WorkerProcess("x", heard.extend)
         for chunk in chunks:
-            process.pipe_data_received(1, chunk)
+            process.heard(chunk)
         lost = process.lost.result() if process.lost.done() else None
         return (lost.reason if lost else None), heard
 

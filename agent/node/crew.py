@@ -1,0 +1,59 @@
+"""Which vendors get a worker on this host, and their first processes, started at once.
+
+Imports no event loop: the workers start while the agent loads one, and everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.config.sections import Settings
+from agent.model.device import VendorDevice
+from agent.node.vendors import forced, vendor_settings
+from agent.probe.base import DeviceVendor
+from agent.probe.launch import Launched, launch
+from agent.probe.spec import WorkerSpec
+from agent.recording.open import OpenedHost
+
+log = logging.getLogger(__name__)
+
+
+class Enlisted(msgspec.Struct, frozen=True, kw_only=True):
+    """One vendor that has something here. `launched` is `None` if the system refused."""
+
+    spec: WorkerSpec
+    sighted: tuple[VendorDevice, ...]
+    launched: Launched | None = None
+
+
+def enlist(
+    vendors: Iterable[DeviceVendor], host: OpenedHost, settings: Settings
+) -> tuple[Enlisted, ...]:
+    """Start one process for each vendor that has something here, or is switched on.
+
+    Call on a thread that lives as long as the agent: the kernel ends a worker with the thread
+    that started it.
+    """
+    own = vendor_settings(settings)
+    crew = []
+    for vendor in vendors:
+        seen = vendor.sighted(host.files)
+        if not seen and host.tape(vendor.name) is None and not forced(settings, vendor.name):
+            continue
+        spec = WorkerSpec(
+            vendor=vendor.name, host_spec=host.spec, settings=own.get(vendor.name, {})
+        )
+        crew.append(Enlisted(spec=spec, sighted=seen, launched=_launch(spec)))
+    return tuple(crew)
+
+
+def _launch(spec: WorkerSpec) -> Launched | None:
+    try:
+        return launch(spec)
+    except (OSError, ValueError) as error:  # the client tries again, and says why
+        fields = {"vendor": spec.vendor, "error": str(error)}
+        log.warning("worker_not_launched", extra=fields)
+        return None
