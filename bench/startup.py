@@ -26,7 +26,7 @@ def first_device_ms() -> float:
     """Start the agent and wait for `device.yaml`; end it by its own process id."""
     with tempfile.TemporaryDirectory(prefix="xpu-bench-") as folder:
         out = Path(folder) / "out"
-        command = [sys.executable, "-m", "agent", "run", "--standalone"]
+        command = [str(Path(sys.executable).with_name("xpu-agent")), "run", "--standalone"]
         command += ["--host", str(HOST), "--out", str(out), "--listen", "127.0.0.1:0"]
         began_s = time.monotonic()
         agent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -45,7 +45,9 @@ def first_device_ms() -> float:
 def interpreter_ms(code: str) -> float:
     """Time a fresh interpreter that runs `code`."""
     began_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
+    subprocess.run(
+        [sys.executable, "-c", code], check=True
+    )  # a timeout would be waited for in steps
     return (time.monotonic() - began_s) * 1e3
 
 

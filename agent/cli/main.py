@@ -29,7 +29,8 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    arguments = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = build_parser(only_run=given[:1] == ["run"]).parse_args(given)
     module, name = COMMANDS[arguments.command]
     command = getattr(importlib.import_module(module), name)
     try:

@@ -181,8 +181,8 @@ def _add_asking(commands: argparse._SubParsersAction[_Parser]) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of `xpu-agent`."""
+def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of `xpu-agent`; with `only_run` that of its daemon alone."""
     parser = _Parser(
         prog="xpu-agent",
         description="Node agent for GPUs, NPUs and RDMA devices.",
@@ -193,6 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", parser_class=_Parser
     )
     _add_run(commands)
-    _add_reading(commands)
-    _add_asking(commands)
+    if not only_run:
+        _add_reading(commands)
+        _add_asking(commands)
     return parser

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from agent.cli.context import pods_of, settings_of
 from agent.clock import SystemClock
 from agent.daemon.listen import parse_address
+from agent.daemon.runtime import hurry
 from agent.errors import BadConfig
 from agent.log import configure
 from agent.node.crew import enlist
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal, or with `--once` one cycle of everything."""
     if not arguments.standalone:
         raise BadConfig("run: this version knows no cluster yet: add --standalone")
+    hurry()
     settings = settings_of(arguments)
     configure(settings.log.level)
     listen = parse_address(settings.metrics.listen)

@@ -81,6 +81,8 @@ class Daemon:
         await self._first_answers()
         await event_loop.run_in_executor(self._executor, changes.publish)
         loops = await event_loop.run_in_executor(self._executor, self._build_loops, changes)
+        await event_loop.run_in_executor(self._executor, _load_web)
+        await event_loop.run_in_executor(self._executor, settle)
         await self._listen(self._build_view(loops))
         self._spawn(self._react(loops), "react")
         self._spawn(self._heartbeat.run(), "heartbeat")
@@ -89,7 +91,6 @@ class Daemon:
                 keep_running(timed.loop, self._executor, self._parts.clock, timed.first_in_s),
                 timed.loop.name,
             )
-        settle()
 
     def _read_host(self) -> DeviceChanges:
         # imported here: the vendors' workers need longer to start than this takes
@@ -149,10 +150,9 @@ class Daemon:
             await event_loop.run_in_executor(self._executor, loops.devices_changed)
 
     async def _listen(self, view: DaemonView) -> None:
-        # imported here: it takes longer than all that had to come first
-        from aiohttp import web  # noqa: PLC0415 - see above
+        from aiohttp import web  # noqa: PLC0415 - see `_load_web`
 
-        from agent.web.server import create_app  # noqa: PLC0415 - see above
+        from agent.web.server import create_app  # noqa: PLC0415 - see `_load_web`
 
         listen = self._options.listen
         app = create_app(view)
@@ -193,6 +193,11 @@ class Daemon:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _load_web() -> None:
+    """Load the HTTP library, which takes longer than all that had to come before it."""
+    import agent.web.server  # noqa: F401, PLC0415 - see above
 
 
 def serve(parts: Parts, crew: Iterable[Enlisted], options: ServeOptions) -> int:

@@ -12,10 +12,11 @@ import msgspec
 # The worker finds its own interpreter's packages, then ours: nothing of the caller's directory
 # or environment decides what it imports. Otherwise this is `python -m agent.probe.worker`.
 # msgspec takes from `typing_extensions`, if it is there, what `typing` has as well: a fifth of a
-# worker's start, so it is hidden while msgspec loads.
+# worker's start, so it is hidden while msgspec loads. Nothing
+# that a start makes is garbage: the collector begins when the vendor is open.
 _BOOT = (
-    "import sys; sys.path.append(sys.argv.pop(1)); sys.modules['typing_extensions'] = None; "
-    "import msgspec; del sys.modules['typing_extensions']; "
+    "import gc, sys; gc.disable(); sys.path.append(sys.argv.pop(1)); "
+    "sys.modules['typing_extensions'] = None; import msgspec; del sys.modules['typing_extensions']; "
     "from agent.probe.worker import main; main(sys.argv[1:])"
 )
 _ROOT = Path(__file__).parents[2]  # where `agent` and `plugins` are

@@ -9,6 +9,7 @@ Imports are few on purpose: they are what every worker on every node pays for.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -82,7 +83,10 @@ def serve(arguments: Arguments, questions: int, pipe: Pipe) -> None:
         opened.append(open_session(arguments, start.settings))
         return Opened()
 
-    if not isinstance(pipe.say(0, open_first), Failed):
+    answer = pipe.say(0, open_first)
+    gc.freeze()
+    gc.enable()
+    if not isinstance(answer, Failed):
         Service(pipe, opened[0]).run(requests, events=start.events)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
 from plugins.vendors.nvidia.sample import FAMILIES
-from plugins.vendors.nvidia.session import NvidiaSession
 from plugins.vendors.nvidia.sight import device, look
+
+if TYPE_CHECKING:
+    from plugins.vendors.nvidia.session import NvidiaSession
 
 
 class NvidiaVendor:
@@ -24,4 +27,6 @@ class NvidiaVendor:
 
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> NvidiaSession:
         """Return a session; the library is looked for at its first discovery."""
+        from plugins.vendors.nvidia.session import NvidiaSession  # noqa: PLC0415 - workers only
+
         return NvidiaSession(host, settings)
