@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
-from pathlib import Path
 
+from agent.cli.options import settings_of
 from agent.clock import Clock, ManualClock, SystemClock
-from agent.config.load import load
-from agent.config.sections import Settings
 from agent.errors import BadConfig
 from agent.model.pod import PodView
 from agent.node.parts import Parts, build_parts, no_pods
 from agent.recording.open import OpenedHost, open_host
-
-
-def settings_of(arguments: argparse.Namespace) -> Settings:
-    """Load the settings with the flags of this command on top; raise `BadConfig`."""
-    flags: dict[str, tuple[str, object]] = {}
-    if getattr(arguments, "node_name", None):
-        flags["node.name"] = ("--node-name", arguments.node_name)
-    if getattr(arguments, "listen", None):
-        flags["metrics.listen"] = ("--listen", arguments.listen)
-    file = Path(arguments.config) if arguments.config else None
-    return load(file, os.environ, flags).settings
 
 
 def pods_of(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]]:

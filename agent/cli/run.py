@@ -6,14 +6,11 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from agent.cli.context import pods_of, settings_of
-from agent.clock import SystemClock
+from agent.cli.options import settings_of
 from agent.daemon.listen import parse_address
 from agent.daemon.runtime import hurry
 from agent.errors import BadConfig
-from agent.log import configure
 from agent.node.crew import enlist
-from agent.node.parts import build_parts
 from agent.node.vendors import has_devices, wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost, open_host
@@ -44,18 +41,23 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadConfig("run: this version knows no cluster yet: add --standalone")
     hurry()
     settings = settings_of(arguments)
-    configure(settings.log.level)
     listen = parse_address(settings.metrics.listen)
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
     print(notice, flush=True)
+    crew = () if arguments.once else enlist(vendors.values(), opened, settings)
+    # what follows loads all the rest; the workers start meanwhile
+    from agent.cli.context import pods_of  # noqa: PLC0415 - see above
+    from agent.clock import SystemClock  # noqa: PLC0415 - see above
+    from agent.log import configure  # noqa: PLC0415 - see above
+    from agent.node.parts import build_parts  # noqa: PLC0415 - see above
+
+    configure(settings.log.level)
     parts = build_parts(settings, opened, SystemClock(), pods_of(arguments), vendors)
     if arguments.once:
         from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
 
         return run_once(parts, arguments.out, sys.stdout)
-    crew = enlist(vendors.values(), opened, settings)
-    # imported here: the workers start meanwhile
     from agent.daemon.serve import ServeOptions, serve  # noqa: PLC0415 - see above
 
     return serve(parts, crew, ServeOptions(listen=listen, out=arguments.out, notice=notice))

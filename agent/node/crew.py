@@ -5,7 +5,6 @@ Imports no event loop: the workers start while the agent loads one, and everythi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 import msgspec
@@ -17,8 +16,6 @@ from agent.probe.base import DeviceVendor
 from agent.probe.launch import Launched, launch
 from agent.probe.spec import WorkerSpec
 from agent.recording.open import OpenedHost
-
-log = logging.getLogger(__name__)
 
 
 class Enlisted(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +50,5 @@ def enlist(
 def _launch(spec: WorkerSpec) -> Launched | None:
     try:
         return launch(spec)
-    except (OSError, ValueError) as error:  # the client tries again, and says why
-        fields = {"vendor": spec.vendor, "error": str(error)}
-        log.warning("worker_not_launched", extra=fields)
+    except (OSError, ValueError):  # the client tries again, and says why
         return None

@@ -15,7 +15,6 @@ from agent.host.boot import read_identity
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
-from agent.host.topology_file import MAX_BYTES, parse_topology_file
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
 from agent.model.snapshot import NodeSnapshot, Part
@@ -45,11 +44,15 @@ def overrides(settings: Settings) -> tuple[NumaOverride, ...]:
 
 def read_topology_file(files: HostFiles, path: str) -> TopologyFile | None:
     """Return the provider's topology of a virtual machine; `None` if there is none."""
-    try:
-        data = files.read(path, MAX_BYTES + 1) if path else None
-    except HostFileError:
+    if not path or not files.exists(path):
         return None  # the default path names a file that few machines have
-    return None if data is None else parse_topology_file(data, path.rpartition("/")[2])
+    from agent.host.topology_file import MAX_BYTES, parse_topology_file  # noqa: PLC0415 - those few
+
+    try:
+        data = files.read(path, MAX_BYTES + 1)
+    except HostFileError as error:
+        raise ParseError("topology file: unreadable", str(error)) from error
+    return parse_topology_file(data, path.rpartition("/")[2])
 
 
 def watched_links(snapshot: NodeSnapshot) -> tuple[set[str], frozenset[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -55,6 +54,8 @@ class Pipe:
         except AgentError as error:
             reply = Failed(number, type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - the faults of a vendor's library end here
+            import traceback  # noqa: PLC0415 - for a bug, which no start should pay for
+
             traceback.print_exc()
             reply = Failed(number, "UnexpectedError", repr(error))
         if isinstance(reply, Failed):

@@ -16,7 +16,8 @@ import msgspec
 # that a start makes is garbage: the collector begins when the vendor is open.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path.append(sys.argv.pop(1)); "
-    "sys.modules['typing_extensions'] = None; import msgspec; del sys.modules['typing_extensions']; "
+    "sys.modules['typing_extensions'] = None; import msgspec; "
+    "del sys.modules['typing_extensions']; "
     "from agent.probe.worker import main; main(sys.argv[1:])"
 )
 _ROOT = Path(__file__).parents[2]  # where `agent` and `plugins` are
