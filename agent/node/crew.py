@@ -38,10 +38,14 @@ def enlist(
     crew = []
     for vendor in vendors:
         seen = vendor.sighted(host.files)
-        if not seen and host.tape(vendor.name) is None and not forced(settings, vendor.name):
+        tape = host.tape(vendor.name)
+        if not seen and tape is None and not forced(settings, vendor.name):
             continue
         spec = WorkerSpec(
-            vendor=vendor.name, host_spec=host.spec, settings=own.get(vendor.name, {})
+            vendor=vendor.name,
+            host_spec=host.spec,
+            tape=None if tape is None or isinstance(tape, bytes) else str(tape),
+            settings=own.get(vendor.name, {}),
         )
         crew.append(Enlisted(spec=spec, sighted=seen, launched=_launch(spec)))
     return tuple(crew)

@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -97,18 +96,19 @@ def open_session(arguments: Arguments, settings: Settings) -> VendorSession:
     would speak of another machine, and must be left alone.
     """
     vendor = arguments.vendor
-    tape: Path | bytes | None = Path(arguments.tape) if arguments.tape else None
     host: HostFiles = LiveRoot()
-    if arguments.host is not None:
+    tape = _read_tape(arguments.tape) if arguments.tape is not None else None
+    if tape is None and arguments.host is not None:
         # imported here: a worker of this machine needs no archives
         from agent.recording.open import open_host  # noqa: PLC0415 - see above
 
         recorded = open_host(arguments.host)
-        host, tape = recorded.files, tape or recorded.tape(vendor)
+        host, found = recorded.files, recorded.tape(vendor)
+        tape = found if found is None or isinstance(found, bytes) else _read_tape(str(found))
         if recorded.spec is not None:
             settings = {**settings, "replay": True}
     if tape is not None:
-        return TapeSession(parse_tape(_tape_bytes(tape), vendor))
+        return TapeSession(parse_tape(tape, vendor))
     return load_vendor(vendor).open(host, settings)
 
 
@@ -137,14 +137,12 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def _tape_bytes(tape: Path | bytes) -> bytes:
-    if isinstance(tape, bytes):
-        return tape
+def _read_tape(path: str) -> bytes:
     try:
-        with tape.open("rb") as file:
+        with open(path, "rb") as file:  # noqa: PTH123 - no worker of a real host needs pathlib
             return file.read(MAX_TAPE + 1)
     except OSError as error:
-        raise HostFileError(str(tape), error.errno or 0) from error
+        raise HostFileError(path, error.errno or 0) from error
 
 
 if __name__ == "__main__":

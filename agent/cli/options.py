@@ -1,0 +1,21 @@
+"""From a command's options to settings; loads nothing that a start can do without."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from agent.config.load import load
+from agent.config.sections import Settings
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Load the settings with the flags of this command on top; raise `BadConfig`."""
+    flags: dict[str, tuple[str, object]] = {}
+    if getattr(arguments, "node_name", None):
+        flags["node.name"] = ("--node-name", arguments.node_name)
+    if getattr(arguments, "listen", None):
+        flags["metrics.listen"] = ("--listen", arguments.listen)
+    file = Path(arguments.config) if arguments.config else None
+    return load(file, os.environ, flags).settings
