@@ -19,11 +19,11 @@ from agent.collect.reader import Door
 from agent.collect.slow import Pace
 from agent.collect.usage import PodUsage, UsageCollector
 from agent.host.files import LiveRoot
-from bench.cgroup_trees import cgroups, fill_v2, version_1, version_2
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
+from bench.usage.cgroup_trees import cgroups, fill_v2, version_1, version_2
 
-SOURCE = Path(__file__).with_name("cgroup_read_limit.c")
+SOURCE = Path(__file__).parent / "usage" / "cgroup_read_limit.c"
 CYCLES = 5  # a figure: CPU time of one cycle is near the clock's grain
 
 # as in the C file

@@ -12,8 +12,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
-from bench.busy_node import DEADLINE_S, busy_node, running_agent
 from bench.harness import Row
+from bench.node.busy_node import DEADLINE_S, busy_node, running_agent
 
 ROUNDS = 20
 PATHS = ("metrics", "", "topology.svg", "api/v1/devices", "healthz?verbose")

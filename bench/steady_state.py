@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from bench.busy_node import RunningAgent, busy_node, running_agent
 from bench.harness import Row
+from bench.node.busy_node import RunningAgent, busy_node, running_agent
 
 WARM_S, MEASURED_S, SCRAPE_EVERY_S = 8.0, 30.0, 15.0
 

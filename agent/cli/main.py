@@ -19,7 +19,7 @@ COMMANDS = {
     "topology": ("agent.cli.reading", "topology"),
     "snapshot": ("agent.cli.reading", "snapshot"),
     "render": ("agent.cli.reading", "render"),
-    "record": ("agent.cli.recording", "record"),
+    "record": ("agent.cli.record", "run"),
     "config": ("agent.cli.asking", "config"),
     "metrics": ("agent.cli.asking", "metrics"),
     "version": ("agent.cli.asking", "version"),

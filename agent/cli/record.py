@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import io
 import os
@@ -14,8 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from agent.cli.context import parts_of
 from agent.clock import SystemClock, rfc3339
 from agent.host.boot import read_identity
+from agent.node.look import look
+from agent.probe.tape import TapeWriter
 from agent.recording.capture import capture
 from agent.recording.entries import Entry, Link, RecordingError, Refused
 from agent.recording.format import write
@@ -26,6 +30,7 @@ from agent.version import VERSION
 
 ARCHIVES = (".tar.gz", ".tgz")
 _SALT = 32  # bytes
+SAMPLES = 3
 
 _README = """\
 # Recording of a host
@@ -138,3 +143,30 @@ def _report(
         tapes=tuple(sorted(Path(name).stem for name in files if name.startswith(f"{TAPES}/"))),
         pseudonymised=pseudonymised,
     )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write a recording of this host, or of a recorded one."""
+    parts = parts_of(arguments)
+    tapes: dict[str, bytearray] = {name: bytearray() for name in parts.vendors}
+    writers = {name: TapeWriter(name, tape.extend) for name, tape in tapes.items()}
+    snapshot = look(parts, samples=SAMPLES, tapes=writers)
+    # what sysfs alone tells is in the files; a tape would only freeze it
+    kept = {
+        state.vendor: bytes(tapes[state.vendor])
+        for state in snapshot.vendors
+        if state.state == "ready" and state.inventory.value and state.inventory.value.library
+    }
+    report = record(
+        arguments.out,
+        parts.opened,
+        kept,
+        pseudonymise=arguments.pseudonymise,
+        pods=arguments.pods,
+    )
+    answers = f", answers of {', '.join(report.tapes)}" if report.tapes else ""
+    names = ", names replaced" if report.pseudonymised else ""
+    print(f"{report.path}: {report.files} files, {report.size_bytes} bytes{answers}{names}")
+    if report.refused:
+        print(f"{report.refused} files refused to be read; their errors are recorded")
+    return 0

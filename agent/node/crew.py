@@ -13,8 +13,8 @@ from agent.config.sections import Settings
 from agent.model.device import VendorDevice
 from agent.node.vendors import forced, vendor_settings
 from agent.probe.base import DeviceVendor
-from agent.probe.launch import Launched, launch
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.launch import Launched, launch
+from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import OpenedHost
 
 

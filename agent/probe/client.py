@@ -15,10 +15,10 @@ from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
-from agent.probe.launch import Launched
-from agent.probe.process import LATE, WorkerProcess
+from agent.probe.process.launch import Launched
+from agent.probe.process.spec import WorkerSpec
+from agent.probe.process.worker_process import LATE, WorkerProcess
 from agent.probe.restart import RestartHistory, RestartPolicy
-from agent.probe.spec import WorkerSpec
 from agent.probe.wire import NOT_SUPPORTED
 
 log = logging.getLogger(__name__)

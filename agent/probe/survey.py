@@ -16,8 +16,8 @@ from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
 from agent.probe.base import DeviceVendor, Settings
 from agent.probe.client import TIMING, Timing
-from agent.probe.process import WorkerProcess
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.spec import WorkerSpec
+from agent.probe.process.worker_process import WorkerProcess
 from agent.probe.tape import TapeWriter
 from agent.probe.wire import NOT_SUPPORTED
 from agent.recording.open import OpenedHost

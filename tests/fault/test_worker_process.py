@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.spec import WorkerSpec
 from agent.probe.wire import Ask, Done, Opened, Reply, decode_reply, encode, encode_start
 from tests.fault.watched import nothing_left, scene
 

@@ -17,7 +17,7 @@ from agent.clock import ManualClock, SystemClock
 from agent.model.inventory import DeviceEvent
 from agent.model.snapshot import VendorState
 from agent.probe.client import Timing, VendorClient
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.spec import WorkerSpec
 from plugins.vendors.fake.vendor import FakeVendor
 
 DEADLINE_S = 60.0  # of a whole test; nothing here waits for it when all is well

@@ -60,5 +60,15 @@ def broken_hosts(draw: st.DrawFn) -> TreeFiles:
             if isinstance(before, bytes):
                 entries[path] = before[: draw(st.integers(0, max(0, len(before) - 1)))]
         elif not isinstance(how, str):
+            if how is not Kind.DIRECTORY:  # nothing is below what is no directory
+                entries = {p: e for p, e in entries.items() if not p.startswith(f"{path}/")}
+            if any(not isinstance(entries.get(up), Kind | None) for up in above(path)):
+                continue  # an earlier breakage took the directory that this one was in
             entries[path] = how
     return TreeFiles.of(entries)
+
+
+def above(path: str) -> list[str]:
+    """Return the directories that a path is in."""
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]

@@ -17,7 +17,7 @@ from agent.node.crew import Enlisted, enlist
 from agent.node.fleet import Fleet, with_events, with_vendor
 from agent.node.store import SnapshotStore
 from agent.node.vendors import vendor_settings
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import open_host
 from plugins.vendors.fake.vendor import FakeVendor
 

@@ -6,7 +6,7 @@ import pytest
 
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.probe import wire
-from agent.probe.process import FLOOD, MAX_PUSHED, WorkerProcess
+from agent.probe.process.worker_process import FLOOD, MAX_PUSHED, WorkerProcess
 
 EVENT = DeviceEvent(key="a", reason="Xid79")
 OPENED, HAPPENED = wire.encode(wire.Opened()), wire.encode(wire.Happened((EVENT,)))

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.spec import WorkerSpec
 
 
 def test_the_worker_is_told_its_vendor_host_and_tape() -> None:

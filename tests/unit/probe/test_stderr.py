@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from agent.probe import stderr
+from agent.probe.process import stderr
 
 
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:

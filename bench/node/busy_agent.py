@@ -1,4 +1,4 @@
-"""The agent on an arranged root: `python -m bench.busy_agent ROOT FAKE_FILE OUT`.
+"""The agent on an arranged root: `python -m bench.node.busy_agent ROOT FAKE_FILE OUT`.
 
 With the variable XPU_BENCH_HOLDS set, it prints at its end how long single callbacks held the
 event loop's thread, in milliseconds of that thread's own CPU time: the greatest first.

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cgroup_trees import version_1, version_2
+from bench.usage.cgroup_trees import version_1, version_2
 
 CARDS = 8
 DEADLINE_S = 30.0
@@ -117,7 +117,7 @@ class RunningAgent:
 
 
 @contextmanager
-def running_agent(node: BusyNode, module: str = "bench.busy_agent") -> Iterator[RunningAgent]:
+def running_agent(node: BusyNode, module: str = "bench.node.busy_agent") -> Iterator[RunningAgent]:
     """Run the agent on the node until the block ends; it is ended by its own process id."""
     with tempfile.TemporaryDirectory(prefix="xpu-bench-out-") as out:
         command = [sys.executable, "-m", module, str(node.root), str(node.fake_file), out]

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Protocol
 
-from agent.probe.launch import Launched
+from agent.probe.process.launch import Launched
 
 READ_BYTES = 64 * 1024
 POLL_S = 0.1  # how often an end is looked for on kernels without pidfd (before 5.3)

@@ -20,7 +20,7 @@ _BOOT = (
     "del sys.modules['typing_extensions']; "
     "from agent.probe.worker import main; main(sys.argv[1:])"
 )
-_ROOT = Path(__file__).parents[2]  # where `agent` and `plugins` are
+_ROOT = Path(__file__).parents[3]  # where `agent` and `plugins` are
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ", "MALLOC_ARENA_MAX")
 
 

@@ -10,10 +10,10 @@ from typing import TypeVar, cast
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.probe.child import Child
-from agent.probe.launch import Launched, launch
-from agent.probe.spec import WorkerSpec
-from agent.probe.stderr import StderrLog
+from agent.probe.process.child import Child
+from agent.probe.process.launch import Launched, launch
+from agent.probe.process.spec import WorkerSpec
+from agent.probe.process.stderr import StderrLog
 from agent.probe.wire import (
     CLOSED,
     GARBAGE,

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from agent.probe.spec import WorkerSpec
+from agent.probe.process.spec import WorkerSpec
 
 
 class Launched(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""A worker as a process: started, watched, spoken to with deadlines, ended for certain."""

@@ -1,0 +1,1 @@
+"""A busy node to run the whole agent on."""

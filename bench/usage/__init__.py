@@ -1,0 +1,1 @@
+"""Control groups to measure, and the limit in C."""
