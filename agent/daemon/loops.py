@@ -10,6 +10,7 @@ import msgspec
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.publishing import Applier, PublisherRun
 from agent.daemon.recounting import Recounting
+from agent.daemon.schedule import DEVICES_AGAIN_S
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
@@ -40,6 +41,7 @@ class Loops:
         if parts.settings.publish.node_metric:
             self.runs.append(self._node_metric(changes.applier))
         self._recounting = Recounting(parts.store, parts.clock, out)
+        self.devices = Loop("devices", DEVICES_AGAIN_S, self._devices_changed)
         self.timed = tuple(self._timed())
 
     def check_events(self) -> Check:
@@ -51,7 +53,11 @@ class Loops:
         """The last events, for the page."""
         return self._recounting.recent
 
-    def devices_changed(self) -> None:
+    def check_devices(self) -> Check:
+        """Return whether the last change of devices could be joined and told."""
+        return Check(name="devices", ok=not self.devices.failures, message=self.devices.last_error)
+
+    def _devices_changed(self) -> None:
         """Publish the devices as they are now, and tell what changed."""
         self._changes.publish()
         self._recounting.run_once()

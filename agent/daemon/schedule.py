@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from agent.clock import Clock
 from agent.loop import Loop
+from agent.model.selfcheck import Check
 
-log = logging.getLogger(__name__)
+DEVICES_AGAIN_S = 1.0  # the least pause before a failed publishing of devices is tried again
 
 
 def collector_thread() -> ThreadPoolExecutor:
@@ -41,6 +41,13 @@ class Heartbeat:
         self._interval_s = interval_s
         self.last_s: float | None = None  # monotonic
         self.worst_hold_s = 0.0  # since the start
+
+    def check(self) -> Check:
+        """Tell the longest time that the loop was late; for people, it gates nothing."""
+        message = f"late by at most {self.worst_hold_s * 1e3:.0f} ms since the start"
+        return Check(
+            name="event-loop", ok=self.last_s is not None, message=message, gates_ready=False
+        )
 
     async def run(self) -> None:
         """Beat for ever; ends when cancelled."""

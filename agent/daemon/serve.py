@@ -16,8 +16,9 @@ import msgspec
 
 from agent.daemon.listen import Address
 from agent.daemon.runtime import settle
-from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
+from agent.daemon.schedule import DEVICES_AGAIN_S, Heartbeat, collector_thread, keep_running
 from agent.errors import AgentError
+from agent.loop import Loop
 from agent.node.crew import Enlisted
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
@@ -79,12 +80,13 @@ class Daemon:
         self._fleet.start()
         changes = await event_loop.run_in_executor(self._executor, self._read_host)
         await self._first_answers()
-        await event_loop.run_in_executor(self._executor, changes.publish)
+        first = Loop("devices", DEVICES_AGAIN_S, changes.publish)
+        await event_loop.run_in_executor(self._executor, first.step, self._parts.clock.monotonic())
         loops = await event_loop.run_in_executor(self._executor, self._build_loops, changes)
         await event_loop.run_in_executor(self._executor, _load_web)
         await event_loop.run_in_executor(self._executor, settle)
         await self._listen(self._build_view(loops))
-        self._spawn(self._react(loops), "react")
+        self._spawn(self._react(loops.devices), "devices")
         self._spawn(self._heartbeat.run(), "heartbeat")
         for timed in loops.timed:
             self._spawn(
@@ -117,7 +119,7 @@ class Daemon:
             notice=self._options.notice,
             loops=[timed.loop for timed in loops.timed],
             runs=loops.runs,
-            more_checks=[loops.check_events],
+            more_checks=[loops.check_events, loops.check_devices, self._heartbeat.check],
             recent=loops.recent,
         )
 
@@ -141,13 +143,20 @@ class Daemon:
                         for wait in waits:
                             wait.cancel()
 
-    async def _react(self, loops: Loops) -> None:
-        """Publish devices at once when they change; what comes meanwhile goes into the next."""
+    async def _react(self, devices: Loop) -> None:
+        """Publish devices at once when they change; what comes meanwhile goes into the next.
+
+        A failure is tried again after a growing pause, or at the next change.
+        """
         event_loop = asyncio.get_running_loop()
+        wait_s: float | None = None
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), wait_s)
             self._changed.clear()
-            await event_loop.run_in_executor(self._executor, loops.devices_changed)
+            now_s = self._parts.clock.monotonic()
+            pause_s = await event_loop.run_in_executor(self._executor, devices.step, now_s)
+            wait_s = pause_s if devices.failures else None
 
     async def _listen(self, view: DaemonView) -> None:
         from aiohttp import web  # noqa: PLC0415 - see `_load_web`
@@ -169,6 +178,12 @@ class Daemon:
         port = runner.addresses[0][1]
         print(f"xpu-agent serves {Address(listen.host, port).url()}", flush=True)  # noqa: T201 - asked for
 
+    def _let_go(self) -> None:
+        """Wait for the collector thread, then close its descriptors, which may be thousands."""
+        self._executor.shutdown()
+        if self._loops is not None:
+            self._loops.measuring.close()
+
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
@@ -182,11 +197,9 @@ class Daemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fleet.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
-        ended = asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        ended = asyncio.get_running_loop().run_in_executor(None, self._let_go)
         done, _ = await asyncio.wait({asyncio.ensure_future(ended)}, timeout=STOP_S)
         if done:
-            if self._loops is not None:
-                self._loops.measuring.close()
             return
         # a read that hangs in the kernel would keep the interpreter from ending
         log.error("collector_thread_stuck_at_stop")

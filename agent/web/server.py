@@ -18,6 +18,7 @@ TEXT_0_0_4 = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 MAX_REFRESH_S = 3600
+MAX_RENDERING = 16  # pages that wait for their turn
 COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
 
 SECURITY = {
@@ -70,6 +71,7 @@ class Pages:
 
     def __init__(self, view: AgentView) -> None:
         self._view = view
+        self._rendering = 0
 
     async def _body(
         self, render: Callable[[], bytes], kind: str, request: web.Request
@@ -83,7 +85,21 @@ class Pages:
         headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
         if squeeze:
             headers["Content-Encoding"] = "gzip"
-        return web.Response(body=await self._view.offload(work), headers=headers)
+        return web.Response(body=await self._offload(work), headers=headers)
+
+    async def _offload(self, work: Callable[[], bytes]) -> bytes:
+        """Render in turn; refuse what would wait too long rather than let it pile up."""
+        if self._rendering >= MAX_RENDERING:
+            raise web.HTTPServiceUnavailable(text="too many requests at once\n")
+        self._rendering += 1
+        try:
+            return await self._view.offload(work)
+        except TimeoutError as error:
+            raise web.HTTPServiceUnavailable(
+                text="the collector is stuck; see /healthz\n"
+            ) from error
+        finally:
+            self._rendering -= 1
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the exposition in the format that `Accept` asks for."""

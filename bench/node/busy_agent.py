@@ -22,16 +22,25 @@ from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost
 
 KEPT = 10
+SETTLED_S = 3.0
+NOTED_MS = 0.1
 
 
-def measure_holds(holds_ms: list[float]) -> None:
-    """Note the CPU time of every callback of the event loop from now on."""
+def measure_holds(holds_ms: list[tuple[float, str]]) -> None:
+    """Note the CPU time of every callback of the event loop once the agent has settled."""
     run = asyncio.events.Handle._run  # noqa: SLF001 - the one place that all callbacks pass
+    from_s = time.monotonic() + SETTLED_S
 
     def timed(handle: asyncio.Handle) -> None:
+        if time.monotonic() < from_s:
+            run(handle)
+            return
         began_s = time.thread_time()
         run(handle)
-        holds_ms.append((time.thread_time() - began_s) * 1e3)
+        held_ms = (time.thread_time() - began_s) * 1e3
+        if held_ms > NOTED_MS:
+            owner = getattr(getattr(handle, "_callback", None), "__self__", None)
+            holds_ms.append((held_ms, f"{owner or handle!r}"[:300]))
 
     setattr(asyncio.events.Handle, "_run", timed)  # noqa: B010 - as above
 
@@ -46,7 +55,7 @@ def main() -> None:
     opened = OpenedHost(files=LiveRoot(root), source="bench")
     parts = build_parts(settings, opened, SystemClock())
     options = ServeOptions(listen=Address("127.0.0.1", 0), out=out, notice="bench")
-    holds_ms: list[float] = []
+    holds_ms: list[tuple[float, str]] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)
     serve(parts, enlist(parts.vendors.values(), opened, settings), options)

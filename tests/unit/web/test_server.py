@@ -6,14 +6,16 @@ import asyncio
 import gzip
 import json
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.web.server import create_app
+from agent.web.server import MAX_RENDERING, create_app
 from tests.unit.web.view import HOSTILE, StillView, eight_cards
 
+T = TypeVar("T")
 Ask = Callable[[TestClient], Awaitable[ClientResponse]]  # type: ignore[type-arg]  # any request
 
 
@@ -150,3 +152,40 @@ def test_a_foreign_host_name_gets_metrics_and_probes_only(host: str) -> None:
 @pytest.mark.parametrize("host", ["localhost", "localhost:9317", "[::1]:9316", "127.0.0.1:1"])
 def test_loopback_names_get_the_page(host: str) -> None:
     assert get("/", Host=host)[0] == 200
+
+
+class StuckView(StillView):
+    """A collector that does not come back, or not before it is let go."""
+
+    def __init__(self, *, late: bool) -> None:
+        super().__init__(eight_cards())
+        self.late = late
+        self.let_go = asyncio.Event()
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        if self.late:
+            raise TimeoutError
+        await self.let_go.wait()
+        return work()
+
+
+def test_a_stuck_collector_is_a_503_that_says_so_and_probes_still_answer() -> None:
+    status, _, body = get("/metrics", StuckView(late=True))
+    assert (status, body) == (503, "the collector is stuck; see /healthz\n")
+    assert get("/livez", StuckView(late=True))[0] == 200
+
+
+def test_requests_do_not_pile_up_without_bound() -> None:
+    async def run() -> list[int]:
+        view = StuckView(late=False)
+        async with TestClient(TestServer(create_app(view), host="127.0.0.1")) as client:
+            asked = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERING + 3)]
+            refused = []
+            while len(refused) < 3:
+                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(0)
+                refused = [task for task in asked if task.done()]
+            view.let_go.set()
+            return sorted(answer.status for answer in await asyncio.gather(*asked))
+
+    assert asyncio.run(run()) == [200] * MAX_RENDERING + [503] * 3
