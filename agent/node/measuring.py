@@ -34,9 +34,16 @@ class Measuring:
         clock: Clock,
         known: Known = nobody,
     ) -> None:
-        self._collector = UsageCollector(opened.files, known)
+        collect = settings.collect
+        self._collector = UsageCollector(
+            opened.files,
+            known,
+            interval_s=collect.interval_s,
+            pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
+            pods=collect.pods,
+        )
         self._history = History(
-            settings.collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
+            collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
         self._policy = report_policy(settings)
         self._still = opened.spec is not None
