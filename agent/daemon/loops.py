@@ -10,6 +10,7 @@ import msgspec
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.publishing import Applier, PublisherRun
 from agent.daemon.recounting import Recounting
+from agent.daemon.runtime import allow_files
 from agent.daemon.schedule import DEVICES_AGAIN_S
 from agent.loop import Loop
 from agent.model.selfcheck import Check
@@ -35,6 +36,7 @@ class Loops:
     def __init__(self, parts: Parts, changes: DeviceChanges, out: str) -> None:
         self._parts = parts
         self._changes = changes
+        allow_files()
         self.measuring = parts.measuring()
         self.renderer = MetricsRenderer(parts.families(), pods=parts.settings.metrics.pods)
         self.runs = list(changes.runs)

@@ -1,4 +1,4 @@
-"""Settings of the process itself, made once after start-up."""
+"""Settings of the process itself, made once while it starts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ def hurry() -> None:
 
 
 def settle() -> None:
-    """Freeze what start-up made, collect seldom, switch threads often, allow many files."""
+    """Freeze what start-up made, collect seldom, switch threads often."""
     gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+def allow_files() -> None:
+    """Allow many open files, as far as the hard limit goes.
+
+    To be done before a collector is built, which keeps as many descriptors as it finds allowed,
+    and after the workers were started, which need few.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:

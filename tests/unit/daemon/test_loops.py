@@ -1,0 +1,44 @@
+"""What the loops are built with."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.clock import ManualClock
+from agent.config.sections import Settings
+from agent.daemon.device_changes import DeviceChanges
+from agent.daemon.loops import Loops
+from agent.node.parts import build_parts
+from agent.recording.open import OpenedHost
+from tests.cgroups import CgroupHost
+
+PODS = 300  # with two files each
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_low_limit(
+    tmp_path: Path,
+) -> None:
+    host = CgroupHost(tmp_path / "host")
+    for number in range(PODS):
+        host.group(f"/pod{number}")
+    parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
+    out = str(tmp_path / "out")
+    loops = Loops(parts, DeviceChanges(parts, out), out)
+    loops.measuring.cycle()
+    kept = len(os.listdir("/proc/self/fd"))
+    loops.measuring.close()
+    assert kept > 2 * PODS
