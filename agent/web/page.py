@@ -101,6 +101,7 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
     head = (
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<link rel="icon" href="data:,">',  # else the browser asks for one
         f'<meta http-equiv="refresh" content="{refresh_s}">' if refresh_s else "",
         tag("title", text(f"{snapshot.node.name} · xpu-agent")),
         tag("style", stylesheet()),

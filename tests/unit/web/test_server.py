@@ -180,7 +180,7 @@ def test_requests_do_not_pile_up_without_bound() -> None:
         view = StuckView(late=False)
         async with TestClient(TestServer(create_app(view), host="127.0.0.1")) as client:
             asked = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERING + 3)]
-            refused = []
+            refused: list[object] = []
             while len(refused) < 3:
                 await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0)
