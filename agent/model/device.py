@@ -36,12 +36,17 @@ class HealthState(enum.Enum):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one."""
+    """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one.
+
+    The last two are the agent's own to fill, not the vendor's.
+    """
 
     state: HealthState = HealthState.HEALTHY
     reason: str = "DeviceHealthy"  # CamelCase, goes to the Device object's condition
     message: str = "device is healthy"
     since_s: float | None = None
+    changes: int = 0  # of the state, since the agent's start
+    last_event: str = ""  # reason of the device's last event since then
 
     @property
     def in_service(self) -> bool:

@@ -10,9 +10,9 @@ import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
-from agent.model.device import Health
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.node.changes_of_health import after_events, dated, with_events
 from agent.node.crew import Enlisted
 from agent.node.store import SnapshotStore
 from agent.probe.client import Timing, VendorClient
@@ -27,19 +27,12 @@ def with_vendor(snapshot: NodeSnapshot, state: VendorState) -> NodeSnapshot:
     return msgspec.structs.replace(snapshot, vendors=vendors)
 
 
-def with_events(inventory: Inventory, events: Iterable[DeviceEvent], wall_s: float) -> Inventory:
-    """Return the inventory with the health that events tell; an event with no key is for all."""
-    devices = list(inventory.devices)
-    for event in events:
-        if event.state is None:
-            continue
-        for index, device in enumerate(devices):
-            if event.key in ("", device.key) and device.health.state is not event.state:
-                health = Health(
-                    state=event.state, reason=event.reason, message=event.message, since_s=wall_s
-                )
-                devices[index] = msgspec.structs.replace(device, health=health)
-    return msgspec.structs.replace(inventory, devices=tuple(devices))
+class _Told(msgspec.Struct):
+    """A vendor's answer, and what others are told of it."""
+
+    answer: Inventory
+    now: Inventory
+    last_events: dict[str, str]  # reason by key of the device
 
 
 class Fleet:
@@ -78,7 +71,8 @@ class Fleet:
                 client.adopt(enlisted.launched)
             self.clients.append(client)
         self._tasks: list[asyncio.Task[None]] = []
-        self._told: dict[str, tuple[Inventory, Inventory]] = {}  # as answered, with its events
+        self._sighted = [client.state.inventory.value for client in self.clients]
+        self._told: dict[str, _Told] = {}
 
     def start(self) -> None:
         """Start all workers; their first answers come later."""
@@ -110,12 +104,19 @@ class Fleet:
             self._on_devices()
 
     def _with_told(self, state: VendorState) -> VendorState:
-        """Put back what events told of this very answer: a sample repeats it without them."""
-        answered, told = self._told.get(state.vendor, (None, None))
-        if told is None or state.inventory.value is not answered:
-            self._told.pop(state.vendor, None)
+        """Put what the agent knows into the vendor's answer, which each sample repeats without."""
+        answer = state.inventory.value
+        if answer is None or any(answer is sighted for sighted in self._sighted):
             return state
-        part = msgspec.structs.replace(state.inventory, value=told)
+        told = self._told.get(state.vendor)
+        if told is None or told.answer is not answer:
+            last = {} if told is None else told.last_events
+            here = {device.key for device in answer.devices}
+            last = {key: reason for key, reason in last.items() if key in here}
+            now = dated(None if told is None else told.now, answer, self._clock.wall())
+            told = _Told(answer, after_events(now, last), last)
+            self._told[state.vendor] = told
+        part = msgspec.structs.replace(state.inventory, value=told.now)
         return msgspec.structs.replace(state, inventory=part)
 
     def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
@@ -123,10 +124,13 @@ class Fleet:
             fields = {"vendor": vendor, "device": event.key, "reason": event.reason}
             log.warning("device_event", extra=fields)
         client = next(client for client in self.clients if client.state.vendor == vendor)
-        answered = client.state.inventory.value
-        if answered is not None:
-            _, known = self._told.get(vendor, (None, answered))
-            told = with_events(known, events, self._clock.wall())
-            self._told[vendor] = (answered, told)
-            self._heard_state(client.state)
+        told = self._told.get(vendor)
+        if told is not None:
+            # an event that decides nothing shows with the next answer, which is asked for below
+            here = {device.key for device in told.now.devices}
+            told.last_events.update((e.key, e.reason) for e in events if e.key in here)
+            if any(event.state is not None for event in events):
+                told.now = with_events(told.now, events, self._clock.wall())
+                told.now = after_events(told.now, told.last_events)
+                self._heard_state(client.state)
         client.rediscover()  # the library knows more than the event told

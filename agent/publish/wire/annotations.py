@@ -78,9 +78,10 @@ def topology_text(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> str:
 
 
 def health_text(published: tuple[Device, ...]) -> str:
-    """Return state, reason and time of change by bus id (else uuid) of each published device.
+    """Return the health of each published device by bus id, else uuid.
 
-    Where not all fit, the healthy ones are left out first.
+    `count` is how often its state changed since the agent's start, `lastEvent` the reason of its
+    last event; neither is there if there was none. Where not all fit, the healthy ones go first.
     """
     entries: Entries = {}
     for device in published:
@@ -88,6 +89,10 @@ def health_text(published: tuple[Device, ...]) -> str:
         entry: Dict = {"state": health.state.value, "reason": sanitise.reason(health.reason)}
         if health.since_s is not None:
             entry["since"] = sanitise.time_text(health.since_s)
+        if health.changes:
+            entry["count"] = health.changes
+        if health.last_event:
+            entry["lastEvent"] = sanitise.reason(health.last_event)
         entries[device.key] = entry
 
     def without(member: str) -> Callable[[], None]:
@@ -101,7 +106,14 @@ def health_text(published: tuple[Device, ...]) -> str:
         for key in [key for key, entry in entries.items() if entry["state"] == "healthy"]:
             del entries[key]
 
-    drops = (unhealthy_only, without("since"), without("reason"), entries.clear)
+    drops = (
+        unhealthy_only,
+        without("lastEvent"),
+        without("count"),
+        without("since"),
+        without("reason"),
+        entries.clear,
+    )
     return _fitting(entries, drops)
 
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
-from agent.model.device import DeviceKind, HealthState, VendorDevice
+from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
 from agent.node.crew import Enlisted, enlist
-from agent.node.fleet import Fleet, with_events, with_vendor
+from agent.node.fleet import Fleet, with_vendor
 from agent.node.store import SnapshotStore
 from agent.node.vendors import vendor_settings
 from agent.probe.process.spec import WorkerSpec
@@ -30,29 +30,6 @@ CARDS = tuple(
 GONE = DeviceEvent(
     key=CARDS[1].key, reason="Xid79", message="off the bus", state=HealthState.FAILED
 )
-
-
-def test_an_event_changes_its_device_alone() -> None:
-    before = Inventory(vendor="fake", devices=CARDS)
-    after = with_events(before, (GONE,), 5.0)
-    assert after.devices[0] == CARDS[0]
-    health = after.devices[1].health
-    assert (health.state, health.reason, health.since_s) == (HealthState.FAILED, "Xid79", 5.0)
-
-
-def test_an_event_without_a_device_is_about_all_of_them() -> None:
-    after = with_events(Inventory(vendor="fake", devices=CARDS), (replace(GONE, key=""),), 5.0)
-    assert {d.health.state for d in after.devices} == {HealthState.FAILED}
-
-
-def test_an_event_that_decides_nothing_changes_nothing() -> None:
-    before = Inventory(vendor="fake", devices=CARDS)
-    assert with_events(before, (replace(GONE, state=None),), 5.0) == before
-
-
-def test_a_repeated_event_keeps_the_time_of_the_first() -> None:
-    once = with_events(Inventory(vendor="fake", devices=CARDS), (GONE,), 5.0)
-    assert with_events(once, (GONE,), 9.0) == once
 
 
 def test_vendors_stay_in_order_of_name() -> None:
@@ -112,6 +89,57 @@ def test_health_told_by_an_event_outlives_samples_and_ends_with_the_next_answer(
     assert len(changes) == seen
     heard(inventory=Part(replace(answered), 3.0))
     assert states() == [HealthState.HEALTHY, HealthState.HEALTHY]
+
+
+def test_a_change_keeps_its_time_and_its_cause_through_answers_that_do_not_date_it(
+    tmp_path: Path,
+) -> None:
+    fleet, store, _ = fleet_of_two_cards(tmp_path)
+    client, clock = fleet.clients[0], fleet._clock
+    assert isinstance(clock, ManualClock)
+
+    def heard(*states: HealthState) -> Health:
+        devices = tuple(
+            replace(card, health=Health(state=state, reason=state.value))
+            for card, state in zip(CARDS, states, strict=True)
+        )
+        answer = Part(Inventory(vendor="fake", devices=devices), clock.monotonic())
+        client.state = replace(client.state, state="ready", inventory=answer)
+        fleet._heard_state(client.state)
+        return last()
+
+    def last() -> Health:
+        inventory = store.current.vendors[0].inventory.value
+        assert inventory is not None
+        return inventory.devices[1].health
+
+    good, bad = HealthState.HEALTHY, HealthState.FAILED
+    assert heard(good, good).since_s is None
+    clock.advance(10)
+    fell_s = clock.wall()
+    fleet._heard_events("fake", (GONE,))
+    assert (last().since_s, last().changes, last().last_event) == (fell_s, 1, "Xid79")
+    clock.advance(10)
+    assert heard(good, bad).since_s == fell_s
+    clock.advance(10)
+    back = heard(good, good)
+    assert (back.since_s, back.changes, back.last_event) == (clock.wall(), 2, "Xid79")
+
+
+def test_an_event_that_decides_nothing_is_told_with_the_next_answer(tmp_path: Path) -> None:
+    fleet, store, changes = fleet_of_two_cards(tmp_path)
+    client = fleet.clients[0]
+    answer = Inventory(vendor="fake", devices=CARDS)
+    for taken_s in (1.0, 2.0):
+        part = Part(replace(answer), taken_s)
+        client.state = replace(client.state, state="ready", inventory=part)
+        fleet._heard_state(client.state)
+        seen = len(changes)
+        fleet._heard_events("fake", (replace(GONE, state=None),))
+        assert len(changes) == seen
+    inventory = store.current.vendors[0].inventory.value
+    assert inventory is not None
+    assert [device.health.last_event for device in inventory.devices] == ["", "Xid79"]
 
 
 @pytest.mark.parametrize("launched", [False, True])

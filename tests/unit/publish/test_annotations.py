@@ -145,6 +145,17 @@ def test_health_is_told_for_each_device() -> None:
     }
 
 
+def test_changes_and_the_last_event_are_told_if_there_were_any() -> None:
+    moved = Health(since_s=BOOT_S, changes=2, last_event="Xid 79")
+    assert json.loads(health_text((gpu(0, health=moved),)))["0000:1b:00.0"] == {
+        "state": "healthy",
+        "reason": "DeviceHealthy",
+        "since": "2026-01-02T03:04:05Z",
+        "count": 2,
+        "lastEvent": "Xid79",
+    }
+
+
 def test_where_not_all_fit_the_healthy_ones_go_first() -> None:
     bad = Health(state=HealthState.FAILED, reason="Xid79")
     many = [
