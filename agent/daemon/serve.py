@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_S = 3.0  # for the run in progress on the collector thread; the vendors get two more
-FIRST_ANSWER_S = 1.0  # beyond the discovery's own deadline, for a worker's end to be noticed
+FIRST_ANSWERS_S = 5.0  # then it serves; the Device object still waits for all vendors
 
 
 class CannotListen(AgentError):
@@ -68,10 +68,17 @@ class Daemon:
         event_loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             event_loop.add_signal_handler(number, self._stop.set)
+        start = asyncio.create_task(self._start(), name="start")
+        self._tasks.append(start)
+        stop = asyncio.create_task(self._stop.wait(), name="stop")
         try:
-            await self._start()
-            await self._stop.wait()
+            # a start may hang in a read of the host; whoever wants it to end must not wait for it
+            await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if start.done():
+                await start
+            await stop
         finally:
+            stop.cancel()
             await self._end()
         return 0
 
@@ -124,24 +131,12 @@ class Daemon:
         )
 
     async def _first_answers(self) -> None:
-        """Wait until every vendor has answered or failed to, or someone wants us to stop.
-
-        A Device object without the cards of a vendor that is only slow to start would take them
-        from the pods that hold them.
-        """
-        discovery = self._parts.settings.discovery
+        """Wait until every vendor has answered or failed to, but not for long."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(discovery.discover_deadline_s + FIRST_ANSWER_S):
-                while not self._fleet.settled() and not self._stop.is_set():
+            async with asyncio.timeout(FIRST_ANSWERS_S):
+                while not self._fleet.settled():
                     self._changed.clear()
-                    waits = [
-                        asyncio.ensure_future(event.wait()) for event in (self._changed, self._stop)
-                    ]
-                    try:
-                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        for wait in waits:
-                            wait.cancel()
+                    await self._changed.wait()
 
     async def _react(self, devices: Loop) -> None:
         """Publish devices at once when they change; what comes meanwhile goes into the next.

@@ -67,15 +67,13 @@ class DevicePublisher(msgspec.Struct, frozen=True):
     name: str = "device"
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:  # noqa: ARG002 - see Publisher
-        """Return the object, or nothing before every vendor was asked once.
+        """Return the object, or nothing before every vendor has answered or failed to.
 
-        An object without the cards of a vendor that is only starting would take them from the
-        pods that hold them.
+        What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
+        would take them from the pods that hold them.
         """
-        if snapshot.devices.taken_s is None or any(
-            vendor.state == "starting" and vendor.inventory.value is None
-            for vendor in snapshot.vendors
-        ):
+        starting = any(vendor.state == "starting" for vendor in snapshot.vendors)
+        if snapshot.devices.taken_s is None or starting:
             return ()
         published = select(snapshot.devices.value.devices).published
         return (

@@ -1,0 +1,23 @@
+"""A start with something in it that hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.process.agent import NO_DEVICES, running
+
+
+def test_a_vendor_that_does_not_answer_keeps_nobody_from_being_served(tmp_path: Path) -> None:
+    cards = tmp_path / "cards.yaml"
+    cards.write_text("devices:\n- {uuid: g0, minor: 0}\nmisbehave:\n- {in: discover, do: hang}\n")
+    environment = {
+        "XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards),
+        "XPU_AGENT_DISCOVERY__DISCOVER_DEADLINE_S": "600",
+    }
+    with running(tmp_path / "out", "--host", str(NO_DEVICES), **environment) as agent:
+        assert agent.get("livez") == (200, "ok\n")
+        agent.wait_until(lambda: agent.get("readyz")[0] == 200, "ready")
+        assert agent.vendor("fake")["state"] == "starting"
+        assert (agent.out / "noderesourcetopology.yaml").exists()
+        assert not (agent.out / "device.yaml").exists()
+        assert agent.end() == 0
