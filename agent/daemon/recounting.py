@@ -11,7 +11,7 @@ from agent.model.selfcheck import Check
 from agent.model.snapshot import NodeSnapshot
 from agent.node.store import SnapshotStore
 from agent.publish.event_log import EventLog
-from agent.publish.events import WARNING, events_between
+from agent.publish.events import WARNING, Event, events_between
 from agent.web.base import EventLine
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,12 @@ class Recounting:
     def run_once(self) -> None:
         """Tell what has happened since the last time; a log that cannot be written is said once."""
         snapshot = self._store.current
-        if self._told is not None and not _differs(self._told, snapshot):
-            return
+        if self._told is None or _differs(self._told, snapshot):
+            self._write(self._news(snapshot), snapshot)
+        elif self._error:
+            self._write((), snapshot)
+
+    def _news(self, snapshot: NodeSnapshot) -> tuple[Event, ...]:
         events = events_between(self._told, snapshot, self._clock.wall())
         self._told = snapshot
         for event in events:
@@ -47,6 +51,9 @@ class Recounting:
                     message=event.message,
                 )
             )
+        return events
+
+    def _write(self, events: tuple[Event, ...], snapshot: NodeSnapshot) -> None:
         try:
             self._log.record(events, snapshot)
         except PublishError as error:
@@ -55,7 +62,7 @@ class Recounting:
         self._error = self._log.error
 
     def check(self) -> Check:
-        """Return whether the events could be written the last time there were any."""
+        """Return whether all events could be written."""
         return Check(name="events", ok=not self._error, message=self._error)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +20,7 @@ REPEAT_S = 60.0  # a series writes one line in that time
 FORGET_S = 3600.0  # a series that was silent so long starts again at one
 BURST = 50  # lines at once
 REFILL_S = 5.0  # seconds for one more
+MAX_WAITING = 256  # lines that could not be written; the oldest go first
 
 _Key = tuple[str, str, str]
 
@@ -75,11 +76,15 @@ class EventLog:
     def __init__(self, folder: str, name: str = "events.jsonl") -> None:
         self._path = Path(folder, name)
         self._series = EventSeries()
-        self.error = ""  # of the last attempt, for people
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self.error = ""  # of the last attempt, for people; lines wait for the next
 
     def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:
-        """Write what is to be written and return how many lines; raise `PublishError`."""
-        lines: list[bytes] = []
+        """Write what is to be written and return how many lines; raise `PublishError`.
+
+        What could not be written goes before what is new.
+        """
+        lines = list(self._waiting)
         for event in events:
             taken = self._series.take(event)
             if taken is not None:
@@ -89,10 +94,12 @@ class EventLog:
         try:
             self._append(b"".join(lines))
         except OSError as error:
-            detail = f"{error.strerror}; events are lost until the folder can be written"
+            self._waiting.extend(lines[len(self._waiting) :])
+            detail = f"{error.strerror}; events wait until the folder can be written"
             failure = PublishError(str(self._path), detail, error.errno or 0)
             self.error = str(failure)
             raise failure from error
+        self._waiting.clear()
         self.error = ""
         return len(lines)
 
@@ -109,6 +116,9 @@ class EventLog:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
+        except OSError:
+            os.ftruncate(fd, end)  # the whole is written again
+            raise
         finally:
             os.close(fd)
 

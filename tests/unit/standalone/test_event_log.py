@@ -107,4 +107,18 @@ def test_a_failure_is_told_kept_and_forgotten_after_a_success(tmp_path: Path) ->
     assert "EFBIG" in log.error
     log.record([event("c")], SNAP)
     assert log.error == ""
-    assert [line["message"] for line in lines(tmp_path)] == ["a", "c"]
+    assert [line["message"] for line in lines(tmp_path)] == ["a", "b", "c"]
+
+
+def test_what_could_not_be_written_is_written_once_the_folder_is_there(tmp_path: Path) -> None:
+    blocked = tmp_path / "out"
+    blocked.write_text("a file where the folder should be")
+    log = EventLog(str(blocked))
+    for number in range(event_log.MAX_WAITING + 10):
+        with pytest.raises(PublishError):
+            log.record([event(str(number), BOOT_S + number * event_log.REFILL_S)], SNAP)
+    blocked.unlink()
+    assert log.record((), SNAP) == event_log.MAX_WAITING
+    assert log.error == ""
+    assert [line["message"] for line in lines(blocked)][:2] == ["10", "11"]
+    assert log.record((), SNAP) == 0
