@@ -4,25 +4,34 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 HOST   ?=
 ARGS   ?=
+PROTOS := $(wildcard proto/*.proto)
 
 .PHONY: run test lint unit bench proto clean system-packages
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
 PIP := $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check
+# what has no wheel is built with the setuptools of the lock file
+SET_UP := --require-hashes --no-build-isolation --use-pep517
 
 $(VENV)/run.stamp: requirements.lock requirements-build.lock pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
-	$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
-	$(PIP) --no-deps --no-build-isolation -e .
+	@echo "setting up $(VENV), once"
+	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	@$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.lock
-	$(PIP) --require-hashes -r requirements-dev.lock
+	@echo "adding to $(VENV) what tests and checks need, once"
+	@$(PIP) $(SET_UP) -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/proto.stamp: $(VENV)/run.stamp requirements-proto.lock
+	@$(PIP) --require-hashes -r requirements-proto.lock
 	@touch $@
 
 run: $(VENV)/run.stamp   ## the agent on this machine, or on a recorded one: make run HOST=fixtures/hosts/NAME
-	$(BIN)/python -m agent run --standalone $(if $(HOST),--host $(HOST),--demo-host fixtures/hosts/qemu-4numa-8xh100) $(ARGS)
+	@$(BIN)/python -m agent run --standalone $(if $(HOST),--host '$(HOST)',--demo-host fixtures/hosts/qemu-4numa-8xh100) $(ARGS)
 
 test: lint unit          ## everything that continuous integration runs
 
@@ -34,17 +43,23 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/python .ci/check_tree.py
 
 unit: $(VENV)/dev.stamp system-packages
-	$(BIN)/pytest -n 2 --dist worksteal
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal
 
 # What the tests use besides Python; where apt or root is missing, the tests that need it say so.
-system-packages:
-	@.ci/system-packages
+system-packages: $(VENV)/dev.stamp
+	@.ci/system-packages "$(CURDIR)/$(BIN)"
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m bench $(ARGS)
 
+ifeq ($(PROTOS),)
 proto:
-	@echo "no generated code yet"
+	@echo "nothing to generate: proto/ holds no .proto file"
+else
+proto: $(VENV)/proto.stamp   ## proto/gen, anew from proto/*.proto
+	rm -rf proto/gen && mkdir proto/gen
+	$(BIN)/python -m grpc_tools.protoc -Iproto/gen=proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+endif
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache xpu-agent-out
