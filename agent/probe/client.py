@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 MAX_STUCK = 2  # processes in uninterruptible sleep that are left behind before no more is started
 CLOSE_S = 1.1  # of an orderly end; killing takes less than the rest of `STOP_S`
 STOP_S = 2.0
+AGAIN_S = 1.0  # between two discoveries, however many events ask for one
 MAX_FAILURES = 3  # samples in a row that fail before a fresh process is tried
 UNKILLABLE = "Unkillable"
 
@@ -94,7 +95,7 @@ class VendorClient:
         self._launched = launched
 
     def rediscover(self) -> None:
-        """Ask for a discovery now instead of at the end of the period."""
+        """Ask for a discovery soon instead of at the end of the period."""
         self._wanted = True
         self._nudge.set()
 
@@ -140,17 +141,20 @@ class VendorClient:
 
     async def _serve(self, worker: WorkerProcess) -> None:
         self._wanted, self._sample_failures = True, 0
-        discover_at_s = self._clock.monotonic()
+        allowed_s = discover_s = sample_s = self._clock.monotonic()
         while not self._stopping:
             began_s = self._clock.monotonic()
-            if self._wanted or began_s >= discover_at_s:
+            if began_s >= (allowed_s if self._wanted else discover_s):
                 self._wanted, self._samples = False, True
                 await self._discover(worker)
-                discover_at_s = began_s + self._timing.discover_every_s
-            if self._samples:
+                allowed_s = began_s + AGAIN_S
+                discover_s, sample_s = began_s + self._timing.discover_every_s, began_s
+            if self._samples and began_s >= sample_s:
                 await self._sample(worker)
-            left_s = began_s + self._timing.sample_every_s - self._clock.monotonic()
-            await self._pause(max(0.0, left_s))
+                sample_s = began_s + self._timing.sample_every_s
+            next_s = allowed_s if self._wanted else discover_s
+            next_s = min(next_s, sample_s) if self._samples else next_s
+            await self._pause(max(0.0, next_s - self._clock.monotonic()))
             if worker.lost.done():
                 raise worker.lost.result()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.clock import ManualClock
 from agent.model.inventory import Inventory
 from agent.probe.client import Timing
 from agent.probe.tape import TapeWriter
@@ -61,6 +62,29 @@ def test_a_discovery_on_request_shows_what_changed(tmp_path: Path) -> None:
         await worker.until(
             lambda states: getattr(states[-1].inventory.value, "driver_version", None) == "2"
         )
+        await worker.client.stop()
+
+    go(test())
+
+
+def test_however_many_events_ask_for_a_discovery_there_is_one_a_second(tmp_path: Path) -> None:
+    async def test() -> None:
+        timing = Timing(sample_every_s=3600.0)
+        worker = Watched(scene(tmp_path / "a"), timing, skip_waits=False)
+        worker.client._clock = clock = ManualClock()
+
+        def answers() -> int:
+            return len({state.inventory.taken_s for state in worker.states}) - 1
+
+        await worker.until(lambda states: states[-1:] != [] and states[-1].samples.value != ())
+        for _ in range(100):
+            clock.advance(0.001)
+            worker.client.rediscover()
+            await asyncio.sleep(0)
+        assert answers() == 1
+        clock.advance(1.0)
+        worker.client.rediscover()
+        await worker.until(lambda _: answers() == 2)
         await worker.client.stop()
 
     go(test())
