@@ -61,6 +61,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[DeviceLink, ...] = ()
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
     topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
+    awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):

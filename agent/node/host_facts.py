@@ -105,7 +105,10 @@ class HostFacts:
             self._slow = observe_links(self._slow, pci, addresses, now_s, busy)
 
     def join(self) -> None:
-        """Join what the vendors said with the places; equal devices keep their old objects."""
+        """Join what the vendors said with the places; an equal view stays the same object.
+
+        An answer that comes meanwhile is joined next time: who hears of it asks for that.
+        """
         file, refusal = self._topology_file()
         settings = PlaceSettings(
             rules=PlacementRules(overrides=self._overrides, file=file),
@@ -114,17 +117,15 @@ class HostFacts:
             file_refusal=refusal,
         )
 
-        def change(snapshot: NodeSnapshot) -> NodeSnapshot:
-            inventories = [v.inventory.value for v in snapshot.vendors if v.inventory.value]
-            view = assemble(
-                inventories, snapshot.pci.value, snapshot.cpus.value, snapshot.numa.value, settings
-            )
-            if view == snapshot.devices.value:
-                view = snapshot.devices.value
-            part = Part(view, self._clock.monotonic())
-            return msgspec.structs.replace(snapshot, devices=part)
-
-        self._store.change(change)
+        # not within the store's lock: the loop thread takes it too, and this may take long
+        now = self._store.current
+        inventories = [v.inventory.value for v in now.vendors if v.inventory.value]
+        view = assemble(inventories, now.pci.value, now.cpus.value, now.numa.value, settings)
+        awaited = tuple(v.vendor for v in now.vendors if v.state == "starting")
+        view = msgspec.structs.replace(view, awaited=awaited)
+        if view == now.devices.value:
+            view = now.devices.value
+        self._store.put(devices=Part(view, self._clock.monotonic()))
 
     def _topology_file(self) -> tuple[TopologyFile | None, str]:
         """Return the file's content, or why it was refused."""

@@ -72,8 +72,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
         would take them from the pods that hold them.
         """
-        starting = any(vendor.state == "starting" for vendor in snapshot.vendors)
-        if snapshot.devices.taken_s is None or starting:
+        if snapshot.devices.taken_s is None or snapshot.devices.value.awaited:
             return ()
         published = select(snapshot.devices.value.devices).published
         return (

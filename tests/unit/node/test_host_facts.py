@@ -43,6 +43,15 @@ def test_an_override_of_another_form_is_refused_by_name(row: dict[str, object]) 
         overrides(settings_from({"discovery": {"numa_overrides": [row]}}))
 
 
+def test_a_view_says_whose_answer_it_lacks() -> None:
+    found, store = facts(open_host(str(EIGHT_CARDS)), {})
+    found.read()
+    for state, awaited in (("starting", ("nvidia",)), ("ready", ()), ("quarantined", ())):
+        store.put(vendors=(VendorState(vendor="nvidia", state=state),))
+        found.join()
+        assert store.current.devices.value.awaited == awaited
+
+
 def test_an_override_moves_the_device_and_says_so() -> None:
     settings = {"discovery": {"numa_overrides": [{"match": "0000:23:00.0", "node": 3}]}}
     found, store = facts(open_host(str(EIGHT_CARDS)), settings)

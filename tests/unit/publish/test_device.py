@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.device import Device, Health, HealthState, VfGroup, VirtualFunction
-from agent.model.inventory import Inventory
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.publish.device import DevicePublisher, select
 from tests.factory import BOOT_S, gpu, nic, snapshot
@@ -246,9 +245,7 @@ def test_nothing_is_published_before_devices_were_looked_for() -> None:
 
 def test_nothing_is_published_while_a_vendor_is_only_starting() -> None:
     snap = snapshot()
-    for sighted in (None, Inventory(vendor="rdma", devices=(nic(0).info,))):
-        rdma = VendorState(vendor="rdma", inventory=Part(sighted, 1.0))
-        starting = replace(snap, vendors=(*snap.vendors, rdma))
-        assert DevicePublisher().render(starting, 0.0) == ()
+    view = replace(snap.devices.value, awaited=("rdma",))
+    assert DevicePublisher().render(replace(snap, devices=Part(view, 1.0)), 0.0) == ()
     dead = replace(snap, vendors=(*snap.vendors, VendorState(vendor="rdma", state="quarantined")))
     assert len(DevicePublisher().render(dead, 0.0)) == 1
