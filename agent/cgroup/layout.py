@@ -8,6 +8,7 @@ from itertools import pairwise
 import msgspec
 
 from agent.errors import HostFileError
+from agent.host.attributes import entries
 from agent.host.files import HostFiles
 from agent.model.pod import KubeQos
 
@@ -149,7 +150,7 @@ def _from_tree(host: HostFiles) -> tuple[tuple[tuple[str, str], ...], str | None
     if host.exists(f"{DEFAULT_MOUNT}/cgroup.controllers"):
         return (), DEFAULT_MOUNT
     first: dict[str, str] = {}
-    for name in host.names(DEFAULT_MOUNT):
+    for name in entries(host, DEFAULT_MOUNT):
         for controller in name.split(","):
             if controller in CONTROLLERS:
                 first.setdefault(controller, f"{DEFAULT_MOUNT}/{name}")

@@ -15,6 +15,7 @@ from agent.node.vendors import has_devices, wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost, open_host
 
+STILL = "A recording stands still: it has totals, but no rates."
 CHOOSE = "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
 
 
@@ -26,13 +27,13 @@ def choose_host(
         opened = open_host(arguments.host)
         if opened.spec is None:
             return opened, f"This machine, as asked. {CHOOSE}"
-        return opened, f"Recorded host {opened.source}, as asked. {CHOOSE}"
+        return opened, f"Recorded host {opened.source}, as asked. {STILL} {CHOOSE}"
     live = open_host(None)
     if not arguments.demo_host or has_devices(live.files, vendors):
         return live, f"This machine. {CHOOSE}"
     opened = open_host(arguments.demo_host)
     reason = "because this machine has no accelerator and no RDMA device"
-    return opened, f"Recorded host {opened.source}, {reason}. {CHOOSE}"
+    return opened, f"Recorded host {opened.source}, {reason}. {STILL} {CHOOSE}"
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agent.cgroup import layout
 from agent.model.pod import KubeQos
-from agent.recording.entries import Kind
+from agent.recording.entries import Kind, Link
 from agent.recording.tree import TreeFiles
 
 ID = "0123456789abcdef" * 4
@@ -166,3 +166,7 @@ def test_no_name_or_table_makes_a_parser_raise(text: str) -> None:
     layout.parse_qos_dir(text)
     layout.parse_owner(text)
     layout.parse_mounts(text)
+
+
+def test_a_mount_point_that_cannot_be_listed_is_no_hierarchy() -> None:
+    assert detect(TreeFiles.of({"/sys/fs/cgroup": Link("a" * 5000)})) is None
