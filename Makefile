@@ -6,7 +6,7 @@ HOST   ?=
 ARGS   ?=
 PROTOS := $(wildcard proto/*.proto)
 
-.PHONY: run test lint unit bench proto clean system-packages
+.PHONY: run test lint unit guest bench proto clean system-packages
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
@@ -44,6 +44,10 @@ lint: $(VENV)/dev.stamp
 
 unit: $(VENV)/dev.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal
+
+# In a virtual machine with a kernel of its own: minutes, so not part of `test`. Root and apt.
+guest: $(VENV)/dev.stamp
+	$(BIN)/pytest --timeout 900 tests/guest/check_*.py $(ARGS)
 
 # What the tests use besides Python; where apt or root is missing, the tests that need it say so.
 system-packages: $(VENV)/dev.stamp

@@ -1,0 +1,141 @@
+"""Devices and the PCIe tree, as the agent tells them, against the kernel's own files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from tests.guest.machine import NODES, ROOT, Ended
+
+BRIDGES = {"pci0000:20": 0, "pci0000:50": 1, "pci0000:80": 2, "pci0000:b0": 3}
+GPU_CLASS = "0x030200"
+
+
+@pytest.fixture
+def found(facts: dict[str, Any]) -> Any:
+    return facts["devices"]
+
+
+def devices(found: Any, kind: str) -> list[Any]:
+    return [one for one in found["devices"]["devices"] if one["type"] == kind]
+
+
+def walk(nodes: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for node in nodes:
+        path = (*above, node["address"])
+        yield path, node
+        yield from walk(node["children"], path)
+
+
+def parents(path: str) -> tuple[str, ...]:
+    """Return host bridge, bridges and the function of a path below /sys/devices."""
+    return PurePosixPath(path).parts[3:]
+
+
+def test_the_tree_is_that_of_the_kernel(found: Any) -> None:
+    seen = {path[-1]: path for path, _ in walk(found["topology"]["pci"]) if len(path) > 1}
+    assert seen == {address: parents(one["path"]) for address, one in found["pci"].items()}
+
+
+def test_every_function_has_the_class_and_ids_of_the_kernel(found: Any) -> None:
+    for path, node in walk(found["topology"]["pci"]):
+        if len(path) > 1:
+            one = found["pci"][path[-1]]
+            told = (node["class"], node["vendor_id"], node["device_id"])
+            assert told == (one["class"], one["vendor"], one["device"])
+
+
+def test_every_function_below_a_bridge_is_on_the_node_of_the_bridge(found: Any) -> None:
+    nodes = {path[-1]: (path[0], node) for path, node in walk(found["topology"]["pci"])}
+    for address, one in found["pci"].items():
+        bridge, node = nodes[address]
+        assert node["numa_node"] == BRIDGES.get(bridge), address
+        assert int(one["numa_node"]) == BRIDGES.get(bridge, -1), address
+
+
+def test_sockets_and_memory_nodes_are_those_of_the_machine(found: Any) -> None:
+    topology = found["topology"]
+    assert [s["numa_nodes"] for s in topology["sockets"]] == [[0, 1], [2, 3]]
+    assert [n["cpus"] for n in topology["numa_nodes"]] == ["0", "1", "2", "3"]
+    assert [n["distances"] for n in topology["numa_nodes"]] == [
+        [10, 12, 32, 32],
+        [12, 10, 32, 32],
+        [32, 32, 10, 12],
+        [32, 32, 12, 10],
+    ]
+
+
+def test_gpus_are_listed_with_their_place_and_why_no_more_is_known(found: Any) -> None:
+    gpus = devices(found, "gpu")
+    on_bus = [a for a, one in found["pci"].items() if one["class"] == GPU_CLASS]
+    assert sorted(gpu["bus_id"] for gpu in gpus) == sorted(on_bus)
+    assert sorted(gpu["numa_node"] for gpu in gpus) == sorted([*range(NODES)] * 2)
+    for gpu in gpus:
+        path = parents(found["pci"][gpu["bus_id"]]["path"])
+        assert tuple(gpu["pcie_path"]) == path
+        assert gpu["pcie_switch"] == path[2]  # below the host bridge and the root port
+        assert gpu["vendor"] == "nvidia"
+        assert gpu["health"]["state"] != "healthy"
+        assert gpu["health"]["reason"]
+
+
+@pytest.mark.parametrize("nic", range(NODES))
+def test_soft_roce_leads_to_the_function_below_its_network_device(found: Any, nic: int) -> None:
+    """Vector 70."""
+    name = f"rxe_eth{nic}"
+    (device,) = [one for one in devices(found, "rdma") if one["facts"]["name"] == name]
+    truth = found["rdma"][name]
+    assert (truth["parent"], device["facts"]["parent"]) == (f"eth{nic}", f"eth{nic}")
+    assert device["facts"]["parent_bus_id"] == truth["function"]
+    path = parents(found["pci"][truth["function"]]["path"])
+    assert tuple(device["pcie_path"]) == path
+    assert device["numa_node"] == BRIDGES[path[0]]
+    assert device["pcie_switch"] == path[2]
+    assert [port["state"] for port in device["ports"]] == ["ACTIVE"]
+    assert device["ports"][0]["netdev"] == f"eth{nic}"
+    assert (device["managed"], device["health"]["reason"]) == (False, "SoftDevice")
+
+
+@pytest.mark.parametrize("nic", range(NODES))
+def test_the_device_node_of_verbs_is_the_kernels(found: Any, nic: int) -> None:
+    """Vector 71: a number that differs, or a node that is missing, would make the device ill."""
+    truth = found["rdma"][f"rxe_eth{nic}"]
+    assert truth["verbs_number"] == truth["node_number"]
+    (device,) = [one for one in devices(found, "rdma") if one["facts"]["name"] == f"rxe_eth{nic}"]
+    assert "missing" not in device["facts"]
+
+
+def answer_of_recording(guest: Ended, command: str) -> Any:
+    recording = str(guest.share / "recording")
+    done = subprocess.run(
+        [sys.executable, *("-m", "agent", command, "-o", "json", "--host"), recording],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_recording_gives_the_topology_of_the_machine(found: Any, guest: Ended) -> None:
+    assert answer_of_recording(guest, "topology") == found["topology"]
+
+
+def test_a_recording_gives_the_devices_of_the_machine(found: Any, guest: Ended) -> None:
+    """But for the reason of GPUs: on the machine no driver told of them, in a recording no tape."""
+    for there, here in zip(
+        found["devices"]["devices"], answer_of_recording(guest, "devices")["devices"], strict=True
+    ):
+        if there["type"] == "gpu":
+            assert here["health"]["reason"] == "NoRecordedAnswers"
+            assert here["health"]["message"].endswith(there["health"]["message"])
+            here["health"] = there["health"]
+        assert here == there

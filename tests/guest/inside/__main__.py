@@ -1,0 +1,47 @@
+"""Process 1 of the virtual machine: does everything, leaves the facts in the share, ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+SHARE = Path("/share")
+
+
+def main() -> None:
+    """Run each part; one that fails leaves its error in place of its facts."""
+    from tests.guest.inside import bench, devices, pods
+
+    outside = Path(sys.argv[1])  # where the share is in this machine's cached root
+    part("soft_roce", devices.add_soft_roce)
+    part("pods", lambda: pods.cgroupfs(outside))
+    part("devices", lambda: devices.facts(SHARE))
+    part("systemd", lambda: pods.systemd(outside))
+    part("bench", lambda: bench.rows(SHARE / "limit.so"))
+
+
+def part(name: str, work: Callable[[], object]) -> None:
+    """Write what a part returns, or its error, to the share."""
+    began_s = time.monotonic()
+    try:
+        result: object = {"facts": work()}
+    except Exception:  # noqa: BLE001 - the other parts have something to tell
+        result = {"error": traceback.format_exc()}
+    sys.stdout.write(f"{name}: {time.monotonic() - began_s:.1f} s\n")  # to the console
+    sys.stdout.flush()
+    (SHARE / f"{name}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        os.sync()
+        Path("/proc/sysrq-trigger").write_text("o")
+        while True:
+            time.sleep(60)

@@ -1,0 +1,144 @@
+"""The cost of a cycle over 250 pods of two containers, in real groups of version 2."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from agent.cgroup.layout import CgroupLayout
+from agent.collect.reader import Door
+from agent.collect.slow import Pace
+from agent.collect.usage import PodUsage
+from agent.host.files import LiveRoot
+from bench.cgroup_read import c_files, naive
+from bench.counters import cpu_ms
+from bench.harness import Figure, compare
+from bench.usage.cgroup_trees import cgroups
+from tests.guest.inside.groups import CONTROLLERS, MOUNT
+
+ROUNDS = 3
+GATE = "ratio_limit<=1.5,ratio_peer<=0.25"
+CONTROL = "cgroup.subtree_control"
+FILES = 8192  # descriptors: a pipe to each child, and those of the two readers
+TOUCHED = 8192  # bytes of memory that a container takes between two cycles
+LAYOUT = CgroupLayout(
+    version=2, driver="cgroupfs", mounts=(), unified=str(MOUNT), root="/xpu-bench"
+)
+
+
+def rows(library: Path) -> list[dict[str, Any]]:
+    """Return rows of cycles in which every group's files changed, and in which none did.
+
+    Without pressure, which neither the peer nor the limit reads.
+    """
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+    with _tree() as stir, ExitStack() as stack:
+        host = LiveRoot()
+        groups = PodUsage(host, Door(host), LAYOUT, (0,), Pace(pressure=None))
+        stack.callback(groups.close)
+        now_s = count(1.0)
+
+        def subject() -> None:
+            groups.refresh()
+            groups.read(next(now_s))
+
+        limit, peer = _limit(library), naive(LAYOUT)
+        kinds: tuple[tuple[str, Callable[[], object]], ...] = (("changed", stir), ("idle", bool))
+        made = [
+            compare(
+                f"cgroup_read_v2_kernel_{name}",
+                "cpu_ms",
+                _after(before, subject),
+                peer=_after(before, peer),
+                limit=_after(before, limit),
+                gate=GATE,
+                rounds=ROUNDS,
+            )
+            for name, before in kinds
+        ]
+    return [dataclasses.asdict(row) for row in made]
+
+
+def _after(before: Callable[[], object], work: Callable[[], object]) -> Figure:
+    def figure() -> float:
+        before()
+        return cpu_ms(work)
+
+    return figure
+
+
+def _limit(library: Path) -> Callable[[], object]:
+    reader = ctypes.CDLL(str(library))
+    for path, kind in c_files(LAYOUT):
+        if reader.reader_add(path.encode(), kind) != 0:
+            raise OSError(f"{path}: the reader in C cannot open it")
+    if reader.reader_cycle() != 0:
+        raise OSError("the reader in C cannot read all files")
+    cycle: Callable[[], object] = reader.reader_cycle
+    return cycle
+
+
+@contextmanager
+def _tree() -> Iterator[Callable[[], None]]:
+    """Make the groups with a process in each container; yield what makes all of them work."""
+    pods, containers = cgroups()
+    root = Path(f"{MOUNT}{LAYOUT.root}")
+    with ExitStack() as made:
+        (MOUNT / CONTROL).write_text(CONTROLLERS)
+        for below in ["", "/burstable", "/besteffort", *pods]:
+            path = Path(f"{root}{below}")
+            path.mkdir()
+            made.callback(path.rmdir)
+            (path / CONTROL).write_text("+cpu +memory")
+        for below in containers:
+            path = Path(f"{root}{below}")
+            path.mkdir()
+            made.callback(path.rmdir)
+        yield made.enter_context(_inhabited([f"{root}{below}" for below in containers]))
+
+
+@contextmanager
+def _inhabited(paths: list[str]) -> Iterator[Callable[[], None]]:
+    go, done = [os.pipe() for _ in paths], os.pipe()
+    children = [_child(path, go[i][0], done[1], go) for i, path in enumerate(paths)]
+
+    def stir() -> None:
+        for _, write in go:
+            os.write(write, b"x")
+        left = len(paths)
+        while left:
+            left -= len(os.read(done[0], left))
+
+    try:
+        stir()
+        yield stir
+    finally:
+        for read, write in go:
+            os.close(read)
+            os.close(write)
+        for pid in children:
+            os.waitpid(pid, 0)
+
+
+def _child(path: str, read: int, done: int, go: list[tuple[int, int]]) -> int:
+    """Fork a process that takes memory whenever it is told to, until nobody can tell it."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        Path(path, "cgroup.procs").write_text("0")
+        for _, write in go:
+            os.close(write)
+        kept = []
+        while os.read(read, 1):
+            kept.append(bytearray(b"x") * TOUCHED)
+            os.write(done, b"x")
+    finally:
+        os._exit(0)

@@ -1,0 +1,118 @@
+"""The virtual machine: 4 NUMA nodes, each with a PCIe switch, two GPUs and a network card."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.guest.initramfs import NICS, write_initramfs
+from tests.guest.packages import QEMU, Parts
+from tests.guest.pci_ids import H100, set_ids
+
+ROOT = Path(__file__).parents[2]
+NODES = 4
+NODE_MIB = 768
+DEADLINE_S = 300.0
+PACE = ("-accel", "tcg,thread=multi,tb-size=256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A machine that ran to its end: what it left in the share, and what its console said."""
+
+    share: Path
+    console: str
+    wall_s: float
+
+
+def run(parts: Parts, folder: Path, share: Path) -> Ended:
+    """Boot, let `tests.guest.inside` run as process 1, and wait for the end of the machine.
+
+    Raises `subprocess.TimeoutExpired` after the deadline; the process is gone in any case.
+    """
+    write_initramfs(parts, folder / "initramfs")
+    command = shlex.join([sys.executable, "-m", "tests.guest.inside", str(share)])
+    (share / "start.sh").write_text(f"cd {shlex.quote(str(ROOT))} && exec {command}\n")
+    console = folder / "console"
+    began_s = time.monotonic()
+    process = subprocess.Popen(
+        [QEMU, *arguments(parts, folder, share)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(folder / "stderr").open("w"),
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        _ask(process.stdin, process.stdout, "qmp_capabilities")
+        set_ids(process.pid, [H100] * (2 * NODES))
+        _ask(process.stdin, process.stdout, "cont")
+        process.wait(DEADLINE_S)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+    return Ended(
+        share=share,
+        console=console.read_text(errors="replace"),
+        wall_s=time.monotonic() - began_s,
+    )
+
+
+def arguments(parts: Parts, folder: Path, share: Path) -> Iterator[str]:
+    """Yield the emulator's command line; it starts paused, and is asked over its stdio."""
+    yield from (*PACE, "-cpu", "max", "-machine", "q35", "-m", str(NODES * NODE_MIB))
+    yield from ("-smp", f"{NODES},sockets=2,cores=2,threads=1")
+    for node in range(NODES):
+        yield from ("-object", f"memory-backend-ram,id=m{node},size={NODE_MIB}M")
+        yield from ("-numa", f"node,nodeid={node},cpus={node},memdev=m{node}")
+    for one in range(NODES):
+        for other in range(NODES):
+            if one != other:
+                near = one // 2 == other // 2
+                yield from ("-numa", f"dist,src={one},dst={other},val={12 if near else 32}")
+    yield from ("-S", "-qmp", "stdio", "-display", "none", "-no-reboot", "-nodefaults")
+    yield from ("-serial", f"file:{folder / 'console'}")
+    yield from ("-kernel", str(parts.kernel), "-initrd", str(folder / "initramfs"), "-append")
+    yield "console=ttyS0 panic=-1 quiet cgroup_no_v1=all psi=1 net.ifnames=0"
+    for tag, path, rights in (("hostroot", "/", ",readonly=on"), ("share", str(share), "")):
+        yield "-virtfs"
+        yield f"local,path={path},mount_tag={tag},security_model=none,multidevs=remap{rights}"
+    for node in range(NODES):
+        for device in _devices(node):
+            yield from ("-device", device)
+    for nic in range(NICS):
+        yield from ("-netdev", f"user,id=net{nic},restrict=on")
+
+
+def _devices(node: int) -> Iterator[str]:
+    """Yield a host bridge of the node, a root port, a switch of four ports, and what is below."""
+    yield f"pxb-pcie,id=pxb{node},bus_nr={32 + node * 48},numa_node={node},bus=pcie.0"
+    yield f"pcie-root-port,id=rp{node},bus=pxb{node},chassis={10 + node},slot={10 + node}"
+    yield f"x3130-upstream,id=up{node},bus=rp{node}"
+    for port in range(4):
+        number = 20 + node * 4 + port
+        yield f"xio3130-downstream,id=dn{node}{port},bus=up{node},chassis={number},slot={number}"
+    for port in range(2):
+        yield f"pci-testdev,bus=dn{node}{port},membar=1M"
+    yield f"virtio-net-pci,bus=dn{node}2,netdev=net{node}"
+
+
+def _ask(to: IO[bytes], answers: IO[bytes], command: str) -> None:
+    """Send a command and wait for its answer; events and the greeting are passed over."""
+    to.write(json.dumps({"execute": command}).encode() + b"\n")
+    to.flush()
+    for line in answers:
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{command}: {answer['error']}")
+        if "return" in answer:
+            return
+    raise RuntimeError(f"{command}: the emulator ended")
