@@ -169,4 +169,4 @@ def test_no_name_or_table_makes_a_parser_raise(text: str) -> None:
 
 
 def test_a_mount_point_that_cannot_be_listed_is_no_hierarchy() -> None:
-    assert detect(TreeFiles.of({"/sys/fs/cgroup": Link("a" * 5000)})) is None
+    assert layout.detect(TreeFiles.of({"/sys/fs/cgroup": Link("a" * 5000)})) is None
