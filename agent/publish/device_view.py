@@ -45,7 +45,7 @@ def device_json(device: Device) -> dict[str, object]:
         "uuid": info.uuid,
         "bus_id": info.bus_id,
         "numa_node": place.numa_node if place.numa_node >= 0 else None,
-        "numa_source": place.numa_source,
+        "numa_source": place.numa_source if place.numa_node >= 0 else None,
         "socket": place.socket if place.socket >= 0 else None,
         "pcie_path": list(place.path),
         "pcie_switch": place.switch,
@@ -64,7 +64,9 @@ def device_json(device: Device) -> dict[str, object]:
             for part in info.partitions
         ],
         "virtual_functions": [
-            {"bus_id": vf.bus_id, "minor": vf.minor} for group in info.vf_groups for vf in group.vfs
+            {"bus_id": vf.bus_id, "minor": vf.minor if vf.minor >= 0 else None}
+            for group in info.vf_groups
+            for vf in group.vfs
         ],
         "ports": [
             {

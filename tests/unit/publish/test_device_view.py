@@ -1,0 +1,57 @@
+"""`devices -o json`: the keys that are promised, and nothing instead of what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent.model.device import Device, DeviceKind, VendorDevice
+from agent.publish.device_view import device_json, devices_json
+from tests.factory import gpu, nic
+
+PROMISED = {
+    "type", "vendor", "model", "minor", "uuid", "bus_id", "numa_node", "pcie_path", "memory_bytes",
+    "managed", "health", "partitions", "virtual_functions",
+}  # fmt: skip
+BARE = Device(info=VendorDevice(kind=DeviceKind.RDMA, vendor="x", bus_id=None))
+
+
+def scalars(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from scalars(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from scalars(item)
+    else:
+        yield value
+
+
+@pytest.mark.parametrize("device", [gpu(0), nic(0, vfs=2), BARE])
+def test_every_promised_key_is_there(device: Device) -> None:
+    found = device_json(device)
+    assert set(found) >= PROMISED
+    assert list(devices_json([device])) == ["devices"]
+    health = found["health"]
+    assert isinstance(health, dict)
+    assert set(health) >= {"state", "reason", "message", "since"}
+
+
+def test_what_is_not_known_is_null() -> None:
+    values = set(scalars(device_json(BARE)))
+    assert not values & {0, -1, "", "unknown"} - {False}
+    assert device_json(BARE)["numa_node"] is None
+
+
+def test_the_path_runs_from_the_host_bridge_to_the_device() -> None:
+    path = device_json(gpu(0))["pcie_path"]
+    assert isinstance(path, list)
+    assert (path[0], path[-1]) == ("pci0000:15", "0000:1b:00.0")
+
+
+def test_a_virtual_function_without_a_number_has_none() -> None:
+    assert device_json(nic(0, vfs=2))["virtual_functions"] == [
+        {"bus_id": "0000:18:00.1", "minor": None},
+        {"bus_id": "0000:18:00.2", "minor": None},
+    ]
