@@ -43,10 +43,15 @@ def _check(file: Path) -> int:
 
 
 def metrics(arguments: argparse.Namespace) -> int:
-    """Print every metric: name, type, labels, unit, stability, alias."""
-    from agent.publish.families import reference_rows as families  # noqa: PLC0415 - only here
+    """Print every metric, those of vendors as well: name, type, labels, unit, stability, alias."""
+    from agent.probe.vendors import load_vendors  # noqa: PLC0415 - only here
+    from agent.publish.exposition import MetricsRenderer  # noqa: PLC0415 - only here
+    from agent.publish.families import reference_rows as rows_of  # noqa: PLC0415 - only here
 
-    show(families(), arguments.output, "metrics")
+    renderer = MetricsRenderer({name: v.families for name, v in load_vendors().items()})
+    show(rows_of(renderer.families), arguments.output, "metrics")
+    for refused in renderer.refused:
+        print(f"xpu-agent: {refused}", file=sys.stderr)
     return 0
 
 

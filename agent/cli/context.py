@@ -8,6 +8,7 @@ from collections.abc import Callable
 from agent.cli.options import settings_of
 from agent.clock import Clock, ManualClock, SystemClock
 from agent.errors import BadConfig
+from agent.log import configure
 from agent.model.pod import PodView
 from agent.node.parts import Parts, build_parts, no_pods
 from agent.recording.open import OpenedHost, open_host
@@ -39,5 +40,6 @@ def clock_of(opened: OpenedHost) -> Clock:
 def parts_of(arguments: argparse.Namespace) -> Parts:
     """Return the parts of a command that looks once."""
     settings = settings_of(arguments)
+    configure(settings.log.level)
     opened = open_host(arguments.host)
     return build_parts(settings, opened, clock_of(opened), pods_of(arguments))

@@ -38,9 +38,17 @@ def main(argv: list[str] | None = None) -> int:
         status = _run(command, arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return DONE
+    except OSError as error:  # those of the host's files are errors of ours
+        _drop_output()
+        return _complain(f"{error.filename or 'standard output'}: {error.strerror}", CANNOT)
     return status
+
+
+def _drop_output() -> None:
+    """Have what is still buffered written nowhere, or the interpreter's end fails on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _load_msgspec() -> None:
@@ -63,13 +71,13 @@ def _run(command: object, arguments: argparse.Namespace) -> int:
     try:
         return int(command(arguments))
     except BadConfig as error:
-        return _complain(error, WRONG_USE)
+        return _complain(str(error), WRONG_USE)
     except AgentError as error:
-        return _complain(error, CANNOT)
+        return _complain(str(error), CANNOT)
     except KeyboardInterrupt:
         return 130
 
 
-def _complain(error: Exception, status: int) -> int:
-    print(f"xpu-agent: {error}", file=sys.stderr)
+def _complain(words: str, status: int) -> int:
+    print(f"xpu-agent: {words}", file=sys.stderr)
     return status

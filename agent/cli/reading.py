@@ -92,10 +92,20 @@ def render(arguments: argparse.Namespace) -> int:
     if arguments.what == "metrics":
         from agent.publish.exposition import render_metrics  # noqa: PLC0415 - only here
 
-        page = render_metrics(now, parts.clock.monotonic(), vendor_families=parts.families())
+        page = render_metrics(
+            now,
+            parts.clock.monotonic(),
+            vendor_families=parts.families(),
+            pods=parts.settings.metrics.pods,
+        )
         sys.stdout.write(page.decode())
         return 0
     publisher = publishers(parts.settings)[arguments.what]
-    for desired in publisher.render(now, parts.clock.wall()):
+    found = publisher.render(now, parts.clock.wall())
+    for desired in found:
         sys.stdout.write(dump(desired.body, arguments.output))
-    return 0
+    if not found:
+        why = "; ".join(part.error for part in (now.cpus, now.numa, now.report) if part.error)
+        told = why or "this host does not tell what belongs in it"
+        print(f"xpu-agent: no {arguments.what} would be published: {told}", file=sys.stderr)
+    return 0 if found else 1

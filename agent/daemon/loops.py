@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 
@@ -18,6 +19,8 @@ from agent.node.parts import Parts
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.node_metric import NodeMetricPublisher
 from agent.web.base import EventLine
+
+log = logging.getLogger(__name__)
 
 REPORT_DELAY_S = 0.5  # after the second cycle: rates are known then
 EVENTS_INTERVAL_S = 1.0
@@ -39,6 +42,8 @@ class Loops:
         allow_files()
         self.measuring = parts.measuring()
         self.renderer = MetricsRenderer(parts.families(), pods=parts.settings.metrics.pods)
+        for refused in self.renderer.refused:
+            log.warning("metric_family_refused", extra={"family": refused})
         self.runs = list(changes.runs)
         if parts.settings.publish.node_metric:
             self.runs.append(self._node_metric(changes.applier))

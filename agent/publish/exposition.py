@@ -105,7 +105,9 @@ def render_metrics(
     now_s: float,
     *,
     vendor_families: Mapping[str, Iterable[MetricFamily]],
+    pods: bool = True,
     openmetrics: bool = False,
 ) -> bytes:
     """Render one page without a renderer to keep, as a command does."""
-    return MetricsRenderer(vendor_families).render(snapshot, now_s, openmetrics=openmetrics)
+    renderer = MetricsRenderer(vendor_families, pods=pods)
+    return renderer.render(snapshot, now_s, openmetrics=openmetrics)

@@ -250,8 +250,8 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def reference_rows(more: Iterable[Family] = ()) -> list[dict[str, object]]:
-    """Return the table for people, by name; `more` are families of vendors."""
+def reference_rows(families: Iterable[Family]) -> list[dict[str, object]]:
+    """Return the table for people, by name."""
     return [
         {
             "name": family.name,
@@ -262,5 +262,5 @@ def reference_rows(more: Iterable[Family] = ()) -> list[dict[str, object]]:
             "alias_of": family.alias_of or None,
             "help": family.help,
         }
-        for family in sorted((*FAMILIES, *more), key=lambda family: family.name)
+        for family in sorted(families, key=lambda family: family.name)
     ]

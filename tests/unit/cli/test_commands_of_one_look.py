@@ -1,0 +1,50 @@
+"""What one look prints, where it is told, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from agent.probe.vendors import load_vendors
+from tests.cgroups import CgroupHost
+from tests.process.agent import EIGHT_CARDS, ROOT, command, run_agent
+
+
+def test_the_reference_holds_the_metrics_of_all_vendors() -> None:
+    done = run_agent("metrics", "reference", "-o", "json")
+    names = {row["name"] for row in json.loads(done.stdout)["metrics"]}
+    declared = {family.name for vendor in load_vendors().values() for family in vendor.families}
+    assert declared
+    assert declared <= names
+    assert "xpu_node_cpus" in names
+
+
+def test_rendered_metrics_are_those_of_the_settings(tmp_path: Path) -> None:
+    CgroupHost(tmp_path).group("/poda", anon=3)
+    told = ("render", "metrics", "--host", str(tmp_path))
+    assert "xpu_pod_" in run_agent(*told).stdout
+    assert "xpu_pod_" not in run_agent(*told, XPU_AGENT_METRICS__PODS="false").stdout
+
+
+def test_a_host_that_tells_no_cpus_is_bad_news_for_its_topology(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    done = run_agent("render", "topology", "--host", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("xpu-agent: no topology would be published: ")
+
+
+def test_an_output_that_is_full_is_one_line_and_status_3() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command("topology", "--host", str(EIGHT_CARDS)),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert done.stderr == "xpu-agent: standard output: No space left on device\n"
