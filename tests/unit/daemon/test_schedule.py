@@ -1,0 +1,115 @@
+"""Loops on the collector thread: when they run, what a failure does, what their checks say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.clock import ManualClock, SystemClock
+from agent.daemon.checks import loop_checks, snapshot_checks
+from agent.daemon.listen import Address, parse_address
+from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
+from agent.errors import BadConfig
+from agent.loop import Loop
+from tests import factory
+
+
+def failing() -> None:
+    raise RuntimeError("no")
+
+
+def test_a_failing_loop_waits_longer_each_time_and_recovers() -> None:
+    broken = True
+
+    def work() -> None:
+        if broken:
+            failing()
+
+    loop = Loop("x", 1.0, work, max_backoff_s=5.0)
+    assert [loop.step(0.0) for _ in range(4)] == [2.0, 4.0, 5.0, 5.0]
+    assert (loop.failures, loop.last_error) == (4, "RuntimeError: no")
+    broken = False
+    assert loop.step(9.0) == 1.0
+    assert (loop.failures, loop.last_error, loop.last_good_s) == (0, "", 9.0)
+
+
+@pytest.mark.parametrize(
+    ("last_good_s", "due_s", "now_s", "healthy", "message"),
+    [
+        (None, None, 100.0, False, "never good"),
+        (None, 160.0, 100.0, True, "first due in 60 s"),
+        (None, 80.0, 100.0, False, "never good"),
+        (95.0, 0.0, 100.0, True, "last good 5.0 s ago"),
+        (80.0, 0.0, 100.0, False, "last good 20.0 s ago"),
+    ],
+)
+def test_a_heartbeat_is_judged_by_three_intervals_and_ten_seconds(
+    last_good_s: float | None, due_s: float | None, now_s: float, healthy: bool, message: str
+) -> None:
+    loop = Loop("x", 1.0, failing)
+    loop.last_good_s, loop.due_s = last_good_s, due_s
+    check = loop_checks([loop], now_s)[0]
+    assert (check.name, check.ok, check.message) == ("loop:x", healthy, message)
+
+
+def test_a_loop_runs_until_it_is_cancelled_and_survives_its_failures() -> None:
+    seen: list[int] = []
+
+    async def run() -> None:
+        enough = asyncio.Event()
+        event_loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            seen.append(len(seen))
+            if len(seen) == 2:
+                failing()
+            if len(seen) == 4:
+                event_loop.call_soon_threadsafe(enough.set)
+
+        loop = Loop("x", 0.001, work, max_backoff_s=0.002)
+        with collector_thread() as executor:
+            task = asyncio.create_task(keep_running(loop, executor, SystemClock()))
+            async with asyncio.timeout(30):
+                await enough.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert seen[:4] == [0, 1, 2, 3]
+
+
+def test_a_heartbeat_gates_nothing_and_says_how_late_it_was() -> None:
+    heart = Heartbeat(ManualClock())
+    assert not heart.check().ok
+    heart.last_s, heart.worst_hold_s = 5.0, 0.0034
+    assert heart.check().message == "late by at most 3 ms since the start"
+    assert not heart.check().gates_ready
+
+
+def test_a_vendor_that_does_not_answer_is_shown_but_gates_nothing() -> None:
+    checks = {check.name: check for check in snapshot_checks(factory.snapshot())}
+    assert checks["vendor:nvidia"].ok
+    assert not checks["vendor:nvidia"].gates_ready
+    assert not checks["part:cpus"].ok  # never read
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "url"),
+    [
+        ("127.0.0.1:9316", Address("127.0.0.1", 9316), "http://127.0.0.1:9316/"),
+        ("0.0.0.0:1", Address("0.0.0.0", 1), "http://127.0.0.1:1/"),
+        ("[::1]:0", Address("::1", 0), "http://[::1]:0/"),
+        ("[::]:80", Address("::", 80), "http://[::1]:80/"),
+        ("localhost:65535", Address("localhost", 65535), "http://localhost:65535/"),
+    ],
+)
+def test_an_address_and_what_a_browser_opens(text: str, address: Address, url: str) -> None:
+    assert parse_address(text) == address
+    assert address.url() == url
+
+
+@pytest.mark.parametrize("text", ["", "9316", ":9316", "::1:9316", "a:65536", "a:-1", "a:x", "a:¹"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadConfig, match="is not HOST:PORT"):
+        parse_address(text)
