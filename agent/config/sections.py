@@ -50,6 +50,10 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     driver_root: Annotated[
         str, Rule("root of the driver's files; /run/nvidia/driver with a container")
     ] = "/"
+    forget_after_s: Annotated[
+        float,
+        Rule("a card that left its bus stays listed that long", unit="s", low=0, high=604800),
+    ] = 86400.0
 
 
 class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +142,7 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "root"
     report_interval_s: Annotated[
         float,
-        Rule("period of NodeMetric where the object does not say", unit="s", low=5, high=3600),
+        Rule("period of NodeMetric where the object does not say", unit="s", low=30, high=3600),
     ] = 60.0
     aggregate_duration_s: Annotated[
         float,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from agent.model.snapshot import NodeSnapshot
 from agent.node.fleet import with_vendor
 from agent.node.parts import Parts
-from agent.node.vendors import vendor_settings
+from agent.node.vendors import forced, vendor_settings
 from agent.probe.client import Timing
 from agent.probe.survey import survey
 from agent.probe.tape import TapeWriter
@@ -35,11 +35,12 @@ def look(
             parts.opened,
             vendor_settings(settings),
             samples=2 if usage else samples,
-            interval_s=0.0 if parts.opened.spec else interval_s,
             timing=Timing(
+                sample_every_s=0.0 if parts.opened.spec else interval_s,
                 discover_deadline_s=settings.discovery.discover_deadline_s,
                 sample_deadline_s=settings.discovery.sample_deadline_s,
             ),
+            forced=[name for name in parts.vendors if forced(settings, name)],
             tapes=tapes,
             clock=parts.clock,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -33,23 +33,23 @@ async def survey(
     settings: Mapping[str, Settings],
     *,
     samples: int = 1,
-    interval_s: float = 1.0,
     timing: Timing = TIMING,
+    forced: Container[str] = (),
     tapes: Mapping[str, TapeWriter] | None = None,
     clock: Clock | None = None,
 ) -> tuple[VendorState, ...]:
-    """Return the state of every vendor that has something on this host, by name.
+    """Return the state of every vendor that has something on this host or is forced, by name.
 
-    All are asked at the same time: one discovery, then `samples` samples `interval_s` apart.
+    All are asked at the same time: one discovery, then `samples` samples, apart as `timing` says.
     `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if it has one.
     A vendor that fails is `stalled` with the reason and what it said until then; no process is
     left.
     """
-    plan = _Plan(samples, interval_s, timing, clock or SystemClock())
+    plan = _Plan(samples, timing, clock or SystemClock())
     asked = []
     for vendor in sorted(vendors, key=lambda v: v.name):
         sighted = vendor.sighted(host.files)
-        if sighted or host.tape(vendor.name) is not None:
+        if sighted or vendor.name in forced or host.tape(vendor.name) is not None:
             spec = WorkerSpec(
                 vendor=vendor.name,
                 host_spec=host.spec,
@@ -62,7 +62,6 @@ async def survey(
 
 class _Plan(msgspec.Struct, frozen=True):
     samples: int
-    interval_s: float
     timing: Timing
     clock: Clock
 
@@ -79,7 +78,7 @@ async def _survey_one(
         state = await _discover(worker, state, plan, tape)
         for turn in range(plan.samples):
             if turn:
-                await asyncio.sleep(plan.interval_s)
+                await asyncio.sleep(plan.timing.sample_every_s)
             state = await _sample(worker, state, plan, tape)
         await _close(worker)
     except WorkerError as error:

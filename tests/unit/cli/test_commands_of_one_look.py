@@ -48,3 +48,11 @@ def test_an_output_that_is_full_is_one_line_and_status_3() -> None:
         )
     assert done.returncode == 3
     assert done.stderr == "xpu-agent: standard output: No space left on device\n"
+
+
+def test_a_vendor_that_is_switched_on_is_asked_as_run_asks_it(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    told = ("snapshot", "--host", str(tmp_path))
+    asked = run_agent(*told, XPU_AGENT_DISCOVERY__VENDORS__RDMA="on")
+    assert [vendor["vendor"] for vendor in json.loads(asked.stdout)["vendors"]] == ["rdma"]
+    assert json.loads(run_agent(*told).stdout)["vendors"] == []

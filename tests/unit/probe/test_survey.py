@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from agent.model.inventory import Inventory
 from agent.model.snapshot import VendorState
@@ -33,13 +34,20 @@ def _survey(
     timing: Timing = TIMING,
     tapes: dict[str, TapeWriter] | None = None,
     samples: int = 1,
+    forced: tuple[str, ...] = (),
 ) -> tuple[VendorState, ...]:
     vendors: list[DeviceVendor] = [TemplateVendor(), FakeVendor(str(file) if file else None)]
     settings = {"fake": {"file": str(file)}}
     opened = open_host(str(host))
     return asyncio.run(
         survey(
-            vendors, opened, settings, samples=samples, interval_s=0.0, timing=timing, tapes=tapes
+            vendors,
+            opened,
+            settings,
+            samples=samples,
+            timing=replace(timing, sample_every_s=0.0),
+            forced=forced,
+            tapes=tapes,
         )
     )
 
@@ -69,6 +77,12 @@ def test_a_vendor_that_cannot_be_loaded_is_its_own_reason(host: Path) -> None:
 def test_a_vendor_without_anything_here_is_not_asked(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     assert _survey(tmp_path) == ()
+
+
+def test_a_vendor_that_is_forced_is_asked_though_nothing_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    (fake,) = _survey(tmp_path, None, forced=("fake",))
+    assert (fake.vendor, fake.reason) == ("fake", "BadConfig")  # no file: its own reason
 
 
 def test_a_tape_answers_for_its_vendor(host: Path) -> None:

@@ -1,0 +1,70 @@
+"""No setting is accepted and then forgotten: each is read, and vendors get theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agent.config.decode import settings_from
+from agent.config.load import entries
+from agent.node.vendors import vendor_settings
+from agent.probe.process.spec import WorkerSpec
+from agent.probe.wire import Start, decode_request, encode_start
+from plugins.vendors import BUILTIN
+from plugins.vendors.rdma.settings import decode
+
+ROOT = Path(__file__).parents[3]
+KEYS = [entry.key for entry in entries()]
+
+
+def sources(*folders: str) -> str:
+    """The code that may read settings; what only defines them is no reader."""
+    files = (file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+    return "\n".join(file.read_text() for file in files if "config" not in file.parts)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.count(".") == 1])
+def test_the_agent_reads_each_of_its_settings(key: str) -> None:
+    assert key in sources("agent")
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.count(".") == 2])
+def test_each_vendor_reads_its_settings(key: str) -> None:
+    _, vendor, name = key.split(".")
+    if vendor == "vendors":
+        assert name in dict(BUILTIN)
+    else:
+        assert f'"{name}"' in sources(f"plugins/vendors/{vendor}")
+
+
+RDMA: dict[str, object] = {
+    "soft": True,
+    "port_policy": "all",
+    "expected_ports": [{"match": "mlx5_*", "ports": [1, 2]}],
+    "vf_pools": [{"pf": "mlx5_0", "vfs": "0-3", "driver": "vfio-pci", "labels": {"a": "b"}}],
+    "labels": [{"match": "pci0000:15", "labels": {"rail": "1"}}],
+    "roles": [{"match": "0000:3b:00.0", "role": "storage"}],
+}
+
+
+def test_settings_of_rdma_reach_the_worker_as_they_were_written() -> None:
+    settings = settings_from({"discovery": {"rdma": RDMA}, "node": {"state_dir": "/var/lib/x"}})
+    spec = WorkerSpec(vendor="rdma", settings=vendor_settings(settings)["rdma"])
+    start = decode_request("rdma", encode_start("rdma", spec.settings, events=True))
+    assert isinstance(start, Start)
+    found = decode(start.settings)
+    assert found == decode({**RDMA, "state_dir": "/var/lib/x"})
+    assert found.expected("0000:3b:00.0", None, "mlx5_7") == (1, 2)
+    unset = decode({"state_dir": "/var/lib/x"})
+    assert all(getattr(found, name) != getattr(unset, name) for name in RDMA)
+
+
+def test_settings_of_nvidia_reach_the_worker() -> None:
+    nvidia = {"library_dirs": ["/opt/nv"], "driver_root": "/run/nv", "forget_after_s": 60.0}
+    own = vendor_settings(settings_from({"discovery": {"nvidia": nvidia}}))["nvidia"]
+    assert msgspec.to_builtins(own, builtin_types=()) == {
+        **nvidia,
+        "library_dirs": ("/opt/nv",),
+    }
