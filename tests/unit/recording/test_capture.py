@@ -24,6 +24,7 @@ from agent.recording.format import write
 from agent.recording.parse import parse
 from agent.recording.tree import TreeFiles
 from plugins.vendors.nvidia.sight import look
+from plugins.vendors.rdma.functions import DRIVERS
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import SHARED, capture, needs_shared
 from tests.unit.recording.trees import trees
@@ -209,3 +210,9 @@ def test_pods_and_the_owners_of_their_processes_are_taken_on_request(*, pods: bo
 def test_any_host_can_be_recorded_and_read_back(tree: TreeFiles) -> None:
     recording = take(tree, pods=True)
     assert list(parse(write(recording, {}).encode()).files.walk()) == list(recording.walk())
+
+
+@pytest.mark.parametrize("module", sorted({driver.module for driver in DRIVERS.values()}))
+def test_the_module_of_every_rdma_driver_is_recorded(module: str) -> None:
+    host = TreeFiles.of({f"/sys/module/{module}/initstate": b"live\n"})
+    assert take(host, pods=False).exists(f"/sys/module/{module}")
