@@ -22,7 +22,9 @@ MAX_RENDERING = 16  # pages that wait for their turn
 COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
 
 SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"
+    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
