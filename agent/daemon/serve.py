@@ -19,7 +19,7 @@ from agent.daemon.runtime import settle
 from agent.daemon.schedule import DEVICES_AGAIN_S, Heartbeat, collector_thread, keep_running
 from agent.errors import AgentError
 from agent.loop import Loop
-from agent.node.crew import Enlisted
+from agent.node.crew import Enlisted, recruits
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
@@ -100,6 +100,7 @@ class Daemon:
                 keep_running(timed.loop, self._executor, self._parts.clock, timed.first_in_s),
                 timed.loop.name,
             )
+        self._spawn(self._welcome(), "vendors")
 
     def _read_host(self) -> DeviceChanges:
         # imported here: the vendors' workers need longer to start than this takes
@@ -152,6 +153,19 @@ class Daemon:
             now_s = self._parts.clock.monotonic()
             pause_s = await event_loop.run_in_executor(self._executor, devices.step, now_s)
             wait_s = pause_s if devices.failures else None
+
+    async def _welcome(self) -> None:
+        """Look for vendors that had nothing here at the start; their workers are this thread's."""
+        parts, event_loop = self._parts, asyncio.get_running_loop()
+
+        def find() -> None:
+            known = {client.state.vendor for client in self._fleet.clients}
+            others = [vendor for name, vendor in parts.vendors.items() if name not in known]
+            for late in recruits(others, parts.opened, parts.settings):
+                event_loop.call_soon_threadsafe(self._fleet.welcome, late)
+
+        look_s = parts.settings.discovery.host_interval_s
+        await keep_running(Loop("vendors", look_s, find), self._executor, parts.clock, look_s)
 
     async def _listen(self, view: DaemonView) -> None:
         from aiohttp import web  # noqa: PLC0415 - see `_load_web`

@@ -5,7 +5,7 @@ Imports no event loop: the workers start while the agent loads one, and everythi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -34,8 +34,17 @@ def enlist(
     Call on a thread that lives as long as the agent: the kernel ends a worker with the thread
     that started it.
     """
+    return tuple(
+        msgspec.structs.replace(found, launched=_launch(found.spec))
+        for found in recruits(vendors, host, settings)
+    )
+
+
+def recruits(
+    vendors: Iterable[DeviceVendor], host: OpenedHost, settings: Settings
+) -> Iterator[Enlisted]:
+    """Yield the vendors that have something here, or are switched on; start nothing."""
     own = vendor_settings(settings)
-    crew = []
     for vendor in vendors:
         seen = vendor.sighted(host.files)
         tape = host.tape(vendor.name)
@@ -47,8 +56,7 @@ def enlist(
             tape=None if tape is None or isinstance(tape, bytes) else str(tape),
             settings=own.get(vendor.name, {}),
         )
-        crew.append(Enlisted(spec=spec, sighted=seen, launched=_launch(spec)))
-    return tuple(crew)
+        yield Enlisted(spec=spec, sighted=seen)
 
 
 def _launch(spec: WorkerSpec) -> Launched | None:

@@ -51,44 +51,56 @@ class Fleet:
         self._clock = clock
         self._on_devices = on_devices
         discovery = settings.discovery
-        timing = Timing(
+        self._timing = Timing(
             discover_every_s=discovery.interval_s,
             sample_every_s=settings.collect.device_interval_s,
             discover_deadline_s=discovery.discover_deadline_s,
             sample_deadline_s=discovery.sample_deadline_s,
         )
+        self._sighted: list[Inventory | None] = []  # what sysfs showed before the first answers
         self.clients: list[VendorClient] = []
         for enlisted in crew:
-            client = VendorClient(
-                enlisted.spec,
-                enlisted.sighted,
-                on_state=self._heard_state,
-                on_events=self._heard_events,
-                timing=timing,
-                clock=clock,
-            )
-            if enlisted.launched is not None:
-                client.adopt(enlisted.launched)
-            self.clients.append(client)
+            self._add(enlisted)
+        self._stopped = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._sighted = [client.state.inventory.value for client in self.clients]
         self._told: dict[str, _Told] = {}
 
     def start(self) -> None:
         """Start all workers; their first answers come later."""
         for client in self.clients:
-            self._heard_state(client.state)
-            self._tasks.append(asyncio.create_task(client.run(), name="vendor"))
+            self._run(client)
+
+    def welcome(self, late: Enlisted) -> None:
+        """Start a worker for a vendor whose hardware, or its driver, came after the agent."""
+        known = {client.state.vendor for client in self.clients}
+        if late.spec.vendor not in known and not self._stopped:
+            log.info("vendor_came", extra={"vendor": late.spec.vendor})
+            self._run(self._add(late))
+
+    def _add(self, enlisted: Enlisted) -> VendorClient:
+        client = VendorClient(
+            enlisted.spec,
+            enlisted.sighted,
+            on_state=self._heard_state,
+            on_events=self._heard_events,
+            timing=self._timing,
+            clock=self._clock,
+        )
+        if enlisted.launched is not None:
+            client.adopt(enlisted.launched)
+        self.clients.append(client)
+        self._sighted.append(client.state.inventory.value)
+        return client
+
+    def _run(self, client: VendorClient) -> None:
+        self._heard_state(client.state)
+        self._tasks.append(asyncio.create_task(client.run(), name="vendor"))
 
     async def stop(self) -> None:
         """End all workers; takes two seconds at most."""
+        self._stopped = True
         await asyncio.gather(*(client.stop() for client in self.clients))
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def rediscover(self) -> None:
-        """Ask every vendor for its devices now."""
-        for client in self.clients:
-            client.rediscover()
 
     def settled(self) -> bool:
         """Say whether every vendor has answered, or failed to in its time."""

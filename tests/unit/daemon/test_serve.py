@@ -21,3 +21,16 @@ def test_a_vendor_that_does_not_answer_keeps_nobody_from_being_served(tmp_path: 
         assert (agent.out / "noderesourcetopology.yaml").exists()
         assert not (agent.out / "device.yaml").exists()
         assert agent.end() == 0
+
+
+def test_hardware_that_comes_later_is_found_without_a_restart(tmp_path: Path) -> None:
+    function = tmp_path / "host/sys/bus/pci/devices/0000:3b:00.0"
+    function.mkdir(parents=True)
+    environment = {"XPU_AGENT_DISCOVERY__HOST_INTERVAL_S": "5"}
+    with running(tmp_path / "out", "--host", str(tmp_path / "host"), **environment) as agent:
+        assert agent.snapshot()["vendors"] == []
+        (function / "vendor").write_text("0x10de\n")
+        (function / "class").write_text("0x030200\n")
+        agent.wait_until(lambda: agent.snapshot()["vendors"] != [], "a worker")
+        agent.wait_until(lambda: agent.vendor("nvidia")["state"] == "ready", "its answer")
+        assert agent.end() == 0

@@ -40,7 +40,7 @@ def test_vendors_stay_in_order_of_name() -> None:
 
 
 def fleet_of_two_cards(
-    folder: Path, *, launched: bool = False
+    folder: Path, *, launched: bool = False, empty: bool = False
 ) -> tuple[Fleet, SnapshotStore, list[str]]:
     file = folder / "cards.yaml"
     file.write_text("devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n")
@@ -55,7 +55,7 @@ def fleet_of_two_cards(
     if launched:
         crew = enlist([FakeVendor(str(file))], open_host(None), settings)
     fleet = Fleet(
-        crew,
+        () if empty else crew,
         settings,
         store,
         ManualClock(),
@@ -158,3 +158,26 @@ def test_a_fleet_starts_answers_and_stops(tmp_path: Path, launched: bool) -> Non
     state = store.current.vendors[0]
     assert state.inventory.value is not None
     assert [d.uuid for d in state.inventory.value.devices] == ["g0", "g1"]
+
+
+def test_a_vendor_that_comes_late_gets_a_worker_too_and_one_only(tmp_path: Path) -> None:
+    fleet, _, _ = fleet_of_two_cards(tmp_path)
+    late = Enlisted(spec=fleet.clients[0]._spec, sighted=())
+    fleet, store, _ = fleet_of_two_cards(tmp_path, empty=True)
+
+    async def live() -> None:
+        fleet.start()
+        assert fleet.settled()
+        fleet.welcome(late)
+        fleet.welcome(late)
+        assert not fleet.settled()
+        async with asyncio.timeout(30):
+            while not fleet.settled():
+                await asyncio.sleep(0.01)
+        await fleet.stop()
+
+    asyncio.run(live())
+    assert len(fleet.clients) == 1
+    inventory = store.current.vendors[0].inventory.value
+    assert inventory is not None
+    assert [d.uuid for d in inventory.devices] == ["g0", "g1"]
