@@ -37,7 +37,7 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
 def dump(data: object, form: str) -> str:
     """Return data as JSON (two blanks of indent) or YAML, keys in their given order."""
     if form == "yaml":
-        from agent.publish.yaml_text import to_yaml  # noqa: PLC0415 - only where it is asked for
+        from agent.publish.wire.yaml_text import to_yaml  # noqa: PLC0415 - only where it is asked for
 
         return to_yaml(data).decode()
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

@@ -15,7 +15,7 @@ from agent.node.store import SnapshotStore
 from agent.publish.base import Desired, Publisher
 from agent.publish.files import Applied
 from agent.publish.status import PublisherStatus
-from agent.publish.yaml_text import to_yaml
+from agent.publish.wire.yaml_text import to_yaml
 from agent.web.base import PublishedObject
 
 log = logging.getLogger(__name__)

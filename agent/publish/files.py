@@ -12,7 +12,7 @@ import msgspec
 from agent.errors import PublishError
 from agent.publish.base import Desired
 from agent.publish.wire.conditions import carry_over
-from agent.publish.yaml_text import to_yaml
+from agent.publish.wire.yaml_text import to_yaml
 
 MAX_BYTES = 8 << 20  # of one object; an API server takes less than 2
 MODE = 0o644

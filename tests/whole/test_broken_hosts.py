@@ -18,7 +18,7 @@ from agent.node.parts import Parts, build_parts
 from agent.node.publishers import publishers
 from agent.publish.exposition import render_metrics
 from agent.publish.snapshot_json import dumps, snapshot_json
-from agent.publish.yaml_text import to_yaml
+from agent.publish.wire.yaml_text import to_yaml
 from agent.recording.open import OpenedHost
 from agent.recording.tree import TreeFiles
 from agent.web.page import render_page

@@ -1,1 +1,1 @@
-"""How devices are spelt for others: text that an API server takes, conditions, annotations."""
+"""How objects are spelt for others: text an API server takes, conditions, annotations, YAML."""

@@ -20,7 +20,7 @@ from agent.publish import files
 from agent.publish.base import Desired
 from agent.publish.device import DevicePublisher
 from agent.publish.files import Applied, FileApplier
-from agent.publish.yaml_text import to_yaml
+from agent.publish.wire.yaml_text import to_yaml
 from tests.factory import BOOT_S, gpu, nic, snapshot
 
 json_like = st.recursive(
