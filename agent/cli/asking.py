@@ -31,8 +31,13 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def _check(file: Path) -> int:
+    from agent.node.host_facts import overrides  # noqa: PLC0415 - only here
+    from agent.node.vendors import wanted_vendors  # noqa: PLC0415 - only here
+
     try:
-        load(file, {}, {})
+        settings = load(file, {}, {}).settings
+        wanted_vendors(settings)
+        overrides(settings)
     except BadConfig as error:
         if not file.exists():
             raise

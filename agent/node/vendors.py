@@ -29,7 +29,10 @@ def vendor_settings(settings: Settings) -> dict[str, VendorSettings]:
 
 
 def wanted_vendors(settings: Settings) -> dict[str, DeviceVendor]:
-    """Return the vendors that no setting switches off; raise `BadConfig` on a clash of names."""
+    """Return the vendors that no setting switches off.
+
+    Raises `BadConfig` on a clash of names, and for what a vendor finds wrong in its settings.
+    """
     switches: Mapping[str, str] = msgspec.structs.asdict(settings.discovery.vendors)
     if switches["fake"] == "on" and not settings.discovery.fake.file:
         raise BadConfig("discovery.vendors.fake: on, but discovery.fake.file names no devices")
@@ -40,6 +43,9 @@ def wanted_vendors(settings: Settings) -> dict[str, DeviceVendor]:
         from plugins.vendors.fake.vendor import FakeVendor  # noqa: PLC0415 - few nodes have one
 
         vendors["fake"] = FakeVendor(file)
+    own = vendor_settings(settings)
+    for name, vendor in vendors.items():
+        vendor.check(own.get(name, {}))
     return vendors
 
 

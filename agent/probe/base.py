@@ -33,7 +33,7 @@ class VendorSession(Protocol):
 
 
 class DeviceVendor(Protocol):
-    """A kind of hardware. `sighted` runs in the agent; `open` in the vendor's worker only."""
+    """A kind of hardware. `sighted`, `check` run in the agent, `open` in the worker."""
 
     name: str
     families: tuple[MetricFamily, ...]  # what the readings of its samples are
@@ -43,6 +43,13 @@ class DeviceVendor(Protocol):
 
         Empty: the vendor has nothing here and no worker is started. Each device carries the
         reason why no more is known; that is what is shown while the worker does not answer.
+        """
+        ...
+
+    def check(self, settings: Settings) -> None:
+        """Raise `BadConfig` that names the key if the settings are wrong; read no file.
+
+        Called in the agent, so that a mistake is told before anything is started.
         """
         ...
 

@@ -92,6 +92,12 @@ def _across(reply: wire.Reply) -> wire.Reply:
     return wire.decode_reply("x", wire.encode(reply))
 
 
+def test_it_finds_nothing_wrong_with_no_settings_and_with_those_of_a_recording(name: str) -> None:
+    vendor, settings = _vendor(name)
+    vendor.check({})
+    vendor.check(settings)
+
+
 def test_nothing_is_sighted_where_nothing_is(name: str) -> None:
     assert _vendor(name)[0].sighted(EMPTY) == ()
 

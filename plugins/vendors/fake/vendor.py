@@ -43,6 +43,9 @@ class FakeVendor:
             ),
         )
 
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Find nothing wrong: the file is judged when it is read, at each discovery."""
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> FakeSession:  # noqa: ARG002 - as above
         """Read the file that the setting `file` names; `BadConfig` if that cannot be done."""
         file = settings.get("file")

@@ -25,6 +25,9 @@ class NvidiaVendor:
         """List display functions of NVIDIA's with whose driver they are bound to."""
         return tuple(device(seen) for seen in look(host))
 
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Find nothing wrong: what may be set is text that no rule forbids."""
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> NvidiaSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.nvidia.session import NvidiaSession  # noqa: PLC0415 - workers only

@@ -55,6 +55,10 @@ class RdmaVendor:
         """List RDMA devices and functions whose driver should have one, from links alone."""
         return sighted(host)
 
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Raise `BadConfig` that names the key of a rule that cannot be understood."""
+        decode(settings)
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> RdmaSession:
         """Start watching; `BadConfig` names a setting that is wrong."""
         return RdmaSession(host, decode(settings))

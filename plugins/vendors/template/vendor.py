@@ -44,6 +44,9 @@ class TemplateVendor:
             and (found := _describe(name)) is not None
         )
 
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Find nothing wrong: what may be set is text that no rule forbids."""
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> TemplateSession:
         """Start working. With `settings["replay"]` the host is a recording: no library then."""
         return TemplateSession(self.sighted(host), library_allowed=not settings.get("replay"))
