@@ -9,7 +9,7 @@ import msgspec
 from agent.cli.branches import Branch, branches
 from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot
-from agent.publish.device_view import short_name
+from agent.publish.device_view import long_name, short_name
 from agent.topology.link import bandwidth_mb_s
 from agent.topology.numa import UNKNOWN, NodeKind, NumaNode
 from agent.topology.pci import PciFunction
@@ -56,13 +56,6 @@ def _drawn(line: _Line, first: str, rest: str) -> Iterable[str]:
         yield from _drawn(
             child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
         )
-
-
-def display_name(device: Device) -> str:
-    """Say what a device is: the name the system gives it, then its model or vendor."""
-    info = device.info
-    words = (dict(info.facts).get("name"), info.model or info.vendor)
-    return " ".join(word for word in words if word)
 
 
 class _Picture:
@@ -167,7 +160,7 @@ class _Picture:
     def _device(self, device: Device) -> str:
         info, health = device.info, device.info.health
         name = short_name(device).removesuffix(f" {info.bus_id}")  # the line begins with it
-        parts = [name, display_name(device), _health(health)]
+        parts = [name, long_name(device), _health(health)]
         if not info.managed:
             parts.append("not managed")
         if count := sum(len(group.vfs) for group in info.vf_groups):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.cli.branches import Branch, branches
-from agent.cli.topology_tree import display_name, tree_text
+from agent.cli.topology_tree import tree_text
 from agent.model.device import Device
 from agent.model.distances import Levels, device_levels, level_of
 from agent.model.snapshot import NodeSnapshot
-from agent.publish.device_view import short_name
+from agent.publish.device_view import column_name, long_name
 from agent.topology.distance import NODE, PHB, PIX, PXB, SELF, SYS
 from agent.topology.numa import UNKNOWN
 from agent.topology.placement import Placer
@@ -90,7 +90,7 @@ def matrix_text(snapshot: NodeSnapshot) -> str:
     if not view.devices:
         return "no accelerator or RDMA device\n"
     levels = device_levels(view, snapshot.pci.value)
-    names = _columns(view.devices)
+    names = [column_name(device, index) for index, device in enumerate(view.devices)]
     rows = [["", *names, "CPUs", "NUMA node"]]
     rows += [
         [name, *_row(device, snapshot, levels)]
@@ -99,19 +99,10 @@ def matrix_text(snapshot: NodeSnapshot) -> str:
     lines = _aligned(rows)
     legend = [f"  {name:<14} {meaning}" for name, meaning in _LEGEND]
     devices = [
-        f"  {name:<14} {d.place.path[-1] if d.place.path else '-'}  {display_name(d)}"
+        f"  {name:<14} {d.place.path[-1] if d.place.path else '-'}  {long_name(d)}"
         for name, d in zip(names, view.devices, strict=True)
     ]
     return "\n".join([*lines, "", "Levels:", *legend, "", "Devices:", *devices, ""])
-
-
-def _columns(devices: Sequence[Device]) -> list[str]:
-    """Return narrow names; devices without a minor are numbered here, `?` says so."""
-    names = []
-    for index, device in enumerate(devices):
-        kind, _, number = short_name(device).partition(" ")
-        names.append(kind + number if device.info.minor is not None else f"{kind}?{index}")
-    return names
 
 
 def _row(device: Device, snapshot: NodeSnapshot, levels: Levels) -> list[str]:

@@ -19,8 +19,32 @@ def short_name(device: Device) -> str:
     kind = _SHORT.get(info.kind, info.kind.value.upper())
     if info.minor is not None:
         return f"{kind} {info.minor}"
-    named = dict(info.facts).get("name") if info.kind is DeviceKind.RDMA else None
-    return f"{kind} {named or device.key}"
+    return f"{kind} {_kernel_name(device) or device.key}"
+
+
+def column_name(device: Device, index: int) -> str:
+    """Name a device in one narrow word: GPU0, rxe_eth3; `?` and the index without such a name."""
+    kind, _, number = short_name(device).partition(" ")
+    if device.info.minor is not None:
+        return kind + number
+    return _kernel_name(device) or f"{kind}?{index}"
+
+
+def long_name(device: Device) -> str:
+    """Say what a device is, beside its short name: what its maker calls it, else its vendor.
+
+    Of an RDMA device the name its kernel driver gave it comes first, unless it is the short one.
+    """
+    info = device.info
+    if info.kind is not DeviceKind.RDMA:
+        return dict(info.facts).get("name") or info.model or info.vendor
+    name = _kernel_name(device) if info.minor is not None else None
+    return " ".join(word for word in (name, info.model or info.vendor) if word)
+
+
+def _kernel_name(device: Device) -> str | None:
+    info = device.info
+    return dict(info.facts).get("name") if info.kind is DeviceKind.RDMA else None
 
 
 def health_json(health: Health) -> dict[str, object]:

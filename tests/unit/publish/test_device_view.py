@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from agent.model.device import Device, DeviceKind, VendorDevice
-from agent.publish.device_view import device_json, devices_json
+from agent.publish.device_view import (
+    column_name,
+    device_json,
+    devices_json,
+    long_name,
+    short_name,
+)
 from tests.factory import gpu, nic
 
 PROMISED = {
@@ -55,3 +61,21 @@ def test_a_virtual_function_without_a_number_has_none() -> None:
         {"bus_id": "0000:18:00.1", "minor": None},
         {"bus_id": "0000:18:00.2", "minor": None},
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "short", "column", "long"),
+    [
+        (gpu(0), "GPU 0", "GPU0", "NVIDIA H100 80GB HBM3"),
+        (gpu(0, facts=(("name", "A"),)), "GPU 0", "GPU0", "A"),
+        (gpu(0, model=None), "GPU 0", "GPU0", "nvidia"),
+        (gpu(0, minor=None), "GPU 0000:1b:00.0", "GPU?7", "NVIDIA H100 80GB HBM3"),
+        (nic(0), "NIC 0", "NIC0", "mlx5_0 MT4129"),
+        (nic(0, minor=None), "NIC mlx5_0", "mlx5_0", "MT4129"),
+        (nic(0, facts=(), minor=None), "NIC 0000:18:00.0", "NIC?7", "MT4129"),
+    ],
+)
+def test_a_device_has_one_name_of_each_length(
+    device: Device, short: str, column: str, long: str
+) -> None:
+    assert (short_name(device), column_name(device, 7), long_name(device)) == (short, column, long)
