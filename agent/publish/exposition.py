@@ -14,8 +14,6 @@ from agent.publish.series.own import own_series
 from agent.publish.series.text import Key, Labels, Series, header
 from agent.publish.status import PublisherStatus
 
-TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MAX_AGE_S = 180.0  # values older than that are no longer exported; their age is
 
 

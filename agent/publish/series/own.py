@@ -8,11 +8,11 @@ from collections import Counter
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import select
 from agent.publish.series.text import Series, line, pairs
+from agent.publish.snapshot_json import PARTS
 from agent.publish.status import PublisherStatus
 from agent.version import VERSION
 
 WORKER_STATES = ("starting", "ready", "stalled", "restarting", "quarantined")
-PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report")
 
 
 def own_series(
