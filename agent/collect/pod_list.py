@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,8 @@ from agent.errors import HostFileError, ParseError
 from agent.model.device import Pairs
 from agent.model.kube_qos import ResourceSpec, computed_qos
 from agent.model.pod import ContainerView, KubeQos, PodView
+
+log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 32 << 20
 MAX_PODS = 4096
@@ -172,7 +175,7 @@ class PodListFile:
     """A PodList file that is read again when it changed. Calling it returns the pods.
 
     While it cannot be read or is malformed the pods of the last good reading stay; `error` says
-    why, for whoever shows the agent's state.
+    why, and so does a line of the log, once.
     """
 
     def __init__(self, path: str) -> None:
@@ -184,17 +187,24 @@ class PodListFile:
 
     def __call__(self) -> tuple[PodView, ...]:
         """Return the pods; the same tuple while the file is the same."""
+        before, error = self.error, ""
         try:
             stat = os.stat(self._path)
             seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if seen != self._seen:
-                self._seen = seen
-                self._pods, self.left_out = parse_pod_list(self._read())
-                self.error = ""
-        except OSError as error:
-            self.error, self._seen = str(HostFileError(self._path, error.errno or 0)), None
-        except ParseError as error:
-            self.error = f"{self._path}: {error}"
+            if seen == self._seen:
+                return self._pods
+            self._seen = seen
+            self._pods, self.left_out = parse_pod_list(self._read())
+            if self.left_out:
+                fields = {"path": self._path, "left_out": self.left_out}
+                log.warning("malformed_pods", extra=fields)
+        except OSError as failure:
+            error, self._seen = str(HostFileError(self._path, failure.errno or 0)), None
+        except ParseError as failure:
+            error = f"{self._path}: {failure}"
+        self.error = error
+        if error and error != before:
+            log.warning("pod_list_unusable", extra={"error": error})
         return self._pods
 
     def _read(self) -> bytes:

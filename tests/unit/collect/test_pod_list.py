@@ -166,3 +166,18 @@ def test_a_file_that_breaks_or_goes_keeps_the_last_pods_and_says_so(tmp_path: Pa
     path.write_bytes(document())
     assert read() == ()
     assert read.error == ""
+
+
+def test_each_trouble_with_the_file_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pods.json"
+    read = PodListFile(str(path))
+    for content in (None, b"broken: [", document(pod(), {"metadata": {}})):
+        if content is not None:
+            path.write_bytes(content)
+        for _ in range(3):
+            read()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["pod_list_unusable", "pod_list_unusable", "malformed_pods"]
+    assert (read.left_out, read.error) == (1, "")
