@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from agent.cli.output import show
-from agent.config.load import load
+from agent.config.load import chosen_file, load
 from agent.config.reference import effective_rows, reference_rows
 from agent.errors import BadConfig
 from agent.version import VERSION
@@ -23,7 +23,7 @@ def config(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
         return _check(Path(arguments.file))
     if arguments.action == "show":
-        file = Path(arguments.config) if arguments.config else None
+        file = chosen_file(arguments.config)
         show(effective_rows(load(file, os.environ, {})), arguments.output, "settings")
     else:
         show(reference_rows(), arguments.output, "settings")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
-from agent.config.load import load
+from agent.config.load import chosen_file, load
 from agent.config.sections import Settings
 
 
@@ -17,5 +16,4 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         flags["node.name"] = ("--node-name", arguments.node_name)
     if getattr(arguments, "listen", None):
         flags["metrics.listen"] = ("--listen", arguments.listen)
-    file = Path(arguments.config) if arguments.config else None
-    return load(file, os.environ, flags).settings
+    return load(chosen_file(arguments.config), os.environ, flags).settings

@@ -45,7 +45,11 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="settings (YAML)")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings (YAML); default: /etc/xpu-agent/config.yaml if it is there",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser, formats: tuple[str, ...] = FORMATS) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from agent.errors import BadConfig
 
 PREFIX = "XPU_AGENT_"
 MAX_FILE = 1 << 20
+DEFAULT_FILE = Path("/etc/xpu-agent/config.yaml")
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -74,6 +76,13 @@ def read_file(path: Path) -> Mapping[str, object]:
     if not isinstance(data, dict):
         raise BadConfig(f"{path}: must be a mapping of sections")
     return data
+
+
+def chosen_file(given: str | None, default: Path = DEFAULT_FILE) -> Path | None:
+    """Return the file of `--config`, else the node's own if there is one."""
+    if given:
+        return Path(given)
+    return default if os.path.exists(default) else None
 
 
 def _put(data: dict[str, Any], key: str, value: object) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config.decode import settings_from
-from agent.config.load import entries, load, value_of
+from agent.config.load import DEFAULT_FILE, chosen_file, entries, load, value_of
 from agent.config.reference import effective_rows, reference_rows
 from agent.config.sections import Settings
 from agent.errors import BadConfig
@@ -108,3 +108,12 @@ def test_every_setting_is_documented_and_its_default_is_allowed() -> None:
 def test_any_data_gives_settings_or_a_clear_refusal(data: object) -> None:
     with contextlib.suppress(BadConfig):
         assert isinstance(settings_from(data), Settings)
+
+
+def test_the_file_of_the_flag_is_read_else_the_node_s_own_if_it_is_there(tmp_path: Path) -> None:
+    default = tmp_path / "config.yaml"
+    assert chosen_file(None, default) is None
+    default.touch()
+    assert chosen_file(None, default) == default
+    assert chosen_file("other.yaml", default) == Path("other.yaml")
+    assert str(DEFAULT_FILE) == "/etc/xpu-agent/config.yaml"
