@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+import msgspec
+
 from agent.clock import Clock, rfc3339
 from agent.errors import PublishError
 from agent.model.selfcheck import Check
-from agent.model.snapshot import NodeSnapshot
+from agent.model.snapshot import DeviceView, NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.publish.event_log import EventLog
 from agent.publish.events import WARNING, Event, events_between
@@ -31,11 +33,18 @@ class Recounting:
 
     def run_once(self) -> None:
         """Tell what has happened since the last time; a log that cannot be written is said once."""
-        snapshot = self._store.current
+        snapshot = self._before_answers(self._store.current)
         if self._told is None or _differs(self._told, snapshot):
             self._write(self._news(snapshot), snapshot)
         elif self._error:
             self._write((), snapshot)
+
+    def _before_answers(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """Leave the devices as last told while an answer is awaited: a sighting is no news."""
+        if not snapshot.devices.value.awaited:
+            return snapshot
+        known = Part(DeviceView()) if self._told is None else self._told.devices
+        return msgspec.structs.replace(snapshot, devices=known)
 
     def _news(self, snapshot: NodeSnapshot) -> tuple[Event, ...]:
         events = events_between(self._told, snapshot, self._clock.wall())

@@ -138,8 +138,9 @@ class HostFacts:
         try:
             return read()
         except AgentError as error:
-            log.warning("host_read_failed", extra={"parts": parts, "error": str(error)})
             message = str(error)
+            if message != getattr(self._store.current, parts[0]).error:
+                log.warning("host_read_failed", extra={"parts": parts, "error": message})
 
             def change(snapshot: NodeSnapshot) -> NodeSnapshot:
                 failed = {

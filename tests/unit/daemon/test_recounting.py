@@ -11,7 +11,7 @@ from agent.daemon.recounting import Recounting
 from agent.model.device import Health, HealthState
 from agent.model.snapshot import DeviceView, Part
 from agent.node.store import SnapshotStore
-from tests.factory import NOW_S, gpu, snapshot
+from tests.factory import NOW_S, gpu, nic, snapshot
 
 
 def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new_happens(
@@ -30,3 +30,23 @@ def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new
     recounting.run_once()
     assert recounting.check().ok
     assert "Xid79" in (blocked / "events.jsonl").read_text()
+
+
+def test_what_is_only_seen_in_sysfs_is_no_news_before_its_vendor_answers(tmp_path: Path) -> None:
+    seen = gpu(0, health=Health(state=HealthState.SUSPECT, reason="NotYetAsked"))
+    views = (
+        DeviceView(devices=(seen,), awaited=("nvidia",)),
+        DeviceView(devices=(gpu(0),)),
+        DeviceView(devices=(gpu(0), nic(0, health=seen.info.health)), awaited=("rdma",)),
+        DeviceView(devices=(gpu(0), nic(0))),
+        DeviceView(devices=(nic(0),)),
+    )
+    store = SnapshotStore(snapshot(()))
+    recounting = Recounting(store, ManualClock(), str(tmp_path))
+    told = []
+    for view in views:
+        store.put(devices=Part(view, NOW_S))
+        recounting.run_once()
+        told.append([event.reason for event in recounting.recent])
+        recounting.recent.clear()
+    assert told == [[], [], [], ["DeviceAppeared"], ["DeviceGone"]]
