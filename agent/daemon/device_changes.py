@@ -15,7 +15,7 @@ class DeviceChanges:
 
     def __init__(self, parts: Parts, out: str) -> None:
         self.facts = parts.facts()
-        self.applier = FileApplier(out)
+        self.applier = FileApplier(out, parts.clock.wall)
         settings = parts.settings.publish
         wanted: list[Publisher] = []
         if settings.device:

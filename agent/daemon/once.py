@@ -17,7 +17,7 @@ DONE, CANNOT = 0, 3
 def run_once(parts: Parts, out: str, say: TextIO) -> int:
     """Read, ask, measure and publish once; say each file. Status 3 when one was not written."""
     look(parts, usage=True)
-    applier = FileApplier(out)
+    applier = FileApplier(out, parts.clock.wall)
     failed = False
     for publisher in wanted_publishers(parts.settings).values():
         run = PublisherRun(publisher, applier, parts.store, parts.clock)

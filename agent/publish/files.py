@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from agent.errors import PublishError
 from agent.publish.base import Desired
+from agent.publish.wire.annotations import keep_since
 from agent.publish.wire.conditions import carry_over
 from agent.publish.wire.yaml_text import to_yaml
 
@@ -38,8 +40,9 @@ class FileApplier:
     changes or removes is written again. Not for use by two processes on one folder.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, wall: Callable[[], float] = time.time) -> None:
         self.folder = folder
+        self._wall = wall
         self.errors: Mapping[str, str] = {}  # by file, of the last run; empty: all is well
         self._known: dict[str, tuple[Stamp, Body]] = {}
         self._cleaned: set[str] = set()
@@ -79,7 +82,8 @@ class FileApplier:
                 clean(self.folder, (item.file_name,))
                 self._cleaned.add(item.file_name)
             previous = self._previous(path)
-            body = _plain_mapping(carry_over(previous, item.body))
+            dated = keep_since(previous, carry_over(previous, item.body, self._wall()))
+            body = _plain_mapping(dated)
             if body == previous:
                 return False
             os.makedirs(self.folder, exist_ok=True)

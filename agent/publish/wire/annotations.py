@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from agent.model.device import Device, DeviceKind
 from agent.model.snapshot import NodeSnapshot
+from agent.publish.base import Json
 from agent.publish.wire import sanitise
+from agent.publish.wire.sanitise import TIME
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciLink
 from agent.topology.text import format_cpu_list
@@ -115,6 +117,41 @@ def health_text(published: tuple[Device, ...]) -> str:
         entries.clear,
     )
     return _fitting(entries, drops)
+
+
+def keep_since(previous: object, body: Json) -> Json:
+    """Return `body` with the times of `previous` in its health, of devices in the same state.
+
+    An agent that has just started saw no change, and would take the last one's time away.
+    """
+    known, entries = _health_of(previous), _health_of(body)
+    for key, entry in entries.items():
+        old = known.get(key, {})
+        since = old.get("since")
+        same = old.get("state") == entry.get("state")
+        if same and "since" not in entry and isinstance(since, str) and TIME.fullmatch(since):
+            entry["since"] = since
+    text = _compact(entries)
+    if not entries or entries == _health_of(body) or len(text.encode()) > MAX_BYTES:
+        return body
+    metadata = body["metadata"]
+    assert isinstance(metadata, Mapping)  # noqa: S101 - its annotations were read just now
+    annotations = {**metadata["annotations"], HEALTH: text}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _health_of(body: object) -> dict[str, Dict]:
+    """Return the entries of an object's health annotation; none of what is no such thing."""
+    metadata = body.get("metadata") if isinstance(body, Mapping) else None
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    text = annotations.get(HEALTH) if isinstance(annotations, Mapping) else None
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: entry for key, entry in found.items() if isinstance(entry, dict)}
 
 
 def _device_entry(device: Device) -> Dict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from agent.model.device import Device, DeviceKind, HealthState
@@ -10,7 +9,7 @@ from agent.publish.base import Json
 from agent.publish.wire import sanitise
 
 Dict = dict[str, object]
-_Status = tuple[tuple[str, str], tuple[str, str]]  # of which device, of which condition
+_Condition = tuple[tuple[str, str], str]  # of which device, of which type
 
 HEALTHY = "Healthy"
 SCHEDULABLE = "Schedulable"
@@ -20,7 +19,6 @@ _WHY = {
     "HostVGPU": "the card serves virtual machines",
     "MemoryUnknown": "the driver does not tell how much memory the card has",
 }
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def conditions(device: Device, boot_time_s: float) -> list[Dict]:
@@ -55,32 +53,42 @@ def conditions(device: Device, boot_time_s: float) -> list[Dict]:
     return found
 
 
-def carry_over(previous: object, body: Json) -> Json:
+def carry_over(previous: object, body: Json, now_s: float) -> Json:
     """Return `body` with the transition times of `previous` where a status did not change.
 
-    To be done before two bodies are compared, else any condition looks like a change for ever.
-    `previous` is whatever stands at the destination: anything unexpected in it is passed over.
+    To be done before two bodies are compared, else any condition looks like a change for ever. A
+    change that nobody saw, for instance while no agent ran, is dated `now_s` (wall clock) rather
+    than before the last one. `previous` is whatever stands at the destination: anything
+    unexpected in it is passed over.
     """
     spec = body.get("spec")
-    known = {
-        (_identity(device), _status(condition)): moment
+    known: dict[_Condition, tuple[str, str]] = {
+        (_identity(device), str(condition.get("type"))): (str(condition.get("status")), moment)
         for device in _devices(previous)
         for condition in _entries(device.get("conditions"))
         if isinstance(moment := condition.get("lastTransitionTime"), str)
-        and _TIME.fullmatch(moment)
+        and sanitise.TIME.fullmatch(moment)
     }
     if not known or not isinstance(spec, Mapping) or "devices" not in spec:
         return body
-    return {**body, "spec": {**spec, "devices": [_carried(d, known) for d in _devices(body)]}}
+    now = sanitise.time_text(now_s)
+    return {**body, "spec": {**spec, "devices": [_carried(d, known, now) for d in _devices(body)]}}
 
 
-def _carried(device: Mapping[str, object], known: Mapping[_Status, str]) -> Dict:
+def _carried(
+    device: Mapping[str, object], known: Mapping[_Condition, tuple[str, str]], now: str
+) -> Dict:
     if "conditions" not in device:
         return dict(device)
     renewed: list[Dict] = []
     for condition in _entries(device["conditions"]):
-        moment = known.get((_identity(device), _status(condition)))
-        renewed.append({**condition, "lastTransitionTime": moment} if moment else dict(condition))
+        status, moment = known.get((_identity(device), str(condition.get("type"))), ("", ""))
+        own = str(condition.get("lastTransitionTime"))
+        if status == condition.get("status"):
+            own = moment
+        elif moment and own <= moment:  # of this form times compare as text
+            own = now
+        renewed.append({**condition, "lastTransitionTime": own})
     return {**device, "conditions": renewed}
 
 
@@ -88,10 +96,6 @@ def _identity(device: Mapping[str, object]) -> tuple[str, str]:
     """Name a device: by its id, else by its number. Text, because the source may hold anything."""
     name = device.get("id") or device.get("minor")
     return str(device.get("type")), str(name)
-
-
-def _status(condition: Mapping[str, object]) -> tuple[str, str]:
-    return str(condition.get("type")), str(condition.get("status"))
 
 
 def _devices(body: object) -> Iterator[Mapping[str, object]]:

@@ -17,8 +17,14 @@ from agent.model.device import (
     VendorDevice,
 )
 from agent.model.snapshot import DeviceView, Part
-from agent.publish.device import select
-from agent.publish.wire.annotations import MAX_BYTES, health_text, own_annotations, topology_text
+from agent.publish.device import DevicePublisher, select
+from agent.publish.wire.annotations import (
+    MAX_BYTES,
+    health_text,
+    keep_since,
+    own_annotations,
+    topology_text,
+)
 from agent.topology.numa import NumaNode, NumaTopology
 from agent.version import VERSION
 from tests.factory import BOOT_S, NOW_S, gpu, nic, snapshot
@@ -167,3 +173,30 @@ def test_where_not_all_fit_the_healthy_ones_go_first() -> None:
 def test_the_writer_names_its_version_and_boot() -> None:
     text = own_annotations(snapshot(), ())["xpu-agent.io/instance"]
     assert json.loads(text) == {"version": VERSION, "bootID": "b007"}
+
+
+def written(health: Health) -> dict[str, Any]:
+    (desired,) = DevicePublisher().render(snapshot((gpu(0, health=health),)), 0.0)
+    return dict(desired.body)
+
+
+def since(body: Any) -> object:
+    (entry,) = json.loads(body["metadata"]["annotations"]["xpu-agent.io/health"]).values()
+    return entry.get("since")
+
+
+def test_a_restarted_agent_keeps_the_time_of_a_state_that_lasts() -> None:
+    bad, fresh = Health(state=HealthState.FAILED, reason="Xid79"), Health()
+    stored = written(replace(bad, since_s=BOOT_S))
+    assert since(keep_since(stored, written(bad))) == "2026-01-02T03:04:05Z"
+    assert since(keep_since(stored, written(fresh))) is None
+    assert since(keep_since(stored, written(replace(bad, since_s=BOOT_S + 9)))) != since(stored)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "5", '{"0000:1b:00.0": 5}', '{"0000:1b:00.0": {"since": "x"}}']
+)
+def test_whatever_is_stored_as_health_is_no_time(text: str) -> None:
+    wanted = written(Health())
+    for stored in (None, {}, {"metadata": {"annotations": {"xpu-agent.io/health": text}}}):
+        assert keep_since(stored, wanted) is wanted

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.device import Device, Health, HealthState
+from agent.publish.base import Json
 from agent.publish.device import DevicePublisher
-from agent.publish.wire.conditions import carry_over
+from agent.publish.wire import conditions
 from tests.factory import BOOT_S, gpu, nic, snapshot
 
 OLD = "2020-01-01T00:00:00Z"
@@ -31,6 +32,10 @@ json_like = st.recursive(
     ),
     max_leaves=20,
 )
+
+
+def carry_over(previous: object, wanted: Json) -> Json:
+    return conditions.carry_over(previous, wanted, BOOT_S + 1000)
 
 
 def body(*devices: Device) -> dict[str, Any]:
@@ -96,3 +101,11 @@ def test_whatever_is_stored_only_times_may_change(stored: object) -> None:
 def test_an_object_without_devices_is_left_alone() -> None:
     other = {"kind": "NodeMetric", "status": {"updateTime": "x"}}
     assert carry_over(aged(body(gpu(0))), other) is other
+
+
+def test_a_change_that_nobody_saw_is_not_dated_before_the_last_one() -> None:
+    stored = body(gpu(0, health=Health(since_s=BOOT_S + 500)))
+    unseen = body(gpu(0, health=Health(state=HealthState.FAILED, reason="Xid79")))
+    renewed = carry_over(stored, unseen)
+    assert moments(renewed) == ["2026-01-02T03:20:45Z"]  # now
+    assert moments(conditions.carry_over(renewed, unseen, BOOT_S + 2000)) == moments(renewed)

@@ -11,7 +11,7 @@ from agent.model.device import Device, DeviceKind, Health, HealthState, Placemen
 from agent.publish.device import DevicePublisher
 from agent.publish.wire.conditions import carry_over
 from tests.captures import SHARED, needs_shared
-from tests.factory import snapshot
+from tests.factory import BOOT_S, snapshot
 
 KINDS = {"huawei": DeviceKind.NPU, "cambricon": DeviceKind.MLU}
 # koordlet's answer is refused by the API server or by the scheduler; ours is checked by name below
@@ -125,7 +125,7 @@ def test_a_device_without_a_place_says_that_nothing_is_known() -> None:
 def test_the_object_a_koordlet_left_behind_is_taken_over_with_its_times() -> None:
     one = case("status healthy and not")
     text = json.dumps({"spec": one["device"]["spec"]}).replace('"T"', '"2020-01-01T00:00:00Z"')
-    taken = carry_over(json.loads(text), ours(one))
+    taken = carry_over(json.loads(text), ours(one), BOOT_S)
     times = {
         c["lastTransitionTime"]
         for d in json.loads(json.dumps(taken))["spec"]["devices"]
