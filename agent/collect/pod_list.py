@@ -175,13 +175,14 @@ class PodListFile:
     """A PodList file that is read again when it changed. Calling it returns the pods.
 
     While it cannot be read or is malformed the pods of the last good reading stay; `error` says
-    why, and so does a line of the log, once.
+    why, and so does a line of the log, once. A first reading that fails is the caller's to tell.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._pods: tuple[PodView, ...] = ()
+        self._was_good = False
         self.error = ""
         self.left_out = 0  # malformed pods
 
@@ -195,6 +196,7 @@ class PodListFile:
                 return self._pods
             self._seen = seen
             self._pods, self.left_out = parse_pod_list(self._read())
+            self._was_good = True
             if self.left_out:
                 fields = {"path": self._path, "left_out": self.left_out}
                 log.warning("malformed_pods", extra=fields)
@@ -203,7 +205,7 @@ class PodListFile:
         except ParseError as failure:
             error = f"{self._path}: {failure}"
         self.error = error
-        if error and error != before:
+        if error and error != before and self._was_good:
             log.warning("pod_list_unusable", extra={"error": error})
         return self._pods
 

@@ -173,11 +173,11 @@ def test_each_trouble_with_the_file_is_logged_once(
 ) -> None:
     path = tmp_path / "pods.json"
     read = PodListFile(str(path))
-    for content in (None, b"broken: [", document(pod(), {"metadata": {}})):
+    for content in (None, document(pod()), b"broken: [", document(pod(), {"metadata": {}})):
         if content is not None:
             path.write_bytes(content)
         for _ in range(3):
             read()
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["pod_list_unusable", "pod_list_unusable", "malformed_pods"]
+    assert told == ["pod_list_unusable", "malformed_pods"]
     assert (read.left_out, read.error) == (1, "")
