@@ -12,7 +12,7 @@ from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles
 
 # first read; a longer file is read again with more room (many memory nodes)
-SMALL, MIDDLE, LARGE = 64, 512, 2048  # bytes
+SMALL, MIDDLE, LARGE = 64, 448, 2048  # bytes; Python keeps pools of objects up to 512
 
 RESOURCES = ("cpu", "memory", "io")  # of pressure
 
@@ -34,6 +34,7 @@ CPU_V1 = CgroupFile("cpuacct", "cpuacct.usage", SMALL)
 THROTTLING_V1 = CgroupFile("cpu", "cpu.stat", MIDDLE)
 CPU_V2 = CgroupFile("cpu", "cpu.stat", MIDDLE)  # throttling too
 MEMORY_STAT = CgroupFile("memory", "memory.stat", LARGE)
+MEMORY_STAT_V2 = CgroupFile("memory", "memory.stat", MIDDLE)  # only its start tells
 MEMORY_NUMA = CgroupFile("memory", "memory.numa_stat", MIDDLE)
 
 
@@ -61,7 +62,7 @@ def memory_source(
     On version 1 that is `memory.numa_stat`, which kernels without NUMA do not have.
     """
     if layout.version == 2:
-        return MEMORY_STAT, parse.memory_stat_v2
+        return MEMORY_STAT_V2, parse.memory_stat_v2
     path = MEMORY_NUMA.path(layout, layout.root or "")
     try:
         parse.memory_numa_v1(host.read(path) if path else b"")

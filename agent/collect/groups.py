@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from agent.cgroup import files, parse
+from agent.cgroup import files, parse, together
 from agent.cgroup.layout import CgroupLayout
 from agent.collect.reader import Door, FileColumn
 from agent.collect.slow import Pace, PressureSource, pressure_column
@@ -81,7 +81,9 @@ class CpuColumns:
 
     def __init__(self, door: Door, layout: CgroupLayout) -> None:
         self._layout = layout
-        self._stat = FileColumn(door, parse.cpu_stat_v2, files.CPU_V2.size)
+        self._stat = FileColumn(
+            door, parse.cpu_stat_v2, files.CPU_V2.size, together=together.cpu_stat_v2
+        )
         self._usage = FileColumn(door, parse.counter, files.CPU_V1.size)
         self._periods = FileColumn(door, parse.throttling_v1, files.THROTTLING_V1.size)
 
@@ -119,7 +121,13 @@ class GroupReader:
         self._cgroups: tuple[str, ...] = ()
         self._cpu = CpuColumns(door, layout)
         self._memory_file, parse_memory = files.memory_source(host, layout)
-        self._memory = FileColumn(door, parse_memory, self._memory_file.size)
+        self._memory = FileColumn(
+            door,
+            parse_memory,
+            self._memory_file.size,
+            cut=layout.version == 2,  # the rest changes with every page fault
+            together=together.memory_stat_v2 if layout.version == 2 else None,
+        )
         self._pressure = pressure_column(PressureSource(door, layout).read, pace)
         self._before: tuple[float, list[int | None], Throttlings] | None = None
 

@@ -23,7 +23,7 @@ from bench.harness import Figure, compare
 from bench.usage.cgroup_trees import cgroups
 from tests.guest.inside.groups import CONTROLLERS, MOUNT
 
-ROUNDS = 3
+ROUNDS = 5
 GATE = "ratio_limit<=1.5,ratio_peer<=0.25"
 CONTROL = "cgroup.subtree_control"
 FILES = 8192  # descriptors: a pipe to each child, and those of the two readers

@@ -35,7 +35,7 @@ def test_a_kernel_without_numa_or_hierarchical_lines_is_read_by_memory_stat() ->
 
 def test_version_2_memory_comes_from_memory_stat() -> None:
     found = files.memory_source(TreeFiles.of({}), V2)
-    assert found == (files.MEMORY_STAT, parse.memory_stat_v2)
+    assert found == (files.MEMORY_STAT_V2, parse.memory_stat_v2)
 
 
 def test_pressure_is_looked_for_below_cpuacct_then_in_the_unified_tree() -> None:

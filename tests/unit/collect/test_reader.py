@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from agent.cgroup.parse import counter
 from agent.collect.reader import Door, FileColumn
+from agent.errors import ParseError
 from agent.host.files import HostFiles, LiveRoot
 from agent.recording.tree import TreeFiles
 
@@ -124,6 +126,43 @@ def test_a_file_whose_start_is_enough_is_not_read_further(root: Path) -> None:
     read = FileColumn(Door(LiveRoot(str(root))), len, 64, cut=True)
     read.follow(["/f0"])
     assert read.read() == [64]
+
+
+def test_a_start_that_the_parser_refuses_is_read_with_more_room(root: Path) -> None:
+    (root / "f0").write_text("x" * 100 + "here\n" + "y" * 900)
+    read = FileColumn(Door(LiveRoot(str(root))), _where, 64, cut=True)
+    read.follow(["/f0"])
+    assert read.read() == [100]
+    assert read.read() == [100]
+
+
+def _where(data: bytes) -> int:
+    if (at := data.find(b"here\n")) < 0:
+        raise ParseError("mark", "")
+    return at
+
+
+def test_files_are_parsed_together_and_one_by_one_where_one_is_bad(root: Path) -> None:
+    calls = []
+
+    def together(texts: Sequence[bytes]) -> list[int]:
+        calls.append(len(texts))
+        if not all(map(bytes.strip, texts)):
+            raise ParseError("number", "")
+        return [int(text) for text in texts]
+
+    names = [f"/g{n}" for n in range(3)]
+    for name in names:
+        (root / name[1:]).write_text("7\n")
+    read = FileColumn(Door(LiveRoot(str(root))), counter, 64, together=together)
+    read.follow(names)
+    assert read.read() == [7, 7, 7]
+    (root / "g1").write_text("8\n")
+    assert read.read() == [7, 8, 7]
+    (root / "g0").write_text("9\n")
+    (root / "g2").write_text("\n")
+    assert read.read() == [9, 8, None]
+    assert calls == [3, 1, 2]  # those that changed
 
 
 def test_a_recorded_host_is_read_by_path() -> None:
