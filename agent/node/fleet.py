@@ -27,6 +27,12 @@ def with_vendor(snapshot: NodeSnapshot, state: VendorState) -> NodeSnapshot:
     return msgspec.structs.replace(snapshot, vendors=vendors)
 
 
+def _tell_if_it_failed(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:  # a bug of ours: nobody asks this vendor any more
+        log.error("vendor_lost", extra={"task": task.get_name()}, exc_info=error)
+
+
 class _Told(msgspec.Struct):
     """A vendor's answer, and what others are told of it."""
 
@@ -94,7 +100,9 @@ class Fleet:
 
     def _run(self, client: VendorClient) -> None:
         self._heard_state(client.state)
-        self._tasks.append(asyncio.create_task(client.run(), name="vendor"))
+        task = asyncio.create_task(client.run(), name=f"vendor {client.state.vendor}")
+        task.add_done_callback(_tell_if_it_failed)
+        self._tasks.append(task)
 
     async def stop(self) -> None:
         """End all workers; takes two seconds at most."""

@@ -181,3 +181,21 @@ def test_a_vendor_that_comes_late_gets_a_worker_too_and_one_only(tmp_path: Path)
     inventory = store.current.vendors[0].inventory.value
     assert inventory is not None
     assert [d.uuid for d in inventory.devices] == ["g0", "g1"]
+
+
+def test_a_vendor_that_a_bug_of_ours_loses_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet, _, _ = fleet_of_two_cards(tmp_path)
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    async def live() -> None:
+        fleet.start()
+        fleet._on_devices = fail
+        await asyncio.wait(fleet._tasks, timeout=30)
+        await fleet.stop()
+
+    asyncio.run(live())
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == ["vendor_lost"]
