@@ -28,11 +28,9 @@ _NUMA_V1 = re.compile(
 _NUMA_TOTAL_V1 = re.compile(rb"\nhierarchical_total=[0-9]+((?: N[0-9]{1,5}=[0-9]{1,20})*)\n")
 _NUMA_V2 = re.compile(rb"^(?:anon|file)((?: N[0-9]{1,5}=[0-9]{1,20})+)$", re.MULTILINE)
 _NODE = re.compile(rb" N([0-9]+)=([0-9]+)")
-_CPU_V2 = re.compile(
-    rb"usage_usec ([0-9]{1,20})\n(?:[a-mo-z][^\n]*\n|nice_usec[^\n]*\n)*"
-    rb"(?:nr_periods ([0-9]{1,20})\nnr_throttled ([0-9]{1,20})\n)?"
-)
+_USAGE_V2 = re.compile(rb"usage_usec ([0-9]{1,20})\n")
 _THROTTLING = re.compile(rb"nr_periods ([0-9]{1,20})\nnr_throttled ([0-9]{1,20})\n")
+_THROTTLING_V2 = re.compile(rb"\n%b" % _THROTTLING.pattern)
 _PRESSURE = re.compile(
     rb"(some|full) avg10=([0-9]{1,3}\.[0-9]{2}) avg60=[0-9.]+ avg300=[0-9.]+ total=([0-9]{1,20})\n"
 )
@@ -51,11 +49,11 @@ def counter(data: bytes) -> int:
 
 def cpu_stat_v2(data: bytes) -> CpuStat:
     """Return CPU time in nanoseconds, and throttling where this level has the cpu controller."""
-    match = _CPU_V2.match(data)
-    if match is None:
+    usage = _USAGE_V2.match(data)
+    if usage is None:
         raise _refused("cpu.stat", data)
-    usage, periods, throttled = match.groups()
-    return int(usage) * 1000, None if periods is None else (int(periods), int(throttled))
+    found = _THROTTLING_V2.search(data, usage.end() - 1)
+    return int(usage[1]) * 1000, None if found is None else (int(found[1]), int(found[2]))
 
 
 def throttling_v1(data: bytes) -> Throttling:
