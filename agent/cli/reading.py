@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def devices(arguments: argparse.Namespace) -> int:
-    """List the devices; status 1 when one that is ours is out of service."""
+    """List the devices; status 1 when one of ours is out of service, or a vendor did not answer."""
     snapshot = look(parts_of(arguments), samples=0)
     found = snapshot.devices.value.devices
     if arguments.output != "table":
@@ -28,8 +28,11 @@ def devices(arguments: argparse.Namespace) -> int:
         print(f"{snapshot.node.source}: no accelerator and no RDMA device")
     for vendor, problem in snapshot.devices.value.problems:
         print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
+    silent = [vendor for vendor in snapshot.vendors if vendor.state != "ready"]
+    for state in silent:
+        print(state.message, file=sys.stderr)
     bad = any(d.info.managed and not d.info.health.in_service for d in found)
-    return 1 if bad else 0
+    return 1 if bad or silent else 0
 
 
 def _row(device: Device) -> dict[str, object]:

@@ -56,3 +56,16 @@ def test_a_vendor_that_is_switched_on_is_asked_as_run_asks_it(tmp_path: Path) ->
     asked = run_agent(*told, XPU_AGENT_DISCOVERY__VENDORS__RDMA="on")
     assert [vendor["vendor"] for vendor in json.loads(asked.stdout)["vendors"]] == ["rdma"]
     assert json.loads(run_agent(*told).stdout)["vendors"] == []
+
+
+def test_a_vendor_that_does_not_answer_is_told_beside_what_sysfs_shows(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    cards = tmp_path / "cards.yaml"
+    cards.write_text("devices: [{uuid: g0}]\nmisbehave: [{in: discover, do: exit}]\n")
+    done = run_agent(
+        *("devices", "-o", "json", "--host", str(tmp_path)),
+        XPU_AGENT_DISCOVERY__FAKE__FILE=str(cards),
+    )
+    assert done.returncode == 1
+    assert [d["health"]["state"] for d in json.loads(done.stdout)["devices"]] == ["suspect"]
+    assert done.stderr.splitlines()[-1].startswith("worker fake: Closed: ")
