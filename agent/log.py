@@ -45,7 +45,8 @@ class RepeatFilter(logging.Filter):
         )
         kind = (record.name, record.msg, fields)
         first_s, held = self._seen.get(kind, (0.0, 0))
-        if kind in self._seen and record.created - first_s < REPEAT_WINDOW_S:
+        # a clock that was set back must not silence what comes until then
+        if kind in self._seen and 0 <= record.created - first_s < REPEAT_WINDOW_S:
             self._seen[kind] = (first_s, held + 1)
             return False
         if len(self._seen) >= MAX_REMEMBERED:

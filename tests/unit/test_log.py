@@ -69,6 +69,22 @@ def test_repeats_are_held_back_for_a_minute_and_counted() -> None:
     assert json.loads(JsonLines().format(late))["repeated"] == 2
 
 
+def test_a_clock_that_is_set_back_silences_nothing() -> None:
+    held = RepeatFilter()
+
+    def passes(at_s: float) -> bool:
+        record = logging.makeLogRecord({"name": "a", "msg": "x"})
+        record.created = at_s
+        return bool(held.filter(record))
+
+    assert [passes(at_s) for at_s in (1e9, 5.0, 6.0, 5.0 + REPEAT_WINDOW_S)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
 def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
     logging.getLogger("a").debug("quiet")
     assert stream.getvalue() == ""
