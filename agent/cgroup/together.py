@@ -74,9 +74,12 @@ def _numbers(what: str, files: Sequence[bytes], keys: bytes) -> list[int]:
     text = _BETWEEN.join(files)
     if text.translate(None, _DIGITS) != _BETWEEN.join([keys] * len(files)):
         raise ParseError(what, "files of one kernel have other keys than each other")
+    # a digit in a key leaves two numbers in one place, which JSON refuses, or one before the blank
+    values = text.translate(_COMMA, _NO_NUMBERS)
+    if b" ," in values:
+        raise ParseError(what, "a key without a number")
     try:
-        # a digit in a key leaves two numbers in one place, which JSON refuses
-        numbers = _list.decode(b"[%b]" % text.translate(_COMMA, _NO_NUMBERS)[:-1])
+        numbers = _list.decode(b"[%b]" % values[:-1])
     except msgspec.DecodeError as error:
         raise ParseError(what, str(error)) from error
     if len(numbers) != len(files) * keys.count(b"\n"):

@@ -26,7 +26,7 @@ CPU_KEYS = (
     *("usage_usec", "user_usec", "core_sched.force_idle_usec"),
     *("nr_periods", "nr_throttled", "throttled_usec", "nr_bursts"),
 )
-U64 = st.integers(0, (1 << 62) - 1)
+COUNTERS = st.integers(0, (1 << 61) - 1)  # five of them are no more than a counter holds
 
 
 def memory(numbers: Sequence[int], after: str = "slab_reclaimable") -> bytes:
@@ -42,7 +42,7 @@ ZEROS = memory([0] * 9)
 IDLE = cpu([0] * 7)
 
 
-@given(st.lists(st.lists(U64, min_size=9, max_size=9).map(memory), min_size=1, max_size=9))
+@given(st.lists(st.lists(COUNTERS, min_size=9, max_size=9).map(memory), min_size=1, max_size=9))
 def test_memory_is_that_of_the_files_one_by_one(files: list[bytes]) -> None:
     assert together.memory_stat_v2(files) == [parse.memory_stat_v2(data) for data in files]
 
@@ -50,7 +50,7 @@ def test_memory_is_that_of_the_files_one_by_one(files: list[bytes]) -> None:
 @pytest.mark.parametrize("keys", [3, 7])  # without the cpu controller there is no throttling
 @given(data=st.data())
 def test_cpu_time_is_that_of_the_files_one_by_one(keys: int, data: st.DataObject) -> None:
-    numbers = st.lists(U64, min_size=keys, max_size=keys)
+    numbers = st.lists(COUNTERS, min_size=keys, max_size=keys)
     files = data.draw(st.lists(numbers.map(cpu), min_size=1, max_size=9))
     assert together.cpu_stat_v2(files) == [parse.cpu_stat_v2(one) for one in files]
 
@@ -85,6 +85,7 @@ def test_a_cut_memory_file_gives_no_shorter_number(cut: int) -> None:
         (together.cpu_stat_v2, [b"usage_usec -1\n"]),
         (together.cpu_stat_v2, [b"usage_usec 1_0\n"]),
         (together.cpu_stat_v2, [b"usage_usec 1\nnice2_usec 5\n"]),  # not the number 25
+        (together.cpu_stat_v2, [b"usage_usec0 \n"]),
         (together.cpu_stat_v2, [b"usage_usec " + b"9" * 5000 + b"\n"]),
         (together.cpu_stat_v2, [b"usage_usec %d\n" % (1 << 64)]),
         (together.memory_stat_v2, [ZEROS, b""]),
