@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -17,10 +18,14 @@ from agent.host.files import HostFiles
 from agent.host.pci import read_pci
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
+from agent.model.inventory import Problem
 from agent.model.snapshot import NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
+from agent.topology.cpu import CpuTopology
 from agent.topology.link import SlowRecord, lasting_slow, observe_links
+from agent.topology.numa import NumaTopology
+from agent.topology.pci import PciTree
 from agent.topology.placement import NumaOverride, PlacementRules, TopologyFile
 
 log = logging.getLogger(__name__)
@@ -53,6 +58,12 @@ def read_topology_file(files: HostFiles, path: str) -> TopologyFile | None:
     except HostFileError as error:
         raise ParseError("topology file: unreadable", str(error)) from error
     return parse_topology_file(data, path.rpartition("/")[2])
+
+
+def _problem(warning: str) -> Problem:
+    """Return a reader's warning, `pci_limit: what`, as a problem with the reason `PciLimit`."""
+    kind, _, message = warning.partition(": ")
+    return Problem(reason="".join(map(str.capitalize, kind.split("_"))), message=message)
 
 
 def watched_links(snapshot: NodeSnapshot) -> tuple[set[str], frozenset[str]]:
@@ -93,16 +104,28 @@ class HostFacts:
         """Read who the node is, CPUs and memory nodes, and PCI."""
         node = self._store.current.node
         self._store.put(node=read_identity(self._files, node.name, node.source))
-        cpus_numa = self._attempt(lambda: read_cpu_numa(self._files), "cpus", "numa")
+        cpus_numa = self._attempt(self._cpu_numa, "cpus", "numa")
         if cpus_numa is not None:
             now_s = self._clock.monotonic()
             self._store.put(cpus=Part(cpus_numa[0], now_s), numa=Part(cpus_numa[1], now_s))
-        pci = self._attempt(lambda: read_pci(self._files), "pci")
+        pci = self._attempt(self._pci, "pci")
         if pci is not None:
             now_s = self._clock.monotonic()
             snapshot = self._store.put(pci=Part(pci, now_s))
             addresses, busy = watched_links(snapshot)
             self._slow = observe_links(self._slow, pci, addresses, now_s, busy)
+
+    def _cpu_numa(self) -> tuple[CpuTopology, NumaTopology]:
+        cpus, numa = read_cpu_numa(self._files)
+        if not cpus.usable and self._store.current.cpus.value.usable:
+            raise HostFileError("/sys/devices/system/cpu", errno.ENODATA)  # they are not all gone
+        return cpus, numa
+
+    def _pci(self) -> PciTree:
+        tree = read_pci(self._files)
+        if not tree.functions and (tree.warnings or self._store.current.pci.value.functions):
+            raise HostFileError("/sys/bus/pci/devices", errno.ENODATA)
+        return tree
 
     def join(self) -> None:
         """Join what the vendors said with the places; an equal view stays the same object.
@@ -122,7 +145,9 @@ class HostFacts:
         inventories = [v.inventory.value for v in now.vendors if v.inventory.value]
         view = assemble(inventories, now.pci.value, now.cpus.value, now.numa.value, settings)
         awaited = tuple(v.vendor for v in now.vendors if v.state == "starting")
-        view = msgspec.structs.replace(view, awaited=awaited)
+        odd = (*now.cpus.value.warnings, *now.numa.value.warnings, *now.pci.value.warnings)
+        problems = (*view.problems, *(("host", _problem(warning)) for warning in odd))
+        view = msgspec.structs.replace(view, awaited=awaited, problems=problems)
         if view == now.devices.value:
             view = now.devices.value
         self._store.put(devices=Part(view, self._clock.monotonic()))
