@@ -6,13 +6,11 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 
-import msgspec
-
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.publishing import Applier, PublisherRun
 from agent.daemon.recounting import Recounting
 from agent.daemon.runtime import allow_files
-from agent.daemon.schedule import DEVICES_AGAIN_S
+from agent.daemon.schedule import DEVICES_AGAIN_S, Timed
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
@@ -24,13 +22,6 @@ log = logging.getLogger(__name__)
 
 REPORT_DELAY_S = 0.5  # after the second cycle: rates are known then
 EVENTS_INTERVAL_S = 1.0
-
-
-class Timed(msgspec.Struct, frozen=True):
-    """A loop and when it runs first."""
-
-    loop: Loop
-    first_in_s: float = 0.0
 
 
 class Loops:

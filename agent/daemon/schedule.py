@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
 
+import msgspec
+
 from agent.clock import Clock
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 
 DEVICES_AGAIN_S = 1.0  # the least pause before a failed publishing of devices is tried again
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """A loop and when it runs first."""
+
+    loop: Loop
+    first_in_s: float = 0.0
 
 
 def collector_thread() -> ThreadPoolExecutor:

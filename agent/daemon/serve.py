@@ -16,7 +16,7 @@ import msgspec
 
 from agent.daemon.listen import Address
 from agent.daemon.runtime import settle
-from agent.daemon.schedule import DEVICES_AGAIN_S, Heartbeat, collector_thread, keep_running
+from agent.daemon.schedule import DEVICES_AGAIN_S, Heartbeat, Timed, collector_thread, keep_running
 from agent.errors import AgentError
 from agent.loop import Loop
 from agent.node.crew import Enlisted, recruits
@@ -92,15 +92,15 @@ class Daemon:
         loops = await event_loop.run_in_executor(self._executor, self._build_loops, changes)
         await event_loop.run_in_executor(self._executor, _load_web)
         await event_loop.run_in_executor(self._executor, settle)
-        await self._listen(self._build_view(loops))
+        periodic = (*loops.timed, self._welcoming())
+        await self._listen(self._build_view(loops, [timed.loop for timed in periodic]))
         self._spawn(self._react(loops.devices), "devices")
         self._spawn(self._heartbeat.run(), "heartbeat")
-        for timed in loops.timed:
+        for timed in periodic:
             self._spawn(
                 keep_running(timed.loop, self._executor, self._parts.clock, timed.first_in_s),
                 timed.loop.name,
             )
-        self._spawn(self._welcome(), "vendors")
 
     def _read_host(self) -> DeviceChanges:
         # imported here: the vendors' workers need longer to start than this takes
@@ -117,7 +117,7 @@ class Daemon:
         self._loops = Loops(self._parts, changes, self._options.out)
         return self._loops
 
-    def _build_view(self, loops: Loops) -> DaemonView:
+    def _build_view(self, loops: Loops, periodic: list[Loop]) -> DaemonView:
         from agent.daemon.view import DaemonView  # noqa: PLC0415 - as the loops
 
         return DaemonView(
@@ -125,7 +125,7 @@ class Daemon:
             executor=self._executor,
             renderer=loops.renderer,
             notice=self._options.notice,
-            loops=[timed.loop for timed in loops.timed],
+            loops=periodic,
             runs=loops.runs,
             more_checks=[loops.check_events, loops.check_devices, self._heartbeat.check],
             recent=loops.recent,
@@ -154,8 +154,11 @@ class Daemon:
             pause_s = await event_loop.run_in_executor(self._executor, devices.step, now_s)
             wait_s = pause_s if devices.failures else None
 
-    async def _welcome(self) -> None:
-        """Look for vendors that had nothing here at the start; their workers are this thread's."""
+    def _welcoming(self) -> Timed:
+        """Return the loop that looks for vendors that had nothing here at the start.
+
+        Their workers are started by this thread, which they end with.
+        """
         parts, event_loop = self._parts, asyncio.get_running_loop()
 
         def find() -> None:
@@ -165,7 +168,7 @@ class Daemon:
                 event_loop.call_soon_threadsafe(self._fleet.welcome, late)
 
         look_s = parts.settings.discovery.host_interval_s
-        await keep_running(Loop("vendors", look_s, find), self._executor, parts.clock, look_s)
+        return Timed(Loop("vendors", look_s, find), look_s)
 
     async def _listen(self, view: DaemonView) -> None:
         from aiohttp import web  # noqa: PLC0415 - see `_load_web`

@@ -29,6 +29,7 @@ def test_hardware_that_comes_later_is_found_without_a_restart(tmp_path: Path) ->
     environment = {"XPU_AGENT_DISCOVERY__HOST_INTERVAL_S": "5"}
     with running(tmp_path / "out", "--host", str(tmp_path / "host"), **environment) as agent:
         assert agent.snapshot()["vendors"] == []
+        assert "loop:vendors first due in" in agent.get("healthz?verbose")[1]
         (function / "vendor").write_text("0x10de\n")
         (function / "class").write_text("0x030200\n")
         agent.wait_until(lambda: agent.snapshot()["vendors"] != [], "a worker")
