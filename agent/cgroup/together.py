@@ -32,10 +32,9 @@ def memory_stat_v2(files: Sequence[bytes]) -> list[Memory]:
     before, key, _ = files[0].partition(b"inactive_anon")
     least = len(before.translate(None, _DIGITS)) + before.count(b"\n")  # a digit a line
     end = _line_after(files[0], b"unevictable")
-    starts = [data.find(key, least) for data in files]
     lines = [
-        data[start : data.find(end, start + _LRU_LEAST) + 1]
-        for data, start in zip(files, starts, strict=True)
+        data[(start := data.find(key, least)) : data.find(end, start + _LRU_LEAST) + 1]
+        for data in files
     ]
     numbers = _numbers("memory.stat", lines, _LRU_KEYS)
     used = list(map(add, map(add, numbers[0::5], numbers[1::5]), numbers[4::5]))

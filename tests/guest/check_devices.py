@@ -85,9 +85,8 @@ def test_gpus_are_listed_with_their_place_and_why_no_more_is_known(found: Any) -
         assert gpu["health"]["reason"]
 
 
-@pytest.mark.parametrize("nic", range(NODES))
+@pytest.mark.parametrize("nic", range(NODES), ids="vector-70-eth{}".format)
 def test_soft_roce_leads_to_the_function_below_its_network_device(found: Any, nic: int) -> None:
-    """Vector 70."""
     name = f"rxe_eth{nic}"
     (device,) = [one for one in devices(found, "rdma") if one["facts"]["name"] == name]
     truth = found["rdma"][name]
@@ -102,9 +101,9 @@ def test_soft_roce_leads_to_the_function_below_its_network_device(found: Any, ni
     assert (device["managed"], device["health"]["reason"]) == (False, "SoftDevice")
 
 
-@pytest.mark.parametrize("nic", range(NODES))
+@pytest.mark.parametrize("nic", range(NODES), ids="vector-71-eth{}".format)
 def test_the_device_node_of_verbs_is_the_kernels(found: Any, nic: int) -> None:
-    """Vector 71: a number that differs, or a node that is missing, would make the device ill."""
+    """A number that differs, or a node that is missing, would make the device ill."""
     truth = found["rdma"][f"rxe_eth{nic}"]
     assert truth["verbs_number"] == truth["node_number"]
     (device,) = [one for one in devices(found, "rdma") if one["facts"]["name"] == f"rxe_eth{nic}"]

@@ -35,19 +35,21 @@ class Ended:
 def run(parts: Parts, folder: Path, share: Path) -> Ended:
     """Boot, let `tests.guest.inside` run as process 1, and wait for the end of the machine.
 
-    Raises `subprocess.TimeoutExpired` after the deadline; the process is gone in any case.
+    Raises `TimeoutError` with the console's end after the deadline. The process is gone in any
+    case.
     """
     write_initramfs(parts, folder / "initramfs")
     command = shlex.join([sys.executable, "-m", "tests.guest.inside", str(share)])
     (share / "start.sh").write_text(f"cd {shlex.quote(str(ROOT))} && exec {command}\n")
     console = folder / "console"
     began_s = time.monotonic()
-    process = subprocess.Popen(
-        [QEMU, *arguments(parts, folder, share)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "stderr").open("w"),
-    )
+    with (folder / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [QEMU, *arguments(parts, folder, share)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
     try:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -55,10 +57,15 @@ def run(parts: Parts, folder: Path, share: Path) -> Ended:
         set_ids(process.pid, [H100] * (2 * NODES))
         _ask(process.stdin, process.stdout, "cont")
         process.wait(DEADLINE_S)
+    except subprocess.TimeoutExpired as error:
+        said = console.read_text(errors="replace")[-3000:]
+        raise TimeoutError(
+            f"the machine ran for {DEADLINE_S:.0f} s; its console: {said}"
+        ) from error
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.communicate(timeout=10)
     return Ended(
         share=share,
         console=console.read_text(errors="replace"),

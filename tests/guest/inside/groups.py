@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -94,8 +93,3 @@ def read(path: Path) -> str | None:
         return path.read_text()
     except OSError:
         return None
-
-
-def online_nodes() -> int:
-    """Return how many memory nodes the kernel has."""
-    return sum(name.startswith("node") for name in os.listdir("/sys/devices/system/node"))
