@@ -126,16 +126,17 @@ class FileColumn(Generic[V]):
         """Read every path once; the list is the caller's."""
         if not self._whole:
             self._open()
+        size = self._size
         data: list[bytes]
         try:
-            data = list(map(os.pread, self._fds, repeat(self._size), repeat(0)))
+            data = list(map(os.pread, self._fds, repeat(size), repeat(0)))
         except OSError:  # one is gone, or has no descriptor: take them one by one
             data = [self._one(i) for i in range(len(self._paths))]
         last, self._last = self._last, data
         changed = list(compress(count(), map(ne, data, last)))
         if changed and not self._take_together(changed):
             for i in changed:
-                self._take(i, data[i])
+                self._take(i, size)
         return self._values.copy()
 
     def lost(self) -> bool:
@@ -173,7 +174,7 @@ class FileColumn(Generic[V]):
     def _take_together(self, changed: Sequence[int]) -> bool:
         """Parse what changed at once; say whether that could be done."""
         texts = [self._last[i] for i in changed]
-        if self._together is None or (not self._cut and self._fills(max(texts, key=len))):
+        if self._together is None or (not self._cut and len(max(texts, key=len)) >= self._size):
             return False
         try:
             values = self._together(texts)
@@ -183,17 +184,21 @@ class FileColumn(Generic[V]):
             self._values[i] = value
         return True
 
-    def _take(self, i: int, data: bytes) -> None:
-        """Parse what changed; read it again with more room while that may tell more."""
-        value = self._parsed(data)
-        while self._fills(data) and not (self._cut and value is not None):
-            self._size = min(self._size * 2, MAX_READ)
-            data = self._last[i] = self._one(i)
-            value = self._parsed(data)
-        self._values[i] = value
+    def _take(self, i: int, size: int) -> None:
+        """Parse what changed; read it again with more room while that may tell more.
 
-    def _fills(self, data: bytes) -> bool:
-        return len(data) >= self._size and self._size < MAX_READ
+        `size` is the room it was read with: a file before it may have made more since.
+        """
+        value = self._parsed(self._last[i])
+        while (
+            size <= len(self._last[i]) and size < MAX_READ and not (self._cut and value is not None)
+        ):
+            if size == self._size:
+                self._size = min(size * 2, MAX_READ)
+            size = self._size
+            self._last[i] = self._one(i)
+            value = self._parsed(self._last[i])
+        self._values[i] = value
 
     def _parsed(self, data: bytes) -> V | None:
         try:

@@ -128,12 +128,21 @@ def test_a_file_whose_start_is_enough_is_not_read_further(root: Path) -> None:
     assert read.read() == [64]
 
 
-def test_a_start_that_the_parser_refuses_is_read_with_more_room(root: Path) -> None:
-    (root / "f0").write_text("x" * 100 + "here\n" + "y" * 900)
+def test_all_files_longer_than_the_buffer_are_read_whole_at_once(root: Path) -> None:
+    for name, size in (("f0", 100), ("f1", 300), ("f2", 50)):
+        (root / name).write_text("x" * size)
+    read = FileColumn(Door(LiveRoot(str(root))), len, 64)
+    read.follow(["/f0", "/f1", "/f2"])
+    assert read.read() == [100, 300, 50]
+
+
+def test_starts_that_the_parser_refuses_are_read_with_more_room(root: Path) -> None:
+    for name, size in (("f0", 100), ("f1", 80), ("f2", 300)):
+        (root / name).write_text("x" * size + "here\n" + "y" * 900)
     read = FileColumn(Door(LiveRoot(str(root))), _where, 64, cut=True)
-    read.follow(["/f0"])
-    assert read.read() == [100]
-    assert read.read() == [100]
+    read.follow(["/f0", "/f1", "/f2"])
+    assert read.read() == [100, 80, 300]
+    assert read.read() == [100, 80, 300]
 
 
 def _where(data: bytes) -> int:
