@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agent.model.device import Device, Health
+from agent.model.distances import device_levels, level_of
 from agent.model.inventory import DeviceSample
 from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
-from agent.publish.device_view import short_name
-from agent.topology.distance import level
+from agent.publish.device_view import column_name, short_name
 from agent.web.base import EventLine, PublishedObject
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import SIGNS
@@ -80,22 +80,23 @@ def devices_table(snapshot: NodeSnapshot) -> str:
 def matrix_table(snapshot: NodeSnapshot) -> str:
     """Return the distance of each pair as `nvidia-smi topo -m` names it."""
     view = snapshot.devices.value
-    devices = [d for d in view.devices if d.place.path][:MAX_MATRIX]
-    if len(devices) < 2:
+    shown = [(d, column_name(d, i)) for i, d in enumerate(view.devices) if d.place.path]
+    shown = shown[:MAX_MATRIX]
+    if len(shown) < 2:
         return ""
-    pci, numa = snapshot.pci.value, snapshot.numa.value
+    found = device_levels(view, snapshot.pci.value)
     rows = []
-    for a in devices:
-        row = [tag("strong", text(short_name(a)))]
-        for b in devices:
-            word = level(pci, numa, a.place.path[-1], b.place.path[-1], view.links)
+    for a, name in shown:
+        row = [tag("strong", text(name))]
+        for b, _ in shown:
+            word = level_of(a, b, found) or "–"
             row.append(tag("span", text(word), class_=f"level {word.rstrip('0123456789').lower()}"))
         rows.append(row)
     legend = (
         "X itself · NV# NVLinks · PIX one switch · PXB several switches · "
         "PHB one host bridge · NODE one NUMA node · SYS further"
     )
-    table = grid(["", *(short_name(d) for d in devices)], rows, "Distance of each pair")
+    table = grid(["", *(name for _, name in shown)], rows, "Distance of each pair")
     return table + tag("p", legend, class_="quiet")
 
 
