@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.host.cpu_numa import read_cpu_numa
@@ -11,8 +12,10 @@ from agent.host.pci import read_pci
 from agent.recording.entries import Link
 from agent.recording.tree import TreeBuilder
 from agent.topology.cpu import CpuTopology
+from agent.topology.distance import SELF, DirectLink, levels, pair, seat_of
 from agent.topology.numa import NumaNode, NumaTopology
 from agent.topology.pci import PciFunction, PciTree
+from agent.topology.placement import NO_RULES, NodeAnswer, PlacementRules, Placer
 from tests.captures import capture
 
 
@@ -76,3 +79,31 @@ class Sysfs:
 
     def read(self) -> PciTree:
         return read_pci(self.builder.build())
+
+
+def numa_node_of(
+    tree: PciTree, numa: NumaTopology, address: str, rules: PlacementRules = NO_RULES
+) -> NodeAnswer:
+    """Answer for one function; one that is not in the tree has no facts but its address."""
+    function = tree.get(address) or PciFunction(address=address)
+    return Placer(tree, numa, rules).numa_node(function)
+
+
+def level(
+    tree: PciTree,
+    numa: NumaTopology,
+    a: str,
+    b: str,
+    links: Iterable[DirectLink] = (),
+    *,
+    rules: PlacementRules = NO_RULES,
+) -> str:
+    """Return the link level of two addresses if there is one, else their PCI level."""
+    placer = Placer(tree, numa, rules)
+    places = rules.file.places if rules.file else {}
+    seats = []
+    for address in (a, b):
+        function = tree.get(address) or PciFunction(address=address)
+        virtual = places[address].hierarchy if address in places else ()
+        seats.append(seat_of(tree, function, placer.numa_node(function).node, virtual))
+    return levels(seats, links, tree.switch_links).get(pair(a, b), SELF)

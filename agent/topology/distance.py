@@ -10,9 +10,8 @@ from typing import Protocol
 import msgspec
 
 from agent.topology.address import slot, sort_key
-from agent.topology.numa import UNKNOWN, NumaTopology
+from agent.topology.numa import UNKNOWN
 from agent.topology.pci import PciFunction, PciTree
-from agent.topology.placement import NO_RULES, PlacementRules, Placer
 from agent.topology.switches import chips, switches
 
 SELF = "X"
@@ -165,26 +164,6 @@ class LinkTable:
             for end, reached in ((a, ours), (b, theirs))
         ]
         return min(totals)
-
-
-def level(
-    tree: PciTree,
-    numa: NumaTopology,
-    a: str,
-    b: str,
-    links: Iterable[DirectLink] = (),
-    *,
-    rules: PlacementRules = NO_RULES,
-) -> str:
-    """Return the link level of two addresses if there is one, else their PCI level."""
-    placer = Placer(tree, numa, rules)
-    places = rules.file.places if rules.file else {}
-    seats = []
-    for address in (a, b):
-        function = tree.get(address) or PciFunction(address=address)
-        virtual = places[address].hierarchy if address in places else ()
-        seats.append(seat_of(tree, function, placer.numa_node(function).node, virtual))
-    return levels(seats, links, tree.switch_links).get(pair(a, b), SELF)
 
 
 def pair(a: str, b: str) -> tuple[str, str]:

@@ -180,11 +180,3 @@ class Placer:
 
     def _single(self, _function: PciFunction) -> int:
         return self._cpu_nodes[0].id if len(self._cpu_nodes) == 1 else UNKNOWN
-
-
-def numa_node_of(
-    tree: PciTree, numa: NumaTopology, address: str, rules: PlacementRules = NO_RULES
-) -> NodeAnswer:
-    """Answer for one function; one that is not in the tree has no facts but its address."""
-    function = tree.get(address) or PciFunction(address=address)
-    return Placer(tree, numa, rules).numa_node(function)

@@ -48,7 +48,6 @@ _SLICES: dict[int, tuple[int, str]] = {
     16: (2, "+me.all"),
     17: (3, "+gfx"),
 }
-_COMPUTE_SLICES: dict[int, int] = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1, 8: 7}
 PROFILES = len(_SLICES)
 
 
@@ -76,15 +75,6 @@ def cuda_version(number: int) -> str:
 def slices_of(profile: int) -> tuple[int, str]:
     """Return compute slices and name suffix of a GPU instance profile by its query index."""
     return _SLICES[profile]
-
-
-def profile_name(profile: int, compute: int, memory_mb: int, total_bytes: int) -> str:
-    """Name a MIG instance of profile index `profile` and compute profile index `compute`.
-
-    Memory is that of the GPU instance in MiB. Raises `KeyError` for an index never heard of.
-    """
-    slices, suffix = _SLICES[profile]
-    return slice_name(slices, _COMPUTE_SLICES[compute], memory_mb, total_bytes, suffix)
 
 
 def slice_name(

@@ -8,10 +8,9 @@ from agent.recording.tree import TreeBuilder
 from agent.topology.address import split_link
 from agent.topology.link import bandwidth_mb_s, degraded
 from agent.topology.pci import PciFunction, PciTree
-from agent.topology.placement import numa_node_of
 from agent.topology.switches import switches
 from tests.captures import needs_shared
-from tests.machines import Sysfs, machine
+from tests.machines import Sysfs, machine, numa_node_of
 
 BUS = "/sys/bus/pci/devices"
 

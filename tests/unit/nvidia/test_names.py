@@ -14,20 +14,21 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @pytest.mark.parametrize(
-    ("profile", "compute", "memory_mb", "total", "name"),
+    ("profile", "compute_slices", "memory_mb", "total", "name"),
     [
-        pytest.param(0, 0, 4864, 40960 * MIB, "1g.5gb", id="V01"),
-        pytest.param(9, 0, 9856, 40960 * MIB, "1g.10gb", id="V02"),
-        pytest.param(2, 0, 19968, 40960 * MIB, "1c.3g.20gb", id="V03"),
-        pytest.param(7, 0, 4864, 40960 * MIB, "1g.5gb+me", id="V04"),
-        pytest.param(0, 0, 9856, 85520809984, "1g.10gb", id="V05"),
-        pytest.param(13, 0, 24000, 97887 * MIB, "1g.24gb-me", id="V06"),
+        pytest.param(0, 1, 4864, 40960 * MIB, "1g.5gb", id="V01"),
+        pytest.param(9, 1, 9856, 40960 * MIB, "1g.10gb", id="V02"),
+        pytest.param(2, 1, 19968, 40960 * MIB, "1c.3g.20gb", id="V03"),
+        pytest.param(7, 1, 4864, 40960 * MIB, "1g.5gb+me", id="V04"),
+        pytest.param(0, 1, 9856, 85520809984, "1g.10gb", id="V05"),
+        pytest.param(13, 1, 24000, 97887 * MIB, "1g.24gb-me", id="V06"),
     ],
 )
 def test_an_instance_is_named_by_its_slices_and_its_share_of_the_memory(
-    profile: int, compute: int, memory_mb: int, total: int, name: str
+    profile: int, compute_slices: int, memory_mb: int, total: int, name: str
 ) -> None:
-    assert names.profile_name(profile, compute, memory_mb, total) == name
+    slices, suffix = names.slices_of(profile)
+    assert names.slice_name(slices, compute_slices, memory_mb, total, suffix) == name
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from agent.host.topology_file import parse_topology_file
 from agent.model.device import DeviceLink
-from agent.topology.distance import Seat, level, levels, pci_level, seat_of
+from agent.topology.distance import Seat, levels, pci_level, seat_of
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciFunction, PciTree
 from agent.topology.placement import PlacementRules
 from tests.captures import SHARED, needs_shared
-from tests.machines import machine, nodes, tree_of
+from tests.machines import level, machine, nodes, tree_of
 
 TWO = nodes(2)
 

@@ -12,10 +12,9 @@ from agent.topology.placement import (
     NumaOverride,
     PlacementRules,
     TopologyFile,
-    numa_node_of,
     override_problems,
 )
-from tests.machines import nodes, tree_of
+from tests.machines import nodes, numa_node_of, tree_of
 
 DEVICE = "0000:18:00.0"
 PORT = "0000:17:00.0"
