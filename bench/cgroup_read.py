@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -21,6 +18,7 @@ from agent.collect.usage import PodUsage, UsageCollector
 from agent.host.files import LiveRoot
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
+from bench.limit_in_c import built
 from bench.usage.cgroup_trees import cgroups, fill_v2, version_1, version_2
 
 SOURCE = Path(__file__).parent / "usage" / "cgroup_read_limit.c"
@@ -42,15 +40,10 @@ GATE_V1 = "ratio_limit<=1.5,ratio_peer<=0.25"
 @contextmanager
 def c_reader(layout: CgroupLayout) -> Iterator[Callable[[], object] | None]:
     """Build the reader in C and let it follow the tree's files; `None` without a compiler."""
-    with tempfile.TemporaryDirectory() as directory:
-        library = Path(directory) / "limit.so"
-        try:
-            command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
-            subprocess.run(command, check=True, timeout=60)
-        except (OSError, subprocess.SubprocessError):
+    with built(SOURCE) as reader:
+        if reader is None:
             yield None
             return
-        reader = ctypes.CDLL(str(library))
         for path, kind in c_files(layout):
             if reader.reader_add(path.encode(), kind) != 0:
                 raise OSError(f"{path}: the reader in C cannot open it")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +13,7 @@ from agent.host.files import MAX_READ, LiveRoot
 from agent.host.pci import read_pci
 from bench.counters import cost, cost_metric
 from bench.harness import Row, compare
+from bench.limit_in_c import built
 from bench.scan.tree import BASE_FUNCTIONS, pci_tree
 
 SOURCE = Path(__file__).parent / "scan" / "limit.c"
@@ -77,15 +76,11 @@ def c_scan(top: Path) -> Iterator[Callable[[], object] | None]:
     spy = _Spy(str(top))
     read_pci(spy)
     accesses = b"".join(spy.seen)
-    with tempfile.TemporaryDirectory() as directory:
-        library = Path(directory) / "limit.so"
-        try:
-            command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
-            subprocess.run(command, check=True, timeout=60)
-        except (OSError, subprocess.SubprocessError):
+    with built(SOURCE) as library:
+        if library is None:
             yield None
             return
-        scan = ctypes.CDLL(str(library)).scan
+        scan = library.scan
         scan.argtypes = (ctypes.c_char_p, ctypes.c_long)
         yield lambda: scan(accesses, len(accesses))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from agent.errors import HostFileError
 from agent.host.files import MAX_ENTRIES, MAX_READ
 from agent.recording.entries import DeviceNode, Entry, Kind, Link
-from agent.recording.resolve import Resolver
+from agent.recording.resolve import Resolved, Resolver
 
 
-class DirectoryFiles:
+class DirectoryFiles(Resolved):
     """Reads below one folder, on demand. Links are resolved here and not by the kernel.
 
     So an absolute link, or one with too many `..`, stays inside. FIFOs, sockets and device
@@ -23,11 +23,11 @@ class DirectoryFiles:
 
     def __init__(self, folder: Path) -> None:
         self._prefix = os.fspath(folder.resolve()).rstrip("/")
-        self._resolver = Resolver(self._lookup)
+        self.resolver = Resolver(self._lookup)
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Return the start of a file."""
-        found, entry = self._resolver.find(path)
+        found, entry = self.resolver.find(path)
         if entry is Kind.DIRECTORY:
             raise HostFileError(path, errno.EISDIR)
         if entry is not Kind.FILE:
@@ -37,7 +37,7 @@ class DirectoryFiles:
     def names(self, path: str) -> tuple[str, ...]:
         """List a directory, at most `MAX_ENTRIES` names; an absent one or a file has none."""
         try:
-            found, entry = self._resolver.find(path)
+            found, entry = self.resolver.find(path)
             if entry is not Kind.DIRECTORY:
                 return ()
             return tuple(sorted(os.listdir(f"{self._prefix}{found}/"))[:MAX_ENTRIES])
@@ -47,32 +47,6 @@ class DirectoryFiles:
             raise
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
-
-    def link(self, path: str) -> str | None:
-        """Return a link's text."""
-        try:
-            _, entry = self._resolver.find(path, follow=False)
-        except HostFileError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return None
-            raise
-        return entry.text if isinstance(entry, Link) else None
-
-    def exists(self, path: str) -> bool:
-        """Say whether the path leads to anything, readable or not."""
-        try:
-            self._resolver.find(path)
-        except HostFileError:
-            return False
-        return True
-
-    def device_number(self, path: str) -> tuple[int, int] | None:
-        """Return the numbers of a device node in the folder."""
-        try:
-            _, entry = self._resolver.find(path)
-        except HostFileError:
-            return None
-        return (entry.major, entry.minor) if isinstance(entry, DeviceNode) else None
 
     def _lookup(self, directory: str, name: str) -> Entry | None:
         path = f"{self._prefix}{directory}/{name}"

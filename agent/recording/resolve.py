@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agent.errors import HostFileError
 from agent.host.files import check_path
-from agent.recording.entries import Entry, Kind, Link
+from agent.recording.entries import DeviceNode, Entry, Kind, Link
 
 MAX_LINKS = 40  # as the kernel: the next one is ELOOP
 MAX_TARGET = 4095  # characters of a link that is followed, as PATH_MAX
@@ -73,3 +73,35 @@ class Resolver:
             else:
                 return f"{at}/{part}", entry
         return at, Kind.DIRECTORY
+
+
+class Resolved:
+    """What every host whose links are resolved by us answers alike."""
+
+    resolver: Resolver
+
+    def link(self, path: str) -> str | None:
+        """Return a link's text."""
+        try:
+            _, entry = self.resolver.find(path, follow=False)
+        except HostFileError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise
+        return entry.text if isinstance(entry, Link) else None
+
+    def exists(self, path: str) -> bool:
+        """Say whether the path leads to anything, readable or not."""
+        try:
+            self.resolver.find(path)
+        except HostFileError:
+            return False
+        return True
+
+    def device_number(self, path: str) -> tuple[int, int] | None:
+        """Return the numbers of a device node."""
+        try:
+            _, entry = self.resolver.find(path)
+        except HostFileError:
+            return None
+        return (entry.major, entry.minor) if isinstance(entry, DeviceNode) else None

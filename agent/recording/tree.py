@@ -10,25 +10,23 @@ from agent.host.files import MAX_ENTRIES, MAX_READ
 from agent.recording.entries import (
     MAX_KEPT,
     MAX_NODES,
-    DeviceNode,
     Entry,
     Kind,
-    Link,
     RecordingError,
     Refused,
 )
-from agent.recording.resolve import Resolver
+from agent.recording.resolve import Resolved, Resolver
 
 Directories = Mapping[str, Mapping[str, Entry]]
 """Entries by name, by directory; the root is "", others have no `/` at the end."""
 
 
-class TreeFiles:
+class TreeFiles(Resolved):
     """Answers as the recorded host did. Every link is resolved inside the tree."""
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
-        self._resolver = Resolver(lambda directory, name: directories[directory].get(name))
+        self.resolver = Resolver(lambda directory, name: directories[directory].get(name))
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry]) -> TreeFiles:
@@ -41,7 +39,7 @@ class TreeFiles:
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Return the start of a file, or raise the errno that the host answered."""
-        _, entry = self._resolver.find(path)
+        _, entry = self.resolver.find(path)
         if isinstance(entry, bytes):
             return entry[:limit]
         if isinstance(entry, Refused):
@@ -51,7 +49,7 @@ class TreeFiles:
     def names(self, path: str) -> tuple[str, ...]:
         """List a directory, at most `MAX_ENTRIES` names; an absent one or a file has none."""
         try:
-            found, entry = self._resolver.find(path)
+            found, entry = self.resolver.find(path)
         except HostFileError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return ()
@@ -61,32 +59,6 @@ class TreeFiles:
         if entry is not Kind.DIRECTORY:
             return ()
         return tuple(sorted(self._directories[found])[:MAX_ENTRIES])
-
-    def link(self, path: str) -> str | None:
-        """Return a link's text."""
-        try:
-            _, entry = self._resolver.find(path, follow=False)
-        except HostFileError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return None
-            raise
-        return entry.text if isinstance(entry, Link) else None
-
-    def exists(self, path: str) -> bool:
-        """Say whether the path leads to anything, readable or not."""
-        try:
-            self._resolver.find(path)
-        except HostFileError:
-            return False
-        return True
-
-    def device_number(self, path: str) -> tuple[int, int] | None:
-        """Return the numbers of a recorded device node."""
-        try:
-            _, entry = self._resolver.find(path)
-        except HostFileError:
-            return None
-        return (entry.major, entry.minor) if isinstance(entry, DeviceNode) else None
 
     def walk(self) -> Iterator[tuple[str, Mapping[str, Entry]]]:
         """Yield every directory with its entries, in byte order of the paths."""
