@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Mapping
 
@@ -40,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal, or with `--once` one cycle of everything."""
     if not arguments.standalone:
         raise BadConfig("run: this version knows no cluster yet: add --standalone")
+    # until the daemon handles it: an exception can be lost in the middle of an import
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     hurry()
     settings = settings_of(arguments)
     listen = parse_address(settings.metrics.listen)

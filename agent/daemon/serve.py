@@ -201,7 +201,8 @@ class Daemon:
 
     async def _end(self) -> None:
         """Stop serving, then the loops, then the workers, then the thread."""
-        log.info("stopping")
+        if self._stop.is_set():
+            log.info("stopping")
         if self._runner is not None:
             await self._runner.cleanup()
         for task in self._tasks:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import schemas
 from tests.captures import needs_shared
-from tests.process.agent import EIGHT_CARDS, NO_DEVICES, Agent, run_agent, running
+from tests.process.agent import (
+    DEADLINE_S,
+    EIGHT_CARDS,
+    NO_DEVICES,
+    ROOT,
+    Agent,
+    command,
+    run_agent,
+    running,
+)
 
 CRDS = {
     "device.yaml": "scheduling.koordinator.sh_devices.yaml",
@@ -131,3 +142,27 @@ def test_the_demonstration_host_is_shown_only_where_nothing_real_is(tmp_path: Pa
         *arguments, "--out", str(tmp_path / "a"), XPU_AGENT_DISCOVERY__FAKE__FILE=str(cards)
     )
     assert real.stdout.startswith("This machine.")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment_of_the_start_ends_the_agent_without_a_trace(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    for step in range(8):
+        process = subprocess.Popen(
+            command(
+                *("run", "--standalone", "--host", str(EIGHT_CARDS), "--listen", "127.0.0.1:0"),
+                *("--out", str(tmp_path / str(step))),
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Recorded host")
+        time.sleep(step * 0.06)  # spread over the start; each moment must do
+        process.send_signal(number)
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode in (0, -number)
+        assert "Traceback" not in said
