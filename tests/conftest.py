@@ -1,8 +1,13 @@
-"""What every test shares: property tests are not judged by the speed of a busy machine."""
+"""What every test shares: how property tests look for examples."""
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+# no property is judged by the speed of a busy machine
+settings.register_profile("explore", deadline=None)
+# a build tells whether the change is good; new examples are looked for on developers' machines
+settings.register_profile("build", deadline=None, derandomize=True)
+settings.load_profile("build" if os.environ.get("CI") else "explore")
