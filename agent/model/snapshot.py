@@ -76,3 +76,4 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pods: Part[tuple[PodView, ...]] = Part(())
     usage: Part[UsageSample] = Part(UsageSample())
     report: Part[UsageReport] = Part(UsageReport())
+    refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

@@ -13,6 +13,7 @@ from agent.clock import Clock
 from agent.config.sections import Settings
 from agent.errors import AgentError, BadConfig, HostFileError, ParseError
 from agent.host.boot import read_identity
+from agent.host.counting import CountingFiles
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
@@ -93,7 +94,7 @@ class HostFacts:
     def __init__(
         self, opened: OpenedHost, settings: Settings, store: SnapshotStore, clock: Clock
     ) -> None:
-        self._files = opened.files
+        self._files = CountingFiles(opened.files)
         self._settings = settings
         self._overrides = overrides(settings)
         self._store = store
@@ -114,6 +115,7 @@ class HostFacts:
             snapshot = self._store.put(pci=Part(pci, now_s))
             addresses, busy = watched_links(snapshot)
             self._slow = observe_links(self._slow, pci, addresses, now_s, busy)
+        self._store.put(refused=self._files.refused)
 
     def _cpu_numa(self) -> tuple[CpuTopology, NumaTopology]:
         cpus, numa = read_cpu_numa(self._files)

@@ -45,6 +45,13 @@ _OWN: tuple[_Row, ...] = (
         "Whether the last attempt to renew a part of the snapshot failed.",
     ),
     (
+        "host_read_errors_total",
+        "counter",
+        (*NODE, "errno"),
+        "",
+        "Reads of the host's files for CPUs, memory nodes and PCI that the kernel refused.",
+    ),
+    (
         "vendor_state",
         "gauge",
         (*VENDOR, "state"),

@@ -57,9 +57,10 @@ def _vendor(state: VendorState, now_s: float) -> dict[str, object]:
 
 
 def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
-    """Return `{"node", "vendors", "parts": {name: {"age_s", "error", "value"}}}`."""
+    """Return `{"node", "refused", "vendors", "parts": {name: {"age_s", "error", "value"}}}`."""
     return {
         "node": plain(snapshot.node),
+        "refused": dict(snapshot.refused),
         "vendors": [_vendor(state, now_s) for state in snapshot.vendors],
         "parts": {name: _part(getattr(snapshot, name), now_s) for name in PARTS},
     }

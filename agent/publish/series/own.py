@@ -23,6 +23,8 @@ def own_series(
     build = pairs(("version", "python"), (VERSION, platform.python_version()))
     yield name, [line(name, opened, 1, build)]
     yield from _part_series(snapshot, now_s, opened)
+    name = "xpu_agent_host_read_errors_total"
+    yield name, [line(name, opened, n, pairs(("errno",), (e,))) for e, n in snapshot.refused]
     yield from _vendor_series(snapshot.vendors, now_s, opened)
     yield from _problem_series(snapshot, opened)
     yield from _publisher_series(publishers, opened)

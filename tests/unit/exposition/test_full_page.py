@@ -39,6 +39,7 @@ def told() -> NodeSnapshot:
         devices=Part(view, NOW_S),
         vendors=(replace(nvidia, samples=Part((sample,), NOW_S)),),
         usage=Part(usage, NOW_S),
+        refused=(("EACCES", 2),),
     )
 
 

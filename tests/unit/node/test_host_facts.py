@@ -18,7 +18,7 @@ from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
 from agent.node.host_facts import HostFacts, overrides, watched_links
 from agent.node.identity import node_name
 from agent.node.store import SnapshotStore
-from agent.recording.entries import Link, Refused
+from agent.recording.entries import Entry, Link, Refused
 from agent.recording.open import OpenedHost, open_host
 from agent.recording.tree import TreeFiles
 from tests import factory
@@ -135,3 +135,16 @@ def test_the_link_of_an_idle_card_is_not_judged() -> None:
     watched, working = watched_links(replace(snapshot, vendors=(vendor,)))
     assert watched == {cards[1].key, nic.key}
     assert working == {cards[1].key}
+
+
+def test_what_the_host_refuses_is_counted_by_errno_and_what_is_absent_is_not() -> None:
+    entries: dict[str, Entry] = {
+        "/sys/devices/system/cpu/cpu0/topology/core_cpus": Refused(errno.EIO),
+        "/sys/devices/system/cpu/cpu0/topology/package_cpus": Refused(errno.EIO),
+        "/sys/bus/pci/devices": Refused(errno.EACCES),
+    }
+    found, store = facts(OpenedHost(files=TreeFiles.of(entries)), {})
+    found.read()
+    refused = dict(store.current.refused)
+    assert set(refused) == {"EIO", "EACCES"}
+    assert refused["EIO"] >= 2
