@@ -19,7 +19,7 @@ from agent.host.files import LiveRoot
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
 from bench.limit_in_c import built
-from bench.usage.cgroup_trees import cgroups, fill_v2, version_1, version_2
+from bench.usage.cgroup_trees import cgroups, fill_v2, stir_v1, version_1, version_2
 
 SOURCE = Path(__file__).parent / "usage" / "cgroup_read_limit.c"
 CYCLES = 5  # a figure: CPU time of one cycle is near the clock's grain
@@ -140,10 +140,30 @@ def rows() -> Iterator[Row]:
 
 
 def _version_1_rows(layout: CgroupLayout, metric: str) -> Iterator[Row]:
-    subject, plain = _repeat(_subject(layout)), _repeat(naive(layout))
+    """Yield idle groups, and all containers busy; the naive reader asks the dearer memory.stat."""
+    reader, plainly = _subject(layout), naive(layout)
+    subject, plain = _repeat(reader), _repeat(plainly)
     with c_reader(layout) as limit:
         least = _repeat(limit) if limit else None
         yield compare("cgroup_read_v1", metric, subject, peer=plain, limit=least, gate=GATE_V1)
+
+        def stirred(work: Callable[[], object]) -> Callable[[], float]:
+            def figure() -> float:
+                taken = stir_v1(layout)
+                spent = cost(work)
+                del taken
+                return spent
+
+            return figure
+
+        yield compare(
+            "cgroup_read_v1_all_changed",
+            metric,
+            stirred(reader),
+            peer=stirred(plainly),
+            limit=stirred(limit) if limit else None,
+            gate=GATE_V1,
+        )
     other = cgroupspy_cycle(layout.root or "")
     if other is not None:
         yield compare("cgroup_read_v1_cgroupspy", metric, subject, peer=lambda: cost(other))

@@ -9,8 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.errors import HostFileError, ParseError
+from agent.host.attributes import entries
 from agent.host.files import MAX_ENTRIES, HostFiles, text
-from agent.host.pci_function import DEVICES, entry_names, read_function
+from agent.host.pci_function import DEVICES, read_function
 from agent.topology.address import parse_address, sort_key
 from agent.topology.pci import PciFunction, PciTree
 
@@ -114,8 +115,8 @@ def _related(functions: Mapping[str, PciFunction], notes: _Notes) -> dict[str, P
 def _switch_links(host: HostFiles) -> frozenset[tuple[str, str]]:
     """Return the pairs of switches that are cabled to each other, smaller address first."""
     pairs: set[tuple[str, str]] = set()
-    for name in entry_names(host, SWITCH_LINKS):
-        for peer in entry_names(host, f"{SWITCH_LINKS}/{name}"):
+    for name in entries(host, SWITCH_LINKS):
+        for peer in entries(host, f"{SWITCH_LINKS}/{name}"):
             try:
                 a, b = sorted((parse_address(name), parse_address(peer)), key=sort_key)
             except ParseError:

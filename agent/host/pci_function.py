@@ -9,6 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from agent.errors import HostFileError, ParseError
+from agent.host.attributes import entries
 from agent.host.files import HostFiles, text
 from agent.topology.address import PciPath, parse_address, split_link
 from agent.topology.cpu import CpuSet
@@ -92,14 +93,6 @@ def link_text(host: HostFiles, path: str) -> str | None:
         return host.link(path)
     except HostFileError:
         return None
-
-
-def entry_names(host: HostFiles, path: str) -> tuple[str, ...]:
-    """Return a directory's entries; none for what cannot be listed."""
-    try:
-        return host.names(path)
-    except HostFileError:
-        return ()
 
 
 def _path(link: str | None, name: str) -> tuple[PciPath, bool]:
@@ -201,7 +194,7 @@ def _device(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
 def _with_virtual(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
     """Add what SR-IOV says; the links count, `sriov_numvfs` is only a fact."""
     found: dict[int, str] = {}
-    for name in entry_names(host, at):
+    for name in entries(host, at):
         match = _VIRTFN.fullmatch(name)
         address = _address_of(host, f"{at}/{name}") if match else None
         if match and address is not None:

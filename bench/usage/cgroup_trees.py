@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from agent.cgroup.layout import CgroupLayout, detect
 from agent.host.files import LiveRoot
 
 PODS, CONTAINERS = 250, 2
+STIRRED_PAGES = 80  # more than the kernel charges at once, so that the figure moves
 CONTROLLERS_V1 = ("cpu", "cpuacct", "memory")
 _QOS = ("", "/burstable", "/besteffort")
 _V2_BEFORE = (
@@ -78,3 +80,36 @@ def fill_v2(layout: CgroupLayout, step: int) -> None:
             f"core_sched.force_idle_usec 0\nnr_periods {step * 10}\nnr_throttled {step}\n"
             "throttled_usec 0\nnr_bursts 0\nburst_usec 0\n"
         )
+
+
+def stir_v1(layout: CgroupLayout) -> list[mmap.mmap]:
+    """Make every container's counters move: this process visits each, works and takes memory.
+
+    Memory stays charged where it was taken while the caller holds what is returned.
+    """
+    own = _own_groups()
+    pid = str(os.getpid()).encode()
+    taken = []
+    for below in cgroups()[1]:
+        for _, point in layout.mounts:
+            _write(f"{point}{layout.root}{below}/cgroup.procs", pid)
+        pages = mmap.mmap(-1, STIRRED_PAGES * mmap.PAGESIZE)
+        for page in range(STIRRED_PAGES):
+            pages[page * mmap.PAGESIZE] = 1
+        taken.append(pages)
+    for controller, point in layout.mounts:
+        _write(f"{point}{own[controller].rstrip('/')}/cgroup.procs", pid)
+    return taken
+
+
+def _own_groups() -> dict[str, str]:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return {c: line.split(":", 2)[2] for line in lines for c in line.split(":", 2)[1].split(",")}
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
