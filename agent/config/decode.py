@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.config.field import Rule
-from agent.config.sections import Settings, Table
+from agent.config.field import Rule, Table
+from agent.config.sections import Settings
 from agent.errors import BadConfig
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
+
+Table = tuple[Mapping[str, object], ...]  # a list of small mappings, checked by who uses it
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agent.config.field import Table
 from agent.config.load import Entry, Loaded, entries, value_of
-from agent.config.sections import Table
 
 
 def plain(value: object) -> str:

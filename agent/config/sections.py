@@ -5,15 +5,19 @@ The annotations stay text until a setting is decoded or explained: a start pays 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
-from agent.config.field import Rule
-
-Table = tuple[Mapping[str, object], ...]  # a list of small mappings, checked by who uses it
-SWITCH = ("auto", "on", "off")
+from agent.config.field import Rule, Table
+from agent.config.vendors import (
+    AscendSettings,
+    CambriconSettings,
+    FakeSettings,
+    NvidiaSettings,
+    RdmaSettings,
+    VendorSwitches,
+)
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,55 +28,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Rule("folder for what must survive a restart; empty: nothing is kept (standalone mode)"),
     ] = ""
-
-
-class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
-    """Which vendors may run a worker."""
-
-    nvidia: Annotated[str, Rule("NVIDIA GPUs through NVML", choices=SWITCH, maturity="beta")] = (
-        "auto"
-    )
-    rdma: Annotated[
-        str, Rule("InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH, maturity="beta")
-    ] = "auto"
-    fake: Annotated[
-        str, Rule("devices described in discovery.fake.file", choices=SWITCH, maturity="stable")
-    ] = "auto"
-
-
-class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the NVIDIA worker finds its driver."""
-
-    library_dirs: Annotated[
-        tuple[str, ...],
-        Rule("folders searched for libnvidia-ml.so.1; empty: the usual ones below driver_root"),
-    ] = ()
-    driver_root: Annotated[
-        str, Rule("root of the driver's files; /run/nvidia/driver with a container")
-    ] = "/"
-    forget_after_s: Annotated[
-        float,
-        Rule("a card that left its bus stays listed that long", unit="s", low=0, high=604800),
-    ] = 86400.0
-
-
-class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which RDMA devices are published, and how their ports make health."""
-
-    soft: Annotated[bool, Rule("publish soft-RoCE and soft-iWARP devices", maturity="beta")] = False
-    port_policy: Annotated[str, Rule("ports that must be active", choices=("any", "all"))] = "any"
-    expected_ports: Annotated[
-        Table, Rule("ports that count though they were never up: {match, ports}")
-    ] = ()
-    vf_pools: Annotated[Table, Rule("groups of virtual functions: {pf, vfs, driver, labels}")] = ()
-    labels: Annotated[Table, Rule("labels of devices: {match, labels}")] = ()
-    roles: Annotated[Table, Rule("use of a NIC: {match, role: compute or storage}")] = ()
-
-
-class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices that do not exist, for demonstrations and scale tests."""
-
-    file: Annotated[str, Rule("YAML file that describes them; empty: none")] = ""
 
 
 class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +49,8 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
         VendorSwitches()
     )
     nvidia: Annotated[NvidiaSettings, Rule("NVIDIA")] = NvidiaSettings()
+    ascend: Annotated[AscendSettings, Rule("Ascend")] = AscendSettings()
+    cambricon: Annotated[CambriconSettings, Rule("Cambricon")] = CambriconSettings()
     rdma: Annotated[RdmaSettings, Rule("RDMA")] = RdmaSettings()
     fake: Annotated[FakeSettings, Rule("fake devices")] = FakeSettings()
     numa_overrides: Annotated[

@@ -68,6 +68,8 @@ def assemble(
     return DeviceView(
         devices=devices,
         links=_links(ordered),
+        groups=tuple(group for inventory in ordered for group in inventory.groups),
+        group_policy=next((i.group_policy for i in ordered if i.group_policy), None),
         problems=tuple(problems),
         topology_file=rules.file.label if rules.file is not None and rules.file.places else None,
     )

@@ -27,7 +27,7 @@ class DeviceKind(enum.Enum):
 
 
 class HealthState(enum.Enum):
-    """States of `xpu-agent.io/health`; only `FAILED` takes a device out of service."""
+    """States of `xpu-agent.io/health`; `FAILED` and `PROBING` are out of service."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"  # answered late or oddly; running pods keep it
@@ -38,7 +38,8 @@ class HealthState(enum.Enum):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one.
 
-    The last two are the agent's own to fill, not the vendor's.
+    A vendor says HEALTHY, SUSPECT or FAILED as it sees the device now; PROBING and the last three
+    members are the agent's own to fill.
     """
 
     state: HealthState = HealthState.HEALTHY
@@ -47,11 +48,22 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float | None = None
     changes: int = 0  # of the state, since the agent's start
     last_event: str = ""  # reason of the device's last event since then
+    certain: bool = True  # False: nobody can tell now; the condition's status is Unknown
 
     @property
     def in_service(self) -> bool:
-        """`health` of the Device object."""
-        return self.state is not HealthState.FAILED
+        """`health` of the Device object: a device that is being probed takes no pods yet."""
+        return self.state in (HealthState.HEALTHY, HealthState.SUSPECT)
+
+
+class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition of the Device object beside `Healthy`, such as `Schedulable` or `Degraded`."""
+
+    type: str
+    status: bool
+    reason: str  # CamelCase
+    message: str = ""
+    since_s: float | None = None  # wall time of the change, `None` if nobody saw one
 
 
 class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,11 +114,18 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A hardware slice of a card (MIG instance, vNPU): listed, served by the device plug-in."""
+    """A hardware slice of a card (MIG, vNPU, sMLU): listed, served by the device plug-in."""
 
     uuid: str
     profile: str
     memory_bytes: int | None = None
+    instance: int | None = None  # GPU instance, vNPU or sMLU number
+    compute_instance: int | None = None  # of MIG
+    start: int | None = None  # placement, in memory slices
+    size: int | None = None
+    cores: int | None = None  # multiprocessors or AI cores
+    nodes: tuple[DeviceNode, ...] = ()  # its own, beside those of the card
+    health: Health = Health()
 
 
 class VendorDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +146,9 @@ class VendorDevice(msgspec.Struct, frozen=True, kw_only=True):
     facts: Pairs = ()  # further facts for people: name to text
     nodes: tuple[DeviceNode, ...] = ()
     ports: tuple[DevicePort, ...] = ()
+    conditions: tuple[DeviceCondition, ...] = ()
     partitions: tuple[DevicePartition, ...] = ()
+    free_slices: tuple[tuple[str, tuple[int, ...]], ...] = ()  # profile: starts that still fit
     vf_groups: tuple[VfGroup, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.model.device import DeviceLink, HealthState, Pairs, VendorDevice
+from agent.model.device import DeviceLink, Health, HealthState, Pairs, VendorDevice
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,6 +12,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     message: str
+
+
+class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that are granted together at best: an entry of `gpu-partitions`."""
+
+    keys: tuple[str, ...]  # VendorDevice.key of each member; the size is their number
+    link_type: str
+    bandwidth_bytes_per_s: int | None = None  # of the ring, one direction
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +32,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     library: str | None = None  # file and version of the vendor's library, when one is loaded
     facts: Pairs = ()
     problems: tuple[Problem, ...] = ()
+    groups: tuple[DeviceGroup, ...] = ()
+    group_policy: str | None = None  # Prefer, Honor; None: no table or nobody's wish
 
 
 class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +70,7 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int | None = None
     processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not tell
     readings: tuple[Reading, ...] = ()
+    health: Health | None = None  # what the vendor saw now; None: it was not looked at
 
 
 class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,3 +80,4 @@ class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     message: str = ""
     state: HealthState | None = None  # None: a look at discover() decides
+    partition: str = ""  # uuid of the slice that it is about, if not about the whole device

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from agent.model.device import Device, DeviceLink
-from agent.model.inventory import DeviceSample, Inventory, Problem
+from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
 from agent.model.pod import PodView
 from agent.model.usage import UsageReport, UsageSample
 from agent.topology.cpu import CpuTopology
@@ -59,6 +59,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
 
     devices: tuple[Device, ...] = ()
     links: tuple[DeviceLink, ...] = ()
+    groups: tuple[DeviceGroup, ...] = ()  # of all vendors, by size, then members
+    group_policy: str | None = None
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
     topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
     awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far

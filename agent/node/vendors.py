@@ -12,15 +12,16 @@ from agent.host.files import HostFiles
 from agent.probe.base import DeviceVendor
 from agent.probe.base import Settings as VendorSettings
 from agent.probe.vendors import load_vendors
+from plugins.vendors import BUILTIN
 
 
 def vendor_settings(settings: Settings) -> dict[str, VendorSettings]:
     """Return each vendor's own section of `discovery`, with the folder for lasting state."""
     discovery = settings.discovery
     own: dict[str, dict[str, object]] = {
-        "nvidia": msgspec.structs.asdict(discovery.nvidia),
-        "rdma": msgspec.structs.asdict(discovery.rdma),
-        "fake": msgspec.structs.asdict(discovery.fake),
+        name: msgspec.structs.asdict(getattr(discovery, name))
+        for name, _ in BUILTIN
+        if hasattr(discovery, name)
     }
     if settings.node.state_dir:
         for values in own.values():

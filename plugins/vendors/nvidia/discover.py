@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
 from agent.model.quantity import binary
-from plugins.vendors.nvidia import health, library, names
-from plugins.vendors.nvidia.card import Card, CardStopped
+from plugins.bindings.nvml import library
+from plugins.bindings.nvml.card import Card, CardStopped
+from plugins.faults.nvidia import polled as health
+from plugins.slices.mig.instances import instances
+from plugins.vendors.nvidia import names
 from plugins.vendors.nvidia.links import CardLinks, read_links
-from plugins.vendors.nvidia.mig import instances
 from plugins.vendors.nvidia.sight import Sighting, device
 
 LABEL = "xpu-agent.io/"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from agent.model.device import HealthState
 from agent.model.inventory import DeviceEvent
-from plugins.vendors.nvidia import library
-from plugins.vendors.nvidia.card import Card
-from plugins.vendors.nvidia.library import Nvml, address_of
+from plugins.bindings.nvml import library
+from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.library import Nvml, address_of
 
 SLICE_MS = 1000
 PAUSE_S = 1.0  # after an answer that comes at once and again

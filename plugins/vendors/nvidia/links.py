@@ -11,7 +11,7 @@ import msgspec
 from agent.model.device import DeviceLink
 from agent.model.inventory import Problem
 from agent.topology.address import sort_key
-from plugins.vendors.nvidia.card import Card, CardStopped
+from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.vendors.nvidia.names import bus_id
 
 MAX_LINKS = 36

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agent.model.inventory import DeviceSample, MetricFamily, ProcessSample, Reading
-from plugins.vendors.nvidia.card import Card
-from plugins.vendors.nvidia.library import INSUFFICIENT_SIZE, NvmlFault
+from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.library import INSUFFICIENT_SIZE, NvmlFault
 
 ALL_LINKS = 0xFFFFFFFF
 POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT = (186, 0), (185, 0), (83, 0), (82, 0)

@@ -12,11 +12,13 @@ from agent.errors import DeviceGone, NotSupported, VendorFault
 from agent.host.files import HostFiles, text
 from agent.model.device import Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
-from plugins.vendors.nvidia import health, library, names
-from plugins.vendors.nvidia.card import Card, CardStopped
+from plugins.bindings.nvml import library
+from plugins.bindings.nvml.card import Card, CardStopped
+from plugins.bindings.nvml.library import LibraryAbsent, LibraryFile, Nvml, find_library
+from plugins.faults.nvidia import polled as health
+from plugins.vendors.nvidia import names
 from plugins.vendors.nvidia.discover import Found, describe, distinct_modules, memory_total, silent
 from plugins.vendors.nvidia.events import EventWatch
-from plugins.vendors.nvidia.library import LibraryAbsent, LibraryFile, Nvml, find_library
 from plugins.vendors.nvidia.links import matrix, node_clique, peers
 from plugins.vendors.nvidia.sample import sample, slow_readings
 from plugins.vendors.nvidia.sight import Sighting, device, look, recorded

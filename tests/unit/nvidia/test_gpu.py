@@ -10,7 +10,7 @@ import pytest
 
 from agent.model.device import HealthState
 from agent.probe.tape import TapeSession, TapeWriter, parse_tape
-from plugins.vendors.nvidia.library import SONAME, find_library
+from plugins.bindings.nvml.library import SONAME, find_library
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import Child
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agent.model.device import Health, HealthState
-from plugins.vendors.nvidia.health import HealthFacts, judge
+from plugins.faults.nvidia.polled import HealthFacts, judge
 
 FINE = HealthFacts(faults={})
 HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED

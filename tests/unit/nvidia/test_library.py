@@ -9,7 +9,7 @@ import pytest
 
 from agent.model.device import HealthState
 from agent.probe.wire import Failed
-from plugins.vendors.nvidia.library import find_library, library_dirs
+from plugins.bindings.nvml.library import find_library, library_dirs
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plugins.slices.mig import names as mig
 from plugins.vendors.nvidia import names
 
 GIB = 1 << 30
@@ -27,8 +28,8 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 def test_an_instance_is_named_by_its_slices_and_its_share_of_the_memory(
     profile: int, compute_slices: int, memory_mb: int, total: int, name: str
 ) -> None:
-    slices, suffix = names.slices_of(profile)
-    assert names.slice_name(slices, compute_slices, memory_mb, total, suffix) == name
+    slices, suffix = mig.slices_of(profile)
+    assert mig.slice_name(slices, compute_slices, memory_mb, total, suffix) == name
 
 
 @pytest.mark.parametrize(

@@ -140,11 +140,14 @@ def test_a_failed_card_stays_listed_with_its_resources() -> None:
     ]
 
 
-@pytest.mark.parametrize("state", [HealthState.SUSPECT, HealthState.PROBING])
-def test_only_failed_takes_a_device_out_of_service(state: HealthState) -> None:
+@pytest.mark.parametrize(
+    ("state", "health"),
+    [(HealthState.SUSPECT, True), (HealthState.PROBING, False), (HealthState.FAILED, False)],
+)
+def test_failed_and_probed_devices_are_out_of_service(state: HealthState, health: bool) -> None:
     (found,) = listed(nic(1, health=Health(state=state, reason="LinkFlapping", message="flaps")))
-    assert found["health"] is True
-    assert found["conditions"][0]["status"] == "True"
+    assert found["health"] is health
+    assert found["conditions"][0]["status"] == str(health)
     assert found["conditions"][0]["reason"] == "LinkFlapping"
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from agent.errors import DeviceGone, NotSupported
-from plugins.vendors.nvidia import library
-from plugins.vendors.nvidia.library import Field, GarbledAnswer, Nvml, NvmlFault
+from plugins.bindings.nvml import library
+from plugins.bindings.nvml.library import Field, GarbledAnswer, Nvml, NvmlFault
 
 SLOW_CALL_S = 1.0
 SLOW_CYCLE_S = 10.0

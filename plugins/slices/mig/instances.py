@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from agent.errors import DeviceGone, NotSupported
 from agent.model.device import DevicePartition
-from plugins.vendors.nvidia.card import Card
-from plugins.vendors.nvidia.library import GarbledAnswer, NvmlFault
-from plugins.vendors.nvidia.names import PROFILES, slice_name, slices_of
+from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.library import GarbledAnswer, NvmlFault
+from plugins.slices.mig.names import PROFILES, slice_name, slices_of
 
 MAX_INSTANCES = 56  # eight GPU instances of seven compute instances
 _MIB = 1 << 20

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agent.model.device import Health, HealthState
-from plugins.vendors.nvidia import library
-from plugins.vendors.nvidia.card import Card
+from plugins.bindings.nvml import library
+from plugins.bindings.nvml.card import Card
 
 RECOVERY_ACTION = (230, 0)
 RETIRED_SBE, RETIRED_DBE, RETIRED_PENDING = (29, 0), (30, 0), (31, 0)

@@ -1,0 +1,68 @@
+"""Settings of the vendors: which run, and what a person knows better than their driver."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from agent.config.field import Rule, Table
+
+SWITCH = ("auto", "on", "off")
+
+
+class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
+    """Which vendors may run a worker."""
+
+    nvidia: Annotated[str, Rule("NVIDIA GPUs through NVML", choices=SWITCH, maturity="beta")] = (
+        "auto"
+    )
+    rdma: Annotated[
+        str, Rule("InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH, maturity="beta")
+    ] = "auto"
+    fake: Annotated[
+        str, Rule("devices described in discovery.fake.file", choices=SWITCH, maturity="stable")
+    ] = "auto"
+
+
+class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the NVIDIA worker finds its driver."""
+
+    library_dirs: Annotated[
+        tuple[str, ...],
+        Rule("folders searched for libnvidia-ml.so.1; empty: the usual ones below driver_root"),
+    ] = ()
+    driver_root: Annotated[
+        str, Rule("root of the driver's files; /run/nvidia/driver with a container")
+    ] = "/"
+    forget_after_s: Annotated[
+        float,
+        Rule("a card that left its bus stays listed that long", unit="s", low=0, high=604800),
+    ] = 86400.0
+
+
+class AscendSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the Ascend worker finds its driver."""
+
+
+class CambriconSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the Cambricon worker finds its driver."""
+
+
+class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which RDMA devices are published, and how their ports make health."""
+
+    soft: Annotated[bool, Rule("publish soft-RoCE and soft-iWARP devices", maturity="beta")] = False
+    port_policy: Annotated[str, Rule("ports that must be active", choices=("any", "all"))] = "any"
+    expected_ports: Annotated[
+        Table, Rule("ports that count though they were never up: {match, ports}")
+    ] = ()
+    vf_pools: Annotated[Table, Rule("groups of virtual functions: {pf, vfs, driver, labels}")] = ()
+    labels: Annotated[Table, Rule("labels of devices: {match, labels}")] = ()
+    roles: Annotated[Table, Rule("use of a NIC: {match, role: compute or storage}")] = ()
+
+
+class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that do not exist, for demonstrations and scale tests."""
+
+    file: Annotated[str, Rule("YAML file that describes them; empty: none")] = ""

@@ -1,0 +1,1 @@
+"""Whether a GPU and a NIC can exchange data without the host's memory."""

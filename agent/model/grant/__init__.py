@@ -1,0 +1,1 @@
+"""What was granted to a container and what is changed in it."""

@@ -1,0 +1,1 @@
+"""Groups of devices derived from their links: the scheduler's partition table."""

@@ -1,0 +1,1 @@
+"""Faults of NVIDIA cards."""

@@ -1,0 +1,1 @@
+"""What a container needs of a granted device: nodes, mounts, environment. Pure."""

@@ -1,0 +1,1 @@
+"""MIG: GPU instances, compute instances, placements, device nodes."""

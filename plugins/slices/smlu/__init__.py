@@ -1,0 +1,1 @@
+"""Slices of MLUs: sMLU and MIM."""

@@ -1,0 +1,1 @@
+"""Accelerators known by their PCI identity alone."""

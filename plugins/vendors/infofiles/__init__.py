@@ -1,0 +1,1 @@
+"""Devices that somebody else describes in device-info files."""
