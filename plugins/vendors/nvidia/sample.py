@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agent.model.inventory import DeviceSample, MetricFamily, ProcessSample, Reading
+from plugins import families
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.library import INSUFFICIENT_SIZE, NvmlFault
 
@@ -20,30 +21,11 @@ _FIRST_WINDOW_US = 1_000_000  # a first sample looks back that far
 _MAX_TRIES = 3
 
 FAMILIES = (
-    MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power drawn by the card."),
-    MetricFamily(
-        name="xpu_device_energy_joules_total",
-        type="counter",
-        help="Energy used since the driver was loaded.",
-    ),
-    MetricFamily(
-        name="xpu_device_temperature_celsius",
-        type="gauge",
-        help="Temperature of the chip or its memory.",
-        labels=("sensor",),
-    ),
-    MetricFamily(
-        name="xpu_device_clock_hertz",
-        type="gauge",
-        help="Clock of the multiprocessors or the memory.",
-        labels=("domain",),
-    ),
-    MetricFamily(
-        name="xpu_device_pcie_bytes_total",
-        type="counter",
-        help="Bytes that the card sent or received over PCIe.",
-        labels=("direction",),
-    ),
+    families.POWER,
+    families.ENERGY,
+    families.TEMPERATURE,
+    families.CLOCK,
+    families.PCIE_BYTES,
     MetricFamily(
         name="xpu_device_nvlink_bytes_total",
         type="counter",
