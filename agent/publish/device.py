@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -13,12 +13,15 @@ from agent.publish.base import Desired, Json
 from agent.publish.wire import sanitise
 from agent.publish.wire.annotations import KEYS, own_annotations
 from agent.publish.wire.conditions import conditions
+from agent.publish.wire.partitions import PARTITIONS, POLICY_LABEL, partitions_text, policy_of
+from agent.publish.wire.vendor_facts import vendor_annotations
 
 API_VERSION = "scheduling.koordinator.sh/v1alpha1"
 KIND = "Device"
 VENDOR_LABEL = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL = "node.koordinator.sh/gpu-driver-version"
+_ONE_MODEL = "nvidia"  # the vendor whose mixed cards have no label upstream
 
 UNMANAGED = "Unmanaged"
 NO_MINOR = "NoMinor"
@@ -75,6 +78,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         if snapshot.devices.taken_s is None or snapshot.devices.value.awaited:
             return ()
         published = select(snapshot.devices.value.devices).published
+        vendors, vendor_keys = vendor_annotations(snapshot, published)
         return (
             Desired(
                 file_name="device.yaml",
@@ -84,21 +88,29 @@ class DevicePublisher(msgspec.Struct, frozen=True):
                 body={
                     "apiVersion": API_VERSION,
                     "kind": KIND,
-                    "metadata": _metadata(snapshot, published),
+                    "metadata": _metadata(snapshot, published, vendors),
                     "spec": _spec(published, snapshot.node.boot_time_s),
                 },
-                owned_annotations=KEYS,
-                owned_labels=(VENDOR_LABEL, MODEL_LABEL, DRIVER_LABEL),
+                owned_annotations=(*KEYS, PARTITIONS, *vendor_keys),
+                owned_labels=(VENDOR_LABEL, MODEL_LABEL, DRIVER_LABEL, POLICY_LABEL),
             ),
         )
 
 
-def _metadata(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> Json:
-    node = snapshot.node
+def _metadata(
+    snapshot: NodeSnapshot, published: tuple[Device, ...], vendors: Mapping[str, str]
+) -> Json:
+    node, view = snapshot.node, snapshot.devices.value
+    table = partitions_text(view, published)
+    policy = policy_of(view)
     metadata: dict[str, object] = {
         "name": node.name,
-        "labels": labels(snapshot, published),
-        "annotations": own_annotations(snapshot, published),
+        "labels": labels(snapshot, published) | ({POLICY_LABEL: policy} if policy else {}),
+        "annotations": {
+            **own_annotations(snapshot, published),
+            **vendors,
+            **({PARTITIONS: table} if table else {}),
+        },
     }
     if node.uid:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
@@ -109,25 +121,35 @@ def _metadata(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> Json:
 def labels(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
     """Return vendor, model and driver of the accelerators; the lowest number's vendor counts.
 
-    Cards of several models have neither a model nor a driver label, as upstream.
+    Cards of NVIDIA of several models have neither a model nor a driver label, as upstream; of
+    other vendors the most frequent model counts.
     """
-    cards = [device.info for device in published if device.info.kind is not DeviceKind.RDMA]
+    cards = [device for device in published if device.info.kind is not DeviceKind.RDMA]
     if not cards:
         return {}
-    vendor = cards[0].vendor
+    vendor = cards[0].info.vendor
     found = {VENDOR_LABEL: vendor}
-    models = {card.model for card in cards if card.vendor == vendor and card.model}
-    if len(models) <= 1:
-        found[MODEL_LABEL] = "".join(models).removeprefix("NVIDIA ")
-        found[DRIVER_LABEL] = _driver_version(snapshot, vendor) or ""
+    models = Counter(c.info.model for c in cards if c.info.vendor == vendor and c.info.model)
+    if len(models) <= 1 or vendor != _ONE_MODEL:
+        found[MODEL_LABEL] = (_most_frequent(models) or "").removeprefix("NVIDIA ")
+        found[DRIVER_LABEL] = _driver_version(snapshot, cards[0]) or ""
     valid = {key: sanitise.label_value(value) for key, value in found.items()}
     return {key: value for key, value in valid.items() if value}
 
 
-def _driver_version(snapshot: NodeSnapshot, vendor: str) -> str | None:
+def _most_frequent(models: Counter[str]) -> str | None:
+    """Return the model of most cards; of equal ones that of the lowest number, which came first."""
+    return max(models, key=lambda model: models[model], default=None)
+
+
+def _driver_version(snapshot: NodeSnapshot, card: Device) -> str | None:
+    """Return the version of the driver that told of the card."""
     for state in snapshot.vendors:
-        if state.vendor == vendor and state.inventory.value is not None:
-            return state.inventory.value.driver_version
+        inventory = state.inventory.value
+        if inventory is not None and (
+            state.vendor == card.info.vendor or any(d.key == card.key for d in inventory.devices)
+        ):
+            return inventory.driver_version
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from agent.model.device import Device, DeviceKind
+from agent.model.device import Device, DeviceKind, DevicePartition
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Json
 from agent.publish.wire import sanitise
@@ -72,6 +72,7 @@ def topology_text(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> str:
             lambda: document.pop("links", None),
             without("path", nics),
             without("path"),
+            without("freeSlices"),
             without("instances"),
             lambda: document.pop("devices", None),
             lambda: document.pop("numa", None),
@@ -167,10 +168,25 @@ def _device_entry(device: Device) -> Dict:
             "package": place.package_id,
             "link": _link_entry(place.link),
             "acs": place.acs,
-            "instances": [
-                _told({"uuid": p.uuid, "profile": p.profile, "memory": p.memory_bytes})
-                for p in device.info.partitions
-            ],
+            "instances": [_instance_entry(part) for part in device.info.partitions],
+            "freeSlices": {profile: list(starts) for profile, starts in device.info.free_slices},
+        }
+    )
+
+
+def _instance_entry(part: DevicePartition) -> Dict:
+    """Return one hardware slice; `start` and `size` are in memory slices of the card."""
+    return _told(
+        {
+            "uuid": part.uuid,
+            "profile": part.profile,
+            "memory": part.memory_bytes,
+            "instance": part.instance,
+            "computeInstance": part.compute_instance,
+            "start": part.start,
+            "size": part.size,
+            "cores": part.cores,
+            "reason": None if part.health.in_service else sanitise.reason(part.health.reason),
         }
     )
 
