@@ -66,11 +66,11 @@ def _topology(snapshot: NodeSnapshot, form: str) -> str:
         from agent.web.svg import topology_svg  # noqa: PLC0415 - only for this form
 
         return topology_svg(snapshot) + "\n"
-    from agent.cli import topology_views  # noqa: PLC0415 - not for the picture
+    from agent.cli.topology import views  # noqa: PLC0415 - not for the picture
 
     if form == "json":
-        return dump(topology_views.topology_json(snapshot), "json")
-    view = topology_views.matrix_text if form == "matrix" else topology_views.tree_text
+        return dump(views.topology_json(snapshot), "json")
+    view = views.matrix_text if form == "matrix" else views.tree_text
     return view(snapshot).rstrip("\n") + "\n"
 
 

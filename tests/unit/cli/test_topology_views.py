@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.cli.branches import branches
-from agent.cli.topology_views import matrix_text, topology_json, tree_text
+from agent.cli.topology.branches import branches
+from agent.cli.topology.views import matrix_text, topology_json, tree_text
 from agent.model.assemble import assemble
 from agent.model.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
 from agent.model.inventory import Inventory

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from agent.cli.branches import Branch, branches
+from agent.cli.topology.branches import Branch, branches
 from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.device_view import long_name, short_name

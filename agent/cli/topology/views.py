@@ -1,11 +1,11 @@
-"""A node's topology for programs and as a matrix; `topology_tree` draws it."""
+"""A node's topology for programs and as a matrix; `tree` draws it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.cli.branches import Branch, branches
-from agent.cli.topology_tree import tree_text
+from agent.cli.topology.branches import Branch, branches
+from agent.cli.topology.tree import tree_text
 from agent.model.device import Device
 from agent.model.distances import Levels, device_levels, level_of
 from agent.model.snapshot import NodeSnapshot
