@@ -6,14 +6,12 @@ import argparse
 import sys
 
 from agent.cli.context import parts_of
-from agent.cli.output import dump, table
-from agent.model.device import Device
+from agent.cli.devices_table import devices_text
+from agent.cli.output import dump
 from agent.model.snapshot import NodeSnapshot
 from agent.node.look import look
-from agent.publish.device_view import devices_json, short_name
+from agent.publish.device_view import devices_json
 from agent.publish.snapshot_json import dumps, snapshot_json
-
-GIB = 2**30
 
 
 def devices(arguments: argparse.Namespace) -> int:
@@ -21,9 +19,9 @@ def devices(arguments: argparse.Namespace) -> int:
     snapshot = look(parts_of(arguments), samples=0)
     found = snapshot.devices.value.devices
     if arguments.output != "table":
-        sys.stdout.write(dump(devices_json(found), arguments.output))
+        sys.stdout.write(dump(devices_json(snapshot.devices.value), arguments.output))
     elif found:
-        print(table([_row(device) for device in found]))
+        print(devices_text(snapshot.devices.value), end="")
     else:
         print(f"{snapshot.node.source}: no accelerator and no RDMA device")
     for vendor, problem in snapshot.devices.value.problems:
@@ -33,25 +31,6 @@ def devices(arguments: argparse.Namespace) -> int:
         print(state.message, file=sys.stderr)
     bad = any(d.info.managed and not d.info.health.in_service for d in found)
     return 1 if bad or silent else 0
-
-
-def _row(device: Device) -> dict[str, object]:
-    info, place = device.info, device.place
-    health = info.health
-    why = "" if health.reason == "DeviceHealthy" else f"{health.reason}: {health.message}"
-    memory = None if info.memory_bytes is None else f"{info.memory_bytes / GIB:.1f}Gi"
-    return {
-        "device": short_name(device),
-        "vendor": info.vendor,
-        "model": info.model,
-        "bus": info.bus_id,
-        "numa": place.numa_node if place.numa_node >= 0 else None,
-        "switch": place.switch,
-        "memory": memory,
-        "health": health.state.value if info.managed else "unmanaged",
-        "id": info.uuid,
-        "reason": why,
-    }
 
 
 def topology(arguments: argparse.Namespace) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from agent.clock import rfc3339
-from agent.model.device import Device, DeviceKind, Health
+from agent.model.device import Device, DeviceKind, DevicePartition, Health
+from agent.model.inventory import DeviceGroup
+from agent.model.snapshot import DeviceView
 
 _SHORT = {DeviceKind.RDMA: "NIC"}
 
@@ -83,10 +83,12 @@ def device_json(device: Device) -> dict[str, object]:
         "memory_bytes": info.memory_bytes,
         "managed": info.managed,
         "health": health_json(info.health),
-        "partitions": [
-            {"uuid": part.uuid, "profile": part.profile, "memory_bytes": part.memory_bytes}
-            for part in info.partitions
+        "conditions": [
+            {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
+            for c in info.conditions
         ],
+        "partitions": [_slice_json(part) for part in info.partitions],
+        "free_slices": {profile: list(starts) for profile, starts in info.free_slices},
         "virtual_functions": [
             {"bus_id": vf.bus_id, "minor": vf.minor if vf.minor >= 0 else None}
             for group in info.vf_groups
@@ -108,6 +110,39 @@ def device_json(device: Device) -> dict[str, object]:
     }
 
 
-def devices_json(devices: Iterable[Device]) -> dict[str, object]:
-    """Return the document of `devices -o json`."""
-    return {"devices": [device_json(device) for device in devices]}
+def _slice_json(part: DevicePartition) -> dict[str, object]:
+    return {
+        "uuid": part.uuid,
+        "profile": part.profile,
+        "memory_bytes": part.memory_bytes,
+        "instance": part.instance,
+        "compute_instance": part.compute_instance,
+        "start": part.start,
+        "size": part.size,
+        "cores": part.cores,
+        "nodes": [node.path for node in part.nodes],
+        "health": health_json(part.health),
+    }
+
+
+def group_rows(view: DeviceView) -> tuple[tuple[DeviceGroup, tuple[str, ...]], ...]:
+    """Return each group of two and more with the short names of its members, by size."""
+    names = {device.key: short_name(device) for device in view.devices}
+    rows = [
+        (group, tuple(names.get(key, key) for key in group.keys))
+        for group in view.groups
+        if len(group.keys) > 1
+    ]
+    return tuple(sorted(rows, key=lambda row: len(row[1])))
+
+
+def devices_json(view: DeviceView) -> dict[str, object]:
+    """Return the document of `devices -o json`: the devices, and those granted together at best."""
+    return {
+        "devices": [device_json(device) for device in view.devices],
+        "groups": [
+            {"size": len(names), "link_type": group.link_type, "devices": list(names)}
+            for group, names in group_rows(view)
+        ],
+        "group_policy": view.group_policy,
+    }

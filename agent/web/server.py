@@ -148,7 +148,7 @@ class Pages:
     async def devices(self, request: web.Request) -> web.Response:
         """Return what `xpu-agent devices -o json` prints."""
         return await self._body(
-            lambda: dumps(devices_json(self._view.snapshot().devices.value.devices)), JSON, request
+            lambda: dumps(devices_json(self._view.snapshot().devices.value)), JSON, request
         )
 
     async def whole(self, request: web.Request) -> web.Response:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.model.device import Device, DeviceKind, VendorDevice
+from agent.model.snapshot import DeviceView
 from agent.publish.device_view import (
     column_name,
     device_json,
@@ -38,7 +39,11 @@ def scalars(value: object) -> Iterator[object]:
 def test_every_promised_key_is_there(device: Device) -> None:
     found = device_json(device)
     assert set(found) >= PROMISED
-    assert list(devices_json([device])) == ["devices"]
+    assert list(devices_json(DeviceView(devices=(device,)))) == [
+        "devices",
+        "groups",
+        "group_policy",
+    ]
     health = found["health"]
     assert isinstance(health, dict)
     assert set(health) >= {"state", "reason", "message", "since"}
