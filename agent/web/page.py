@@ -9,7 +9,7 @@ from agent.clock import rfc3339
 from agent.model.device import HealthState
 from agent.model.snapshot import NodeSnapshot
 from agent.version import VERSION
-from agent.web import sections
+from agent.web import sections, slices
 from agent.web.base import AgentView
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import topology_svg
@@ -84,6 +84,8 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
         tag("div", pictures, class_="picture", tabindex=0),
         tag("h2", "Devices"),
         sections.devices_table(snapshot),
+        slices.slices_table(snapshot),
+        slices.groups_table(snapshot),
         tag("h2", "Distances"),
         sections.matrix_table(snapshot),
         tag("h2", "Usage"),

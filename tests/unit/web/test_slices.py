@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from agent.model.device import DevicePartition, Health, HealthState
+from agent.model.inventory import DeviceGroup
+from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.web.slices import groups_table, slices_table
+from tests import factory
+from tests.unit.web.view import HOSTILE
+
+PART = DevicePartition(
+    uuid="MIG-1", profile="3g.20gb", memory_bytes=20 << 30, instance=2, compute_instance=0,
+    start=4, size=4,
+)  # fmt: skip
+
+
+def told(markup: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", markup)).strip()
+
+
+def with_view(view: DeviceView) -> NodeSnapshot:
+    return replace(factory.snapshot(()), devices=Part(view, factory.NOW_S))
+
+
+def test_a_node_without_slices_and_groups_has_no_tables_of_them() -> None:
+    plain = with_view(DeviceView(devices=(factory.gpu(0),)))
+    assert (slices_table(plain), groups_table(plain)) == ("", "")
+
+
+def test_a_slice_shows_place_and_size_and_the_card_what_still_fits() -> None:
+    card = factory.gpu(0, partitions=(PART,), free_slices=(("1g.5gb", (0, 1)), ("7g.40gb", ())))
+    found = told(slices_table(with_view(DeviceView(devices=(card,)))))
+    assert "GPU 0 2/0 3g.20gb 20.0 GiB 4-7" in found
+    assert found.endswith("GPU 0: still fits 1g.5gb at 0,1; no 7g.40gb")
+
+
+def test_a_broken_slice_says_why_and_nothing_of_it_becomes_markup() -> None:
+    health = Health(state=HealthState.FAILED, reason="Xid95", message=HOSTILE)
+    card = factory.gpu(0, partitions=(replace(PART, health=health, profile=HOSTILE),))
+    markup = slices_table(with_view(DeviceView(devices=(card,))))
+    assert "<script" not in markup
+    assert "Xid95" in told(markup)
+
+
+def test_groups_are_listed_by_size_with_the_policy() -> None:
+    cards = tuple(factory.gpu(index) for index in range(4))
+    keys = tuple(card.key for card in cards)
+    groups = tuple(DeviceGroup(keys=k, link_type="HCCS") for k in (keys, keys[:2], keys[:1]))
+    view = DeviceView(devices=cards, groups=groups, group_policy="Honor")
+    assert told(groups_table(with_view(view))) == (
+        "Devices that belong together (policy Honor) size link devices "
+        "2 HCCS GPU 0, GPU 1 4 HCCS GPU 0, GPU 1, GPU 2, GPU 3"
+    )
