@@ -48,6 +48,10 @@ class VendorFault(AgentError):
     """A vendor library failed for a reason that is not classified."""
 
 
+class LibraryReplaced(VendorFault):
+    """The vendor's library was upgraded underneath: only a new process can load what is there."""
+
+
 class WorkerError(AgentError):
     """A vendor's worker process is late, dead, or talks nonsense; `reason` is CamelCase."""
 

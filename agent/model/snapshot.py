@@ -45,10 +45,11 @@ class VendorState(msgspec.Struct, frozen=True, kw_only=True):
     """One vendor: how its worker does, and what it said last."""
 
     vendor: str
-    state: str = "starting"  # starting, ready, stalled, restarting, quarantined
+    state: str = "starting"  # starting, ready, stalled, restarting, quarantined, released
     reason: str = ""  # CamelCase, why not ready
     message: str = ""
     restarts: int = 0
+    recycles: int = 0  # processes replaced in good order: memory, an upgraded library
     pid: int | None = None
     inventory: Part[Inventory | None] = Part(None)
     samples: Part[tuple[DeviceSample, ...]] = Part(())

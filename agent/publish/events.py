@@ -32,6 +32,7 @@ _WORKER = {
     "stalled": (WARNING, "VendorWorkerStalled"),
     "restarting": (WARNING, "VendorWorkerRestarting"),
     "quarantined": (WARNING, "VendorWorkerQuarantined"),
+    "released": (NORMAL, "VendorWorkerReleased"),
 }
 
 

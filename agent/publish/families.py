@@ -60,6 +60,13 @@ _OWN: tuple[_Row, ...] = (
     ),
     ("vendor_restarts_total", "counter", VENDOR, "", "Restarts of a vendor's worker process."),
     (
+        "vendor_recycles_total",
+        "counter",
+        VENDOR,
+        "",
+        "Worker processes replaced in good order, for their memory or an upgraded library.",
+    ),
+    (
         "vendor_inventory_age_seconds",
         "gauge",
         VENDOR,

@@ -12,7 +12,7 @@ from agent.publish.snapshot_json import PARTS
 from agent.publish.status import PublisherStatus
 from agent.version import VERSION
 
-WORKER_STATES = ("starting", "ready", "stalled", "restarting", "quarantined")
+WORKER_STATES = ("starting", "ready", "stalled", "restarting", "quarantined", "released")
 
 
 def own_series(
@@ -51,6 +51,8 @@ def _vendor_series(vendors: tuple[VendorState, ...], now_s: float, opened: str) 
     )
     name = "xpu_agent_vendor_restarts_total"
     yield name, [line(name, opened, vendor.restarts, extra) for extra, vendor in labelled]
+    name = "xpu_agent_vendor_recycles_total"
+    yield name, [line(name, opened, vendor.recycles, extra) for extra, vendor in labelled]
     name = "xpu_agent_vendor_inventory_age_seconds"
     yield name, _ages(name, opened, [(x, v.inventory.age_s(now_s)) for x, v in labelled])
     name = "xpu_agent_vendor_sample_age_seconds"
