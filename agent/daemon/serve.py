@@ -61,7 +61,9 @@ class Daemon:
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
         self._loops: Loops | None = None
-        self._fleet = Fleet(crew, parts.settings, parts.store, parts.clock, self._changed.set)
+        self._fleet = Fleet(
+            crew, parts.settings, parts.store, parts.clock, self._changed.set, self._executor
+        )
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; then stop everything in less than ten seconds."""

@@ -12,30 +12,34 @@ import msgspec
 from agent.config.sections import Settings
 from agent.model.device import VendorDevice
 from agent.node.vendors import forced, vendor_settings
-from agent.probe.base import DeviceVendor
+from agent.probe.base import DeviceVendor, Inside, is_isolated
 from agent.probe.process.launch import Launched, launch
 from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import OpenedHost
 
 
 class Enlisted(msgspec.Struct, frozen=True, kw_only=True):
-    """One vendor that has something here. `launched` is `None` if the system refused."""
+    """One vendor that has something here. `launched` is `None` if the system refused.
+
+    One with `inside` reads files only, and gets no process.
+    """
 
     spec: WorkerSpec
     sighted: tuple[VendorDevice, ...]
     launched: Launched | None = None
+    inside: Inside | None = None
 
 
 def enlist(
     vendors: Iterable[DeviceVendor], host: OpenedHost, settings: Settings
 ) -> tuple[Enlisted, ...]:
-    """Start one process for each vendor that has something here, or is switched on.
+    """Start one process for each vendor that has something here and is isolated.
 
     Call on a thread that lives as long as the agent: the kernel ends a worker with the thread
     that started it.
     """
     return tuple(
-        msgspec.structs.replace(found, launched=_launch(found.spec))
+        msgspec.structs.replace(found, launched=None if found.inside else _launch(found.spec))
         for found in recruits(vendors, host, settings)
     )
 
@@ -56,7 +60,15 @@ def recruits(
             tape=None if tape is None or isinstance(tape, bytes) else str(tape),
             settings=own.get(vendor.name, {}),
         )
-        yield Enlisted(spec=spec, sighted=seen)
+        isolated = is_isolated(vendor) or tape is not None
+        yield Enlisted(
+            spec=spec, sighted=seen, inside=None if isolated else _inside(vendor, host, spec)
+        )
+
+
+def _inside(vendor: DeviceVendor, host: OpenedHost, spec: WorkerSpec) -> Inside:
+    settings = spec.settings if host.spec is None else {**spec.settings, "replay": True}
+    return Inside(vendor=vendor, host=host.files, settings=settings)
 
 
 def _launch(spec: WorkerSpec) -> Launched | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 
 import msgspec
 
@@ -15,7 +16,11 @@ from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.node.changes_of_health import after_events, dated, with_events
 from agent.node.crew import Enlisted
 from agent.node.store import SnapshotStore
-from agent.probe.client import Timing, VendorClient
+from agent.probe.base import Inside
+from agent.probe.client import Heard, Start, Timing, VendorClient, Worker
+from agent.probe.inside import InsideWorker
+from agent.probe.process.launch import Launched
+from agent.probe.process.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +56,13 @@ class Fleet:
         store: SnapshotStore,
         clock: Clock,
         on_devices: Callable[[], None],
+        executor: Executor | None = None,
     ) -> None:
-        """`on_devices` is called when an inventory changed; it must be quick."""
+        """`on_devices` is called when an inventory changed; it must be quick.
+
+        Vendors that need no process are asked on `executor`.
+        """
+        self._executor = executor
         self._store = store
         self._clock = clock
         self._on_devices = on_devices
@@ -92,11 +102,21 @@ class Fleet:
             timing=self._timing,
             clock=self._clock,
         )
+        if enlisted.inside is not None:
+            client.live_by(self._starting(enlisted.inside))
         if enlisted.launched is not None:
             client.adopt(enlisted.launched)
         self.clients.append(client)
         self._sighted.append(client.state.inventory.value)
         return client
+
+    def _starting(self, inside: Inside) -> Start:
+        """Return what begins a life of a vendor that needs no process."""
+
+        def start(_: WorkerSpec, heard: Heard, __: Launched | None) -> Worker:
+            return InsideWorker(inside, heard, self._executor)
+
+        return start
 
     def _run(self, client: VendorClient) -> None:
         self._heard_state(client.state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
@@ -33,7 +35,11 @@ class VendorSession(Protocol):
 
 
 class DeviceVendor(Protocol):
-    """A kind of hardware. `sighted`, `check` run in the agent, `open` in the worker."""
+    """A kind of hardware. `sighted`, `check` run in the agent, `open` in the worker.
+
+    A vendor that only reads files says so with `isolated = False`: its session then lives in the
+    agent, on the thread that reads the host, and `events` must not wait.
+    """
 
     name: str
     families: tuple[MetricFamily, ...]  # what the readings of its samples are
@@ -60,3 +66,17 @@ class DeviceVendor(Protocol):
         library again at each discovery.
         """
         ...
+
+
+def is_isolated(vendor: DeviceVendor) -> bool:
+    """Say whether the vendor needs a process of its own: all do that say nothing else."""
+    return getattr(vendor, "isolated", True) is not False
+
+
+class Inside(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that is to be opened inside the agent, and with what."""
+
+    vendor: DeviceVendor
+    host: HostFiles
+    settings: Settings  # `replay` says that the host is a recording
+    events: bool = True

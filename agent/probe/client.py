@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from agent.clock import Clock, SystemClock
 from agent.errors import WorkerError
 from agent.model.device import VendorDevice
-from agent.model.inventory import DeviceEvent, Inventory
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.snapshot import Part, VendorState
 from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
@@ -49,6 +50,46 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 TIMING = Timing()
 
 
+class Worker(Protocol):
+    """One life of a vendor's session: a process (`WorkerProcess`), or inside the agent."""
+
+    lost: asyncio.Future[WorkerError]  # done when it is of no more use
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, if it is one."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Say whether something of it is still running."""
+        ...
+
+    async def opened(self, deadline_s: float) -> None:
+        """Wait until the vendor is open; raises why it is not."""
+        ...
+
+    async def discover(self, deadline_s: float) -> Inventory:
+        """Return the vendor's inventory."""
+        ...
+
+    async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Let the vendor close its library."""
+        ...
+
+    async def kill(self) -> bool:
+        """End it; `False` if that is not possible, which leaves it behind."""
+        ...
+
+
+Heard = Callable[[tuple[DeviceEvent, ...]], None]
+Start = Callable[[WorkerSpec, Heard, Launched | None], Worker]
+
+
 class VendorClient:
     """Runs in the agent's loop thread. `run` returns after `stop` only.
 
@@ -70,6 +111,7 @@ class VendorClient:
         spread: Callable[[], float] = random.random,
     ) -> None:
         self._spec = spec
+        self._start: Start = WorkerProcess.start
         self._launched: Launched | None = None
         self._timing = timing
         self._clock = clock or SystemClock()
@@ -78,7 +120,7 @@ class VendorClient:
         self._on_state = on_state
         self._on_events = on_events
         self._history = RestartHistory()
-        self._stuck: list[WorkerProcess] = []
+        self._stuck: list[Worker] = []
         self._lives = 0  # processes started
         self._sample_failures = 0
         self._samples = True  # False: the vendor cannot tell, until the next discovery
@@ -93,6 +135,10 @@ class VendorClient:
     def adopt(self, launched: Launched) -> None:
         """Take a process that was started beforehand as the first one; call before `run`."""
         self._launched = launched
+
+    def live_by(self, start: Start) -> None:
+        """Begin each life so, and not with a process; call before `run`."""
+        self._start = start
 
     def rediscover(self) -> None:
         """Ask for a discovery soon instead of at the end of the period."""
@@ -122,10 +168,10 @@ class VendorClient:
 
     async def _one_life(self) -> None:
         """Run one process from start to end; its death is published and counted."""
-        worker: WorkerProcess | None = None
+        worker: Worker | None = None
         try:
             launched, self._launched = self._launched, None
-            worker = WorkerProcess.start(self._spec, self._heard, launched)
+            worker = self._start(self._spec, self._heard, launched)
             worker.lost.add_done_callback(lambda _: self._nudge.set())
             self._publish(pid=worker.pid, restarts=self._lives)
             self._lives += 1
@@ -139,7 +185,7 @@ class VendorClient:
             if worker is not None and not await worker.kill():
                 self._leave(worker)
 
-    async def _serve(self, worker: WorkerProcess) -> None:
+    async def _serve(self, worker: Worker) -> None:
         self._wanted, self._sample_failures = True, 0
         allowed_s = discover_s = sample_s = self._clock.monotonic()
         while not self._stopping:
@@ -158,13 +204,13 @@ class VendorClient:
             if worker.lost.done():
                 raise worker.lost.result()
 
-    async def _discover(self, worker: WorkerProcess) -> None:
+    async def _discover(self, worker: Worker) -> None:
         inventory = await worker.discover(self._timing.discover_deadline_s)
         self._history = self._history.answered()
         part: Part[Inventory | None] = Part(inventory, self._clock.monotonic())
         self._publish(state="ready", reason="", message="", inventory=part)
 
-    async def _sample(self, worker: WorkerProcess) -> None:
+    async def _sample(self, worker: Worker) -> None:
         try:
             samples = await worker.sample(self._timing.sample_deadline_s)
         except WorkerError as error:
@@ -189,10 +235,11 @@ class VendorClient:
         log.warning("worker_lost", extra=fields)
         self._publish_trouble(state, error.reason, str(error))
 
-    def _leave(self, worker: WorkerProcess) -> None:
+    def _leave(self, worker: Worker) -> None:
         """Go on without the process: the kernel does not end it before its call returns."""
         self._stuck.append(worker)
-        message = f"process {worker.pid} hangs in the kernel and cannot be ended"
+        what = "a read of files" if worker.pid is None else f"process {worker.pid}"
+        message = f"{what} hangs in the kernel and cannot be ended"
         log.error("worker_unkillable", extra={"vendor": self._spec.vendor, "pid": worker.pid})
         self._publish_trouble("stalled", UNKILLABLE, message)
 

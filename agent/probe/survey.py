@@ -14,8 +14,9 @@ from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
-from agent.probe.base import DeviceVendor, Settings
-from agent.probe.client import TIMING, Timing
+from agent.probe.base import DeviceVendor, Inside, Settings, is_isolated
+from agent.probe.client import TIMING, Timing, Worker
+from agent.probe.inside import InsideWorker
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.process.worker_process import WorkerProcess
 from agent.probe.tape import TapeWriter
@@ -56,8 +57,17 @@ async def survey(
                 settings=settings.get(vendor.name, {}),
                 events=False,
             )
-            asked.append(_survey_one(spec, sighted, plan, (tapes or {}).get(vendor.name)))
+            inside = _inside(vendor, host, spec)
+            asked.append(_survey_one(spec, inside, sighted, plan, (tapes or {}).get(vendor.name)))
     return tuple(await asyncio.gather(*asked))
+
+
+def _inside(vendor: DeviceVendor, host: OpenedHost, spec: WorkerSpec) -> Inside | None:
+    """Return how to open a vendor without a process; `None` if it needs one, or has a tape."""
+    if is_isolated(vendor) or host.tape(vendor.name) is not None:
+        return None
+    settings = spec.settings if host.spec is None else {**spec.settings, "replay": True}
+    return Inside(vendor=vendor, host=host.files, settings=settings, events=False)
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -67,20 +77,24 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 async def _survey_one(
-    spec: WorkerSpec, sighted: tuple[VendorDevice, ...], plan: _Plan, tape: TapeWriter | None
+    spec: WorkerSpec,
+    inside: Inside | None,
+    sighted: tuple[VendorDevice, ...],
+    plan: _Plan,
+    tape: TapeWriter | None,
 ) -> VendorState:
     first = Inventory(vendor=spec.vendor, devices=sighted)
     state = VendorState(vendor=spec.vendor, inventory=Part(first, plan.clock.monotonic()))
-    worker: WorkerProcess | None = None
+    worker: Worker | None = None
     try:
-        worker = WorkerProcess.start(spec, _ignore)
+        worker = InsideWorker(inside, _ignore) if inside else WorkerProcess.start(spec, _ignore)
         await worker.opened(plan.timing.open_deadline_s)
         state = await _discover(worker, state, plan, tape)
         for turn in range(plan.samples):
             if turn:
                 await asyncio.sleep(plan.timing.sample_every_s)
             state = await _sample(worker, state, plan, tape)
-        await _close(worker)
+        await _close(spec.vendor, worker)
     except WorkerError as error:
         return replace(
             state,
@@ -97,7 +111,7 @@ async def _survey_one(
 
 
 async def _discover(
-    worker: WorkerProcess, state: VendorState, plan: _Plan, tape: TapeWriter | None
+    worker: Worker, state: VendorState, plan: _Plan, tape: TapeWriter | None
 ) -> VendorState:
     began_s = plan.clock.monotonic()
     inventory = await worker.discover(plan.timing.discover_deadline_s)
@@ -108,7 +122,7 @@ async def _discover(
 
 
 async def _sample(
-    worker: WorkerProcess, state: VendorState, plan: _Plan, tape: TapeWriter | None
+    worker: Worker, state: VendorState, plan: _Plan, tape: TapeWriter | None
 ) -> VendorState:
     began_s = plan.clock.monotonic()
     try:
@@ -123,11 +137,11 @@ async def _sample(
     return replace(state, samples=Part(samples, now_s))
 
 
-async def _close(worker: WorkerProcess) -> None:
+async def _close(vendor: str, worker: Worker) -> None:
     try:
         await worker.close(CLOSE_S)
     except WorkerError as error:  # it has answered; how it ends is its own affair
-        log.info("worker_not_closed", extra={"vendor": worker.vendor, "error": str(error)})
+        log.info("worker_not_closed", extra={"vendor": vendor, "error": str(error)})
 
 
 def _ignore(events: tuple[DeviceEvent, ...]) -> None:

@@ -1,0 +1,142 @@
+"""A vendor that only reads files, asked inside the agent: no process for a table look-up.
+
+To its client it looks like a worker process, so that state, deadlines, restarts and ages are
+those of every other vendor. What it cannot offer is an end by force: a read that hangs stays
+behind, and is counted, like a process that the kernel does not let die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
+
+from agent.errors import AgentError, WorkerError
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe.base import Inside, VendorSession
+from agent.probe.process.worker_process import LATE
+from agent.probe.wire import CLOSED, NOT_SUPPORTED, finite
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0  # between two questions for events, which never wait here
+EVENTS_RETRY_S = 30.0
+KILL_S = 0.8  # for the call in progress, as a killed process has to be reaped
+
+T = TypeVar("T")
+EventSink = Callable[[tuple[DeviceEvent, ...]], None]
+
+
+class InsideWorker:
+    """One session from its opening to its end, with the methods of `WorkerProcess`.
+
+    Its calls run on `executor`, by default on the loop's own threads.
+    """
+
+    pid: int | None = None  # it is none
+
+    def __init__(
+        self, inside: Inside, on_events: EventSink, executor: Executor | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.vendor = inside.vendor.name
+        self.lost: asyncio.Future[WorkerError] = self._loop.create_future()
+        self._inside = inside
+        self._on_events = on_events
+        self._executor = executor
+        self._session: VendorSession | None = None
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._polling: asyncio.Task[None] | None = None
+
+    async def opened(self, deadline_s: float) -> None:
+        """Open the session; raises why it cannot be."""
+        inside = self._inside
+        opening = partial(inside.vendor.open, inside.host, inside.settings)
+        self._session = await self._ask("opening", opening, deadline_s)
+        if inside.events:
+            self._polling = asyncio.create_task(self._poll(self._session, deadline_s))
+            self._polling.add_done_callback(self._tell_if_it_failed)
+
+    async def discover(self, deadline_s: float) -> Inventory:
+        """Return the vendor's inventory; a `WorkerError` tells why there is none."""
+        return await self._ask("discover", self._opened().discover, deadline_s)
+
+    async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now; raises as `discover`."""
+        return finite(await self._ask("sample", self._opened().sample, deadline_s))
+
+    async def close(self, grace_s: float) -> None:
+        """Let the session close its files."""
+        await self._ask("close", self._opened().close, grace_s)
+
+    async def kill(self) -> bool:
+        """Ask no more; `False` if a call does not return, which is left behind."""
+        self._fail(WorkerError(self.vendor, CLOSED, "ended by the agent"))
+        if self._polling is not None:
+            self._polling.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=KILL_S)
+        return not self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Say whether a call has not returned yet."""
+        return bool(self._calls)
+
+    def _opened(self) -> VendorSession:
+        assert self._session is not None  # noqa: S101 - the client opens first
+        return self._session
+
+    async def _poll(self, session: VendorSession, deadline_s: float) -> None:
+        """Ask for events until there can be none."""
+        while not self.lost.done():
+            pause_s = POLL_S
+            try:
+                events = await self._ask("events", partial(session.events, 0.0), deadline_s)
+                if events and not self.lost.done():
+                    self._on_events(events)
+            except WorkerError as error:
+                if error.reason == NOT_SUPPORTED or self.lost.done():
+                    return
+                fields = {"vendor": self.vendor, "reason": error.reason, "error": str(error)}
+                log.warning("worker_events_failed", extra=fields)
+                pause_s = EVENTS_RETRY_S
+            await asyncio.sleep(pause_s)
+
+    async def _ask(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
+        if self.lost.done():
+            raise self.lost.result()
+        call = self._loop.run_in_executor(self._executor, work)
+        self._keep(call)
+        done, _ = await asyncio.wait({call}, timeout=deadline_s)
+        if not done:
+            error = WorkerError(self.vendor, LATE, f"no answer to {what} within {deadline_s:g} s")
+            self._fail(error)
+            raise error
+        try:
+            return call.result()
+        except AgentError as error:
+            raise WorkerError(self.vendor, type(error).__name__, str(error)) from error
+
+    def _keep(self, call: asyncio.Future[T]) -> None:
+        """Remember a call until it returns; nobody may be left to hear what it raises then."""
+        self._calls.add(call)
+
+        def ended(_: asyncio.Future[T]) -> None:
+            self._calls.discard(call)
+            if not call.cancelled():
+                call.exception()
+
+        call.add_done_callback(ended)
+
+    def _tell_if_it_failed(self, polling: asyncio.Task[None]) -> None:
+        error = None if polling.cancelled() else polling.exception()
+        if error is not None:  # a bug of ours: discoveries go on, nobody asks for events any more
+            log.error("vendor_events_lost", extra={"vendor": self.vendor}, exc_info=error)
+
+    def _fail(self, error: WorkerError) -> None:
+        if not self.lost.done():
+            self.lost.set_result(error)
