@@ -1,0 +1,99 @@
+"""A decoded grant, and which of a vendor's devices it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.model.device import DevicePartition, VendorDevice
+from agent.model.grant.refusal import GrantRefused, Refusal
+from agent.topology.address import sort_key
+
+CORE = "koordinator.sh/gpu-core"
+MEMORY = "koordinator.sh/gpu-memory"
+RATIO = "koordinator.sh/gpu-memory-ratio"
+
+
+class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a grant. An `id` decides; the minor only where the grant names no id."""
+
+    type: str  # of the Device object: gpu, rdma
+    id: str = ""  # of the device or of one of its slices
+    minor: int | None = None
+    resources: tuple[tuple[str, int], ...] = ()  # amounts in base units: bytes, percent
+    vfs: tuple[str, ...] = ()  # addresses of virtual functions
+    template: str = ""  # of a slice that the runtime or the agent makes
+    partition: str = ""  # uuid of the slice that was made for this container
+
+    def amount(self, name: str) -> int | None:
+        """Return a resource's amount; `None` if it was not granted."""
+        return next((value for key, value in self.resources if key == name), None)
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container was granted, in the order written."""
+
+    devices: tuple[GrantedDevice, ...] = ()
+    channels: tuple[int, ...] = ()  # of IMEX
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a grant with what it means; `partition` if it is a slice of the device."""
+
+    entry: GrantedDevice
+    device: VendorDevice
+    partition: DevicePartition | None = None
+
+    @property
+    def minor(self) -> int:
+        """Return the device's minor; `DeviceUnknown` for one without."""
+        if self.device.minor is None:
+            raise GrantRefused(Refusal.DEVICE_UNKNOWN, f"{self.device.key} has no minor")
+        return self.device.minor
+
+
+def matches(grant: Grant, devices: Iterable[VendorDevice]) -> tuple[Match, ...]:
+    """Return the entries that mean one of these devices, in the grant's order, each once.
+
+    Entries of other vendors' devices are passed over. `PartitionMissing` if an entry names a
+    slice that its device does not have.
+    """
+    known = tuple(devices)
+    found = (match for entry in grant.devices for match in _match(entry, known))
+    return tuple(dict.fromkeys(found))
+
+
+def by_bus_id(found: Iterable[Match]) -> tuple[Match, ...]:
+    """Return matches in PCI order, which is the order libraries number the cards in."""
+    return tuple(sorted(found, key=_order))
+
+
+def _order(match: Match) -> tuple[bool, tuple[int, ...], int, int, int]:
+    bus_id, part = match.device.bus_id, match.partition
+    address = sort_key(bus_id) if bus_id else ()
+    minor = -1 if match.device.minor is None else match.device.minor
+    gi, ci = (part.instance, part.compute_instance) if part else (None, None)
+    return bus_id is None, address, minor, _number(gi), _number(ci)
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _match(entry: GrantedDevice, known: tuple[VendorDevice, ...]) -> Iterable[Match]:
+    for device in known:
+        if device.kind.wire_type != entry.type:
+            continue
+        slices = {part.uuid: part for part in device.partitions}
+        if entry.id and entry.id in slices:
+            yield Match(entry=entry, device=device, partition=slices[entry.id])
+        elif entry.id in (device.uuid, device.bus_id) if entry.id else entry.minor == device.minor:
+            if entry.partition and entry.partition not in slices:
+                raise GrantRefused(
+                    Refusal.PARTITION_MISSING, f"{device.key} has no slice {entry.partition}"
+                )
+            yield Match(entry=entry, device=device, partition=slices.get(entry.partition))
+        else:
+            continue
+        return
