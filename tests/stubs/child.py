@@ -1,0 +1,138 @@
+"""A vendor's session in a process of its own, asked through the agent's wire format."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe.wire import (
+    Ask,
+    Discovered,
+    Failed,
+    Happened,
+    LineSplitter,
+    Opened,
+    Reply,
+    Sampled,
+    decode_reply,
+    encode,
+    encode_start,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(slots=True)
+class Child:
+    """A worker process that serves a session; every answer has a deadline."""
+
+    vendor: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    events: list[DeviceEvent] = field(default_factory=list)
+    _number: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+    _lines: list[bytes] = field(default_factory=list)
+    _splitter: LineSplitter = field(default_factory=lambda: LineSplitter("a stub"))
+
+    def __enter__(self) -> Child:
+        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
+        self._process = subprocess.Popen(
+            [sys.executable, *self.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**kept, "PYTHONPATH": str(ROOT), **self.environment},
+        )
+        self._say(encode_start(self.vendor, self.settings, events=True))
+        assert isinstance(self._reply(time.monotonic() + 20), Opened)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self.process
+        process.kill()
+        process.wait(10)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Return the process, which runs between enter and exit."""
+        assert self._process is not None
+        return self._process
+
+    def _say(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def _reply(self, deadline_s: float) -> Reply:
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        while not self._lines:
+            ready, _, _ = select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            data = os.read(fd, 65536)
+            if not data:
+                raise EOFError
+            self._lines += self._splitter.feed(data)
+        return decode_reply(self.vendor, self._lines.pop(0))
+
+    def ask(self, method: str, deadline_s: float = 20.0) -> Reply:
+        """Return the answer; `TimeoutError` if late, `EOFError` if the process died."""
+        self._number += 1
+        self._say(encode(Ask(self._number, method)))  # type: ignore[arg-type]  # tests ask nonsense too
+        until_s = time.monotonic() + deadline_s
+        while True:
+            reply = self._reply(until_s)
+            if not isinstance(reply, Happened):
+                return reply
+            self.events += reply.events
+
+    def discover(self) -> Inventory:
+        """Return the inventory; an error of the session fails the test."""
+        reply = self.ask("discover")
+        assert isinstance(reply, Discovered), reply
+        return reply.inventory
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Return the samples; an error of the session fails the test."""
+        reply = self.ask("sample")
+        assert isinstance(reply, Sampled), reply
+        return reply.samples
+
+    def wait_event(self, deadline_s: float = 20.0) -> DeviceEvent:
+        """Return the next event that was pushed."""
+        until_s = time.monotonic() + deadline_s
+        while not self.events:
+            reply = self._reply(until_s)
+            assert not isinstance(reply, Failed), reply
+            if isinstance(reply, Happened):
+                self.events += reply.events
+        return self.events.pop(0)
+
+
+def on_tree(
+    vendor: str, environment: Mapping[str, str], tree: Path, settings: Mapping[str, object]
+) -> Child:
+    """Return a child whose session sees `tree` as the machine's root."""
+    arguments = ["-m", "tests.stubs.worker", vendor, str(tree)]
+    return Child(vendor, arguments, environment, settings)
+
+
+def real_worker(
+    vendor: str, environment: Mapping[str, str], settings: Mapping[str, object]
+) -> Child:
+    """Return the agent's own worker; its host is this machine."""
+    arguments = ["-m", "agent.probe.worker", "--vendor", vendor]
+    return Child(vendor, arguments, environment, settings)

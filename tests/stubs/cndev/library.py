@@ -1,0 +1,233 @@
+"""libcndev, version 6 of its interface: what the agent asks of a Cambricon card.
+
+    count 8                     handles 16384 (of card 0; others follow)      api 6
+    driver_version 4:20:11
+    mlu.<i>.{uuid,name,sn,board,id,numa}   mlu.<i>.pci domain:bus:device:function, decimal
+    mlu.<i>.{mem,mem_used}      MiB      mlu.<i>.{power,cap}  W      mlu.<i>.util  percent
+    mlu.<i>.{temp,temp_board,temp_memory}  degrees
+    mlu.<i>.{health,device,driver,compute,overall}   mlu.<i>.incident.<n> code:words
+    mlu.<i>.ecc one-bit:corrected:uncorrected:total
+    mlu.<i>.proc.<pid> physical:virtual:percent, KiB
+    mlu.<i>.port.<p> mac:remote uuid
+    mlu.<i>.{smlu_mode,mim_mode} 0 or 1
+    mlu.<i>.profile.<id> quota:bytes:slots      mlu.<i>.smlu.<n> profile:quota:bytes[:used:bytes]
+    mlu.<i>.mim.<n> profile name:MiB:cores:uuid
+
+Events: `<i> <xid>`. Without a line the library says 10, not supported.
+"""
+
+from __future__ import annotations
+
+from tests.stubs.describe import Each, Get, Library, Symbol, records
+
+RECORDS = records("""
+CardInfo v 8 4: number@4:u32
+UUID v 56 8: uuid@4:c37 ncs@48:u64
+CardName v 8 4: id@4:i32
+Mode v 8 4: mode@4:i32
+Numa v 8 4: node@4:i32
+CardSN v 24 8: sn@8:u64 motherboard@16:u64
+VersionInfo v 28 4: mcu@4:u32*3 driver@16:u32*3
+MemV2 176 8: total@0:i64 used@8:i64 reserved@16:i64 vtotal@24:i64 vused@32:i64 global@40:u64
+PcieV2 64 4: subsystem@0:u32 device@4:u32 vendor@8:u16 subvendor@10:u16 domain@12:u32 bus@16:u32
+  dev@20:u32 func@24:u32 module@28:u16 slot@30:u16
+Health v 16 4: health@4:i32 device@8:i32 driver@12:i32
+Incident 540 4: system@0:i32 health@4:i32 msg@8:c512 device_id@520:i32 bdf@524:u32 code@528:i32
+HealthV2 34612 4: health@0:i32 device@4:i32 driver@8:i32 overall@12:i32 count@16:u32
+  incidents@20:Incident*64
+Util v 328 4: average@4:i32 core@8:i32*80
+Power 84 4: usage@0:i32 cap@4:i32 machine@8:i32 tdp@12:i32 max@16:i32
+Temp v 148 4: board@4:i32 cluster@8:i32*20 die@88:i32*8 chip@120:i32 memory@132:i32
+Ecc v 72 8: one@8:u64 corrected@40:u64 uncorrected@48:u64 total@56:u64
+Proc v 24 8: pid@4:u32 physical@8:u64 virtual@16:u64
+ProcUtil v 28 4: pid@4:u32 mlu@8:u32 jpu@12:u32 dec@16:u32 enc@20:u32 mem@24:u32
+LinkV2 44 4: mac@0:i32 serdes@4:i32 presence@8:i32 progress@12:i32
+Remote v 376 8: mc_sn@8:u64 ba_sn@16:u64 slot@24:u32 port@28:u32 ip@32:u8*16 uuid@48:c37
+  ipver@88:u32 ipvalid@92:u32 connect@96:i32 ncs@104:u64 mac@112:u8*6 port_name@118:c256
+Mim v 1016 4: parent@4:i32 instance@8:i32 profile@12:i32 uuid@16:c37 bdf@56:u32*4 placement@72:i32
+  cores@84:i32 memory@100:i32 profile_name@104:c100 dev_node@204:c100 ipcm_node@304:c100
+  name@404:c100
+SMlu v 904 8: profile@4:i32 instance@8:i32 uuid@12:c37 bdf@52:u32*4 profile_name@68:c100
+  name@168:c100 dev_node@268:c100 quota@368:u32*2 memory@376:u64*2
+ProfIds v 520 4: count@4:i32 id@8:i32*128
+Prof v 144 8: id@4:i32 name@8:c100 total@108:u32 remain@112:u32 quota@116:u32*2 memory@128:u64*2
+Set v 16 8: quota@4:u32 memory@8:u64
+Event v 104 8: device@4:i32 data@8:u64 type@16:u64 time@24:u64 cpu@32:u32 mlu@36:u32
+""")
+
+_PROC = "mlu.{h}.proc."
+_PORT = "mlu.{h}.port.{port}"
+_HEALTH = {
+    "health": Get("mlu.{h}.health", "1"),
+    "device": Get("mlu.{h}.device", "1"),
+    "driver": Get("mlu.{h}.driver", "4"),
+}
+
+SYMBOLS = (
+    Symbol("cndevInit", "int reserved", "    return 0;"),
+    Symbol("cndevRelease", "", "    return 0;"),
+    Symbol("cndevGetErrorString", "int code", {"return": Get("text", "stub error")}, "text"),
+    Symbol("cndevGetDeviceCount", "CardInfo *to", {"number": Get("count", "0")}),
+    Symbol(
+        "cndevGetDeviceHandleByIndex", "int index, i32 *to", "    return cndev_handle(index, to);"
+    ),
+    Symbol("cndevGetUUID", "UUID *to, i32 h", {"uuid": Get("mlu.{h}.uuid"), "ncs": Get("", "0")}),
+    Symbol("cndevGetCardName", "CardName *to, i32 h", {"id": Get("mlu.{h}.id")}),
+    Symbol("cndevGetCardNameStringByDevId", "i32 h", {"return": Get("mlu.{h}.name")}, "text"),
+    Symbol(
+        "cndevGetCardSN",
+        "CardSN *to, i32 h",
+        {"sn": Get("mlu.{h}.sn"), "motherboard": Get("mlu.{h}.board", "0")},
+    ),
+    Symbol(
+        "cndevGetVersionInfo",
+        "VersionInfo *to, i32 h",
+        {"mcu": Get("", "1:1:6"), "driver": Get("driver_version")},
+    ),
+    Symbol(
+        "cndevGetMemoryUsageV2",
+        "MemV2 *to, i32 h",
+        {
+            "total": Get("mlu.{h}.mem"),
+            "used": Get("mlu.{h}.mem_used", "0"),
+            "vtotal": Get("", "1048576"),
+            "vused": Get("", "10240"),
+        },
+    ),
+    Symbol(
+        "cndevGetPCIeInfoV2",
+        "PcieV2 *to, i32 h",
+        {
+            "vendor": Get("", "0xcabc"),
+            **{
+                name: Get("mlu.{h}.pci", part=part)
+                for part, name in enumerate(("domain", "bus", "dev", "func"))
+            },
+        },
+    ),
+    Symbol("cndevGetNUMANodeIdByDevId", "Numa *to, i32 h", {"node": Get("mlu.{h}.numa")}),
+    Symbol("cndevGetCardHealthState", "Health *to, i32 h", _HEALTH),
+    Symbol(
+        "cndevGetCardHealthStateV2", "HealthV2 *to, i32 h", "    return cndev_incidents(&call, to);"
+    ),
+    Symbol("cndevGetComputeMode", "Mode *to, i32 h", {"mode": Get("mlu.{h}.compute", "0")}),
+    Symbol(
+        "cndevGetDeviceUtilizationInfo",
+        "Util *to, i32 h",
+        {"average": Get("mlu.{h}.util"), "core": Get("mlu.{h}.util")},
+    ),
+    Symbol(
+        "cndevGetDevicePowerInfo",
+        "Power *to, i32 h",
+        {"usage": Get("mlu.{h}.power"), "cap": Get("mlu.{h}.cap", "0")},
+    ),
+    Symbol(
+        "cndevGetTemperatureInfo",
+        "Temp *to, i32 h",
+        {
+            "chip": Get("mlu.{h}.temp"),
+            "board": Get("mlu.{h}.temp_board", "-275"),
+            "memory": Get("mlu.{h}.temp_memory", "-275"),
+        },
+    ),
+    Symbol(
+        "cndevGetECCInfo",
+        "Ecc *to, i32 h",
+        {
+            name: Get("mlu.{h}.ecc", part=part)
+            for part, name in enumerate(("one", "corrected", "uncorrected", "total"))
+        },
+    ),
+    Symbol(
+        "cndevGetProcessInfo",
+        "unsigned *n, Proc *to, i32 h",
+        Each(
+            _PROC,
+            "to",
+            "n",
+            {"pid": Get("#"), "physical": Get("=", part=0), "virtual": Get("=", "0", part=1)},
+        ),
+    ),
+    Symbol(
+        "cndevGetProcessUtilization",
+        "unsigned *n, ProcUtil *to, i32 h",
+        Each(_PROC, "to", "n", {"pid": Get("#"), "mlu": Get("=", "0", part=2)}),
+    ),
+    Symbol("cndevGetMLULinkPortNumber", "i32 h", "    return cndev_ports(&call);", "number"),
+    Symbol("cndevGetMLULinkStatusV2", "LinkV2 *to, i32 h, int port", {"mac": Get(_PORT, part=0)}),
+    Symbol(
+        "cndevGetMLULinkRemoteInfo",
+        "Remote *to, i32 h, int port",
+        {"uuid": Get(_PORT, "", part=1)},
+    ),
+    Symbol("cndevGetMimMode", "Mode *to, i32 h", {"mode": Get("mlu.{h}.mim_mode")}),
+    Symbol("cndevGetSMLUMode", "Mode *to, i32 h", {"mode": Get("mlu.{h}.smlu_mode")}),
+    Symbol("cndevSetSMLUMode", "Mode *to, i32 h", "    return cndev_set_mode(&call, to);"),
+    Symbol(
+        "cndevGetAllMluInstanceInfo",
+        "int *n, Mim *to, i32 h",
+        Each(
+            "mlu.{h}.mim.",
+            "to",
+            "n",
+            {
+                "instance": Get("#"),
+                "profile_name": Get("=", part=0),
+                "memory": Get("=", part=1),
+                "cores": Get("=", part=2),
+                "uuid": Get("=", part=3),
+            },
+        ),
+    ),
+    Symbol(
+        "cndevGetAllSMluInstanceInfo",
+        "int *n, SMlu *to, i32 h",
+        "    return cndev_slices(&call, n, to);",
+    ),
+    Symbol(
+        "cndevGetSMluProfileIdInfo",
+        "ProfIds *to, i32 h",
+        "    return cndev_profile_ids(&call, to);",
+    ),
+    Symbol(
+        "cndevGetSMluProfileInfo", "Prof *to, int id, i32 h", "    return cndev_profile(&call, to);"
+    ),
+    Symbol(
+        "cndevCreateSMluProfileInfo",
+        "Set *to, int *id, i32 h",
+        "    return cndev_add_profile(&call, to, id);",
+    ),
+    Symbol("cndevDestroySMluProfileInfo", "int id, i32 h", "    return cndev_drop_profile(&call);"),
+    Symbol(
+        "cndevCreateSMluInstanceByProfileId",
+        "i32 *to, unsigned id, i32 h, const char *name",
+        "    return cndev_add_slice(&call, to);",
+    ),
+    Symbol("cndevDestroySMluInstanceByHandle", "i32 slice", "    return cndev_drop_slice(slice);"),
+    Symbol(
+        "cndevUpdateSMluInstanceQuotaByHandle",
+        "i32 slice, Set *to",
+        "    return cndev_set_slice(slice, to);",
+    ),
+    Symbol("cndevEventHandleCreate", "void **to", "    return cndev_listen(to);"),
+    Symbol(
+        "cndevRegisterEvents", "void *set, u64 types, i32 h", "    return cndev_register(&call);"
+    ),
+    Symbol("cndevEventWait", "void *set, Event *to, int ms", "    return cndev_wait(to, ms);"),
+    Symbol("cndevResetDevice", "i32 h", "    return 0;"),
+)
+
+LIBRARY = Library(
+    name="cndev",
+    soname="libcndev.so",
+    records=RECORDS,
+    symbols=SYMBOLS,
+    unsupported=10,
+    bad_handle=6,
+    too_small=9,
+    scope=("h",),
+    handles={"int32_t": "cndev_index"},
+    version_check="cndev_version",
+    prototypes="cndev.h",
+    sources=("slices.c", "cards.c"),
+)
