@@ -273,6 +273,21 @@ class Nvml:
             count.value = min(count.value * 2 + 5, 65536)
         raise error_of(symbol, code)
 
+    def room(self, name: str, count: int) -> ctypes.Array[ctypes.Structure]:
+        """Return an array of the binding's structures, for a call that fills it."""
+        kind: type[ctypes.Structure] = getattr(self._binding, name)
+        return (kind * count)()
+
+    def plain(self, symbol: str, *args: object) -> object:
+        """Call an entry point that the binding no longer uses, as drivers before its successor."""
+        function = getattr(self._dll, symbol, None)
+        if function is None:
+            raise error_of(symbol, FUNCTION_NOT_FOUND)
+        code = int(function(*args))
+        if code != SUCCESS:
+            raise error_of(symbol, code)
+        return code
+
     def close(self) -> None:
         """Let go of the driver; the file stays loaded."""
         self.call("nvmlShutdown")

@@ -1,11 +1,21 @@
-"""Names of MIG profiles, made as `nvidia-smi` makes them. Pure."""
+"""Names of MIG profiles and instances: made as `nvidia-smi` makes them, and taken apart. Pure."""
 
 from __future__ import annotations
 
 import math
+import re
+
+import msgspec
+
+from agent.errors import ParseError
 
 _MIB = 1 << 20
 _GIB = 1 << 30
+_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+_ATTRIBUTE = re.compile(r"[A-Za-z]([A-Za-z0-9.]*[A-Za-z0-9])?")
+_OLD_UUID = re.compile(r"MIG-(GPU-[0-9A-Za-z-]{1,80})/([0-9]{1,4})/([0-9]{1,4})")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+MAX_RESOURCE = 63  # characters of a resource name with its prefix
 
 # query index of a GPU instance profile: compute slices and suffix of its name
 _SLICES: dict[int, tuple[int, str]] = {
@@ -31,6 +41,16 @@ _SLICES: dict[int, tuple[int, str]] = {
 PROFILES = len(_SLICES)
 
 
+class ProfileName(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile's name in parts: `1c.3g.20gb+me` is one compute slice of three, 20 GB, with me."""
+
+    compute: int | None = None  # None: all of the GPU instance's
+    slices: int
+    gigabytes: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
 def slices_of(profile: int) -> tuple[int, str]:
     """Return compute slices and name suffix of a GPU instance profile by its query index."""
     return _SLICES[profile]
@@ -48,3 +68,63 @@ def slice_name(
     size = math.floor(eighths / 8 * math.ceil(total_bytes / _GIB) + 0.5)
     compute = "" if compute_slices == gpu_slices else f"{compute_slices}c."
     return f"{compute}{gpu_slices}g.{size}gb{suffix}"
+
+
+def own_name(text: str) -> str | None:
+    """Return the name in the driver's own text (`MIG 1g.10gb`); `None` if there is none in it."""
+    name = text.removeprefix("MIG ").strip()
+    try:
+        parse_profile(name)
+    except ParseError:
+        return None
+    return name
+
+
+def parse_profile(text: str) -> ProfileName:
+    """Take a profile's name apart; raises `ParseError` for everything else, blanks included."""
+    mark = min((found for m in "+-" if (found := text.find(m)) >= 0), default=len(text))
+    sizes, attributes = text[:mark].split("."), text[mark + 1 :].split(",")
+    units = ("g", "gb") if len(sizes) == 2 else ("c", "g", "gb")
+    if len(sizes) != len(units) or (mark < len(text) and not all(map(_is_attribute, attributes))):
+        raise ParseError("MIG profile", text)
+    numbers = [part.removesuffix(unit) for part, unit in zip(sizes, units, strict=True)]
+    if any(
+        not _NUMBER.fullmatch(number) or part != number + unit
+        for part, number, unit in zip(sizes, numbers, units, strict=True)
+    ):
+        raise ParseError("MIG profile", text)
+    listed = tuple(attributes) if mark < len(text) else ()
+    if len(set(listed)) != len(listed):
+        raise ParseError("MIG profile", text)
+    compute = int(numbers[0]) if len(units) == 3 else None
+    added, removed = (listed, ()) if text[mark : mark + 1] == "+" else ((), listed)
+    return ProfileName(
+        compute=compute,
+        slices=int(numbers[-2]),
+        gigabytes=int(numbers[-1]),
+        added=added,
+        removed=removed,
+    )
+
+
+def _is_attribute(text: str) -> bool:
+    return _ATTRIBUTE.fullmatch(text) is not None
+
+
+def old_uuid(text: str) -> tuple[str, int, int] | None:
+    """Return card, GPU instance and compute instance that a UUID of drivers before 470 names.
+
+    `None` for a UUID of today's form, which says nothing of where the instance is.
+    """
+    found = _OLD_UUID.fullmatch(text)
+    return (found[1], int(found[2]), int(found[3])) if found else None
+
+
+def resource_name(profile: str, prefix: str = "nvidia.com/mig-") -> str | None:
+    """Return the kubelet's resource for instances of a profile; `None` if it would refuse it.
+
+    `1g.10gb+me` is `nvidia.com/mig-1g.10gb.me`: a plus sign is no part of a resource name.
+    """
+    name = prefix + profile.replace("+", ".")
+    fits = len(name) <= MAX_RESOURCE and _SUBDOMAIN.fullmatch(name.partition("/")[2])
+    return name if fits else None

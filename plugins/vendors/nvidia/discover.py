@@ -7,17 +7,27 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
+from agent.model.device import (
+    DeviceCondition,
+    DeviceKind,
+    Health,
+    HealthState,
+    Pairs,
+    VendorDevice,
+)
+from agent.model.inventory import Problem
 from agent.model.quantity import binary
 from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.faults.nvidia import polled as health
-from plugins.slices.mig.instances import instances
+from plugins.slices.mig.caps import Capabilities
+from plugins.slices.mig.instances import Cut, read_cut
 from plugins.vendors.nvidia import names
 from plugins.vendors.nvidia.links import CardLinks, read_links
 from plugins.vendors.nvidia.sight import Sighting, device
 
 LABEL = "xpu-agent.io/"
+MIG_PENDING = "MIGModePending"
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
 _HOSTS = (3, 4)  # the card carries virtual machines
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
@@ -29,46 +39,53 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     device: VendorDevice
     links: CardLinks
     facts: health.HealthFacts
+    problems: tuple[Problem, ...] = ()
+
+
+class Around(msgspec.Struct, frozen=True):
+    """What the machine says that is the same for all of its cards."""
+
+    system_bytes: int | None  # the machine's memory: what cards that share it have
+    caps: Capabilities
 
 
 def describe(
-    card: Card, seen: Sighting, system_bytes: int | None, before: VendorDevice | None = None
+    card: Card, seen: Sighting, around: Around, before: VendorDevice | None = None
 ) -> Found | None:
     """Ask a card everything; `None` if it stopped answering, with the reason in `card.faults`.
 
-    `system_bytes` is the machine's memory: what cards that share it have. What it said `before`
-    stands in for what it cannot say for a moment.
+    What it said `before` stands in for what it cannot say for a moment.
     """
     try:
-        return _describe(card, seen, system_bytes, before)
+        return _describe(card, seen, around, before)
     except CardStopped:
         return None
 
 
-def _describe(
-    card: Card, seen: Sighting, system_bytes: int | None, before: VendorDevice | None
-) -> Found:
+def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice | None) -> Found:
     name = card.text("nvmlDeviceGetName")
-    total, unified = _memory(card, system_bytes, before)
+    total, unified = _memory(card, around.system_bytes, before)
     mig = card.numbers("nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
-    cut = mig is not None and mig[0] == 1
-    obstacle = _obstacle(mig=cut, host=virtual in _HOSTS, total=total)
+    is_cut = mig is not None and mig[0] == 1
+    obstacle = _obstacle(mig=is_cut, host=virtual in _HOSTS, total=total)
     uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
-    minor = card.number("nvmlDeviceGetMinorNumber")
+    told = card.number("nvmlDeviceGetMinorNumber")
+    minor = told if told is not None else seen.minor
     module = card.number("nvmlDeviceGetModuleId")
     model = names.model_label(name) if name else seen.model
-    facts = (*_facts(card, name, virtual), *_mig_facts(mig), *obstacle)
+    facts = (*_facts(card, name, virtual), *obstacle)
     if unified:
         facts = (*facts, ("unified-memory", "true"))
     links = read_links(card)
     polled = health.poll(card)
+    cut = read_cut(card, total, minor, around.caps) if is_cut else Cut()
     found = VendorDevice(
         kind=DeviceKind.GPU,
         vendor="nvidia",
         bus_id=seen.bus_id,
         uuid=uuid,
-        minor=minor if minor is not None else seen.minor,
+        minor=minor,
         model=model,
         memory_bytes=total,
         module_id=module,
@@ -77,9 +94,11 @@ def _describe(
         labels=_labels(card, model, mig),
         facts=facts,
         nodes=(seen.node,) if seen.node else (),
-        partitions=instances(card, total) if cut else (),
+        conditions=_mig_pending(mig),
+        partitions=cut.partitions,
+        free_slices=cut.free,
     )
-    return Found(device=found, links=links, facts=polled)
+    return Found(device=found, links=links, facts=polled, problems=cut.problems)
 
 
 def _memory(
@@ -148,10 +167,11 @@ def _switch(value: int | None) -> str | None:
     return None if value is None else "on" if value else "off"
 
 
-def _mig_facts(mig: tuple[int, ...] | None) -> Pairs:
+def _mig_pending(mig: tuple[int, ...] | None) -> tuple[DeviceCondition, ...]:
     if mig is None or mig[0] == mig[1]:
         return ()
-    return (("mig-pending", "on" if mig[1] else "off"),)
+    told = f"MIG is to be switched {_switch(mig[1])} by the next reset of the card"
+    return (DeviceCondition(type=MIG_PENDING, status=True, reason=MIG_PENDING, message=told),)
 
 
 def silent(seen: Sighting, faults: Mapping[int, str], before: VendorDevice | None) -> VendorDevice:

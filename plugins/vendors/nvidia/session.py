@@ -16,8 +16,17 @@ from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import LibraryAbsent, LibraryFile, Nvml, find_library
 from plugins.faults.nvidia import polled as health
+from plugins.slices.mig import annotation as mig_annotation
+from plugins.slices.mig.caps import Capabilities
 from plugins.vendors.nvidia import names
-from plugins.vendors.nvidia.discover import Found, describe, distinct_modules, memory_total, silent
+from plugins.vendors.nvidia.discover import (
+    Around,
+    Found,
+    describe,
+    distinct_modules,
+    memory_total,
+    silent,
+)
 from plugins.vendors.nvidia.events import EventWatch
 from plugins.vendors.nvidia.links import matrix, node_clique, peers
 from plugins.vendors.nvidia.sample import sample, slow_readings
@@ -97,6 +106,7 @@ class NvidiaSession:
 
     def _ask_all(self, nvml: Nvml, sightings: tuple[Sighting, ...]) -> dict[str, Found]:
         system_bytes = memory_total(text(self._host, "/proc/meminfo") or "")
+        around = Around(system_bytes, Capabilities(self._host))
         ours = [seen for seen in sightings if not seen.reason]
         others = {seen.bus_id for seen in sightings if seen.reason}
         faults = {seen.bus_id: self._handle(nvml, seen.bus_id) for seen in ours}
@@ -109,7 +119,7 @@ class NvidiaSession:
         for seen in ours:
             card, before = self._cards.get(seen.bus_id), self._known.get(seen.bus_id)
             device_before = before.device if before else None
-            answer = describe(card, seen, system_bytes, device_before) if card else None
+            answer = describe(card, seen, around, device_before) if card else None
             if answer is not None:
                 found[seen.bus_id] = answer
                 self._remember(answer, seen, system_bytes)
@@ -191,6 +201,7 @@ class NvidiaSession:
     ) -> Inventory:
         sides = {key: item.links for key, item in found.items()}
         links, problems = matrix(sides)
+        problems += tuple(problem for item in found.values() for problem in item.problems)
         vanished = self._vanished({seen.bus_id for seen in sightings} | set(self._cards))
         gone = {d.key for d in vanished}
         joined = peers({key: self._cards[key] for key in found}, links)
@@ -201,6 +212,7 @@ class NvidiaSession:
         told = (("cuda", names.cuda_version(cuda) if cuda > 0 else None), ("nvml", version))
         clique = (("clique", node_clique(sides)),)
         ordered = sorted((*devices, *vanished), key=lambda d: d.key)
+        cut = ((mig_annotation.KEY, mig_annotation.annotation(ordered)),)
         return Inventory(
             vendor="nvidia",
             devices=distinct_modules(ordered),
@@ -208,7 +220,7 @@ class NvidiaSession:
             driver_version=_quiet_text(nvml, "nvmlSystemGetDriverVersion")
             or self._module_version(),
             library=f"{nvml.path} {version}" if version else nvml.path,
-            facts=tuple((k, v) for k, v in (*told, *clique) if v),
+            facts=tuple((k, v) for k, v in (*told, *clique, *cut) if v),
             problems=problems,
         )
 

@@ -6,30 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.slices.mig import names as mig
 from plugins.vendors.nvidia import names
 
-GIB = 1 << 30
-MIB = 1 << 20
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-
-@pytest.mark.parametrize(
-    ("profile", "compute_slices", "memory_mb", "total", "name"),
-    [
-        pytest.param(0, 1, 4864, 40960 * MIB, "1g.5gb", id="V01"),
-        pytest.param(9, 1, 9856, 40960 * MIB, "1g.10gb", id="V02"),
-        pytest.param(2, 1, 19968, 40960 * MIB, "1c.3g.20gb", id="V03"),
-        pytest.param(7, 1, 4864, 40960 * MIB, "1g.5gb+me", id="V04"),
-        pytest.param(0, 1, 9856, 85520809984, "1g.10gb", id="V05"),
-        pytest.param(13, 1, 24000, 97887 * MIB, "1g.24gb-me", id="V06"),
-    ],
-)
-def test_an_instance_is_named_by_its_slices_and_its_share_of_the_memory(
-    profile: int, compute_slices: int, memory_mb: int, total: int, name: str
-) -> None:
-    slices, suffix = mig.slices_of(profile)
-    assert mig.slice_name(slices, compute_slices, memory_mb, total, suffix) == name
 
 
 @pytest.mark.parametrize(
