@@ -1,0 +1,79 @@
+"""vNPUs of a chip: listed, made and destroyed. Only the worker may call what changes hardware."""
+
+from __future__ import annotations
+
+import ctypes
+
+import msgspec
+
+from plugins.bindings.dcmi.chip import Chip
+from plugins.bindings.dcmi.codes import BadDriverAnswer
+from plugins.bindings.dcmi.layout import U32, number_of, numbers_of, part_of, structure, text_of
+
+FIRST_ID, LAST_ID = 100, 1123
+MAX_VDEVS = 32
+CHOOSE = U32  # let the driver choose the id
+_VDEV, _QUERY, _TOTAL = 52, 0, 1
+
+
+class Vdev(msgspec.Struct, frozen=True, kw_only=True):
+    """One vNPU as the chip describes it."""
+
+    id: int
+    template: str
+    cores: int | None
+    cpus: int | None
+    memory_mb: int | None
+    group: int | None = None
+
+
+def vdev_ids(chip: Chip) -> tuple[int, ...]:
+    """Return the vNPUs that the chip is cut into now, ascending."""
+    found = chip.info(_VDEV, _TOTAL, "soc_total_resource")
+    if found is None:
+        return ()
+    count = chip.within("vdev_num", number_of(found, "vdev_num"), 0, MAX_VDEVS) or 0
+    ids = numbers_of(found, "vdev_id")[:count]
+    return tuple(sorted({number for number in ids if FIRST_ID <= number <= LAST_ID}))
+
+
+def query(chip: Chip, vdev: int) -> Vdev | None:
+    """Return one vNPU; `None` if the chip does not tell."""
+    record = structure("vdev_query")(vdev_id=vdev)
+    if not chip.fill(_VDEV, _QUERY, record):
+        return None
+    info = part_of(record, "info")
+    computing = part_of(info, "computing")
+    cores = float(getattr(computing, "aic"))  # noqa: B009 - a member of a made structure
+    group = number_of(info, "vfg_id")
+    return Vdev(
+        id=vdev,
+        template=text_of(info, "name"),
+        cores=round(cores) if 0 < cores <= 64 else None,
+        cpus=chip.within("vdev aicpu", number_of(computing, "device_aicpu"), 0, 64) or None,
+        memory_mb=number_of(computing, "memory_size") or None,
+        group=group if group < MAX_VDEVS else None,
+    )
+
+
+def create(chip: Chip, template: str) -> int:
+    """Cut a vNPU off a chip and return its id; raises what the call raises.
+
+    An id that cannot be one is a `BadDriverAnswer`: nobody could find the vNPU again.
+    """
+    wanted = structure("create_vdev_res")(
+        vdev_id=CHOOSE, vfg_id=CHOOSE, template=template.encode("ascii")
+    )
+    made = structure("create_vdev_out")()
+    symbol = "dcmi_create_vdevice"
+    chip.dcmi.call(symbol, chip.card, chip.number, ctypes.byref(wanted), ctypes.byref(made))
+    number = number_of(made, "vdev_id")
+    if not FIRST_ID <= number <= LAST_ID:
+        raise BadDriverAnswer(symbol, f"vNPU {number}")
+    return number
+
+
+def destroy(chip: Chip, vdev: int) -> None:
+    """Destroy a vNPU; raises what the call raises."""
+    number = ctypes.c_uint32(vdev)
+    chip.dcmi.call("dcmi_set_destroy_vdevice", chip.card, chip.number, number)

@@ -1,0 +1,79 @@
+"""What a plug-in remembers beyond its process: one small JSON file that is replaced whole."""
+
+from __future__ import annotations
+
+import os
+from typing import Generic, TypeVar
+
+import msgspec
+
+from agent.model.inventory import Problem
+
+MAX_FILE = 1 << 20
+T = TypeVar("T")
+
+
+class LastingFile(Generic[T]):
+    """A value of one type in `<folder>/<name>`; without a folder nothing outlives the process.
+
+    A file that cannot be used stops nothing: `problem` tells of it. A damaged one is put aside as
+    `.bad`. Writing may be cut off at any step: readers find the old content or the new one.
+    """
+
+    def __init__(self, folder: object, name: str, kind: type[T]) -> None:
+        self.problem: Problem | None = None
+        self._path = os.path.join(folder, name) if isinstance(folder, str) and folder else None
+        self._decoder = msgspec.json.Decoder(kind)
+        self._written: bytes | None = None
+
+    def load(self) -> T | None:
+        """Return what is stored; `None` if nothing is, or nothing that can be used."""
+        if self._path is None:
+            return None
+        try:
+            with open(self._path, "rb") as file:  # noqa: PTH123 - a worker needs no pathlib
+                data = file.read(MAX_FILE + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._tell("StateFileUnreadable", f"{self._path}: {error.strerror}")
+            return None
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._put_aside(str(error))
+            return None
+
+    def _put_aside(self, why: str) -> None:
+        told = f"{self._path}: put aside as .bad and begun anew: {why[:120]}"
+        try:
+            os.replace(f"{self._path}", f"{self._path}.bad")
+        except OSError as error:
+            told = f"{self._path}: {why[:120]}; not put aside: {error.strerror}"
+        self._tell("StateFileDamaged", told)
+
+    def save(self, value: T) -> bool:
+        """Write the value if it is another than was written last; say whether it is on disk.
+
+        Without a folder nothing is on disk.
+        """
+        data = msgspec.json.encode(value)
+        if self._path is None or data == self._written:
+            return self._path is not None
+        fresh = f"{self._path}.new"
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o750, exist_ok=True)
+            with open(fresh, "wb") as file:  # noqa: PTH123 - as above
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self._path)
+        except OSError as error:
+            self._tell("StateNotWritten", f"{self._path}: {error.strerror}: forgotten at a restart")
+            return False
+        self._written = data
+        self.problem = None
+        return True
+
+    def _tell(self, reason: str, message: str) -> None:
+        self.problem = Problem(reason=reason, message=message)
