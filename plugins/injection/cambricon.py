@@ -1,0 +1,116 @@
+"""What a container gets of Cambricon cards and sMLU slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from agent.model.device import VendorDevice
+from agent.model.grant.container import Container
+from agent.model.grant.edits import BIND_READ_ONLY, ContainerEdits, MountEdit, NodeEdit
+from agent.model.grant.granted import Grant, Match, matches
+from agent.model.grant.host import HostMeans
+from agent.model.grant.refusal import GrantRefused, Refusal
+from plugins.injection.cdi import called, names_of
+from plugins.injection.nodes import below, missing_in, present, shown
+from plugins.injection.policy import policy_of
+from plugins.injection.ungranted import withheld
+
+VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
+SLICES = "VIRTUAL_DEVICES"
+CDI_KIND = "cambricon.com/mlu"
+TOOL = "/usr/bin/cnmon"
+OLD_FOLDER = "/dev/cambricon"  # of old drivers
+_CONTROL = ("/dev/cambricon_ctl", "/dev/cambricon_gdr")
+# per card, before its own node; each driver has some of them
+_OF_CARD = (
+    "/dev/cambr-msgq:{}",
+    "/dev/cambr-rpc:{}",
+    "/dev/cmsg_ctrl{}",
+    "/dev/commu{}",
+    "/dev/cambricon_ipcm{}",
+)
+
+
+class CambriconPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What people decide about injection."""
+
+    injection: Literal["auto", "cdi"] = "auto"
+    ungranted: Literal["off", "warn"] = "warn"  # no value is known that its runtime takes for none
+
+
+def edits(
+    devices: Sequence[VendorDevice], grant: Grant, container: Container, host: HostMeans
+) -> ContainerEdits:
+    """Return what a grant changes; without one, what is said of a container that helps itself.
+
+    Raises `GrantRefused` when the container could not use what it was granted.
+    """
+    policy = policy_of(host.settings, CambriconPolicy, "cambricon")
+    granted = sorted(matches(grant, devices), key=_order)
+    ours = "cambricon" in host.handler(container.runtime_handler).lower()
+    if not granted:
+        return withheld(container, VISIBLE, policy.ungranted, ours=ours)
+    sliced = [match for match in granted if match.partition is not None]
+    if sliced and len({match.device.key for match in granted}) > 1:
+        raise GrantRefused(Refusal.MIXED_GRANT, "slices of one card, or whole cards")
+    if ours:
+        return ContainerEdits(env=(_environment(granted, host),))
+    if policy.injection == "cdi" and host.cdi_enabled and not sliced:
+        return ContainerEdits(cdi=_names(granted, host))
+    nodes = missing_in(container, _nodes(granted, host))
+    mounted = TOOL not in host.paths or TOOL in container.mounts
+    mounts = () if mounted else (MountEdit(host_path=TOOL, path=TOOL, options=BIND_READ_ONLY),)
+    return ContainerEdits(nodes=nodes, mounts=mounts)
+
+
+def _order(match: Match) -> tuple[int, int]:
+    instance = match.partition.instance if match.partition else None
+    return match.minor, -1 if instance is None else instance
+
+
+def _nodes(granted: Sequence[Match], host: HostMeans) -> Iterator[NodeEdit]:
+    """Yield control nodes, each card's, then those of slices; each path is looked for itself."""
+    yield from present(host, _CONTROL)
+    yield from below(host, OLD_FOLDER)
+    whole = granted[0].partition is None
+    for minor in dict.fromkeys(match.minor for match in granted):
+        card = shown(host.must_have(f"/dev/cambricon_dev{minor}"))
+        if whole:
+            yield from present(host, (path.format(minor) for path in _OF_CARD))
+            yield card
+        else:
+            yield card
+            yield from present(host, (f"/dev/cambricon_ipcm{minor}",))
+    for match in granted:
+        yield from (shown(host.must_have(path)) for path in _caps(match))
+
+
+def _caps(match: Match) -> tuple[str, ...]:
+    part = match.partition
+    if part is None:
+        return ()
+    if not part.nodes:
+        raise GrantRefused(Refusal.DEVICE_NODE_MISSING, f"slice {part.uuid} has no node")
+    return tuple(node.path for node in part.nodes)
+
+
+def _environment(granted: Sequence[Match], host: HostMeans) -> tuple[str, str]:
+    if granted[0].partition is None:
+        return VISIBLE, ",".join(str(match.minor) for match in granted)
+    slices = []
+    for match in granted:
+        card = (f"/dev/cambricon_dev{match.minor}", f"/dev/cambricon_ipcm{match.minor}")
+        nodes = [*(node.host_path for node in present(host, card)), *_caps(match)]
+        slices.append(",".join(nodes))
+    return SLICES, ";".join(slices)
+
+
+def _names(granted: Sequence[Match], host: HostMeans) -> tuple[str, ...]:
+    wanted = [f"mlu-{match.minor}" for match in granted]
+    names = names_of(host.cdi, CDI_KIND, map(called, wanted))
+    if names is None:
+        raise GrantRefused(Refusal.CDI_NAME_MISSING, f"no CDI spec of {CDI_KIND} has {wanted}")
+    return names

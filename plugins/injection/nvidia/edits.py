@@ -1,0 +1,107 @@
+"""What a container gets of NVIDIA cards: CDI names, an environment, or bare device nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from agent.model.device import VendorDevice
+from agent.model.grant.container import Container
+from agent.model.grant.edits import ContainerEdits, Note
+from agent.model.grant.granted import Grant, Match, by_bus_id, matches
+from agent.model.grant.host import HostMeans
+from agent.model.grant.merge import merged
+from agent.model.grant.refusal import GrantRefused, Refusal
+from plugins.injection.identifiers import visible_id
+from plugins.injection.nodes import missing_in
+from plugins.injection.nvidia import hami, mps
+from plugins.injection.nvidia.names import CHANNEL_KIND, lookup
+from plugins.injection.nvidia.nodes import node_edits
+from plugins.injection.policy import policy_of
+from plugins.injection.ungranted import withheld
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+CHANNELS = "NVIDIA_IMEX_CHANNELS"
+
+
+class NvidiaPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What people decide about injection."""
+
+    injection: Literal["auto", "cdi", "env", "nodes"] = "auto"
+    upstream_compatible: bool = False  # minors in grant order, as koordlet writes them
+    driver_root: str = "/"
+    preload: Literal["env", "file"] = "env"
+    region: bool = True  # let HAMi-core count where the agent can read it
+    ungranted: Literal["off", "warn", "void"] = "warn"
+
+
+def edits(
+    devices: Sequence[VendorDevice], grant: Grant, container: Container, host: HostMeans
+) -> ContainerEdits:
+    """Return what a grant changes; without one, what becomes of a container that helps itself.
+
+    Raises `GrantRefused` when the container could not use what it was granted.
+    """
+    policy = policy_of(host.settings, NvidiaPolicy, "nvidia")
+    named = matches(grant, devices)
+    if not named:
+        ours = host.handler(container.runtime_handler).startswith("nvidia")
+        return withheld(container, VISIBLE, policy.ungranted, ours=ours)
+    granted = by_bus_id(named)
+    for match in granted:
+        if match.partition is None and dict(match.device.facts).get("unschedulable"):
+            why = dict(match.device.facts)["unschedulable"]
+            raise GrantRefused(Refusal.MIG_ENABLED, f"{match.device.key} is granted whole: {why}")
+    parts = [_visible(named, granted, grant, container, host, policy)]
+    if hami.asked_for(container):
+        preload_file = policy.preload == "file"
+        limits = hami.edits(
+            granted, container, host, preload_file=preload_file, region=policy.region
+        )
+        parts.append(limits)
+    elif mps.asked_for(container):
+        parts.append(mps.edits(granted, host))
+    return merged(parts)
+
+
+def _visible(
+    named: Sequence[Match],
+    granted: Sequence[Match],
+    grant: Grant,
+    container: Container,
+    host: HostMeans,
+    policy: NvidiaPolicy,
+) -> ContainerEdits:
+    names, why = None, ""
+    if policy.injection == "cdi" or (policy.injection == "auto" and host.cdi_enabled):
+        names, why = lookup(granted, host)
+    if names is not None:
+        channels = tuple(f"{CHANNEL_KIND}={number}" for number in grant.channels)
+        return ContainerEdits(cdi=(*names, *channels))
+    if policy.injection == "cdi":
+        raise GrantRefused(Refusal.CDI_NAME_MISSING, why)
+    handler = host.handler(container.runtime_handler)
+    if policy.injection == "env" or (policy.injection == "auto" and handler.startswith("nvidia")):
+        return _environment(named, granted, grant, policy)
+    nodes = node_edits(granted, grant.channels, host, policy.driver_root)
+    message = "only device nodes are injected: the image must bring the driver's libraries"
+    return ContainerEdits(
+        nodes=missing_in(container, nodes),
+        notes=(Note(reason="NoDriverInjection", message=message),),
+    )
+
+
+def _environment(
+    named: Sequence[Match], granted: Sequence[Match], grant: Grant, policy: NvidiaPolicy
+) -> ContainerEdits:
+    """Name the cards by UUID: a number would be NVML's index, which is not the minor."""
+    if policy.upstream_compatible and all(match.partition is None for match in named):
+        visible = ",".join(str(match.minor) for match in named)
+    else:
+        visible = ",".join(visible_id(match) for match in granted)
+    env = [(VISIBLE, visible)]
+    if grant.channels:
+        env.append((CHANNELS, ",".join(map(str, grant.channels))))
+    return ContainerEdits(env=tuple(env))

@@ -1,0 +1,1 @@
+"""Which of the free devices are best granted together."""
