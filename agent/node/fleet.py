@@ -17,8 +17,9 @@ from agent.node.changes_of_health import after_events, dated, with_events
 from agent.node.crew import Enlisted
 from agent.node.store import SnapshotStore
 from agent.probe.base import Inside
-from agent.probe.client import Heard, Start, Timing, VendorClient, Worker
+from agent.probe.client import VendorClient
 from agent.probe.inside import InsideWorker
+from agent.probe.life import Heard, Start, Timing, Worker
 from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 

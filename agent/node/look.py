@@ -10,7 +10,7 @@ from agent.model.snapshot import NodeSnapshot
 from agent.node.fleet import with_vendor
 from agent.node.parts import Parts
 from agent.node.vendors import forced, vendor_settings
-from agent.probe.client import Timing
+from agent.probe.life import Timing
 from agent.probe.survey import survey
 from agent.probe.tape import TapeWriter
 

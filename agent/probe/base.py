@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from agent.errors import NotSupported
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
@@ -66,6 +67,18 @@ class DeviceVendor(Protocol):
         library again at each discovery.
         """
         ...
+
+
+def clear_in(session: VendorSession, key: str) -> bool:
+    """Have the session forget a device's lasting fault, as after a person looked at the card.
+
+    A vendor that keeps such faults has a method `clear(key) -> bool`, called on the thread of the
+    questions; `False` says that there was nothing to forget. All others raise `NotSupported`.
+    """
+    clear = getattr(session, "clear", None)
+    if clear is None:
+        raise NotSupported("this vendor keeps no fault that a person could clear")
+    return bool(clear(key))
 
 
 def is_isolated(vendor: DeviceVendor) -> bool:

@@ -5,89 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
-from typing import Protocol
+from collections.abc import Callable
 
-import msgspec
 from msgspec.structs import replace
 
-from agent.clock import Clock, SystemClock
+from agent.clock import Clock, SystemClock, rfc3339
 from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.snapshot import Part, VendorState
+from agent.probe.conversation import MEMORY_LIMIT, Conversation, Resident, Sleep, Wishes
+from agent.probe.life import TIMING, Start, Timing, Worker
 from agent.probe.process.launch import Launched
+from agent.probe.process.memory import resident_bytes
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.process.worker_process import LATE, WorkerProcess
-from agent.probe.restart import RestartHistory, RestartPolicy
-from agent.probe.wire import NOT_SUPPORTED
+from agent.probe.restart import RestartHistory
+from agent.probe.wire import LIBRARY_REPLACED
 
 log = logging.getLogger(__name__)
 
-MAX_STUCK = 2  # processes in uninterruptible sleep that are left behind before no more is started
+MAX_STUCK = 3  # processes in uninterruptible sleep that are left behind before no more is started
 CLOSE_S = 1.1  # of an orderly end; killing takes less than the rest of `STOP_S`
 STOP_S = 2.0
-AGAIN_S = 1.0  # between two discoveries, however many events ask for one
-MAX_FAILURES = 3  # samples in a row that fail before a fresh process is tried
+OUTWORN = frozenset((MEMORY_LIMIT, LIBRARY_REPLACED))  # why a fresh process is better, at once
+OUTWORN_AFTER_S = 60.0  # a process that is outworn sooner is no better than one that dies
 UNKILLABLE = "Unkillable"
+RELEASED = "Released"
+NOT_RUNNING = "NotRunning"
 
 StateSink = Callable[[VendorState], None]
 EventSink = Callable[[str, tuple[DeviceEvent, ...]], None]  # vendor, events
-Sleep = Callable[[float], Coroutine[None, None, None]]
-
-
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Periods and deadlines."""
-
-    discover_every_s: float = 300.0
-    sample_every_s: float = 1.0
-    open_deadline_s: float = 30.0  # until the first answer of a fresh process
-    discover_deadline_s: float = 30.0
-    sample_deadline_s: float = 5.0
-    restart: RestartPolicy = RestartPolicy()
-
-
-TIMING = Timing()
-
-
-class Worker(Protocol):
-    """One life of a vendor's session: a process (`WorkerProcess`), or inside the agent."""
-
-    lost: asyncio.Future[WorkerError]  # done when it is of no more use
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id, if it is one."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Say whether something of it is still running."""
-        ...
-
-    async def opened(self, deadline_s: float) -> None:
-        """Wait until the vendor is open; raises why it is not."""
-        ...
-
-    async def discover(self, deadline_s: float) -> Inventory:
-        """Return the vendor's inventory."""
-        ...
-
-    async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now."""
-        ...
-
-    async def close(self, grace_s: float) -> None:
-        """Let the vendor close its library."""
-        ...
-
-    async def kill(self) -> bool:
-        """End it; `False` if that is not possible, which leaves it behind."""
-        ...
-
-
-Heard = Callable[[tuple[DeviceEvent, ...]], None]
-Start = Callable[[WorkerSpec, Heard, Launched | None], Worker]
 
 
 class VendorClient:
@@ -115,18 +63,19 @@ class VendorClient:
         self._launched: Launched | None = None
         self._timing = timing
         self._clock = clock or SystemClock()
-        self._sleep = sleep
         self._spread = spread
         self._on_state = on_state
         self._on_events = on_events
+        self._resident: Resident = resident_bytes
         self._history = RestartHistory()
+        self._wishes = Wishes(sleep)
+        self._worker: Worker | None = None
         self._stuck: list[Worker] = []
-        self._lives = 0  # processes started
-        self._sample_failures = 0
-        self._samples = True  # False: the vendor cannot tell, until the next discovery
-        self._wanted = True
+        self._deaths = 0
+        self._released_until_s: float | None = None
+        self._away = asyncio.Event()  # released, and no process is left that could be ended
+        self._hurry = False  # do not wait before the next process
         self._stopping = False
-        self._nudge = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         first = Inventory(vendor=spec.vendor, devices=sighted)
         taken_s = self._clock.monotonic()
@@ -142,13 +91,43 @@ class VendorClient:
 
     def rediscover(self) -> None:
         """Ask for a discovery soon instead of at the end of the period."""
-        self._wanted = True
-        self._nudge.set()
+        self._wishes.discovery = True
+        self._wishes.nudge()
+
+    def retry(self) -> None:
+        """Ask for a discovery now: a release is over, a pause before the next process too."""
+        self._released_until_s = None
+        self._hurry = self._worker is None
+        self.rediscover()
+
+    async def release(self, for_s: float) -> None:
+        """Let go of the library for so long, so that its driver can be unloaded.
+
+        Returns when the process is gone, or within `STOP_S` if it cannot be ended. Until then
+        and after, the devices stay as they were last known.
+        """
+        self._away.clear()
+        self._released_until_s = self._clock.monotonic() + for_s
+        self._wishes.end = True
+        self._wishes.nudge()
+        away = asyncio.ensure_future(self._away.wait())
+        await asyncio.wait({away}, timeout=CLOSE_S)
+        if not away.done() and self._worker is not None:  # waiting for an answer
+            await self._worker.kill()
+            await asyncio.wait({away}, timeout=STOP_S - CLOSE_S)
+        away.cancel()
+
+    async def clear(self, key: str) -> bool:
+        """Have the vendor forget a device's lasting fault; `WorkerError` if nobody can be asked."""
+        if self.state.state != "ready":
+            detail = f"the worker is {self.state.state}: {self.state.message}"
+            raise WorkerError(self._spec.vendor, NOT_RUNNING, detail)
+        return await self._wishes.ask_to_clear(self._spec.vendor, key)
 
     async def stop(self) -> None:
         """End the worker within two seconds, orderly if it answers; `run` then returns."""
-        self._stopping = True
-        self._nudge.set()
+        self._stopping = self._wishes.end = True
+        self._wishes.nudge()
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=CLOSE_S)
@@ -162,71 +141,86 @@ class VendorClient:
         self._on_state(self.state)
         while not self._stopping:
             self._stuck = [process for process in self._stuck if process.alive]
-            if len(self._stuck) < MAX_STUCK:
-                await self._one_life()
-            await self._rest(self._history.wait_s(self._timing.restart, self._spread()))
+            if self._released_s() > 0:
+                await self._stay_away()
+                continue
+            wait_s = 0.0
+            self._hurry = False
+            if len(self._stuck) >= MAX_STUCK or not await self._one_life():
+                wait_s = self._history.wait_s(self._timing.restart, self._spread())
+            await self._rest(wait_s)
 
-    async def _one_life(self) -> None:
-        """Run one process from start to end; its death is published and counted."""
-        worker: Worker | None = None
+    async def _one_life(self) -> bool:
+        """Run one process from start to end; `False` if it died, which is published and counted."""
         try:
             launched, self._launched = self._launched, None
-            worker = self._start(self._spec, self._heard, launched)
-            worker.lost.add_done_callback(lambda _: self._nudge.set())
-            self._publish(pid=worker.pid, restarts=self._lives)
-            self._lives += 1
-            await worker.opened(self._timing.open_deadline_s)
-            await self._serve(worker)
-            await worker.close(CLOSE_S)
-        except WorkerError as error:
-            if not self._stopping:
-                self._died(error)
-        finally:
-            if worker is not None and not await worker.kill():
-                self._leave(worker)
-
-    async def _serve(self, worker: Worker) -> None:
-        self._wanted, self._sample_failures = True, 0
-        allowed_s = discover_s = sample_s = self._clock.monotonic()
-        while not self._stopping:
+            self._wishes.end = self._stopping or self._released_s() > 0
+            self._worker = worker = self._start(self._spec, self._heard, launched)
+            worker.lost.add_done_callback(lambda _: self._wishes.nudge())
+            self._publish(pid=worker.pid, restarts=self._deaths)
             began_s = self._clock.monotonic()
-            if began_s >= (allowed_s if self._wanted else discover_s):
-                self._wanted, self._samples = False, True
-                await self._discover(worker)
-                allowed_s = began_s + AGAIN_S
-                discover_s, sample_s = began_s + self._timing.discover_every_s, began_s
-            if self._samples and began_s >= sample_s:
-                await self._sample(worker)
-                sample_s = began_s + self._timing.sample_every_s
-            next_s = allowed_s if self._wanted else discover_s
-            next_s = min(next_s, sample_s) if self._samples else next_s
-            await self._pause(max(0.0, next_s - self._clock.monotonic()))
-            if worker.lost.done():
-                raise worker.lost.result()
+            await worker.opened(self._timing.open_deadline_s)
+            await self._talk(worker, began_s)
+            await self._close(worker)
+        except WorkerError as error:
+            if self._stopping or self._released_s() > 0:
+                return True
+            self._died(error)
+            return False
+        else:
+            return True
+        finally:
+            self._wishes.refuse_clears(WorkerError(self._spec.vendor, NOT_RUNNING, "it ended"))
+            worker_now, self._worker = self._worker, None
+            if worker_now is not None and not await worker_now.kill():
+                self._leave(worker_now)
 
-    async def _discover(self, worker: Worker) -> None:
-        inventory = await worker.discover(self._timing.discover_deadline_s)
+    async def _talk(self, worker: Worker, began_s: float) -> None:
+        """Ask the worker until it is to end; one that is outworn after a good while is to."""
+        conversation = Conversation(
+            worker,
+            self._wishes,
+            self,
+            timing=self._timing,
+            clock=self._clock,
+            resident=self._resident,
+        )
+        try:
+            await conversation.run()
+        except WorkerError as error:
+            young = self._clock.monotonic() - began_s < OUTWORN_AFTER_S
+            if worker.lost.done() or error.reason not in OUTWORN or young:
+                raise
+            fields = {"vendor": self._spec.vendor, "reason": error.reason, "error": str(error)}
+            log.warning("worker_recycled", extra=fields)
+            self._publish(pid=None, recycles=self.state.recycles + 1)
+
+    async def _close(self, worker: Worker) -> None:
+        try:
+            await worker.close(CLOSE_S)
+        except WorkerError as error:  # it is to end in any case
+            fields = {"vendor": self._spec.vendor, "error": str(error)}
+            log.info("worker_not_closed", extra=fields)
+
+    def discovered(self, inventory: Inventory) -> None:
+        """Take an answer of the worker; it is well again."""
         self._history = self._history.answered()
         part: Part[Inventory | None] = Part(inventory, self._clock.monotonic())
         self._publish(state="ready", reason="", message="", inventory=part)
 
-    async def _sample(self, worker: Worker) -> None:
-        try:
-            samples = await worker.sample(self._timing.sample_deadline_s)
-        except WorkerError as error:
-            self._samples = error.reason != NOT_SUPPORTED
-            self._sample_failures += self._samples
-            if worker.lost.done() or self._sample_failures >= MAX_FAILURES:
-                raise
-            self._publish(samples=replace(self.state.samples, error=str(error)))
-        else:
-            self._sample_failures = 0
-            self._publish(samples=Part(samples, self._clock.monotonic()))
+    def sampled(self, samples: tuple[DeviceSample, ...]) -> None:
+        """Take what the devices do."""
+        self._publish(samples=Part(samples, self._clock.monotonic()))
+
+    def not_sampled(self, error: str) -> None:
+        """Take why that is not known this time."""
+        self._publish(samples=replace(self.state.samples, error=error))
 
     def _heard(self, events: tuple[DeviceEvent, ...]) -> None:
         self._on_events(self._spec.vendor, events)
 
     def _died(self, error: WorkerError) -> None:
+        self._deaths += 1
         self._history = self._history.died(self._clock.monotonic(), self._timing.restart)
         state = "stalled" if error.reason == LATE else "restarting"
         if self._history.quarantined:
@@ -238,10 +232,32 @@ class VendorClient:
     def _leave(self, worker: Worker) -> None:
         """Go on without the process: the kernel does not end it before its call returns."""
         self._stuck.append(worker)
-        what = "a read of files" if worker.pid is None else f"process {worker.pid}"
-        message = f"{what} hangs in the kernel and cannot be ended"
         log.error("worker_unkillable", extra={"vendor": self._spec.vendor, "pid": worker.pid})
-        self._publish_trouble("stalled", UNKILLABLE, message)
+        self._publish_trouble("stalled", UNKILLABLE, self._stuck_words())
+
+    def _stuck_words(self) -> str:
+        pids = [str(worker.pid) for worker in self._stuck if worker.pid is not None]
+        what = f"process {', '.join(pids)}" if pids else "a read of files"
+        words = f"{what} hangs in the kernel and cannot be ended"
+        return f"{words}: no more is started" if len(self._stuck) >= MAX_STUCK else words
+
+    async def _stay_away(self) -> None:
+        """Start nothing until the time of the release is over, or it is taken back."""
+        until = rfc3339(self._clock.wall() + self._released_s())
+        message = f"released on request until {until}"
+        if self._stuck:
+            message += f", but {self._stuck_words()}"
+        log.info("worker_released", extra={"vendor": self._spec.vendor, "until": until})
+        self._publish_trouble("released", RELEASED, message)
+        self._away.set()
+        while not self._stopping and (left_s := self._released_s()) > 0:
+            await self._wishes.pause(left_s)
+        self._released_until_s = None
+
+    def _released_s(self) -> float:
+        """Return for how long no process may be started."""
+        until_s = self._released_until_s
+        return 0.0 if until_s is None else until_s - self._clock.monotonic()
 
     def _publish_trouble(self, state: str, reason: str, message: str) -> None:
         self._publish(
@@ -258,20 +274,9 @@ class VendorClient:
         self._on_state(self.state)
 
     async def _rest(self, wait_s: float) -> None:
-        """Wait before the next process; only `stop` makes it shorter."""
+        """Wait before the next process; `stop`, `retry` and `release` make it shorter."""
         until_s = self._clock.monotonic() + wait_s
-        while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
-            await self._pause(left_s)
-
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, or less if there is something to do."""
-        waits = {
-            asyncio.ensure_future(self._sleep(seconds)),
-            asyncio.ensure_future(self._nudge.wait()),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        self._nudge.clear()
+        while (left_s := until_s - self._clock.monotonic()) > 0:
+            if self._stopping or self._hurry or self._released_s() > 0:
+                return
+            await self._wishes.pause(left_s)

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from agent.errors import AgentError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.probe.base import Inside, VendorSession
+from agent.probe.base import Inside, VendorSession, clear_in
 from agent.probe.process.worker_process import LATE
-from agent.probe.wire import CLOSED, NOT_SUPPORTED, finite
+from agent.probe.wire import CLOSED, NOT_SUPPORTED, finite, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,10 @@ class InsideWorker:
     async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
         """Return what the devices do now; raises as `discover`."""
         return finite(await self._ask("sample", self._opened().sample, deadline_s))
+
+    async def clear(self, key: str, deadline_s: float) -> bool:
+        """Have the vendor forget a device's lasting fault; raises as `discover`."""
+        return await self._ask("clear", partial(clear_in, self._opened(), key), deadline_s)
 
     async def close(self, grace_s: float) -> None:
         """Let the session close its files."""
@@ -119,7 +123,7 @@ class InsideWorker:
         try:
             return call.result()
         except AgentError as error:
-            raise WorkerError(self.vendor, type(error).__name__, str(error)) from error
+            raise WorkerError(self.vendor, kind_of(error), str(error)) from error
 
     def _keep(self, call: asyncio.Future[T]) -> None:
         """Remember a call until it returns; nobody may be left to hear what it raises then."""

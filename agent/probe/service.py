@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from agent.errors import AgentError, WorkerError
-from agent.probe.base import VendorSession
+from agent.probe.base import VendorSession, clear_in
 from agent.probe.wire import (
     GARBAGE,
     MAX_LINE,
+    NO_PERMISSION,
     NOT_SUPPORTED,
     TOO_LONG,
     Ask,
+    Cleared,
     Discovered,
     Done,
     Failed,
@@ -25,6 +27,7 @@ from agent.probe.wire import (
     Sampled,
     encode,
     finite,
+    kind_of,
 )
 
 EVENTS_WAIT_S = 0.25  # one turn of waiting; an orderly end may take this long
@@ -52,7 +55,9 @@ class Pipe:
         except WorkerError as error:
             reply = Failed(number, error.reason, str(error))
         except AgentError as error:
-            reply = Failed(number, type(error).__name__, str(error))
+            reply = Failed(number, kind_of(error), str(error))
+        except PermissionError as error:
+            reply = Failed(number, NO_PERMISSION, str(error))
         except Exception as error:  # noqa: BLE001 - the faults of a vendor's library end here
             import traceback  # noqa: PLC0415 - for a bug, which no start should pay for
 
@@ -99,6 +104,8 @@ class Service:
             return Discovered(ask.id, self._session.discover())
         if ask.method == "sample":
             return Sampled(ask.id, finite(self._session.sample()))
+        if ask.method == "clear":
+            return Cleared(ask.id, clear_in(self._session, ask.device))
         if ask.method == "close":
             self._close()
         return Done(ask.id)

@@ -15,8 +15,8 @@ from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
 from agent.probe.base import DeviceVendor, Inside, Settings, is_isolated
-from agent.probe.client import TIMING, Timing, Worker
 from agent.probe.inside import InsideWorker
+from agent.probe.life import TIMING, Timing, Worker
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.process.worker_process import WorkerProcess
 from agent.probe.tape import TapeWriter

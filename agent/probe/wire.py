@@ -7,6 +7,7 @@ more than one line's limit in memory, and whatever is not exactly this is a `Wor
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
@@ -14,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agent.errors import WorkerError
+from agent.errors import AgentError, HostFileError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
@@ -24,9 +25,11 @@ TOO_LONG = "TooLong"
 CLOSED = "Closed"
 BAD_CONFIG = "BadConfig"
 NOT_SUPPORTED = "NotSupported"  # what a vendor answers that cannot tell
+NO_PERMISSION = "NoPermission"  # the kernel refused the worker; says nothing of any device
+LIBRARY_REPLACED = "LibraryReplaced"  # a new process must load what is there now
 
 T = TypeVar("T")
-Method = Literal["discover", "sample", "ping", "close"]
+Method = Literal["discover", "sample", "clear", "ping", "close"]
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -41,6 +44,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
     id: int
     method: Method
+    device: str = ""  # key of the one that `clear` is about
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
@@ -59,6 +63,13 @@ class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
 
     id: int
     samples: tuple[DeviceSample, ...]
+
+
+class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
+    """The answer to `clear`."""
+
+    id: int
+    cleared: bool  # False: there was nothing to clear
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -82,8 +93,8 @@ class Happened(msgspec.Struct, frozen=True, tag="happened"):
 
 
 Request = Start | Ask
-Reply = Opened | Discovered | Sampled | Done | Failed | Happened
-Answer = Discovered | Sampled | Done | Failed
+Reply = Opened | Discovered | Sampled | Cleared | Done | Failed | Happened
+Answer = Discovered | Sampled | Cleared | Done | Failed
 
 _REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _REPLIES: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
@@ -154,6 +165,12 @@ def _decode(decoder: msgspec.json.Decoder[T], vendor: str, line: bytes) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         extract = line[:60].decode("utf-8", "replace")
         raise WorkerError(vendor, GARBAGE, f"{error}: {extract!r}") from error
+
+
+def kind_of(error: AgentError) -> str:
+    """Return the error's class; a file that the kernel refuses is `NoPermission`."""
+    refused = isinstance(error, HostFileError) and error.errno in (errno.EACCES, errno.EPERM)
+    return NO_PERMISSION if refused else type(error).__name__
 
 
 def finite(samples: Iterable[DeviceSample]) -> tuple[DeviceSample, ...]:

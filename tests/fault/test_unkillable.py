@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.probe.client import Timing
+from agent.probe.life import Timing
 from tests.fault.watched import Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]

@@ -10,7 +10,7 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.model.inventory import Inventory
-from agent.probe.client import Timing
+from agent.probe.life import Timing
 from agent.probe.tape import TapeWriter
 from tests.fault.watched import QUICK, SHORT_S, Watched, go, hurried, nothing_left, scene
 

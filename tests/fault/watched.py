@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from agent.clock import ManualClock, SystemClock
 from agent.model.inventory import DeviceEvent
 from agent.model.snapshot import VendorState
-from agent.probe.client import Timing, VendorClient
+from agent.probe.client import VendorClient
+from agent.probe.life import Timing
 from agent.probe.process.spec import WorkerSpec
 from plugins.vendors.fake.vendor import FakeVendor
 

@@ -20,6 +20,7 @@ from agent.probe.wire import (
     NOT_SUPPORTED,
     Answer,
     Ask,
+    Cleared,
     Discovered,
     Done,
     Failed,
@@ -50,6 +51,7 @@ EventSink = Callable[[tuple[DeviceEvent, ...]], None]
 _FITTING: dict[Method, type[Answer]] = {
     "discover": Discovered,
     "sample": Sampled,
+    "clear": Cleared,
     "ping": Done,
     "close": Done,
 }
@@ -117,13 +119,17 @@ class WorkerProcess:
         """Return what the devices do now; raises as `discover`."""
         return cast(Sampled, await self._ask("sample", deadline_s)).samples
 
-    async def _ask(self, method: Method, deadline_s: float) -> Answer:
+    async def clear(self, key: str, deadline_s: float) -> bool:
+        """Have the vendor forget a device's lasting fault; raises as `discover`."""
+        return cast(Cleared, await self._ask("clear", deadline_s, key)).cleared
+
+    async def _ask(self, method: Method, deadline_s: float, device: str = "") -> Answer:
         if self.lost.done():
             raise self.lost.result()
         self._number += 1
         self._method = method
         self._waiting = self._loop.create_future()
-        self._child.write(encode(Ask(self._number, method)))
+        self._child.write(encode(Ask(self._number, method, device)))
         try:
             answer = await self._within(deadline_s, self._waiting, method)
         finally:

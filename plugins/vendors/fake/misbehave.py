@@ -10,16 +10,21 @@ garbage   writes a line into a descriptor that is not its own: the pipe to the a
 endless   the same, without ever ending the line
 half      the same, ending the process within the line
 deaf      ignores SIGTERM, then hangs
+leak      keeps `leak_bytes` more in each call
+upgrade   says that another library stands in its place
+forbid    is refused by the kernel, as after a change of the device cgroup
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
 import threading
 from collections import Counter
 
+from agent.errors import HostFileError, LibraryReplaced
 from plugins.vendors.fake.scene import Fault, Where
 
 FIRST_FOREIGN_FD = 3
@@ -31,12 +36,16 @@ class Misbehaviour:
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         self.faults = faults
         self._calls: Counter[Where] = Counter()
+        self._leaked: list[bytes] = []
 
     def enter(self, where: Where) -> None:
         """Do what is due in this call of the method."""
         for fault in self.faults:
             if fault.where == where and self._calls[where] >= fault.after:
-                _ACTS[fault.do](fault)
+                if fault.do == "leak":
+                    self._leaked.append(os.urandom(1) * fault.leak_bytes)
+                else:
+                    _ACTS[fault.do](fault)
         self._calls[where] += 1
 
 
@@ -84,6 +93,14 @@ def _deaf(fault: Fault) -> None:
     _hang(fault)
 
 
+def _upgrade(fault: Fault) -> None:
+    raise LibraryReplaced(f"another library stands there in {fault.where}")
+
+
+def _forbid(fault: Fault) -> None:
+    raise HostFileError(f"/dev/fake of {fault.where}", errno.EPERM)
+
+
 def _write_to_pipes(data: bytes) -> None:
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
@@ -107,4 +124,6 @@ _ACTS = {
     "endless": _endless,
     "half": _half,
     "deaf": _deaf,
+    "upgrade": _upgrade,
+    "forbid": _forbid,
 }

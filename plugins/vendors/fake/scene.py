@@ -20,9 +20,21 @@ from agent.model.inventory import Problem
 from agent.topology.address import parse_address
 from plugins.vendors.fake.curves import Curve, shape
 
-Where = Literal["open", "discover", "sample", "events", "close"]
+Where = Literal["open", "discover", "sample", "clear", "events", "close"]
 What = Literal[
-    "hang", "slow", "exit", "crash", "raise", "print", "garbage", "endless", "half", "deaf"
+    "hang",
+    "slow",
+    "exit",
+    "crash",
+    "raise",
+    "print",
+    "garbage",
+    "endless",
+    "half",
+    "deaf",
+    "leak",
+    "upgrade",
+    "forbid",
 ]
 
 
@@ -102,6 +114,7 @@ class Fault(
     do: What
     after: int = 0
     seconds: float = 1.0  # of `slow`
+    leak_bytes: int = 1 << 20  # of `leak`, in each call
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from agent.errors import BadConfig
+from agent.model.device import HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from plugins.vendors.fake import answers
 from plugins.vendors.fake.misbehave import Misbehaviour
@@ -70,6 +71,13 @@ class FakeSession:
         due = answers.events_between(self._scene, self._told_s, now_s)
         self._told_s = now_s
         return due
+
+    def clear(self, key: str) -> bool:
+        """Say that a device that is not healthy was mended; the file tells how it is."""
+        self._misbehaviour.enter("clear")
+        devices = answers.inventory(self._scene).devices
+        found = next((device for device in devices if device.key == key), None)
+        return found is not None and found.health.state is not HealthState.HEALTHY
 
     def close(self) -> None:
         """Wake who waits for events."""

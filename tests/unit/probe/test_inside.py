@@ -16,8 +16,9 @@ from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
 from agent.model.snapshot import VendorState
 from agent.probe.base import Inside, is_isolated
-from agent.probe.client import Heard, Timing, VendorClient, Worker
+from agent.probe.client import VendorClient
 from agent.probe.inside import InsideWorker
+from agent.probe.life import Heard, Timing, Worker
 from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.restart import RestartPolicy

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.model.inventory import Inventory
 from agent.model.snapshot import VendorState
 from agent.probe.base import DeviceVendor
-from agent.probe.client import TIMING, Timing
+from agent.probe.life import TIMING, Timing
 from agent.probe.survey import survey
 from agent.probe.tape import TapeWriter, parse_tape
 from agent.recording.open import open_host

@@ -1,0 +1,75 @@
+"""One life of a vendor's session, a process or inside the agent, and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from agent.errors import WorkerError
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe.process.launch import Launched
+from agent.probe.process.spec import WorkerSpec
+from agent.probe.restart import RestartPolicy
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Periods, deadlines and limits."""
+
+    discover_every_s: float = 300.0
+    sample_every_s: float = 1.0
+    open_deadline_s: float = 30.0  # until the first answer of a fresh process
+    discover_deadline_s: float = 30.0
+    sample_deadline_s: float = 5.0
+    restart: RestartPolicy = RestartPolicy()
+    memory_limit_bytes: int = 0  # resident; a process beyond it is replaced; 0: no limit
+
+
+TIMING = Timing()
+
+
+class Worker(Protocol):
+    """One life of a vendor's session: a process (`WorkerProcess`), or inside the agent."""
+
+    vendor: str
+    lost: asyncio.Future[WorkerError]  # done when it is of no more use
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, if it is one."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Say whether something of it is still running."""
+        ...
+
+    async def opened(self, deadline_s: float) -> None:
+        """Wait until the vendor is open; raises why it is not."""
+        ...
+
+    async def discover(self, deadline_s: float) -> Inventory:
+        """Return the vendor's inventory."""
+        ...
+
+    async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now."""
+        ...
+
+    async def clear(self, key: str, deadline_s: float) -> bool:
+        """Have the vendor forget a device's lasting fault; `False` if there was none."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Let the vendor close its library."""
+        ...
+
+    async def kill(self) -> bool:
+        """End it; `False` if that is not possible, which leaves it behind."""
+        ...
+
+
+Heard = Callable[[tuple[DeviceEvent, ...]], None]
+Start = Callable[[WorkerSpec, Heard, Launched | None], Worker]
