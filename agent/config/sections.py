@@ -37,7 +37,13 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
         float, Rule("full look at every vendor's devices", unit="s", low=5, high=3600)
     ] = 300.0
     host_interval_s: Annotated[
-        float, Rule("full look at CPUs, memory nodes and PCI", unit="s", low=5, high=3600)
+        float,
+        Rule(
+            "full look at CPUs, memory nodes and PCI; five times that while the kernel tells",
+            unit="s",
+            low=5,
+            high=3600,
+        ),
     ] = 60.0
     discover_deadline_s: Annotated[
         float, Rule("a vendor's discovery that takes longer is ended", unit="s", low=1, high=600)
@@ -45,6 +51,13 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
     sample_deadline_s: Annotated[
         float, Rule("a vendor's sample that takes longer is ended", unit="s", low=0.1, high=60)
     ] = 5.0
+    worker_memory_bytes: Annotated[
+        int,
+        Rule("a worker that holds more is replaced by a fresh one; 0: never", low=0, high=2**40),
+    ] = 512 * 2**20
+    hotplug: Annotated[
+        bool, Rule("hear the kernel's events of devices that come and go", maturity="beta")
+    ] = True
     vendors: Annotated[VendorSwitches, Rule("vendors on, off, or on where hardware is")] = (
         VendorSwitches()
     )
@@ -123,6 +136,15 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     pods: Annotated[bool, Rule("export xpu_pod_* and xpu_container_*", maturity="beta")] = True
 
 
+class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a person on this machine may act on the running agent."""
+
+    socket: Annotated[
+        str,
+        Rule("path of the admin socket; empty: admin.sock in the folder of --out; off: none"),
+    ] = ""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is logged; always JSON lines to standard error."""
 
@@ -139,4 +161,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     collect: Annotated[CollectSettings, Rule("usage")] = CollectSettings()
     publish: Annotated[PublishSettings, Rule("objects")] = PublishSettings()
     metrics: Annotated[MetricsSettings, Rule("Prometheus")] = MetricsSettings()
+    admin: Annotated[AdminSettings, Rule("actions")] = AdminSettings()
     log: Annotated[LogSettings, Rule("logs")] = LogSettings()

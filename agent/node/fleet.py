@@ -73,6 +73,7 @@ class Fleet:
             sample_every_s=settings.collect.device_interval_s,
             discover_deadline_s=discovery.discover_deadline_s,
             sample_deadline_s=discovery.sample_deadline_s,
+            memory_limit_bytes=discovery.worker_memory_bytes,
         )
         self._sighted: list[Inventory | None] = []  # what sysfs showed before the first answers
         self.clients: list[VendorClient] = []
