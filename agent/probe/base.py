@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -11,6 +11,12 @@ from agent.errors import NotSupported
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
+
+if TYPE_CHECKING:
+    from agent.model.grant.container import Container
+    from agent.model.grant.edits import ContainerEdits
+    from agent.model.grant.granted import Grant
+    from agent.model.grant.host import HostMeans
 
 Settings = Mapping[str, object]  # the vendor's own section of `discovery`, decoded YAML
 
@@ -65,6 +71,21 @@ class DeviceVendor(Protocol):
 
         A missing library is no error: the session says so in its inventory, and looks for the
         library again at each discovery.
+        """
+        ...
+
+    def edits(
+        self,
+        devices: Sequence[VendorDevice],
+        grant: Grant,
+        container: Container,
+        host: HostMeans,
+    ) -> ContainerEdits:
+        """Return what a container gets of what it was granted of the vendor's `devices`.
+
+        Pure, and called in the agent: equal arguments give equal edits, entries of other vendors'
+        devices are passed over, nothing granted gives nothing but what withholds devices. Raises
+        `GrantRefused` when the container could not use what it was granted.
         """
         ...
 

@@ -8,6 +8,7 @@ from agent.errors import BadConfig
 from agent.host.files import HostFiles
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.model.inventory import MetricFamily
+from plugins.injection.lazily import lazily
 from plugins.vendors.fake import answers
 from plugins.vendors.fake.session import FakeSession
 
@@ -23,6 +24,7 @@ class FakeVendor:
 
     name = answers.NAME
     families: tuple[MetricFamily, ...] = answers.FAMILIES
+    edits = staticmethod(lazily("plugins.injection.plain"))
 
     def __init__(self, file: str | None = None) -> None:
         self._file = file

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
+from plugins.injection.lazily import lazily
 from plugins.vendors.nvidia.sample import FAMILIES
 from plugins.vendors.nvidia.sight import device, look
 
@@ -20,6 +21,7 @@ class NvidiaVendor:
 
     name: str = "nvidia"
     families: tuple[MetricFamily, ...] = FAMILIES
+    edits = staticmethod(lazily("plugins.injection.nvidia.edits"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List display functions of NVIDIA's with whose driver they are bound to."""

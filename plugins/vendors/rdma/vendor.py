@@ -13,6 +13,7 @@ from agent.host.files import HostFiles, text
 from agent.model.device import Health, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
 from agent.topology.address import sort_key
+from plugins.injection.lazily import lazily
 from plugins.vendors.rdma import describe
 from plugins.vendors.rdma.classes import ClassKind, RdmaClass, pod_limits
 from plugins.vendors.rdma.counters import FAMILIES, Watched
@@ -50,6 +51,7 @@ class RdmaVendor:
 
     name = "rdma"
     families: tuple[MetricFamily, ...] = FAMILIES
+    edits = staticmethod(lazily("plugins.injection.rdma"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List RDMA devices and functions whose driver should have one, from links alone."""

@@ -9,6 +9,7 @@ from agent.host.files import HostFiles, text
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.model.inventory import MetricFamily
 from agent.topology.address import parse_address
+from plugins.injection.lazily import lazily
 from plugins.vendors.template.session import TemplateSession
 
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -30,6 +31,9 @@ class TemplateVendor:
             name="xpu_template_temperature_celsius", type="gauge", help="Temperature of the chip."
         ),
     )
+    # What a container gets of a granted device: here its nodes. Name a module of your own with a
+    # function `edits` for mounts, an environment or CDI names; it is imported when it is asked.
+    edits = staticmethod(lazily("plugins.injection.plain"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List the hardware from sysfs alone, in less than 10 ms; a broken entry is left out."""

@@ -25,6 +25,7 @@ from agent.probe.restart import RestartPolicy
 from agent.probe.survey import survey
 from agent.recording.open import open_host
 from agent.recording.tree import TreeBuilder
+from plugins.injection.lazily import lazily
 from plugins.vendors.template.vendor import TemplateVendor
 
 CARD = VendorDevice(kind=DeviceKind.XPU, vendor="files", bus_id="0000:3b:00.0")
@@ -38,6 +39,7 @@ class Files:
     name = "files"
     isolated = False
     families: tuple[MetricFamily, ...] = ()
+    edits = staticmethod(lazily("plugins.injection.plain"))
 
     def __init__(self) -> None:
         self.opened: list[Mapping[str, object]] = []
