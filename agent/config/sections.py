@@ -11,6 +11,7 @@ import msgspec
 
 from agent.config.field import Rule, Table
 from agent.config.vendors import (
+    AcceleratorsSettings,
     AscendSettings,
     CambriconSettings,
     FakeSettings,
@@ -66,6 +67,9 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
     cambricon: Annotated[CambriconSettings, Rule("Cambricon")] = CambriconSettings()
     rdma: Annotated[RdmaSettings, Rule("RDMA")] = RdmaSettings()
     fake: Annotated[FakeSettings, Rule("fake devices")] = FakeSettings()
+    accelerators: Annotated[AcceleratorsSettings, Rule("other accelerators")] = (
+        AcceleratorsSettings()
+    )
     numa_overrides: Annotated[
         Table,
         Rule("NUMA nodes of devices whose firmware lies: {match, node}, the first match counts"),

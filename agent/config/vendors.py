@@ -23,6 +23,10 @@ class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
     fake: Annotated[
         str, Rule("devices described in discovery.fake.file", choices=SWITCH, maturity="stable")
     ] = "auto"
+    accelerators: Annotated[
+        str,
+        Rule("other makers' accelerators by their PCI identity", choices=SWITCH, maturity="beta"),
+    ] = "auto"
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +64,18 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     vf_pools: Annotated[Table, Rule("groups of virtual functions: {pf, vfs, driver, labels}")] = ()
     labels: Annotated[Table, Rule("labels of devices: {match, labels}")] = ()
     roles: Annotated[Table, Rule("use of a NIC: {match, role: compute or storage}")] = ()
+
+
+class AcceleratorsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Cards of other makers, as far as a person describes them."""
+
+    cards: Annotated[
+        Table,
+        Rule(
+            "cards to publish: {match: vendor:device, model, memory_mib, core, node: /dev/x{n}, "
+            "minor: pci-order or dev-number}"
+        ),
+    ] = ()
 
 
 class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):

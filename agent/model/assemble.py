@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,9 @@ from agent.topology.placement import (
 from agent.topology.switches import chips, switches
 
 PARENT_FACT = "parent_bus_id"  # of a device that is not on PCI itself (soft-RoCE)
+TOLD_NODE = "told_numa_node"  # facts of a device-info file: they count where sysfs says nothing
+TOLD_ROOT = "told_pcie_root"
+TOLD = "device_info_file"  # source of a memory node that such a file told
 TOPOLOGY = "topology"  # whose problems those of places are
 
 
@@ -57,10 +60,8 @@ def assemble(
     rules, file_problems = _file_on(settings, pci)
     desk = _Desk(pci, cpus, numa, replace(settings, rules=rules))
     ordered = sorted(inventories, key=lambda inventory: inventory.vendor)
-    infos, minor_problems = unique_minors(
-        [(inventory.vendor, device) for inventory in ordered for device in inventory.devices],
-        parent_of,
-    )
+    told = [(inventory.vendor, device) for inventory in ordered for device in inventory.devices]
+    infos, minor_problems = unique_minors(one_each(told), parent_of)
     devices = tuple(sorted((desk.device(info) for info in infos), key=_order))
     problems = [(i.vendor, problem) for i in ordered for problem in i.problems]
     problems += minor_problems
@@ -82,6 +83,32 @@ def parent_of(info: VendorDevice) -> str | None:
         return parse_address(text) if text else None
     except ParseError:
         return None
+
+
+def one_each(told: Sequence[tuple[str, VendorDevice]]) -> list[tuple[str, VendorDevice]]:
+    """Keep one device for each PCI function that several vendors list, in the order given.
+
+    The one that is managed, else can be granted, else has more facts; of equal ones the first.
+    What one vendor lists twice is its own affair.
+    """
+    best: dict[str, tuple[tuple[bool, bool, bool, int], str]] = {}  # rank and vendor by function
+    for vendor, device in told:
+        function = _function_of(device)
+        if function is not None and (function not in best or best[function][0] < _rank(device)):
+            best[function] = (_rank(device), vendor)
+    return [
+        (vendor, device)
+        for vendor, device in told
+        if (function := _function_of(device)) is None or best[function][1] == vendor
+    ]
+
+
+def _function_of(device: VendorDevice) -> str | None:
+    return parent_of(device) if device.bus_id else None
+
+
+def _rank(device: VendorDevice) -> tuple[bool, bool, bool, int]:
+    return device.managed, device.minor is not None, bool(device.resources), len(device.facts)
 
 
 def pcie_scope_id(place: Placement, scope: str) -> str:
@@ -111,12 +138,23 @@ class _Desk:
 
     def device(self, info: VendorDevice) -> Device:
         address = parent_of(info)
-        if address is None:
-            return Device(info=info)
-        place = self.place(self.pci.get(address) or PciFunction(address=address))
+        place = Placement()
+        if address is not None:
+            place = self.place(self.pci.get(address) or PciFunction(address=address))
+        place = self._told(place, dict(info.facts))
         return Device(
             info=info, place=place, pcie_scope_id=pcie_scope_id(place, self.settings.pcie_scope)
         )
+
+    def _told(self, place: Placement, facts: Mapping[str, str]) -> Placement:
+        """Fill in what a device-info file knows and sysfs does not."""
+        node, root = facts.get(TOLD_NODE, ""), facts.get(TOLD_ROOT)
+        if place.numa_node == UNKNOWN and node.isdecimal() and self._can_be(int(node)):
+            place = replace(place, numa_node=int(node), numa_source=TOLD)
+        return replace(place, root=root) if place.root is None and root else place
+
+    def _can_be(self, node: int) -> bool:
+        return not self.numa.nodes or self.numa.node(node) is not None
 
     def place(self, function: PciFunction) -> Placement:
         answer = self._placer.numa_node(function)

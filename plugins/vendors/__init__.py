@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Name and class of each; a worker imports its own vendor and no other.
 BUILTIN: tuple[tuple[str, str], ...] = (
+    ("accelerators", "plugins.vendors.accelerators.vendor:AcceleratorsVendor"),
     ("fake", "plugins.vendors.fake.vendor:FakeVendor"),
     ("nvidia", "plugins.vendors.nvidia.vendor:NvidiaVendor"),
     ("rdma", "plugins.vendors.rdma.vendor:RdmaVendor"),

@@ -1,1 +1,1 @@
-"""Accelerators known by their PCI identity alone."""
+"""Accelerators that no plug-in of ours drives: known by their PCI identity alone."""

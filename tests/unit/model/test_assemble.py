@@ -278,9 +278,13 @@ inventories = st.lists(
 
 
 @given(inventories)
-def test_no_device_is_lost_and_minors_are_unique(found: list[Inventory]) -> None:
+def test_no_function_is_lost_and_minors_are_unique(found: list[Inventory]) -> None:
     view = assemble(found, tree_of(function("0000:18:00.0", -1)), CPUS, TWO)
-    assert len(view.devices) == sum(len(inventory.devices) for inventory in found)
+    told = [device for inventory in found for device in inventory.devices]
+    shown = [device.info for device in view.devices]
+    assert {device.bus_id for device in shown} == {device.bus_id for device in told}
+    off_bus = [device.uuid for device in told if not device.bus_id]
+    assert sorted(off_bus, key=str) == sorted((d.uuid for d in shown if not d.bus_id), key=str)
     minors = [
         (device.info.kind.wire_type, device.info.minor)
         for device in view.devices
