@@ -26,8 +26,6 @@ _KEYS = ("match", "model", "memory_mib", "core", "minor", "node")
 _MATCH = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4}|\*)")
 _FOLDER, _FILE = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*/", r"([A-Za-z0-9_-][A-Za-z0-9_.-]*)"
 _NODE = re.compile(rf"/dev/(?:{_FOLDER}){{0,2}}{_FILE}\{{n\}}")
-    r"/dev/(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/){0,2}([A-Za-z0-9_-][A-Za-z0-9_.-]*)\{n\}"
-)
 _MODEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
