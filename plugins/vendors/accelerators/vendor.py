@@ -9,7 +9,6 @@ from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
 from plugins.injection.lazily import lazily
-from plugins.injection.lazily import lazily
 from plugins.vendors.accelerators.sight import look, unmanaged
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ class AcceleratorsVendor:
     name = "accelerators"
     isolated = False
     families: tuple[MetricFamily, ...] = ()
-    edits = staticmethod(lazily("plugins.injection.plain"))
     edits = staticmethod(lazily("plugins.injection.plain"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
