@@ -1,0 +1,71 @@
+"""Which vNPUs are ours: nobody else's is ever destroyed. Written before anything is made."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.errors import HostFileError
+from agent.model.inventory import Problem
+from plugins.lasting import LastingFile
+
+FILE_NAME = "ascend-vnpus.json"
+MAX_ENTRIES = 2048
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """One vNPU that we made, or (`vdev` `None`) are about to make."""
+
+    chip: str  # id of the chip's die
+    template: str
+    pod: str  # uid
+    boot: str  # id of the boot: a vNPU does not outlive it
+    vdev: int | None = None
+    before: tuple[int, ...] = ()  # vNPUs of the chip before ours
+
+
+class Ledger:
+    """The lasting list of our vNPUs. Without a folder nothing can be owned, so nothing is made."""
+
+    def __init__(self, folder: object, boot: str) -> None:
+        self._file = LastingFile(folder, FILE_NAME, tuple[Owned, ...])
+        self._boot = boot
+        stored = self._file.load() or ()
+        self.entries = tuple(entry for entry in stored if entry.boot == boot)
+
+    @property
+    def problem(self) -> Problem | None:
+        """Say why the list is not kept; `None` if it is."""
+        return self._file.problem
+
+    def intend(self, chip: str, template: str, pod: str, before: Collection[int]) -> Owned:
+        """Write down what is about to be made; raise `HostFileError` if that is impossible."""
+        entry = Owned(
+            chip=chip, template=template, pod=pod, boot=self._boot, before=tuple(sorted(before))
+        )
+        self._write((*self.entries, entry))
+        return entry
+
+    def made(self, entry: Owned, vdev: int) -> Owned:
+        """Write down the number of what was made."""
+        now = replace(entry, vdev=vdev, before=())
+        self._write((*(e for e in self.entries if e != entry), now))
+        return now
+
+    def forget(self, entry: Owned) -> None:
+        """Strike an entry out: it was destroyed, or never made."""
+        self._write(tuple(e for e in self.entries if e != entry))
+
+    def _write(self, entries: tuple[Owned, ...]) -> None:
+        kept = entries[-MAX_ENTRIES:]
+        if not self._file.save(kept):
+            raise HostFileError(FILE_NAME, errno.EROFS)  # what is made could not be found again
+        self.entries = kept
+
+
+def orphans(entries: Collection[Owned], pods: Collection[str]) -> tuple[Owned, ...]:
+    """Return what we made for pods that are gone."""
+    return tuple(e for e in entries if e.vdev is not None and e.pod not in pods)
