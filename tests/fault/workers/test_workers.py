@@ -12,7 +12,7 @@ from agent.clock import ManualClock
 from agent.model.inventory import Inventory
 from agent.probe.life import Timing
 from agent.probe.tape import TapeWriter
-from tests.fault.watched import QUICK, SHORT_S, Watched, go, hurried, nothing_left, scene
+from tests.fault.workers.watched import QUICK, SHORT_S, Watched, go, hurried, nothing_left, scene
 
 __all__ = ["nothing_left"]
 pytestmark = pytest.mark.usefixtures("nothing_left")

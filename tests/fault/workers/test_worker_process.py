@@ -14,7 +14,7 @@ import pytest
 
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.wire import Ask, Done, Opened, Reply, decode_reply, encode, encode_start
-from tests.fault.watched import nothing_left, scene
+from tests.fault.workers.watched import nothing_left, scene
 
 __all__ = ["nothing_left"]
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -31,7 +31,13 @@ class Watched:
     """A client of the fake vendor and everything that it published."""
 
     def __init__(
-        self, file: Path, timing: Timing, *, skip_waits: bool, tape: Path | None = None
+        self,
+        file: Path,
+        timing: Timing,
+        *,
+        skip_waits: bool,
+        tape: Path | None = None,
+        resident: Callable[[int], int | None] | None = None,
     ) -> None:
         self.states: States = []
         self.events: list[DeviceEvent] = []
@@ -54,6 +60,8 @@ class Watched:
             sleep=skip if skip_waits else asyncio.sleep,
             spread=lambda: 1.0,
         )
+        if resident is not None:
+            self.client._resident = resident
         self.task = asyncio.create_task(self.client.run())
 
     def _on_state(self, state: VendorState) -> None:
