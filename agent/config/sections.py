@@ -15,6 +15,7 @@ from agent.config.vendors import (
     AscendSettings,
     CambriconSettings,
     FakeSettings,
+    InfofilesSettings,
     NvidiaSettings,
     RdmaSettings,
     VendorSwitches,
@@ -70,6 +71,7 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
     accelerators: Annotated[AcceleratorsSettings, Rule("other accelerators")] = (
         AcceleratorsSettings()
     )
+    infofiles: Annotated[InfofilesSettings, Rule("device-info files")] = InfofilesSettings()
     numa_overrides: Annotated[
         Table,
         Rule("NUMA nodes of devices whose firmware lies: {match, node}, the first match counts"),

@@ -27,6 +27,10 @@ class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Rule("other makers' accelerators by their PCI identity", choices=SWITCH, maturity="beta"),
     ] = "auto"
+    infofiles: Annotated[
+        str,
+        Rule("devices that device-info files describe", choices=("on", "off"), maturity="beta"),
+    ] = "off"
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +80,14 @@ class AcceleratorsSettings(msgspec.Struct, frozen=True, kw_only=True):
             "minor: pci-order or dev-number}"
         ),
     ] = ()
+
+
+class InfofilesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where another program describes devices for koordlet, and for us."""
+
+    directory: Annotated[
+        str, Rule("folder of device-info files; our own file in it is not read")
+    ] = "/var/run/koordlet/xpu-device-infos"
 
 
 class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):

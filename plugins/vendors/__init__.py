@@ -6,6 +6,7 @@ from __future__ import annotations
 BUILTIN: tuple[tuple[str, str], ...] = (
     ("accelerators", "plugins.vendors.accelerators.vendor:AcceleratorsVendor"),
     ("fake", "plugins.vendors.fake.vendor:FakeVendor"),
+    ("infofiles", "plugins.vendors.infofiles.vendor:InfofilesVendor"),
     ("nvidia", "plugins.vendors.nvidia.vendor:NvidiaVendor"),
     ("rdma", "plugins.vendors.rdma.vendor:RdmaVendor"),
 )

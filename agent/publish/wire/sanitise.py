@@ -6,16 +6,13 @@ import math
 import re
 
 from agent.clock import rfc3339
+from agent.model.foreign.reasons import reason_of
 
 MAX_LABEL = 63
-MAX_REASON = 128  # the schema allows 1024; people read it in a table
 MAX_MESSAGE = 1024  # the schema allows 32768
 MAX_TEXT = 253
-UNKNOWN = "Unknown"  # the reason of a device whose vendor gives none
 
 _NOT_LABEL = re.compile(r"[^-A-Za-z0-9_.]+")
-_NOT_REASON = re.compile(r"[^A-Za-z0-9_,:]+")
-_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]+")
 _QUANTITY = re.compile(
     r"(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -32,15 +29,7 @@ def label_value(text: str) -> str:
 
 def reason(text: str) -> str:
     """Return a valid condition reason: words joined in CamelCase, `chip error` is `ChipError`."""
-    if len(text) <= MAX_REASON and _REASON.fullmatch(text):
-        return text
-    words = [word for word in _NOT_REASON.split(text) if word]
-    joined = "".join(word[0].upper() + word[1:] for word in words).strip(",:_")
-    if not joined:
-        return UNKNOWN
-    if not joined[0].isalpha():
-        joined = f"Code{joined}"
-    return joined[:MAX_REASON].rstrip(",:_")
+    return reason_of(text)
 
 
 def message(text: str, original_reason: str) -> str:

@@ -1,1 +1,1 @@
-"""Devices that somebody else describes in device-info files."""
+"""Devices that another program of the node describes in device-info files."""

@@ -1,0 +1,1 @@
+"""What other programs of the node write, in our terms."""

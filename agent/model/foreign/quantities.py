@@ -1,0 +1,61 @@
+"""Kubernetes quantities of other programs in the one form that an API server gives back."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from agent.model.quantity import binary
+
+MAX_TEXT = 63
+MAX_VALUE = 2**63 - 1
+
+_QUANTITY = re.compile(
+    r"\+?([0-9]*)(?:\.([0-9]*))?(?:(Ki|Mi|Gi|Ti|Pi|Ei)|([numkMGTPE]?)|[eE]([+-]?[0-9]{1,2}))"
+)
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_NANO = 10**9
+
+
+class Quantity(msgspec.Struct, frozen=True):
+    """A quantity that is not negative."""
+
+    value: int  # rounded up, as Kubernetes does
+    text: str  # canonical
+
+
+def parse_quantity(text: str) -> Quantity | None:
+    """Parse a quantity; `None` for what is none, is negative or exceeds 63 bits.
+
+    The text is that of apimachinery's `Quantity.String`: `65536Mi` is `64Gi`, `1000` is `1k`.
+    What is finer than a byte or a billionth is rounded up.
+    """
+    found = _QUANTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if found is None or not (found[1] or found[2]):
+        return None
+    digits, places = int((found[1] or "") + (found[2] or "")), len(found[2] or "")
+    if found[3]:
+        value = _up(digits << 10 * (1 + _BINARY.index(found[3])), 10**places)
+        shown = binary(value) if value >= 1024 else _decimal(value * _NANO)
+    else:
+        power = 3 * (_DECIMAL.index(found[4] or "") - 3) if found[5] is None else int(found[5])
+        nano = _up(digits * 10 ** max(0, 9 + power), 10 ** (places + max(0, -9 - power)))
+        value = _up(nano, _NANO)
+        shown = _decimal(nano) if found[5] is None else text.removeprefix("+")
+    return Quantity(value, shown) if value <= MAX_VALUE else None
+
+
+def _up(value: int, divisor: int) -> int:
+    return -(-value // divisor)
+
+
+def _decimal(nano: int) -> str:
+    if not nano:
+        return "0"
+    step = 0
+    while nano % 1000 == 0 and step < len(_DECIMAL) - 1:
+        nano //= 1000
+        step += 1
+    return f"{nano}{_DECIMAL[step]}"

@@ -1,0 +1,87 @@
+"""One folder of device-info files, read inside the agent; what was last understood stays."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from agent.errors import HostFileError, NotSupported, ParseError
+from agent.host.files import HostFiles
+from agent.model.foreign.device_info import DIRECTORY, OWN_FILE
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from plugins.vendors.infofiles.entry import decode_array
+from plugins.vendors.infofiles.inventory import NAME, inventory_of
+
+MAX_FILES = 64
+MAX_BYTES = 1 << 20  # of one file; a thousand cards need half of it
+UNREADABLE = "DeviceInfoUnreadable"
+
+Content = tuple[tuple[str, bytes], ...]
+
+
+class InfofilesSession:
+    """Reads the folder at each discovery, and tells when it has changed."""
+
+    def __init__(self, host: HostFiles, settings: Mapping[str, object]) -> None:
+        self._host = host
+        self._directory = str(settings.get("directory") or DIRECTORY).rstrip("/")
+        self._replay = settings.get("replay") is True
+        self._last = Inventory(vendor=NAME)
+        self._seen: Content | str | None = None
+
+    def discover(self) -> Inventory:
+        """Return what the files describe; of files that cannot be read, what they said before."""
+        try:
+            content = self._content()
+            self._seen = content
+            self._last = inventory_of([(name, _decoded(name, data)) for name, data in content])
+        except (HostFileError, ParseError) as error:
+            if isinstance(error, HostFileError):
+                self._seen = str(error)
+            problem = Problem(reason=UNREADABLE, message=f"what was known before stays: {error}")
+            return replace(self._last, problems=(*self._last.problems, problem))
+        return self._last
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Say that the files tell of no usage."""
+        raise NotSupported("device-info files tell of no usage")
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Tell at once whether the files are others than at the last discovery; do not wait."""
+        if self._replay:
+            raise NotSupported(f"a recorded host has no events, not even within {wait_s:g} s")
+        try:
+            now: Content | str = self._content()
+        except HostFileError as error:
+            now = str(error)
+        if now == self._seen:
+            return ()
+        return (DeviceEvent(key="", reason="DeviceInfoChanged", message=self._directory),)
+
+    def close(self) -> None:
+        """Have nothing to let go of: no file stays open."""
+
+    def _content(self) -> Content:
+        """Read all files of others; hidden ones are on their way to another name."""
+        names = (name for name in self._host.names(self._directory) if not name.startswith("."))
+        found: list[tuple[str, bytes]] = []
+        for name in [name for name in names if name != OWN_FILE][:MAX_FILES]:
+            try:
+                data = self._host.read(f"{self._directory}/{name}", MAX_BYTES + 1)
+            except HostFileError as error:
+                if error.errno in (errno.EISDIR, errno.ENOENT):
+                    continue  # a folder, or a file that was just replaced
+                raise
+            found.append((name, data))
+        return tuple(found)
+
+
+def _decoded(name: str, data: bytes) -> list[object]:
+    if len(data) > MAX_BYTES:
+        raise ParseError(f"device-info file {name}: larger than {MAX_BYTES} bytes", "")
+    try:
+        return decode_array(data)
+    except ParseError as error:
+        raise ParseError(f"device-info file {name} ({error})", "") from error
