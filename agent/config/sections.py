@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from agent.config.field import Rule, Table
+from agent.config.health import HealthSettings
 from agent.config.vendors import (
     AcceleratorsSettings,
     AscendSettings,
@@ -104,6 +105,10 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Rule("look for changes of Device and NodeResourceTopology", unit="s", low=0.5, high=300),
     ] = 3.0
+    coalesce_ms: Annotated[
+        int,
+        Rule("changes of devices within that are published together", unit="ms", low=0, high=1000),
+    ] = 50
     device: Annotated[bool, Rule("publish the Device object", maturity="beta")] = True
     node_metric: Annotated[bool, Rule("publish the NodeMetric object", maturity="beta")] = True
     node_resource_topology: Annotated[
@@ -165,6 +170,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node: Annotated[NodeSettings, Rule("which node this is")] = NodeSettings()
     discovery: Annotated[DiscoverySettings, Rule("devices and topology")] = DiscoverySettings()
     collect: Annotated[CollectSettings, Rule("usage")] = CollectSettings()
+    health: Annotated[HealthSettings, Rule("health of devices")] = HealthSettings()
     publish: Annotated[PublishSettings, Rule("objects")] = PublishSettings()
     metrics: Annotated[MetricsSettings, Rule("Prometheus")] = MetricsSettings()
     admin: Annotated[AdminSettings, Rule("actions")] = AdminSettings()

@@ -11,7 +11,10 @@ from agent.publish.topology import TopologyPublisher
 
 
 class DeviceChanges:
-    """Joins the devices and publishes what they are in. Belongs to the collector thread."""
+    """Joins the devices and publishes what they are in. Belongs to the devices' thread.
+
+    Except for `facts.read`, which may hang in the kernel and is for the collector thread.
+    """
 
     def __init__(self, parts: Parts, out: str) -> None:
         self.facts = parts.facts()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from agent.daemon.device_changes import DeviceChanges
-from agent.daemon.publishing import Applier, PublisherRun
+from agent.daemon.publishing import PublisherRun
 from agent.daemon.recounting import Recounting
 from agent.daemon.runtime import allow_files
 from agent.daemon.schedule import DEVICES_AGAIN_S, Timed
+from agent.health.lasting import HealthFile
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
 from agent.publish.exposition import MetricsRenderer
+from agent.publish.files import FileApplier
 from agent.publish.node_metric import NodeMetricPublisher
 from agent.web.base import EventLine
 
@@ -25,11 +27,21 @@ EVENTS_INTERVAL_S = 1.0
 
 
 class Loops:
-    """Builds every loop. All of their work belongs to the collector thread."""
+    """Builds every loop: those of the collector thread, and those of the devices' thread."""
 
-    def __init__(self, parts: Parts, changes: DeviceChanges, out: str) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        changes: DeviceChanges,
+        out: str,
+        kept: HealthFile,
+        on_host: Callable[[], None],
+    ) -> None:
+        """`on_host` is called on the collector thread when the host was read again."""
         self._parts = parts
         self._changes = changes
+        self._kept = kept
+        self._on_host = on_host
         allow_files()
         self.measuring = parts.measuring()
         self.renderer = MetricsRenderer(parts.families(), pods=parts.settings.metrics.pods)
@@ -37,7 +49,8 @@ class Loops:
             log.warning("metric_family_refused", extra={"family": refused})
         self.runs = list(changes.runs)
         if parts.settings.publish.node_metric:
-            self.runs.append(self._node_metric(changes.applier))
+            # an applier of its own: that of the devices belongs to their thread
+            self.runs.append(self._node_metric(FileApplier(out, parts.clock.wall)))
         self._recounting = Recounting(parts.store, parts.clock, out)
         self.devices = Loop("devices", DEVICES_AGAIN_S, self._devices_changed)
         self.timed = tuple(self._timed())
@@ -58,14 +71,18 @@ class Loops:
     def _devices_changed(self) -> None:
         """Publish the devices as they are now, and tell what changed."""
         self._changes.publish()
+        self._recount()
+
+    def _recount(self) -> None:
         self._recounting.run_once()
+        self._kept.write()
 
     def host_changed(self) -> None:
-        """Read the host again and join the devices with what is found."""
+        """Read the host again; whoever joins the devices with it is told."""
         self._changes.facts.read()
-        self._changes.facts.join()
+        self._on_host()
 
-    def _node_metric(self, applier: Applier) -> PublisherRun:
+    def _node_metric(self, applier: FileApplier) -> PublisherRun:
         interval_s = self._parts.settings.publish.report_interval_s
         return PublisherRun(
             NodeMetricPublisher(interval_s=interval_s),
@@ -83,7 +100,7 @@ class Loops:
         for run in self.runs:
             first_in_s = cycle_s + REPORT_DELAY_S if run.reports else 0.0
             loop = Loop(f"publish-{run.publisher.name}", run.publisher.interval_s, run.run_once)
-            yield Timed(loop, first_in_s)
-        yield Timed(Loop("events", EVENTS_INTERVAL_S, self._recounting.run_once))
+            yield Timed(loop, first_in_s, devices=not run.reports)
+        yield Timed(Loop("events", EVENTS_INTERVAL_S, self._recount), devices=True)
         host_s = settings.discovery.host_interval_s
         yield Timed(Loop("host", host_s, self.host_changed), host_s)

@@ -34,7 +34,7 @@ class Applier(Protocol):
 
 
 class PublisherRun:
-    """One publisher with its applier. `run_once` belongs to the collector thread."""
+    """One publisher with its applier. `run_once` belongs to one thread, the applier to the same."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ MAX_RECENT = 100
 
 
 class Recounting:
-    """Compares snapshots. Belongs to the collector thread."""
+    """Compares snapshots. Belongs to the devices' thread."""
 
     def __init__(self, store: SnapshotStore, clock: Clock, out: str) -> None:
         self.recent: deque[EventLine] = deque(maxlen=MAX_RECENT)

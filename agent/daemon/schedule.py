@@ -15,15 +15,21 @@ DEVICES_AGAIN_S = 1.0  # the least pause before a failed publishing of devices i
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """A loop and when it runs first."""
+    """A loop, when it runs first, and on which of the two threads."""
 
     loop: Loop
     first_in_s: float = 0.0
+    devices: bool = False  # True: on the devices' thread, which a slow read of the host never holds
 
 
 def collector_thread() -> ThreadPoolExecutor:
     """Return the one thread for reads and CPU-heavy work; its jobs run one after another."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="collector")
+
+
+def devices_thread() -> ThreadPoolExecutor:
+    """Return the one thread that joins and publishes devices, and tells what changed of them."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
 
 
 async def keep_running(loop: Loop, executor: Executor, clock: Clock, first_in_s: float = 0) -> None:

@@ -16,7 +16,14 @@ import msgspec
 
 from agent.daemon.listen import Address
 from agent.daemon.runtime import settle
-from agent.daemon.schedule import DEVICES_AGAIN_S, Heartbeat, Timed, collector_thread, keep_running
+from agent.daemon.schedule import (
+    DEVICES_AGAIN_S,
+    Heartbeat,
+    Timed,
+    collector_thread,
+    devices_thread,
+    keep_running,
+)
 from agent.errors import AgentError
 from agent.loop import Loop
 from agent.node.crew import Enlisted, recruits
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STOP_S = 3.0  # for the run in progress on the collector thread; the vendors get two more
+STOP_S = 3.0  # for the runs in progress on the two threads; the vendors get two more
 FIRST_ANSWERS_S = 5.0  # then it serves; the Device object still waits for all vendors
 
 
@@ -55,14 +62,22 @@ class Daemon:
         self._parts = parts
         self._options = options
         self._executor: ThreadPoolExecutor = collector_thread()
+        self._devices: ThreadPoolExecutor = devices_thread()
         self._heartbeat = Heartbeat(parts.clock)
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
         self._loops: Loops | None = None
+        self._kept = parts.health_file()
         self._fleet = Fleet(
-            crew, parts.settings, parts.store, parts.clock, self._changed.set, self._executor
+            crew,
+            parts.settings,
+            parts.store,
+            parts.clock,
+            self._changed.set,
+            self._executor,
+            self._kept,
         )
 
     async def run(self) -> int:
@@ -90,17 +105,21 @@ class Daemon:
         changes = await event_loop.run_in_executor(self._executor, self._read_host)
         await self._first_answers()
         first = Loop("devices", DEVICES_AGAIN_S, changes.publish)
-        await event_loop.run_in_executor(self._executor, first.step, self._parts.clock.monotonic())
-        loops = await event_loop.run_in_executor(self._executor, self._build_loops, changes)
+        await event_loop.run_in_executor(self._devices, first.step, self._parts.clock.monotonic())
+        loops = await event_loop.run_in_executor(
+            self._executor, self._build_loops, changes, event_loop
+        )
         await event_loop.run_in_executor(self._executor, _load_web)
         await event_loop.run_in_executor(self._executor, settle)
         periodic = (*loops.timed, self._welcoming())
-        await self._listen(self._build_view(loops, [timed.loop for timed in periodic]))
+        beats = [*(timed.loop for timed in periodic), self._fleet.beat]
+        await self._listen(self._build_view(loops, beats))
         self._spawn(self._react(loops.devices), "devices")
         self._spawn(self._heartbeat.run(), "heartbeat")
         for timed in periodic:
+            thread = self._devices if timed.devices else self._executor
             self._spawn(
-                keep_running(timed.loop, self._executor, self._parts.clock, timed.first_in_s),
+                keep_running(timed.loop, thread, self._parts.clock, timed.first_in_s),
                 timed.loop.name,
             )
 
@@ -112,11 +131,14 @@ class Daemon:
         changes.facts.read()
         return changes
 
-    def _build_loops(self, changes: DeviceChanges) -> Loops:
+    def _build_loops(self, changes: DeviceChanges, event_loop: asyncio.AbstractEventLoop) -> Loops:
         # imported here: the first Device object does not wait for it
         from agent.daemon.loops import Loops  # noqa: PLC0415 - see above
 
-        self._loops = Loops(self._parts, changes, self._options.out)
+        def on_host() -> None:
+            event_loop.call_soon_threadsafe(self._changed.set)
+
+        self._loops = Loops(self._parts, changes, self._options.out, self._kept, on_host)
         return self._loops
 
     def _build_view(self, loops: Loops, periodic: list[Loop]) -> DaemonView:
@@ -129,7 +151,12 @@ class Daemon:
             notice=self._options.notice,
             loops=periodic,
             runs=loops.runs,
-            more_checks=[loops.check_events, loops.check_devices, self._heartbeat.check],
+            more_checks=[
+                loops.check_events,
+                loops.check_devices,
+                self._kept.check,
+                self._heartbeat.check,
+            ],
             recent=loops.recent,
         )
 
@@ -142,18 +169,21 @@ class Daemon:
                     await self._changed.wait()
 
     async def _react(self, devices: Loop) -> None:
-        """Publish devices at once when they change; what comes meanwhile goes into the next.
+        """Publish devices when they change, once for all that changes within a short window.
 
-        A failure is tried again after a growing pause, or at the next change.
+        What comes while they are published goes into the next window. A failure is tried again
+        after a growing pause, or at the next change.
         """
+        window_s = self._parts.settings.publish.coalesce_ms / 1000
         event_loop = asyncio.get_running_loop()
         wait_s: float | None = None
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), wait_s)
+                await asyncio.sleep(window_s)
             self._changed.clear()
             now_s = self._parts.clock.monotonic()
-            pause_s = await event_loop.run_in_executor(self._executor, devices.step, now_s)
+            pause_s = await event_loop.run_in_executor(self._devices, devices.step, now_s)
             wait_s = pause_s if devices.failures else None
 
     def _welcoming(self) -> Timed:
@@ -193,7 +223,9 @@ class Daemon:
         print(f"xpu-agent serves {Address(listen.host, port).url()}", flush=True)  # noqa: T201 - asked for
 
     def _let_go(self) -> None:
-        """Wait for the collector thread, then close its descriptors, which may be thousands."""
+        """Wait for both threads, then write and close what was theirs."""
+        self._devices.shutdown()
+        self._kept.write()
         self._executor.shutdown()
         if self._loops is not None:
             self._loops.measuring.close()
@@ -202,7 +234,7 @@ class Daemon:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     async def _end(self) -> None:
-        """Stop serving, then the loops, then the workers, then the thread."""
+        """Stop serving, then the loops, then the workers, then the threads."""
         if self._stop.is_set():
             log.info("stopping")
         if self._runner is not None:
@@ -211,13 +243,14 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fleet.stop()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._devices, self._executor):
+            thread.shutdown(wait=False, cancel_futures=True)
         ended = asyncio.get_running_loop().run_in_executor(None, self._let_go)
         done, _ = await asyncio.wait({asyncio.ensure_future(ended)}, timeout=STOP_S)
         if done:
             return
         # a read that hangs in the kernel would keep the interpreter from ending
-        log.error("collector_thread_stuck_at_stop")
+        log.error("thread_stuck_at_stop")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -11,9 +11,12 @@ import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
-from agent.model.inventory import DeviceEvent, Inventory
+from agent.health.lasting import HealthFile
+from agent.health.track import Moment
+from agent.health.vendor import VendorHealth
+from agent.loop import Loop
+from agent.model.inventory import DeviceEvent
 from agent.model.snapshot import NodeSnapshot, VendorState
-from agent.node.changes_of_health import after_events, dated, with_events
 from agent.node.crew import Enlisted
 from agent.node.store import SnapshotStore
 from agent.probe.base import Inside
@@ -24,6 +27,8 @@ from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
+
+TICK_S = 1.0  # how often time alone may change a device's health
 
 
 def with_vendor(snapshot: NodeSnapshot, state: VendorState) -> NodeSnapshot:
@@ -39,14 +44,6 @@ def _tell_if_it_failed(task: asyncio.Task[None]) -> None:
         log.error("vendor_lost", extra={"task": task.get_name()}, exc_info=error)
 
 
-class _Told(msgspec.Struct):
-    """A vendor's answer, and what others are told of it."""
-
-    answer: Inventory
-    now: Inventory
-    last_events: dict[str, str]  # reason by key of the device
-
-
 class Fleet:
     """Starts one client for each vendor that has something here. Lives in the loop thread."""
 
@@ -58,12 +55,19 @@ class Fleet:
         clock: Clock,
         on_devices: Callable[[], None],
         executor: Executor | None = None,
+        kept: HealthFile | None = None,
     ) -> None:
         """`on_devices` is called when an inventory changed; it must be quick.
 
-        Vendors that need no process are asked on `executor`.
+        Vendors that need no process are asked on `executor`. `kept` is where health outlives the
+        agent; it is read here, and told what to keep: who made it writes it.
         """
         self._executor = executor
+        self._settings = settings.health
+        self._kept = kept or HealthFile("", "")
+        self.beat = Loop("health", TICK_S, self.tick)
+        self._beating: asyncio.Task[None] | None = None
+        self._health: dict[str, VendorHealth] = {}
         self._store = store
         self._clock = clock
         self._on_devices = on_devices
@@ -75,18 +79,18 @@ class Fleet:
             sample_deadline_s=discovery.sample_deadline_s,
             memory_limit_bytes=discovery.worker_memory_bytes,
         )
-        self._sighted: list[Inventory | None] = []  # what sysfs showed before the first answers
+        self._known = dict(self._kept.load(self._now()))  # of vendors that are not here yet
         self.clients: list[VendorClient] = []
         for enlisted in crew:
             self._add(enlisted)
         self._stopped = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._told: dict[str, _Told] = {}
 
     def start(self) -> None:
         """Start all workers; their first answers come later."""
         for client in self.clients:
             self._run(client)
+        self._beating = asyncio.create_task(self._beat(), name="health")
 
     def welcome(self, late: Enlisted) -> None:
         """Start a worker for a vendor whose hardware, or its driver, came after the agent."""
@@ -109,7 +113,9 @@ class Fleet:
         if enlisted.launched is not None:
             client.adopt(enlisted.launched)
         self.clients.append(client)
-        self._sighted.append(client.state.inventory.value)
+        vendor, sighted = client.state.vendor, client.state.inventory.value
+        known = self._known.pop(vendor, None)
+        self._health[vendor] = VendorHealth(vendor, self._settings, sighted, known)
         return client
 
     def _starting(self, inside: Inside) -> Start:
@@ -129,6 +135,8 @@ class Fleet:
     async def stop(self) -> None:
         """End all workers; takes two seconds at most."""
         self._stopped = True
+        if self._beating is not None:
+            self._beating.cancel()
         await asyncio.gather(*(client.stop() for client in self.clients))
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -136,43 +144,48 @@ class Fleet:
         """Say whether every vendor has answered, or failed to in its time."""
         return all(vendor.state != "starting" for vendor in self._store.current.vendors)
 
+    def tick(self) -> None:
+        """Let time pass: for silent vendors, for devices in doubt, for what is to be kept."""
+        now = self._now()
+        for client in self.clients:
+            health = self._health[client.state.vendor]
+            if health.tick(now):
+                self._heard_state(client.state)
+            if health.wants_look(now):
+                client.rediscover()
+        self._keep(now)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.beat.step(self._clock.monotonic()))
+
     def _heard_state(self, state: VendorState) -> None:
-        state = self._with_told(state)
+        now = self._now()
+        state = self._health[state.vendor].heard(state, now)
         before = {vendor.vendor: vendor for vendor in self._store.current.vendors}
         old = before.get(state.vendor)
         self._store.change(lambda snapshot: with_vendor(snapshot, state))
         changed = old is None or old.inventory.value is not state.inventory.value
         if changed or (old is not None and old.state != state.state):
+            self._keep(now)
             self._on_devices()
 
-    def _with_told(self, state: VendorState) -> VendorState:
-        """Put what the agent knows into the vendor's answer, which each sample repeats without."""
-        answer = state.inventory.value
-        if answer is None or any(answer is sighted for sighted in self._sighted):
-            return state
-        told = self._told.get(state.vendor)
-        if told is None or told.answer is not answer:
-            last = {} if told is None else told.last_events
-            here = {device.key for device in answer.devices}
-            last = {key: reason for key, reason in last.items() if key in here}
-            now = dated(None if told is None else told.now, answer, self._clock.wall())
-            told = _Told(answer, after_events(now, last), last)
-            self._told[state.vendor] = told
-        part = msgspec.structs.replace(state.inventory, value=told.now)
-        return msgspec.structs.replace(state, inventory=part)
+    def tell(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
+        """Take what somebody else than the vendor noticed of its devices."""
+        self._heard_events(vendor, events)
 
     def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
         for event in events:
             fields = {"vendor": vendor, "device": event.key, "reason": event.reason}
             log.warning("device_event", extra=fields)
         client = next(client for client in self.clients if client.state.vendor == vendor)
-        told = self._told.get(vendor)
-        if told is not None:
-            # an event that decides nothing shows with the next answer, which is asked for below
-            here = {device.key for device in told.now.devices}
-            told.last_events.update((e.key, e.reason) for e in events if e.key in here)
-            if any(event.state is not None for event in events):
-                told.now = with_events(told.now, events, self._clock.wall())
-                told.now = after_events(told.now, told.last_events)
-                self._heard_state(client.state)
+        if self._health[vendor].happened(events, self._now()):
+            self._heard_state(client.state)
         client.rediscover()  # the library knows more than the event told
+
+    def _keep(self, now: Moment) -> None:
+        present = {vendor: health.tracks for vendor, health in self._health.items()}
+        self._kept.want({**self._known, **present}, now)
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.monotonic(), self._clock.wall())

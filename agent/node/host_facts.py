@@ -89,12 +89,16 @@ def watched_links(snapshot: NodeSnapshot) -> tuple[set[str], frozenset[str]]:
 
 
 class HostFacts:
-    """Reads the host's facts into the snapshot; a part that fails keeps what it had."""
+    """Reads the host's facts into the snapshot; a part that fails keeps what it had.
+
+    `read` and `join` may each have a thread: of what they share each value is replaced whole.
+    """
 
     def __init__(
         self, opened: OpenedHost, settings: Settings, store: SnapshotStore, clock: Clock
     ) -> None:
-        self._files = CountingFiles(opened.files)
+        self._plain = opened.files  # of `join`
+        self._files = CountingFiles(opened.files)  # of `read`
         self._settings = settings
         self._overrides = overrides(settings)
         self._store = store
@@ -157,7 +161,7 @@ class HostFacts:
     def _topology_file(self) -> tuple[TopologyFile | None, str]:
         """Return the file's content, or why it was refused."""
         try:
-            return read_topology_file(self._files, self._settings.discovery.topology_file), ""
+            return read_topology_file(self._plain, self._settings.discovery.topology_file), ""
         except ParseError as error:
             return None, str(error)
 

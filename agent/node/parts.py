@@ -19,6 +19,7 @@ from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost
 
 if TYPE_CHECKING:
+    from agent.health.lasting import HealthFile
     from agent.node.host_facts import HostFacts
     from agent.node.measuring import Measuring
 
@@ -47,6 +48,15 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         from agent.node.measuring import Measuring  # noqa: PLC0415 - see above
 
         return Measuring(self.opened, self.settings, self.store, self.clock, self.known_pods)
+
+    def health_file(self) -> HealthFile:
+        """Return where health outlives the agent: nowhere without a folder, or on a recording."""
+        from agent.health.lasting import HealthFile  # noqa: PLC0415 - only the daemon has one
+        from agent.host.boot import read_identity  # noqa: PLC0415 - see above
+
+        folder = self.settings.node.state_dir if self.opened.spec is None else ""
+        node = read_identity(self.opened.files, "", "") if folder else None
+        return HealthFile(folder, node.boot_id if node is not None else "")
 
     def families(self) -> dict[str, tuple[MetricFamily, ...]]:
         """Return the metric families of each vendor."""

@@ -13,6 +13,7 @@ from agent.clock import ManualClock
 from agent.config.sections import Settings
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.loops import Loops
+from agent.health.lasting import HealthFile
 from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost
 from tests.cgroups import CgroupHost
@@ -37,7 +38,7 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
         host.group(f"/pod{number}")
     parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
     out = str(tmp_path / "out")
-    loops = Loops(parts, DeviceChanges(parts, out), out)
+    loops = Loops(parts, DeviceChanges(parts, out), out, HealthFile("", ""), lambda: None)
     loops.measuring.cycle()
     kept = len(os.listdir("/proc/self/fd"))
     loops.measuring.close()

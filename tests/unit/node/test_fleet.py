@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
+from agent.health.lasting import HealthFile
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
-from agent.model.inventory import DeviceEvent, Inventory
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
 from agent.node.crew import Enlisted, enlist
 from agent.node.fleet import Fleet, with_vendor
@@ -32,6 +33,9 @@ GONE = DeviceEvent(
 )
 
 
+GOOD, BAD = HealthState.HEALTHY, HealthState.FAILED
+
+
 def test_vendors_stay_in_order_of_name() -> None:
     snapshot = NodeSnapshot(node=NodeIdentity(name="n"))
     for name in ("rdma", "fake", "nvidia", "fake"):
@@ -40,7 +44,7 @@ def test_vendors_stay_in_order_of_name() -> None:
 
 
 def fleet_of_two_cards(
-    folder: Path, *, launched: bool = False, empty: bool = False
+    folder: Path, *, launched: bool = False, empty: bool = False, kept: HealthFile | None = None
 ) -> tuple[Fleet, SnapshotStore, list[str]]:
     file = folder / "cards.yaml"
     file.write_text("devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n")
@@ -60,86 +64,154 @@ def fleet_of_two_cards(
         store,
         ManualClock(),
         lambda: changes.append("devices"),
+        kept=kept,
     )
     return fleet, store, changes
 
 
-def test_health_told_by_an_event_outlives_samples_and_ends_with_the_next_answer(
-    tmp_path: Path,
-) -> None:
-    fleet, store, changes = fleet_of_two_cards(tmp_path)
-    client = fleet.clients[0]
-    answered = Inventory(vendor="fake", devices=CARDS)
+class Heard:
+    """A fleet that has answered once, spoken to directly; time stands still unless it is moved."""
 
-    def heard(**parts: object) -> None:
-        client.state = replace(client.state, **parts)
-        fleet._heard_state(client.state)
+    def __init__(self, folder: Path) -> None:
+        self.fleet, self.store, self.changes = fleet_of_two_cards(folder)
+        self.client = self.fleet.clients[0]
+        assert isinstance(self.fleet._clock, ManualClock)
+        self.clock = self.fleet._clock
+        self.answer(GOOD, GOOD)
 
-    def states() -> list[HealthState]:
-        inventory = store.current.vendors[0].inventory.value
-        assert inventory is not None
-        return [device.health.state for device in inventory.devices]
-
-    heard(state="ready", inventory=Part(answered, 1.0))
-    fleet._heard_events("fake", (GONE,))
-    assert states() == [HealthState.HEALTHY, HealthState.FAILED]
-    seen = len(changes)
-    heard(samples=Part((), 2.0))
-    assert states() == [HealthState.HEALTHY, HealthState.FAILED]
-    assert len(changes) == seen
-    heard(inventory=Part(replace(answered), 3.0))
-    assert states() == [HealthState.HEALTHY, HealthState.HEALTHY]
-
-
-def test_a_change_keeps_its_time_and_its_cause_through_answers_that_do_not_date_it(
-    tmp_path: Path,
-) -> None:
-    fleet, store, _ = fleet_of_two_cards(tmp_path)
-    client, clock = fleet.clients[0], fleet._clock
-    assert isinstance(clock, ManualClock)
-
-    def heard(*states: HealthState) -> Health:
+    def answer(self, *states: HealthState) -> Health:
         devices = tuple(
             replace(card, health=Health(state=state, reason=state.value))
             for card, state in zip(CARDS, states, strict=True)
         )
-        answer = Part(Inventory(vendor="fake", devices=devices), clock.monotonic())
-        client.state = replace(client.state, state="ready", inventory=answer)
-        fleet._heard_state(client.state)
-        return last()
+        part = Part(Inventory(vendor="fake", devices=devices), self.clock.monotonic())
+        return self.publish(state="ready", inventory=part)
 
-    def last() -> Health:
-        inventory = store.current.vendors[0].inventory.value
+    def publish(self, **parts: object) -> Health:
+        self.client.state = replace(self.client.state, **parts)
+        self.fleet._heard_state(self.client.state)
+        return self.last
+
+    @property
+    def last(self) -> Health:
+        """Health of the second card."""
+        return self.of(1)
+
+    def of(self, index: int) -> Health:
+        inventory = self.store.current.vendors[0].inventory.value
         assert inventory is not None
-        return inventory.devices[1].health
-
-    good, bad = HealthState.HEALTHY, HealthState.FAILED
-    assert heard(good, good).since_s is None
-    clock.advance(10)
-    fell_s = clock.wall()
-    fleet._heard_events("fake", (GONE,))
-    assert (last().since_s, last().changes, last().last_event) == (fell_s, 1, "Xid79")
-    clock.advance(10)
-    assert heard(good, bad).since_s == fell_s
-    clock.advance(10)
-    back = heard(good, good)
-    assert (back.since_s, back.changes, back.last_event) == (clock.wall(), 2, "Xid79")
+        return inventory.devices[index].health
 
 
-def test_an_event_that_decides_nothing_is_told_with_the_next_answer(tmp_path: Path) -> None:
-    fleet, store, changes = fleet_of_two_cards(tmp_path)
-    client = fleet.clients[0]
-    answer = Inventory(vendor="fake", devices=CARDS)
-    for taken_s in (1.0, 2.0):
-        part = Part(replace(answer), taken_s)
-        client.state = replace(client.state, state="ready", inventory=part)
-        fleet._heard_state(client.state)
-        seen = len(changes)
-        fleet._heard_events("fake", (replace(GONE, state=None),))
-        assert len(changes) == seen
-    inventory = store.current.vendors[0].inventory.value
-    assert inventory is not None
-    assert [device.health.last_event for device in inventory.devices] == ["", "Xid79"]
+@pytest.fixture
+def heard(tmp_path: Path) -> Heard:
+    return Heard(tmp_path)
+
+
+def test_a_failure_told_by_an_event_ends_with_the_third_answer_that_does_not_know_of_it(
+    heard: Heard,
+) -> None:
+    heard.fleet._heard_events("fake", (GONE,))
+    assert (heard.of(0).state, heard.last.state) == (GOOD, BAD)
+    seen = len(heard.changes)
+    heard.publish(samples=Part((), 2.0))
+    assert heard.last.state is BAD
+    assert len(heard.changes) == seen
+    states = [heard.answer(GOOD, GOOD).state for _ in range(3)]
+    assert states == [HealthState.PROBING, HealthState.PROBING, GOOD]
+
+
+def test_a_change_keeps_its_time_and_its_cause_through_answers_that_do_not_date_it(
+    heard: Heard,
+) -> None:
+    heard.clock.advance(10)
+    fell_s = heard.clock.wall()
+    heard.fleet._heard_events("fake", (GONE,))
+    fell = heard.last
+    assert (fell.since_s, fell.changes, fell.last_event) == (fell_s, 1, "Xid79")
+    heard.clock.advance(10)
+    assert heard.answer(GOOD, BAD).since_s == fell_s
+    heard.clock.advance(10)
+    for _ in range(3):
+        back = heard.answer(GOOD, GOOD)
+    assert (back.since_s, back.changes, back.last_event) == (heard.clock.wall(), 3, "Xid79")
+
+
+def test_an_event_that_decides_nothing_is_told_with_the_next_answer(heard: Heard) -> None:
+    seen = len(heard.changes)
+    heard.fleet._heard_events("fake", (replace(GONE, state=None),))
+    assert len(heard.changes) == seen
+    assert heard.last.last_event == ""
+    assert heard.answer(GOOD, GOOD).last_event == "Xid79"
+
+
+def test_an_answer_and_samples_that_say_the_same_are_no_change(heard: Heard) -> None:
+    seen = len(heard.changes)
+    heard.answer(GOOD, GOOD)
+    same = Health(state=GOOD, reason="healthy")
+    heard.publish(samples=Part((DeviceSample(key=CARDS[1].key, health=same),), 2.0))
+    assert len(heard.changes) == seen
+
+
+def test_a_verdict_within_a_sample_counts_at_once(heard: Heard) -> None:
+    failed = Health(state=BAD, reason="EccError", message="twice")
+    sample = DeviceSample(key=CARDS[1].key, health=failed)
+    assert heard.publish(samples=Part((sample,), 2.0)).reason == "EccError"
+    assert heard.of(0).state is GOOD
+
+
+def test_a_device_in_doubt_is_looked_at_again_until_it_is_well(heard: Heard) -> None:
+    asked: list[float] = []
+    heard.client.rediscover = lambda: asked.append(heard.clock.monotonic())  # type: ignore[method-assign]  # seen here
+    heard.answer(GOOD, BAD)
+    began_s = heard.clock.monotonic()
+    for _ in range(12):
+        heard.clock.advance(1)
+        heard.fleet.tick()
+        if asked and asked[-1] == heard.clock.monotonic():
+            heard.answer(GOOD, GOOD)
+    assert [at_s - began_s for at_s in asked] == [5, 10]
+    heard.answer(GOOD, GOOD)
+    heard.clock.advance(600)
+    heard.fleet.tick()
+    assert len(asked) == 2
+
+
+def test_a_vendor_that_falls_silent_takes_its_devices_out_of_service_in_the_end(
+    heard: Heard,
+) -> None:
+    heard.publish(state="stalled", reason="Late", message="no answer to discover within 30 s")
+    seen = []
+    for wait_s in (0, 59, 1, 239, 1):
+        heard.clock.advance(wait_s)
+        heard.fleet.tick()
+        seen.append((heard.last.reason, heard.last.certain, heard.last.state))
+    assert seen == [
+        ("healthy", True, GOOD),
+        ("healthy", True, GOOD),
+        ("DriverStalled", False, GOOD),
+        ("DriverStalled", False, GOOD),
+        ("DriverStalled", True, BAD),
+    ]
+    assert heard.answer(GOOD, GOOD).state is HealthState.PROBING
+
+
+def test_what_had_failed_before_the_agent_began_anew_is_watched_before_it_serves(
+    tmp_path: Path,
+) -> None:
+    file = HealthFile(str(tmp_path / "state"), "b007")
+    first = Heard(tmp_path)
+    first.fleet._kept = file
+    first.answer(GOOD, BAD)
+    since_s = first.answer(GOOD, BAD).since_s
+    file.write()
+    fleet, store, _ = fleet_of_two_cards(tmp_path, kept=HealthFile(str(tmp_path / "state"), "b007"))
+    second = Heard.__new__(Heard)
+    second.fleet, second.store, second.client = fleet, store, fleet.clients[0]
+    second.clock = ManualClock()
+    found = second.answer(GOOD, GOOD)
+    assert (found.state, found.since_s, found.reason) == (HealthState.PROBING, since_s, "failed")
+    assert second.of(0).state is GOOD
 
 
 @pytest.mark.parametrize("launched", [False, True])

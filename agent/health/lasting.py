@@ -1,0 +1,225 @@
+"""What of devices' health outlives the agent: those that are not well, and how often they turned.
+
+A file that is damaged is put aside and said; it never stops the agent. Without a folder nothing is
+kept. Pure but for `HealthFile`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.health.track import NEVER_S, OUT_OF_SERVICE, Cause, Moment, Track
+from agent.model.device import HealthState
+from agent.model.selfcheck import Check
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+FILE_NAME = "health.json"
+MAX_FILE = 4 << 20
+MAX_KEPT = 4096  # tracks of all vendors
+MAX_TURNS = 1000
+MAX_TEXT = 1024  # characters of a reason or message
+MODE = 0o640
+
+Known = Mapping[str, Mapping[str, Track]]  # by vendor, by key of the device or slice
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    state: HealthState
+    reason: str
+    message: str
+    since_s: float | None = None
+    turns: tuple[float, ...] = ()  # monotonic, of the boot that the file names
+    worse: bool = False
+    flapping: bool = False
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    boot_id: str
+    mono_s: float
+    wall_s: float
+    vendors: dict[str, dict[str, _Kept]]
+
+
+_DOCUMENTS: msgspec.json.Decoder[_Document] = msgspec.json.Decoder(_Document)
+
+
+def worth_keeping(known: Known) -> dict[str, dict[str, _Kept]]:
+    """Return what a restart must not forget, the devices out of service before the others.
+
+    Equal answers say the same; looks that change nothing of it do not show.
+    """
+    listed = [
+        (vendor, key, track)
+        for vendor, tracks in sorted(known.items())
+        for key, track in sorted(tracks.items())
+        if track.state is not HealthState.HEALTHY or track.turns
+    ]
+    listed.sort(key=lambda entry: entry[2].state not in OUT_OF_SERVICE)
+    found: dict[str, dict[str, _Kept]] = {}
+    for vendor, key, track in listed[:MAX_KEPT]:
+        found.setdefault(vendor, {})[key] = _Kept(
+            state=track.state,
+            reason=track.cause.reason[:MAX_TEXT],
+            message=track.cause.message[:MAX_TEXT],
+            since_s=track.since_s,
+            turns=track.turns,
+            worse=track.worse,
+            flapping=track.flapping,
+        )
+    return found
+
+
+def encode(kept: dict[str, dict[str, _Kept]], boot_id: str, now: Moment) -> bytes:
+    """Return the file's bytes."""
+    document = _Document(
+        version=VERSION, boot_id=boot_id, mono_s=now.mono_s, wall_s=now.wall_s, vendors=kept
+    )
+    return msgspec.json.encode(document) + b"\n"
+
+
+def decode(data: bytes, boot_id: str, now: Moment) -> dict[str, dict[str, Track]]:
+    """Return the tracks as they are after a restart; raise `ParseError` for anything else.
+
+    What had failed is watched before it serves again: nobody looked at it meanwhile. Times of
+    another boot are moved by the wall clock.
+    """
+    try:
+        document = _DOCUMENTS.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ParseError(f"health state: {error}", data[:80].decode("utf-8", "replace")) from error
+    if document.version != VERSION:
+        raise ParseError("version of the health state", str(document.version))
+    same_boot = bool(boot_id) and document.boot_id == boot_id and document.mono_s <= now.mono_s
+    gone_s = now.mono_s - document.mono_s if same_boot else now.wall_s - document.wall_s
+    shift_s = now.mono_s - max(0.0, gone_s) - document.mono_s
+    return {
+        vendor: {
+            key: _restored(kept, shift_s, now)
+            for key, kept in itertools.islice(tracks.items(), MAX_KEPT)
+        }
+        for vendor, tracks in document.vendors.items()
+    }
+
+
+def _restored(kept: _Kept, shift_s: float, now: Moment) -> Track:
+    well = kept.state is HealthState.HEALTHY
+    state = HealthState.PROBING if kept.state in OUT_OF_SERVICE else kept.state
+    return Track(
+        state=state,
+        cause=Cause(kept.reason, kept.message),
+        since_s=kept.since_s,
+        raw=state if state is not HealthState.PROBING else HealthState.FAILED,
+        looked_s=now.mono_s,
+        bad_s=NEVER_S if well else now.mono_s,
+        streak=0,
+        turns=tuple(min(at_s + shift_s, now.mono_s) for at_s in kept.turns[-MAX_TURNS:]),
+        worse=kept.worse,
+        flapping=kept.flapping,
+        restored=True,
+    )
+
+
+class HealthFile:
+    """One file in the folder for lasting state.
+
+    `load` comes first; `want` and `write` may then be called by two threads, one each.
+    """
+
+    def __init__(self, folder: str, boot_id: str) -> None:
+        """Keep nothing if `folder` is empty."""
+        self._path = Path(folder, FILE_NAME) if folder else None
+        self._boot_id = boot_id
+        self._kept: dict[str, dict[str, _Kept]] | None = {}  # as last wanted; None: nobody knows
+        self._wanted: bytes | None = None  # what is still to be written
+        self._problem = ""  # of the file that was found
+        self._error = ""  # of the last attempt to write
+
+    def load(self, now: Moment) -> Known:
+        """Return what is kept; a file that cannot be used is put aside as `.bad`."""
+        if self._path is None:
+            return {}
+        try:
+            data = _read(self._path)
+            known = decode(data, self._boot_id, now) if data is not None else {}
+        except ParseError as error:
+            self._problem = f"{self._path} was damaged and is put aside as .bad: {error}"
+            self._put_aside(self._path)
+        except OSError as error:
+            self._problem = f"{self._path} could not be read: {error.strerror}"
+        else:
+            self._kept = {} if data is None else None
+            return known
+        log.error("health_state_unusable", extra={"error": self._problem})
+        return {}
+
+    def want(self, known: Known, now: Moment) -> None:
+        """Have the tracks written soon, if they say something new."""
+        if self._path is None:
+            return
+        kept = worth_keeping(known)
+        if kept != self._kept:
+            self._kept = kept
+            self._wanted = encode(kept, self._boot_id, now)
+
+    def write(self) -> None:
+        """Write what is wanted; a failure is said once, and tried again."""
+        wanted = self._wanted
+        if wanted is None or self._path is None:
+            return
+        try:
+            _replace(self._path, wanted)
+        except OSError as error:
+            if not self._error:
+                log.error("health_state_not_written", extra={"error": str(error)})
+            self._error = f"{self._path}: {error.strerror}; a restart would forget what failed"
+            return
+        self._error = ""
+        if self._wanted is wanted:
+            self._wanted = None
+
+    def check(self) -> Check:
+        """Tell whether health outlives a restart; it gates nothing."""
+        trouble = self._error or self._problem
+        where = "nothing is kept: no node.state_dir" if self._path is None else str(self._path)
+        return Check(
+            name="health-state", ok=not trouble, message=trouble or where, gates_ready=False
+        )
+
+    def _put_aside(self, path: Path) -> None:
+        try:
+            os.replace(path, path.with_name(f"{path.name}.bad"))
+        except OSError as error:
+            self._problem += f"; that failed too: {error.strerror}"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > MAX_FILE:
+        raise ParseError("health state: larger than 4 MiB", str(path))
+    return data
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write beside the file, make it durable, and only then let it take the file's name."""
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
