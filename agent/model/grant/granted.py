@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from agent.errors import ParseError
 from agent.model.device import DevicePartition, VendorDevice
 from agent.model.grant.refusal import GrantRefused, Refusal
-from agent.topology.address import sort_key
+from agent.topology.address import parse_address, sort_key
 
 CORE = "koordinator.sh/gpu-core"
 MEMORY = "koordinator.sh/gpu-memory"
@@ -70,15 +71,28 @@ def by_bus_id(found: Iterable[Match]) -> tuple[Match, ...]:
 
 
 def _order(match: Match) -> tuple[bool, tuple[int, ...], int, int, int]:
-    bus_id, part = match.device.bus_id, match.partition
-    address = sort_key(bus_id) if bus_id else ()
-    minor = -1 if match.device.minor is None else match.device.minor
+    part, address = match.partition, _address(match.device.bus_id)
     gi, ci = (part.instance, part.compute_instance) if part else (None, None)
-    return bus_id is None, address, minor, _number(gi), _number(ci)
+    numbers = _number(match.device.minor), _number(gi), _number(ci)
+    return not address, address, *numbers
+
+
+def _address(bus_id: str | None) -> tuple[int, ...]:
+    """Return what orders a PCI address; nothing for what is none."""
+    try:
+        return sort_key(parse_address(bus_id)) if bus_id else ()
+    except ParseError:
+        return ()
 
 
 def _number(value: int | None) -> int:
     return -1 if value is None else value
+
+
+def _means(entry: GrantedDevice, device: VendorDevice) -> bool:
+    if entry.id:
+        return entry.id in (device.uuid, device.bus_id)
+    return entry.minor is not None and entry.minor == device.minor
 
 
 def _match(entry: GrantedDevice, known: tuple[VendorDevice, ...]) -> Iterable[Match]:
@@ -88,7 +102,7 @@ def _match(entry: GrantedDevice, known: tuple[VendorDevice, ...]) -> Iterable[Ma
         slices = {part.uuid: part for part in device.partitions}
         if entry.id and entry.id in slices:
             yield Match(entry=entry, device=device, partition=slices[entry.id])
-        elif entry.id in (device.uuid, device.bus_id) if entry.id else entry.minor == device.minor:
+        elif _means(entry, device):
             if entry.partition and entry.partition not in slices:
                 raise GrantRefused(
                     Refusal.PARTITION_MISSING, f"{device.key} has no slice {entry.partition}"
