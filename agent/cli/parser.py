@@ -150,6 +150,45 @@ def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_host(record)
 
 
+def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
+    rescan = _command(
+        commands,
+        "rescan",
+        "have the running agent look at this machine now, and ask every vendor",
+        "xpu-agent rescan",
+    )
+    release = _command(
+        commands,
+        "release",
+        "have the running agent let go of a vendor's driver, so that it can be unloaded",
+        "xpu-agent release nvidia",
+        "xpu-agent release nvidia --for-s 1800",
+    )
+    release.add_argument("vendor", metavar="VENDOR", help="nvidia, ascend and so on")
+    release.add_argument(
+        "--for-s",
+        metavar="N",
+        type=float,
+        default=600.0,
+        help="seconds, at most 3600; rescan ends it early; default: %(default)g",
+    )
+    clear = _command(
+        commands,
+        "clear",
+        "have the running agent forget a fault that lasts until a person looked at the device",
+        "xpu-agent clear 0000:3b:00.0",
+    )
+    clear.add_argument("device", metavar="DEVICE", help="its bus id or uuid")
+    for command in (rescan, release, clear):
+        command.add_argument(
+            "--socket",
+            metavar="PATH",
+            help="the agent's admin socket; default: admin.socket of the settings, else "
+            "/run/xpu-agent/admin.sock, else ./xpu-agent-out/admin.sock",
+        )
+        _add_config(command)
+
+
 def _add_asking(commands: argparse._SubParsersAction[_Parser]) -> None:
     config = _command(
         commands,
@@ -199,5 +238,6 @@ def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
     _add_run(commands)
     if not only_run:
         _add_reading(commands)
+        _add_acting(commands)
         _add_asking(commands)
     return parser

@@ -1,1 +1,1 @@
-"""Kernel events of devices that come and go, and the scans that they ask for."""
+"""Hardware that comes and goes: the kernel's events, and when to look because of them."""

@@ -1,0 +1,118 @@
+"""The admin socket as a file: where it is, how it is bound, and who is at its other end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+
+from agent.errors import AgentError
+
+NAME = "admin.sock"
+OFF = "off"
+SYSTEM = f"/run/xpu-agent/{NAME}"
+MODE = 0o600
+CONNECT_S = 10.0
+_CREDENTIALS = struct.Struct("=iII")  # process, user, group
+_BACKLOG = 8
+
+
+class NoAdminSocket(AgentError):
+    """The admin socket cannot be used; names the path and what to do."""
+
+
+def socket_path(setting: str, out: str) -> str | None:
+    """Return where the running agent listens; `None` if that is switched off."""
+    if setting == OFF:
+        return None
+    return setting or str(Path(out, NAME))
+
+
+def bind(path: str) -> socket.socket:
+    """Listen at the path, for root and for who runs the agent.
+
+    A file that nobody listens at any more is replaced. Raises `NoAdminSocket`.
+    """
+    with contextlib.suppress(OSError):  # the next step says it better
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with _Folder(path) as folder:
+        if folder.connects():
+            raise NoAdminSocket(f"{path}: another agent listens there; choose with admin.socket")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            os.fchmod(listener.fileno(), MODE)  # the file is made with it: it is never open to all
+            folder.remove()
+            listener.bind(folder.address)
+            listener.listen(_BACKLOG)
+            listener.settimeout(0)
+        except OSError as error:
+            listener.close()
+            raise NoAdminSocket(f"{path}: {error.strerror}; choose with admin.socket") from error
+    return listener
+
+
+def connect(path: str, deadline_s: float = CONNECT_S) -> socket.socket:
+    """Return a connection to the agent that listens there, or raise `NoAdminSocket`."""
+    with _Folder(path) as folder:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        peer.settimeout(deadline_s)
+        try:
+            peer.connect(folder.address)
+        except OSError as error:
+            peer.close()
+            raise NoAdminSocket(
+                f"{path}: {error.strerror}: no agent listens there, or you may not; see --socket"
+            ) from error
+    return peer
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Return the user at the other end, as the kernel noted it when the connection was made."""
+    data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(data)[1]
+    return uid
+
+
+class _Folder:
+    """The folder of a socket, held open: an address has room for a hundred characters only."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._name = self._path.name
+        self._fd = -1
+
+    def __enter__(self) -> _Folder:
+        try:
+            self._fd = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise NoAdminSocket(f"{self._path.parent}: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    @property
+    def address(self) -> str:
+        """Return a short name of the socket, good while the folder is held."""
+        return f"/proc/self/fd/{self._fd}/{self._name}"
+
+    def connects(self) -> bool:
+        """Say whether somebody listens already."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(self.address)
+            except OSError:
+                return False
+            return True
+
+    def remove(self) -> None:
+        """Remove a socket that is there; anything else is not ours to remove."""
+        try:
+            if not self._path.is_socket():
+                return
+            os.unlink(self._name, dir_fd=self._fd)
+        except FileNotFoundError:
+            return
