@@ -59,6 +59,7 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     memory_bytes: int | None = None
     core_percent: float | None = None  # of one card
+    partition: str = ""  # uuid of the slice it runs on, if the card is cut
 
 
 class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
