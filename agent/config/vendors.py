@@ -9,6 +9,7 @@ import msgspec
 from agent.config.field import Rule, Table
 
 SWITCH = ("auto", "on", "off")
+PARTITIONING = ("Prefer", "Honor")
 
 
 class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,17 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Rule("a card that left its bus stays listed that long", unit="s", low=0, high=604800),
     ] = 86400.0
+    partition_policy: Annotated[
+        str,
+        Rule("whether pods get only cards that the partition table lists", choices=PARTITIONING),
+    ] = "Prefer"
+    partition_bandwidth: Annotated[
+        bool, Rule("put the NVLink bandwidth of each partition into the table", maturity="beta")
+    ] = False
+    fabric_must_be_ready: Annotated[
+        str,
+        Rule("an NVLink fabric that is not ready takes the cards out of service", choices=SWITCH),
+    ] = "auto"
 
 
 class AscendSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from agent.host.files import HostFiles
 from agent.model.device import (
     DeviceCondition,
     DeviceKind,
+    DeviceNode,
     Health,
     HealthState,
     Pairs,
@@ -19,17 +21,24 @@ from agent.model.inventory import Problem
 from agent.model.quantity import binary
 from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card, CardStopped
+from plugins.bindings.nvml.platform import PlatformInfo, platform_info
 from plugins.faults.nvidia import polled as health
 from plugins.slices.mig.caps import Capabilities
 from plugins.slices.mig.instances import Cut, read_cut
 from plugins.vendors.nvidia import names
 from plugins.vendors.nvidia.links import CardLinks, read_links
-from plugins.vendors.nvidia.sight import Sighting, device
+from plugins.vendors.nvidia.sight import WSL, WSL_NODE, Sighting, device, node_of
 
 LABEL = "xpu-agent.io/"
 MIG_PENDING = "MIGModePending"
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
 _HOSTS = (3, 4)  # the card carries virtual machines
+_ADDRESSING = {1: "hmm", 2: "ats"}
+_ATS = 2
+MAX_MINOR = 1 << 20
+MAX_MODULE = 1 << 16
+MAX_NODE = 1 << 16
+MAX_MEMORY = 1 << 50  # bytes
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 
 
@@ -42,11 +51,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-class Around(msgspec.Struct, frozen=True):
-    """What the machine says that is the same for all of its cards."""
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all cards of the machine."""
 
-    system_bytes: int | None  # the machine's memory: what cards that share it have
+    host: HostFiles
     caps: Capabilities
+    system_bytes: int | None = None  # the machine's memory: what cards that share it have
+    not_ready: bool = False  # confidential computing waits for its word
 
 
 def describe(
@@ -68,16 +79,17 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
     mig = card.numbers("nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     is_cut = mig is not None and mig[0] == 1
-    obstacle = _obstacle(mig=is_cut, host=virtual in _HOSTS, total=total)
-    uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
-    told = card.number("nvmlDeviceGetMinorNumber")
-    minor = told if told is not None else seen.minor
-    module = card.number("nvmlDeviceGetModuleId")
+    obstacle = _obstacle(around, mig=is_cut, host=virtual in _HOSTS, total=total)
+    minor = _within(card.number("nvmlDeviceGetMinorNumber"), MAX_MINOR)
+    minor = minor if minor is not None else seen.minor
     model = names.model_label(name) if name else seen.model
-    facts = (*_facts(card, name, virtual), *obstacle)
+    links = read_links(card) if not seen.platform else CardLinks()
+    fabric = links.fabric.facts() if links.fabric is not None else ()
+    facts = (*_facts(card, name, virtual), *_placing(card, seen), *fabric, *obstacle)
     if unified:
         facts = (*facts, ("unified-memory", "true"))
-    links = read_links(card)
+    uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
+    module = _within(card.number("nvmlDeviceGetModuleId"), MAX_MODULE)
     polled = health.poll(card)
     cut = read_cut(card, total, minor, around.caps) if is_cut else Cut()
     found = VendorDevice(
@@ -93,7 +105,7 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
         resources=() if obstacle or not total else resources(total),
         labels=_labels(card, model, mig),
         facts=facts,
-        nodes=(seen.node,) if seen.node else (),
+        nodes=_nodes(around.host, seen, minor),
         conditions=_mig_pending(mig),
         partitions=cut.partitions,
         free_slices=cut.free,
@@ -101,14 +113,29 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
     return Found(device=found, links=links, facts=polled, problems=cut.problems)
 
 
+def _within(value: int | None, most: int) -> int | None:
+    # a lost card may answer all ones
+    return value if value is not None and 0 <= value <= most else None
+
+
+def _nodes(host: HostFiles, seen: Sighting, minor: int | None) -> tuple[DeviceNode, ...]:
+    if seen.platform == WSL:
+        found = node_of(host, WSL_NODE)
+    elif minor == seen.minor or minor is None:
+        found = seen.node
+    else:
+        found = node_of(host, f"/dev/nvidia{minor}")
+    return (found,) if found else ()
+
+
 def _memory(
     card: Card, system_bytes: int | None, before: VendorDevice | None
 ) -> tuple[int | None, bool]:
     """Return the card's memory in bytes and whether it is the machine's own."""
     found = card.memory()
-    if found and found[0]:
+    if found and 0 < found[0] <= MAX_MEMORY:
         return found[0], False
-    if card.faults or card.denied:  # which says nothing about the kind of card
+    if card.faults or card.denied or (found and found[0]):  # which says nothing of its kind
         return before.memory_bytes if before else None, False
     return system_bytes, system_bytes is not None
 
@@ -122,14 +149,32 @@ def resources(total_bytes: int) -> Pairs:
     )
 
 
-def _obstacle(*, mig: bool, host: bool, total: int | None) -> Pairs:
+def _obstacle(around: Around, *, mig: bool, host: bool, total: int | None) -> Pairs:
     """Say why a card is listed without anything to grant."""
-    if mig:
-        return (("unschedulable", "MIGEnabled"),)
-    if host:
-        return (("unschedulable", "HostVGPU"),)
-    # the scheduler divides by the memory: never publish none
-    return () if total else (("unschedulable", "MemoryUnknown"),)
+    reasons = (
+        ("MIGEnabled", mig),
+        ("HostVGPU", host),
+        ("ConfComputeNotReady", around.not_ready),
+        # the scheduler divides by the memory: never publish none
+        ("MemoryUnknown", not total),
+    )
+    return next(((("unschedulable", reason),) for reason, holds in reasons if holds), ())
+
+
+def _placing(card: Card, seen: Sighting) -> Pairs:
+    """Return how the card's memory is addressed and where in a rack it is."""
+    mode = card.number("nvmlDeviceGetAddressingMode")
+    node = _within(card.number("nvmlDeviceGetNumaNodeId"), MAX_NODE)
+    told = (
+        ("platform", seen.platform or None),
+        ("addressing", _ADDRESSING.get(mode if mode is not None else 0)),
+        ("memory-node", str(node) if node is not None else None),
+        # the kernel's page cache may be in the card's memory: figures of use are its, too
+        ("memory-use", "approximate" if mode == _ATS else None),
+    )
+    rack = card.attempt(("platform",), lambda: platform_info(card.nvml, card.handle))
+    placed = rack.facts if isinstance(rack, PlatformInfo) else ()
+    return (*((key, value) for key, value in told if value), *placed)
 
 
 def _labels(card: Card, model: str | None, mig: tuple[int, ...] | None) -> Pairs:

@@ -12,13 +12,14 @@ from agent.model.device import DeviceLink
 from agent.model.inventory import Problem
 from agent.topology.address import sort_key
 from plugins.bindings.nvml.card import Card, CardStopped
+from plugins.vendors.nvidia.fabric import COMPLETED, Fabric
 from plugins.vendors.nvidia.names import bus_id
 
 MAX_LINKS = 36
 LINK_COUNT = (91, 0)
+SPEEDS = ((90, 0), (84, 0))  # MB/s of every link, else of the first
 _ACTIVE = 1
 _GPU, _SWITCH, _UNKNOWN = 0, 2, 255
-_COMPLETED = 3
 
 ANCESTORS: dict[int, str] = {
     0: "INTERNAL",
@@ -39,35 +40,12 @@ class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
     remote: str | None = None
 
 
-class Fabric(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card says of the fabric behind its switches; `status` counts in state 3 only."""
-
-    state: int  # 0 none, 1 not started, 2 in progress, 3 completed
-    status: int = 0
-    clique: int = 0
-    cluster: bytes = bytes(16)
-
-    @property
-    def clique_id(self) -> str | None:
-        """Name the multi-node clique: UUID and number; a zero UUID is a fabric of one node."""
-        if self.state != _COMPLETED or self.status or not any(self.cluster):
-            return None
-        h = self.cluster.hex()
-        return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}.{self.clique}"
-
-    @property
-    def trouble(self) -> str | None:
-        """Say why links through switches carry nothing; `None` when they do."""
-        if self.state in (1, 2):
-            return "FabricNotReady"
-        return "FabricError" if self.state == _COMPLETED and self.status else None
-
-
 class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
     """One card's side of the matrix."""
 
     ends: tuple[LinkEnd, ...] = ()
     fabric: Fabric | None = None  # None: the driver knows of no fabric
+    link_bytes_per_s: int | None = None  # one link, one direction; None: not told
 
     def direct(self) -> Counter[str]:
         """Count the active links to each other card."""
@@ -75,7 +53,7 @@ class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
 
     def switched(self) -> int:
         """Count the active links to switches that carry traffic."""
-        completed = self.fabric is not None and self.fabric.state == _COMPLETED
+        completed = self.fabric is not None and self.fabric.state == COMPLETED
         if self.fabric is not None and self.fabric.trouble:
             return 0
         kinds = (_SWITCH, _UNKNOWN) if completed else (_SWITCH,)
@@ -100,7 +78,13 @@ def read_links(card: Card) -> CardLinks:
                 break  # a card without its first link has none at all
             continue
         ends.append(_end(card, number, active=state == _ACTIVE))
-    return CardLinks(ends=tuple(ends), fabric=read_fabric(card))
+    speeds = card.fields(SPEEDS) if ends else {}
+    speed = next((speeds[key] for key in SPEEDS if speeds.get(key, 0) > 0), None)
+    return CardLinks(
+        ends=tuple(ends),
+        fabric=read_fabric(card),
+        link_bytes_per_s=int(speed) * 1_000_000 if speed else None,
+    )
 
 
 def _end(card: Card, number: int, *, active: bool) -> LinkEnd:
@@ -129,6 +113,8 @@ def read_fabric(card: Card) -> Fabric | None:
                 status=int(getattr(info, "status", 0)),
                 clique=int(getattr(info, "cliqueId", 0)),
                 cluster=bytes(getattr(info, "clusterUuid", bytes(16))),
+                mask=int(getattr(info, "healthMask", 0)),
+                summary=int(getattr(info, "healthSummary", 0)),
             )
     return None
 

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-import msgspec
 from msgspec.structs import replace
 
-from agent.errors import DeviceGone, NotSupported, VendorFault
+from agent.errors import LibraryReplaced
 from agent.host.files import HostFiles, text
-from agent.model.device import Health, HealthState, VendorDevice
+from agent.model.device import Health, HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
-from plugins.bindings.nvml import library
+from plugins.bindings.nvml import platform
 from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import LibraryAbsent, LibraryFile, Nvml, find_library
 from plugins.faults.nvidia import polled as health
-from plugins.slices.mig import annotation as mig_annotation
 from plugins.slices.mig.caps import Capabilities
-from plugins.vendors.nvidia import names
-from plugins.vendors.nvidia.discover import (
-    Around,
-    Found,
-    describe,
-    distinct_modules,
-    memory_total,
-    silent,
-)
+from plugins.vendors.nvidia.discover import Around, Found, memory_total
 from plugins.vendors.nvidia.events import EventWatch
-from plugins.vendors.nvidia.links import matrix, node_clique, peers
+from plugins.vendors.nvidia.fabric import FabricWatch
+from plugins.vendors.nvidia.inventory import inventory, module_version, read_system
+from plugins.vendors.nvidia.roster import Clocks, Known, Roster
 from plugins.vendors.nvidia.sample import sample, slow_readings
-from plugins.vendors.nvidia.sight import Sighting, device, look, recorded
+from plugins.vendors.nvidia.sight import Sight, device, placeless, recorded, survey
+from plugins.vendors.nvidia.stored import CardMemory
 
 SLOW_EVERY = 10  # cycles between two looks at what changes seldom
 FORGET_AFTER_S = 86_400.0
-MAX_INDEX = 64  # cards asked for by index
-
-
-class _Known(msgspec.Struct):
-    """What is kept of a card between calls."""
-
-    device: VendorDevice
-    seen: Sighting
-    last_s: float  # monotonic; when its function was last in sysfs
-    shared_bytes: int | None = None  # the machine's memory, of a card that shares it
-    slow: tuple[Reading, ...] = ()
-    told: Health = Health()  # as last published or announced
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class NvidiaSession:
@@ -64,172 +46,86 @@ class NvidiaSession:
         self._wall = wall
         self._nvml: Nvml | None = None
         self._file: LibraryFile | None = None  # what this process has loaded, for good
-        self._cards: dict[str, Card] = {}
-        self._known: dict[str, _Known] = {}
         self._watch = EventWatch(clock)
+        self._fabrics = FabricWatch(clock)
         self._cycle = 0
         forget = settings.get("forget_after_s")
-        self._forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
+        forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
+        folder = None if settings.get("replay") is True else settings.get("state_dir")
+        memory = CardMemory(folder, text(host, BOOT_ID) or "")
+        self._roster = Roster(memory, Clocks(clock, wall), forget_s)
 
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
-        sightings = look(self._host)
+        sight = survey(self._host)
         if self._settings.get("replay") is True:
-            return Inventory(vendor="nvidia", devices=tuple(recorded(s) for s in sightings))
+            return Inventory(vendor="nvidia", devices=tuple(recorded(s) for s in sight.cards))
         try:
             nvml = self._library()
         except LibraryAbsent as absent:
-            return self._without(sightings, absent)
-        found = self._ask_all(nvml, sightings)
-        self._watch.watch(nvml, self._cards)
-        return self._inventory(nvml, found, sightings)
+            return self._without(sight, absent)
+        found = self._roster.ask(nvml, sight, self._around(nvml))
+        self._watch.watch(nvml, self._roster.cards)
+        system = read_system(nvml, self._host, sight)
+        answer = inventory(self._roster, found, sight, system, self._settings, self._fabrics)
+        self._roster.memory.save()
+        return self._told(answer, found)
 
     def _library(self) -> Nvml:
-        if self._file is not None and self._file.replaced():
-            raise VendorFault(f"{self._file.path} was replaced: a new process must load it")
+        self._refuse_replaced()
         if self._nvml is None:
             path = find_library(self._settings)
             self._file = LibraryFile.of(path)
             self._nvml = Nvml(path)
         return self._nvml
 
-    def _without(self, sightings: tuple[Sighting, ...], absent: LibraryAbsent) -> Inventory:
+    def _refuse_replaced(self) -> None:
+        if self._file is not None and self._file.replaced():
+            raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
+
+    def _around(self, nvml: Nvml) -> Around:
+        return Around(
+            host=self._host,
+            caps=Capabilities(self._host),
+            system_bytes=memory_total(text(self._host, "/proc/meminfo") or ""),
+            not_ready=platform.not_ready(nvml),
+        )
+
+    def _without(self, sight: Sight, absent: LibraryAbsent) -> Inventory:
+        seen = (*sight.cards, *placeless(sight.platform))
         return Inventory(
             vendor="nvidia",
-            devices=tuple(device(seen, absent.reason, str(absent)) for seen in sightings),
-            driver_version=self._module_version(),
+            devices=tuple(device(one, absent.reason, str(absent)) for one in seen),
+            driver_version=module_version(self._host),
             problems=(Problem(reason=absent.reason, message=str(absent)),),
         )
 
-    def _module_version(self) -> str | None:
-        return text(self._host, "/sys/module/nvidia/version")
-
-    def _ask_all(self, nvml: Nvml, sightings: tuple[Sighting, ...]) -> dict[str, Found]:
-        system_bytes = memory_total(text(self._host, "/proc/meminfo") or "")
-        around = Around(system_bytes, Capabilities(self._host))
-        ours = [seen for seen in sightings if not seen.reason]
-        others = {seen.bus_id for seen in sightings if seen.reason}
-        faults = {seen.bus_id: self._handle(nvml, seen.bus_id) for seen in ours}
-        refuse_if_over(faults.values())
-        ours += self._unsighted(nvml, {seen.bus_id for seen in sightings}, len(ours))
-        here = {seen.bus_id for seen in ours}
-        self._cards = {key: card for key, card in self._cards.items() if key in here}
-        self._known = {k: v for k, v in self._known.items() if k in here or k not in others}
-        found: dict[str, Found] = {}
-        for seen in ours:
-            card, before = self._cards.get(seen.bus_id), self._known.get(seen.bus_id)
-            device_before = before.device if before else None
-            answer = describe(card, seen, around, device_before) if card else None
-            if answer is not None:
-                found[seen.bus_id] = answer
-                self._remember(answer, seen, system_bytes)
-            else:
-                noted = card.faults if card is not None else faults.get(seen.bus_id, {})
-                self._remember_silent(seen, noted)
-        return found
-
-    def _handle(self, nvml: Nvml, bus_id: str) -> dict[int, str]:
-        """Get the card's handle; return the code and call if there is none."""
-        name = "nvmlDeviceGetHandleByPciBusId"
-        try:
-            handle = nvml.call(name, bus_id)
-        except (VendorFault, DeviceGone, NotSupported) as error:
-            self._cards.pop(bus_id, None)
-            return {library.code_of(error): name}
-        self._take(nvml, bus_id, handle)
-        return {}
-
-    def _take(self, nvml: Nvml, bus_id: str, handle: object) -> None:
-        card = self._cards.setdefault(bus_id, Card(nvml, bus_id, handle, self._clock))
-        card.handle = handle
-        card.begin()
-        card.forget()
-
-    def _unsighted(self, nvml: Nvml, sighted: set[str], asked: int) -> list[Sighting]:
-        """Add cards that NVML knows and sysfs does not show, as in odd mounts."""
-        added: list[Sighting] = []
-        count = _quiet_number(nvml, "nvmlDeviceGetCount")
-        for index in range(min(count, MAX_INDEX) if count > asked else 0):
+    def _told(self, answer: Inventory, found: Mapping[str, Found]) -> Inventory:
+        """Note what is published of each card's health, and what changes seldom of its figures."""
+        for key, item in found.items():
+            card, known = self._roster.cards[key], self._roster.known[key]
             try:
-                handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
-                bus_id = names.bus_id(nvml.bus_id("nvmlDeviceGetPciInfo", handle))
-            except (VendorFault, DeviceGone, NotSupported):
-                continue  # a card after this one may well answer
-            if bus_id is not None and bus_id not in sighted:
-                self._take(nvml, bus_id, handle)
-                added.append(Sighting(bus_id=bus_id, driver=None))
-        return added
-
-    def _remember(self, found: Found, seen: Sighting, system_bytes: int | None) -> None:
-        unified = ("unified-memory", "true") in found.device.facts
-        card = self._cards[seen.bus_id]
-        try:
-            slow = slow_readings(card, found.facts.recovery_action, found.facts.remapped)
-        except CardStopped:
-            slow = ()
-        self._known[seen.bus_id] = _Known(
-            device=found.device,
-            seen=seen,
-            last_s=self._clock(),
-            shared_bytes=system_bytes if unified else None,
-            slow=slow,
-            told=found.device.health,
+                known.slow = slow_readings(card, item.facts.recovery_action, item.facts.remapped)
+            except CardStopped:
+                known.slow = ()
+        devices = tuple(
+            replace(d, health=_graver(d.health, self._roster.known[d.key].standing))
+            if d.key in self._roster.known
+            else d
+            for d in answer.devices
         )
-
-    def _remember_silent(self, seen: Sighting, faults: Mapping[int, str]) -> None:
-        before = self._known.get(seen.bus_id)
-        told = silent(seen, faults, before.device if before else None)
-        self._known[seen.bus_id] = _Known(
-            device=told, seen=seen, last_s=self._clock(), told=told.health
-        )
-
-    def _vanished(self, here: set[str]) -> list[VendorDevice]:
-        """Keep cards whose function is gone for a day: pods may still hold them."""
-        gone = Health(
-            state=HealthState.FAILED, reason="GpuLost", message="the PCI function is gone"
-        )
-        kept: list[VendorDevice] = []
-        for key in [k for k in self._known if k not in here]:
-            if self._clock() - self._known[key].last_s > self._forget_s:
-                del self._known[key]
-            else:
-                kept.append(replace(self._known[key].device, health=gone))
-        return kept
-
-    def _inventory(
-        self, nvml: Nvml, found: Mapping[str, Found], sightings: tuple[Sighting, ...]
-    ) -> Inventory:
-        sides = {key: item.links for key, item in found.items()}
-        links, problems = matrix(sides)
-        problems += tuple(problem for item in found.values() for problem in item.problems)
-        vanished = self._vanished({seen.bus_id for seen in sightings} | set(self._cards))
-        gone = {d.key for d in vanished}
-        joined = peers({key: self._cards[key] for key in found}, links)
-        devices = [device(seen) for seen in sightings if seen.reason]
-        devices += [_joined(k.device, joined) for key, k in self._known.items() if key not in gone]
-        cuda = _quiet_number(nvml, "nvmlSystemGetCudaDriverVersion_v2")
-        version = _quiet_text(nvml, "nvmlSystemGetNVMLVersion")
-        told = (("cuda", names.cuda_version(cuda) if cuda > 0 else None), ("nvml", version))
-        clique = (("clique", node_clique(sides)),)
-        ordered = sorted((*devices, *vanished), key=lambda d: d.key)
-        cut = ((mig_annotation.KEY, mig_annotation.annotation(ordered)),)
-        return Inventory(
-            vendor="nvidia",
-            devices=distinct_modules(ordered),
-            links=links,
-            driver_version=_quiet_text(nvml, "nvmlSystemGetDriverVersion")
-            or self._module_version(),
-            library=f"{nvml.path} {version}" if version else nvml.path,
-            facts=tuple((k, v) for k, v in (*told, *clique, *cut) if v),
-            problems=problems,
-        )
+        for told in devices:
+            if told.key in self._roster.known:
+                self._roster.known[told.key].told = told.health
+        return replace(answer, devices=devices)
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the cards that answer; late ones are asked every ten seconds."""
+        self._refuse_replaced()
         self._cycle += 1
         samples: list[DeviceSample] = []
-        for place, key in enumerate(sorted(self._cards)):
-            card, known = self._cards[key], self._known.get(key)
+        for place, key in enumerate(sorted(self._roster.cards)):
+            card, known = self._roster.cards[key], self._roster.known.get(key)
             if known is None or card.slow(self._clock()):
                 continue
             was_late = card.late
@@ -248,13 +144,14 @@ class NvidiaSession:
                 self._watch.tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
         return tuple(samples)
 
-    def _look_closer(self, card: Card, known: _Known) -> None:
+    def _look_closer(self, card: Card, known: Known) -> None:
         polled = health.poll(card)
         known.slow = slow_readings(card, polled.recovery_action, polled.remapped)
         self._announce(card.bus_id, known, health.judge(polled))
 
-    def _announce(self, key: str, known: _Known, now: Health) -> None:
+    def _announce(self, key: str, known: Known, now: Health) -> None:
         """Send an event when a card's health is another than was last told."""
+        now = _graver(now, known.standing)
         if (now.state, now.reason) == (known.told.state, known.told.reason):
             return
         known.told = now
@@ -275,33 +172,10 @@ class NvidiaSession:
         self._watch.close()
         if self._nvml is not None:
             nvml, self._nvml = self._nvml, None
-            self._cards.clear()
+            self._roster.cards.clear()
             nvml.close()
 
 
-def refuse_if_over(faults: Iterable[Mapping[int, str]]) -> None:
-    """Raise if no card answers for a reason that only a new process gets over."""
-    told = [code for fault in faults for code in fault or (library.SUCCESS,)]
-    if told and all(code in library.STOPS_PROCESS for code in told):
-        raise VendorFault(f"no card answers ({library.reason_of(told[0])}): start a new process")
-
-
-def _joined(found: VendorDevice, peers: Mapping[str, str]) -> VendorDevice:
-    told = peers.get(found.key)
-    return replace(found, facts=(*found.facts, ("peers", told))) if told else found
-
-
-def _quiet_number(nvml: Nvml, name: str) -> int:
-    try:
-        found = nvml.call(name)
-    except (VendorFault, DeviceGone, NotSupported):
-        return 0
-    return found if isinstance(found, int) else 0
-
-
-def _quiet_text(nvml: Nvml, name: str) -> str | None:
-    try:
-        found = nvml.call(name)
-    except (VendorFault, DeviceGone, NotSupported):
-        return None
-    return found if isinstance(found, str) else None
+def _graver(judged: Health, standing: Health | None) -> Health:
+    """Return what stands against a card, unless what it shows now takes it out of service, too."""
+    return judged if standing is None or judged.state is HealthState.FAILED else standing

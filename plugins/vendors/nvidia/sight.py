@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles, link_name, text
-from agent.model.device import DeviceKind, DeviceNode, Health, HealthState, VendorDevice
+from agent.model.device import DeviceKind, DeviceNode, Health, HealthState, Pairs, VendorDevice
 from agent.topology.address import parse_address, sort_key
 from plugins.vendors.nvidia.names import model_label
 
@@ -16,43 +16,99 @@ MODULE = "/sys/module/nvidia"
 INFORMATION = "/proc/driver/nvidia/gpus"
 MAX_FUNCTIONS = 8192
 _ID = 6  # bytes of 0x10de
-_DISPLAYS = ("0x0300", "0x0302")  # VGA and 3D; 0x0680 is an NVSwitch, 0x0403 the card's audio
+_DISPLAYS = ("0x0300", "0x0302")  # VGA and 3D; 0x0403 is the card's audio
+_SWITCH = "0x0680"  # an NVSwitch
+WSL, TEGRA = "wsl", "tegra"
+WSL_NODE = "/dev/dxg"
 _OTHERS = {"vfio-pci": "BoundToVFIO", "nouveau": "BoundToNouveau", "nvgpu": "BoundToNvgpu"}
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     """One display function of NVIDIA's. `reason` is empty when the driver `nvidia` has it."""
 
-    bus_id: str
+    bus_id: str | None  # None: not on PCI, or where sysfs does not show it
     driver: str | None
     reason: str = ""
+    name: str = ""  # what names a card without a bus id
     uuid: str | None = None
     minor: int | None = None
     model: str | None = None
     excluded: bool = False
     node: DeviceNode | None = None
+    platform: str = ""  # wsl, tegra; empty: a card on PCI
+
+    @property
+    def key(self) -> str:
+        """What names the card across discoveries."""
+        return self.bus_id or self.name
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What of NVIDIA's stands on the bus, in the order of addresses."""
+
+    cards: tuple[Sighting, ...] = ()
+    switches: int = 0  # NVSwitch functions
+    platform: str = ""  # wsl, tegra: cards that are on no bus that sysfs shows
 
 
 def look(host: HostFiles) -> tuple[Sighting, ...]:
-    """Return the functions in the order of their addresses; unreadable ones are left out."""
+    """Return the display functions in the order of their addresses."""
+    return survey(host).cards
+
+
+def survey(host: HostFiles) -> Sight:
+    """Return the functions of NVIDIA's; unreadable ones are left out."""
     try:
         names = host.names(DEVICES)[:MAX_FUNCTIONS]
     except HostFileError:
-        return ()
-    found = [seen for name in names if (seen := _function(host, name)) is not None]
-    return tuple(sorted(found, key=lambda seen: sort_key(seen.bus_id)))
+        names = ()
+    classes = {name: code for name in names if (code := _class(host, name)) is not None}
+    found = [
+        seen
+        for name, code in classes.items()
+        if code.startswith(_DISPLAYS) and (seen := _function(host, name)) is not None
+    ]
+    return Sight(
+        cards=tuple(sorted(found, key=lambda seen: sort_key(seen.key))),
+        switches=sum(code.startswith(_SWITCH) for code in classes.values()),
+        platform=_platform(host, functions=bool(classes), cards=bool(found)),
+    )
 
 
-def _function(host: HostFiles, name: str) -> Sighting | None:
+def _class(host: HostFiles, name: str) -> str | None:
+    """Return the class of a function of NVIDIA's."""
     folder = f"{DEVICES}/{name}"
     try:
         # the machine may have thousands of functions: one short read decides for most
         if host.read(f"{folder}/vendor", _ID).lower() != b"0x10de":
             return None
-        bus_id = parse_address(name)
-    except (HostFileError, ParseError):
+    except HostFileError:
         return None
-    if not (text(host, f"{folder}/class") or "").lower().startswith(_DISPLAYS):
+    return (text(host, f"{folder}/class") or "").lower()
+
+
+def _platform(host: HostFiles, *, functions: bool, cards: bool) -> str:
+    if not functions and host.exists(WSL_NODE):
+        return WSL
+    if cards:
+        return ""
+    family = (text(host, "/sys/devices/soc0/family") or "").lower()
+    tegra = family.startswith("tegra") or host.exists("/etc/nv_tegra_release")
+    return TEGRA if tegra else ""
+
+
+def placeless(platform: str) -> tuple[Sighting, ...]:
+    """Return what is known without the library of cards that no bus shows: that there is one."""
+    if not platform:
+        return ()
+    return (Sighting(bus_id=None, driver=None, name=platform, platform=platform),)
+
+
+def _function(host: HostFiles, name: str) -> Sighting | None:
+    folder = f"{DEVICES}/{name}"
+    try:
+        bus_id = parse_address(name)
+    except ParseError:
         return None
     driver = _link(host, f"{folder}/driver")
     reason = _reason(host, driver, virtual=_link(host, f"{folder}/physfn") is not None)
@@ -92,13 +148,13 @@ def _bound(host: HostFiles, bus_id: str) -> Sighting:
         minor=number,
         model=model_label(facts.get("Model", "")),
         excluded=facts.get("GPU Excluded", "") == "Yes",
-        node=_node(host, number),
+        node=node_of(host, f"/dev/nvidia{number}") if number is not None else None,
     )
 
 
-def _node(host: HostFiles, minor: int | None) -> DeviceNode | None:
-    path = f"/dev/nvidia{minor}"
-    number = host.device_number(path) if minor is not None else None
+def node_of(host: HostFiles, path: str) -> DeviceNode | None:
+    """Return a device node with the numbers the kernel gave it; `None` if it is not there."""
+    number = host.device_number(path)
     return DeviceNode(path=path, major=number[0], minor=number[1]) if number else None
 
 
@@ -136,9 +192,14 @@ def device(seen: Sighting, reason: str = "NotYetAsked", message: str = "") -> Ve
         model=seen.model,
         managed=not seen.reason,
         health=Health(state=state, reason=why, message=told),
-        facts=(("driver", seen.driver),) if seen.driver else (),
+        facts=_facts(seen),
         nodes=(seen.node,) if seen.node else (),
     )
+
+
+def _facts(seen: Sighting) -> Pairs:
+    told = (("driver", seen.driver), ("platform", seen.platform))
+    return tuple((key, value) for key, value in told if value)
 
 
 def recorded(seen: Sighting) -> VendorDevice:

@@ -10,7 +10,7 @@ from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
 from plugins.injection.lazily import lazily
 from plugins.vendors.nvidia.sample import FAMILIES
-from plugins.vendors.nvidia.sight import device, look
+from plugins.vendors.nvidia.sight import device, placeless, survey
 
 if TYPE_CHECKING:
     from plugins.vendors.nvidia.session import NvidiaSession
@@ -25,7 +25,8 @@ class NvidiaVendor:
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List display functions of NVIDIA's with whose driver they are bound to."""
-        return tuple(device(seen) for seen in look(host))
+        found = survey(host)
+        return tuple(device(seen) for seen in (*found.cards, *placeless(found.platform)))
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Find nothing wrong: what may be set is text that no rule forbids."""

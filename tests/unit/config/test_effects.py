@@ -64,9 +64,14 @@ def test_settings_of_rdma_reach_the_worker_as_they_were_written() -> None:
 
 
 def test_settings_of_nvidia_reach_the_worker() -> None:
-    nvidia = {"library_dirs": ["/opt/nv"], "driver_root": "/run/nv", "forget_after_s": 60.0}
-    own = vendor_settings(settings_from({"discovery": {"nvidia": nvidia}}))["nvidia"]
-    assert msgspec.to_builtins(own, builtin_types=()) == {
-        **nvidia,
-        "library_dirs": ("/opt/nv",),
+    nvidia = {
+        "library_dirs": ["/opt/nv"],
+        "driver_root": "/run/nv",
+        "forget_after_s": 60.0,
+        "partition_policy": "Honor",
+        "partition_bandwidth": True,
+        "fabric_must_be_ready": "off",
     }
+    own = vendor_settings(settings_from({"discovery": {"nvidia": nvidia}}))["nvidia"]
+    found = msgspec.to_builtins(own, builtin_types=())
+    assert {name: found[name] for name in nvidia} == {**nvidia, "library_dirs": ("/opt/nv",)}

@@ -1,0 +1,196 @@
+"""From the cards of a node to what is said of them: links, partitions, fabric, odd ones out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.errors import HostFileError
+from agent.host.files import HostFiles, text
+from agent.model.device import DeviceLink, Health, HealthState, Pairs, VendorDevice
+from agent.model.grouping.graph import Grouping, adjacency, components
+from agent.model.grouping.islands import IslandCard, island_groups
+from agent.model.inventory import Inventory, Problem
+from agent.topology.text import format_cpu_list
+from plugins.bindings.nvml.library import Nvml
+from plugins.slices.mig import annotation as mig_annotation
+from plugins.slices.mig.strategy import is_cut
+from plugins.vendors.nvidia import names
+from plugins.vendors.nvidia.discover import LABEL, Found, distinct_modules
+from plugins.vendors.nvidia.fabric import (
+    MANAGER_DOWN,
+    FabricWatch,
+    manager_down,
+    must_be_ready,
+    verdict,
+)
+from plugins.vendors.nvidia.links import CardLinks, matrix, node_clique, peers
+from plugins.vendors.nvidia.roster import Known, Roster, quiet_number, quiet_text
+from plugins.vendors.nvidia.sight import Sight, device
+
+IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
+MAX_CHANNEL = (1 << 20) - 1
+
+
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver says of the whole node."""
+
+    driver_version: str | None
+    library: str
+    facts: Pairs
+
+
+def read_system(nvml: Nvml, host: HostFiles, sight: Sight) -> System:
+    """Ask for versions, and look for switches and IMEX channels."""
+    cuda = quiet_number(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+    version = quiet_text(nvml, "nvmlSystemGetNVMLVersion")
+    told = (
+        ("cuda", names.cuda_version(cuda) if cuda > 0 else None),
+        ("nvml", version),
+        ("nvswitches", str(sight.switches) if sight.switches else None),
+        ("imex-channels", imex_channels(host)),
+    )
+    return System(
+        driver_version=quiet_text(nvml, "nvmlSystemGetDriverVersion") or module_version(host),
+        library=f"{nvml.path} {version}" if version else nvml.path,
+        facts=tuple((key, value) for key, value in told if value),
+    )
+
+
+def module_version(host: HostFiles) -> str | None:
+    """Return the version of the kernel module that is loaded."""
+    return text(host, "/sys/module/nvidia/version")
+
+
+def imex_channels(host: HostFiles) -> str | None:
+    """List the channels of the node as `0-3,8`."""
+    try:
+        found = host.names(IMEX_CHANNELS)
+    except HostFileError:
+        return None
+    numbers = (name.removeprefix("channel") for name in found if name.startswith("channel"))
+    channels = {int(n) for n in numbers if n.isdecimal() and len(n) < 8 and int(n) <= MAX_CHANNEL}
+    return format_cpu_list(channels) or None
+
+
+def inventory(
+    roster: Roster,
+    found: Mapping[str, Found],
+    sight: Sight,
+    system: System,
+    settings: Mapping[str, object],
+    fabrics: FabricWatch,
+) -> Inventory:
+    """Say all that this discovery found; verdicts that last are left in the roster, too."""
+    sides = {key: known.links for key, known in roster.known.items() if known.device.bus_id}
+    links, problems = matrix(sides)
+    told = [*problems, *(problem for item in found.values() for problem in item.problems)]
+    told += _judge_fabrics(roster.known, sight, settings, fabrics)
+    told += _judge_twins(roster.known)
+    here = {seen.key for seen in sight.cards} | set(roster.cards)
+    vanished = roster.vanished(here)
+    joined = peers({key: roster.cards[key] for key in found if key in sides}, links)
+    devices = [device(seen) for seen in sight.cards if seen.reason]
+    devices += [_joined(k.device, joined) for key, k in roster.known.items() if key in here]
+    devices = sorted((*devices, *vanished), key=lambda card: card.key)
+    grouping = _grouping(devices, links, sides, settings)
+    cliques = node_clique(sides)
+    facts = (*system.facts, ("clique", cliques), (mig_annotation.KEY, _mig(devices)))
+    told += [*grouping.problems, *([roster.memory.problem] if roster.memory.problem else [])]
+    return Inventory(
+        vendor="nvidia",
+        devices=distinct_modules(_on_islands(devices, links)),
+        links=links,
+        driver_version=system.driver_version,
+        library=system.library,
+        facts=tuple((key, value) for key, value in facts if value),
+        problems=tuple(told),
+        groups=grouping.groups,
+        group_policy=str(settings.get("partition_policy") or "Prefer") if grouping.groups else None,
+    )
+
+
+def _mig(devices: Iterable[VendorDevice]) -> str:
+    return mig_annotation.annotation(devices)
+
+
+def _judge_fabrics(
+    known: Mapping[str, Known], sight: Sight, settings: Mapping[str, object], fabrics: FabricWatch
+) -> list[Problem]:
+    """Give each card its condition `FabricReady`, and its verdict where the node needs it."""
+    whole = {key: k.links for key, k in known.items() if not is_cut(k.device)}
+    down = manager_down(whole, sight.switches)
+    models = tuple(k.device.model or "" for k in known.values())
+    must = must_be_ready(settings.get("fabric_must_be_ready"), sight.switches, models)
+    fabrics.keep(set(known))
+    for key, card in known.items():
+        concerned = down and key in whole and bool(card.links.ends)
+        condition = fabrics.condition(key, card.links.fabric, manager_is_down=concerned)
+        if condition is not None:
+            conditions = (
+                *(c for c in card.device.conditions if c.type != condition.type),
+                condition,
+            )
+            card.device = replace(card.device, conditions=conditions)
+        card.standing = card.standing or verdict(condition, must=must)
+    told = f"{sight.switches} NVSwitch functions, and no NVLink of any card is active"
+    return [Problem(reason=MANAGER_DOWN, message=told)] if down else []
+
+
+def _judge_twins(known: Mapping[str, Known]) -> list[Problem]:
+    """Of cards with one UUID only the first in bus order can be granted by it."""
+    problems: list[Problem] = []
+    first: dict[str, str] = {}
+    for key in sorted(known):
+        card, uuid = known[key], known[key].device.uuid
+        if uuid is None or first.setdefault(uuid, key) == key:
+            continue
+        told = f"{key} has the UUID of {first[uuid]}: {uuid}"
+        problems.append(Problem(reason="DuplicateUUID", message=told))
+        facts = (*card.device.facts, ("unschedulable", "DuplicateUUID"))
+        card.device = replace(card.device, uuid=None, resources=(), facts=facts)
+        card.standing = Health(state=HealthState.FAILED, reason="DuplicateUUID", message=told)
+    return problems
+
+
+def _joined(card: VendorDevice, joined: Mapping[str, str]) -> VendorDevice:
+    told = joined.get(card.key)
+    return replace(card, facts=(*card.facts, ("peers", told))) if told else card
+
+
+def _grouping(
+    devices: Sequence[VendorDevice],
+    links: Sequence[DeviceLink],
+    sides: Mapping[str, CardLinks],
+    settings: Mapping[str, object],
+) -> Grouping:
+    """Derive the partition table; cards without a number of their own are in none."""
+    told = distinct_modules([d for d in devices if d.managed and d.minor is not None])
+    minors = [card.minor for card in told]
+    cards = [
+        IslandCard(key=card.key, minor=card.minor, module_id=card.module_id, whole=not is_cut(card))
+        for card in told
+        if card.minor is not None and minors.count(card.minor) == 1
+    ]
+    speeds = [side.link_bytes_per_s for side in sides.values() if side.link_bytes_per_s]
+    wanted = settings.get("partition_bandwidth") is True and speeds
+    return island_groups(cards, links, min(speeds) if wanted else None)
+
+
+def _on_islands(
+    devices: Sequence[VendorDevice], links: Sequence[DeviceLink]
+) -> tuple[VendorDevice, ...]:
+    """Label each card that has NVLink with the lowest minor of the cards that it reaches."""
+    minors = {card.key: card.minor for card in devices if card.minor is not None}
+    islands: dict[str, int] = {}
+    for island in components(adjacency(minors, ((link.a, link.b) for link in links))):
+        if len(island) > 1:
+            islands |= dict.fromkeys(island, min(minors[key] for key in island))
+    return tuple(
+        replace(card, labels=(*card.labels, (f"{LABEL}nvlink-island", str(islands[card.key]))))
+        if card.key in islands
+        else card
+        for card in devices
+    )
