@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.device import DeviceLink
-from plugins.vendors.nvidia.links import CardLinks, Fabric, LinkEnd, matrix, node_clique, relation
+from plugins.vendors.nvidia.fabric import Fabric
+from plugins.vendors.nvidia.links import CardLinks, LinkEnd, matrix, node_clique, relation
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
