@@ -48,13 +48,14 @@ def _kernel_name(device: Device) -> str | None:
 
 
 def health_json(health: Health) -> dict[str, object]:
-    """Return state, reason, message and since when; `null` when nobody saw the change."""
+    """Return state, reason, message, since when (`null`: nobody saw it), and if it is known now."""
     since = rfc3339(health.since_s) if health.since_s is not None else None
     return {
         "state": health.state.value,
         "reason": health.reason,
         "message": health.message,
         "since": since,
+        "certain": health.certain,
     }
 
 

@@ -36,6 +36,9 @@ _WORKER = {
 }
 
 
+_UNKNOWN = (WARNING, "DeviceHealthUnknown")
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to this node's devices or workers, once."""
 
@@ -66,8 +69,8 @@ def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
         if earlier is None and not first_look:
             yield _about_device(NORMAL, "DeviceAppeared", device, _place(device), now_s)
         if _health_changed(earlier, device):
-            kind, reason = _HEALTH[device.info.health.state]
             health = device.info.health
+            kind, reason = _HEALTH[health.state] if health.certain else _UNKNOWN
             yield _about_device(kind, reason, device, f"{health.reason}: {health.message}", now_s)
     for key, device in before.items():
         if key not in after:
@@ -82,8 +85,10 @@ def _by_key(snapshot: NodeSnapshot) -> Mapping[str, Device]:
 def _health_changed(earlier: Device | None, device: Device) -> bool:
     health = device.info.health
     if earlier is None:
-        return health.state is not HealthState.HEALTHY
+        return health.state is not HealthState.HEALTHY or not health.certain
     known = earlier.info.health
+    if health.certain is not known.certain:
+        return True
     if health.state is HealthState.HEALTHY:
         return known.state is not HealthState.HEALTHY
     return (known.state, known.reason) != (health.state, health.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from agent.clock import rfc3339
 from agent.model.device import Device, Health
 from agent.model.distances import device_levels, level_of
 from agent.model.inventory import DeviceSample
@@ -53,11 +54,11 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     memory = f"{bytes_text(used)} of {bytes_text(info.memory_bytes)}"
     busy = sample.core_percent if sample else None
     state = info.health.state.value if info.managed else "unmanaged"
-    quiet = info.health.reason == Health().reason
-    why = "" if quiet else f"{info.health.reason}: {info.health.message}"
+    word = state if info.health.certain else f"{state} or not: unknown"
+    why = _why(info.health)
     return [
         tag("strong", text(short_name(device))),
-        badge(state) + (tag("div", text(why), class_="why") if why else ""),
+        badge(state, word) + (tag("div", text(why), class_="why") if why else ""),
         text(info.model or info.vendor),
         tag("code", text(info.bus_id)),
         text(place.numa_node if place.numa_node >= 0 else None),
@@ -65,6 +66,14 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
         meter(busy, 100.0, f"{busy:.0f} %") if busy is not None else "–",
         tag("code", text(info.uuid)),
     ]
+
+
+def _why(health: Health) -> str:
+    """Return the reason in words and since when; nothing of a device that is simply well."""
+    if health.reason == Health().reason:
+        return ""
+    since = f" (since {rfc3339(health.since_s)})" if health.since_s is not None else ""
+    return f"{health.reason}: {health.message}{since}"
 
 
 def devices_table(snapshot: NodeSnapshot) -> str:

@@ -104,7 +104,7 @@ def _title(device: Device) -> str:
 
 def _detail(device: Device) -> str:
     health = device.info.health
-    if health.state is HealthState.HEALTHY:
+    if health.state is HealthState.HEALTHY and health.certain:
         return "" if device.info.managed else "not published"
     return health.reason
 

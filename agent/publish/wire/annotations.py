@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from agent.model.device import Device, DeviceKind, DevicePartition
+from agent.model.device import Device, DeviceKind, DevicePartition, Health
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Json
 from agent.publish.wire import sanitise
@@ -84,19 +84,10 @@ def health_text(published: tuple[Device, ...]) -> str:
     """Return the health of each published device by bus id, else uuid.
 
     `count` is how often its state changed since the agent's start, `lastEvent` the reason of its
-    last event; neither is there if there was none. Where not all fit, the healthy ones go first.
+    last event; neither is there if there was none. `certain` is there, and false, while nobody
+    can tell whether the state still holds. Where not all fit, the healthy ones go first.
     """
-    entries: Entries = {}
-    for device in published:
-        health = device.info.health
-        entry: Dict = {"state": health.state.value, "reason": sanitise.reason(health.reason)}
-        if health.since_s is not None:
-            entry["since"] = sanitise.time_text(health.since_s)
-        if health.changes:
-            entry["count"] = health.changes
-        if health.last_event:
-            entry["lastEvent"] = sanitise.reason(health.last_event)
-        entries[device.key] = entry
+    entries: Entries = {device.key: _health_entry(device.info.health) for device in published}
 
     def without(member: str) -> Callable[[], None]:
         def drop() -> None:
@@ -118,6 +109,19 @@ def health_text(published: tuple[Device, ...]) -> str:
         entries.clear,
     )
     return _fitting(entries, drops)
+
+
+def _health_entry(health: Health) -> Dict:
+    entry: Dict = {"state": health.state.value, "reason": sanitise.reason(health.reason)}
+    if not health.certain:
+        entry["certain"] = False
+    if health.since_s is not None:
+        entry["since"] = sanitise.time_text(health.since_s)
+    if health.changes:
+        entry["count"] = health.changes
+    if health.last_event:
+        entry["lastEvent"] = sanitise.reason(health.last_event)
+    return entry
 
 
 def keep_since(previous: object, body: Json) -> Json:

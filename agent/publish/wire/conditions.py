@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from agent.model.device import Device, DeviceKind, HealthState
+from agent.model.device import Device, DeviceKind, Health, HealthState
 from agent.publish.base import Json
 from agent.publish.wire import sanitise
 
@@ -14,6 +15,12 @@ _Condition = tuple[tuple[str, str], str]  # of which device, of which type
 HEALTHY = "Healthy"
 SCHEDULABLE = "Schedulable"
 UNSCHEDULABLE = "unschedulable"  # the fact by which a vendor says why a card has no resources
+MAX_CONDITIONS = 16  # of one device
+_TYPE = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)"
+)
+_MAX_TYPE = 128  # the schema allows 316
 _WHY = {
     "MIGEnabled": "the card is partitioned; its instances are granted by the kubelet",
     "HostVGPU": "the card serves virtual machines",
@@ -22,35 +29,44 @@ _WHY = {
 
 
 def conditions(device: Device, boot_time_s: float) -> list[Dict]:
-    """Return a device's conditions; a NIC has one only while there is something to say.
+    """Return a device's conditions, one of a type, `Healthy` first, then the vendor's own.
 
-    Without a seen change the transition is the node's start, so that two renderings are equal.
+    A NIC has `Healthy` only while there is something to say. Without a seen change the transition
+    is the node's start, so that two renderings are equal. A type that an API server would refuse
+    is left out: it names nothing that anybody could wait for.
     """
     health = device.info.health
-    found: list[Dict] = []
-    if device.info.kind is not DeviceKind.RDMA or health.state is not HealthState.HEALTHY:
-        found.append(
+    well = health.state is HealthState.HEALTHY and health.certain
+    found: dict[str, Dict] = {}
+
+    def tell(kind: str, status: str, why: tuple[str, str], since_s: float | None) -> None:
+        found.setdefault(
+            kind,
             {
-                "type": HEALTHY,
-                "status": "True" if health.in_service else "False",
-                "reason": sanitise.reason(health.reason),
-                "message": sanitise.message(health.message, health.reason),
-                "lastTransitionTime": sanitise.time_text(health.since_s, boot_time_s),
-            }
+                "type": kind,
+                "status": status,
+                "reason": sanitise.reason(why[0]),
+                "message": sanitise.message(why[1], why[0]),
+                "lastTransitionTime": sanitise.time_text(since_s, boot_time_s),
+            },
         )
+
+    if device.info.kind is not DeviceKind.RDMA or not well:
+        tell(HEALTHY, _status(health), (health.reason, health.message), health.since_s)
     why = dict(device.info.facts).get(UNSCHEDULABLE)
     if why:
         text = _WHY.get(why, "nothing of this device can be granted")
-        found.append(
-            {
-                "type": SCHEDULABLE,
-                "status": "False",
-                "reason": sanitise.reason(why),
-                "message": sanitise.message(text, why),
-                "lastTransitionTime": sanitise.time_text(boot_time_s),
-            }
-        )
-    return found
+        tell(SCHEDULABLE, "False", (why, text), None)
+    for own in device.info.conditions:
+        if own.type != HEALTHY and len(own.type) <= _MAX_TYPE and _TYPE.fullmatch(own.type):
+            tell(own.type, str(own.status), (own.reason, own.message), own.since_s)
+    return list(found.values())[:MAX_CONDITIONS]
+
+
+def _status(health: Health) -> str:
+    if not health.certain:
+        return "Unknown"
+    return "True" if health.in_service else "False"
 
 
 def carry_over(previous: object, body: Json, now_s: float) -> Json:

@@ -170,6 +170,17 @@ def test_where_not_all_fit_the_healthy_ones_go_first() -> None:
     assert list(json.loads(health_text(tuple(many)))) == ["00000007:00:00.0"]
 
 
+def test_a_state_that_nobody_can_tell_now_says_so_beside_what_it_was() -> None:
+    stalled = Health(reason="DriverStalled", since_s=BOOT_S, changes=2, certain=False)
+    assert json.loads(health_text((gpu(0, health=stalled),)))["0000:1b:00.0"] == {
+        "state": "healthy",
+        "certain": False,
+        "reason": "DriverStalled",
+        "since": "2026-01-02T03:04:05Z",
+        "count": 2,
+    }
+
+
 def test_the_writer_names_its_version_and_boot() -> None:
     text = own_annotations(snapshot(), ())["xpu-agent.io/instance"]
     assert json.loads(text) == {"version": VERSION, "bootID": "b007"}

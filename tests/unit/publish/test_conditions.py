@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.device import Device, Health, HealthState
+from agent.model.device import Device, DeviceCondition, Health, HealthState
 from agent.publish.base import Json
 from agent.publish.device import DevicePublisher
 from agent.publish.wire import conditions
+from tests.captures import needs_shared
 from tests.factory import BOOT_S, gpu, nic, snapshot
+from tests.schemas import check
 
 OLD = "2020-01-01T00:00:00Z"
 GOOD = Health(since_s=BOOT_S)
@@ -109,3 +111,57 @@ def test_a_change_that_nobody_saw_is_not_dated_before_the_last_one() -> None:
     renewed = carry_over(stored, unseen)
     assert moments(renewed) == ["2026-01-02T03:20:45Z"]  # now
     assert moments(conditions.carry_over(renewed, unseen, BOOT_S + 2000)) == moments(renewed)
+
+
+UNKNOWN = Health(reason="DriverStalled", message="no answer", since_s=BOOT_S + 60, certain=False)
+
+
+def own(kind: str, status: bool = True, **more: Any) -> DeviceCondition:
+    return DeviceCondition(type=kind, status=status, reason="Xid63", message="a row", **more)
+
+
+@pytest.mark.parametrize("device", [gpu(0, health=UNKNOWN), nic(0, health=UNKNOWN)])
+def test_what_nobody_can_tell_is_unknown_and_keeps_its_service(device: Device) -> None:
+    (entry,) = body(device)["spec"]["devices"]
+    assert entry["health"] is True
+    assert entry["conditions"] == [
+        {
+            "type": "Healthy",
+            "status": "Unknown",
+            "reason": "DriverStalled",
+            "message": "no answer",
+            "lastTransitionTime": "2026-01-02T03:05:05Z",
+        }
+    ]
+
+
+def test_a_known_state_after_an_unknown_one_is_a_transition_though_the_state_is_the_same() -> None:
+    stored = body(gpu(0, health=UNKNOWN))
+    assert moments(carry_over(stored, body(gpu(0, health=GOOD)))) == ["2026-01-02T03:20:45Z"]
+
+
+def test_conditions_of_the_vendor_follow_with_their_own_dates() -> None:
+    told = (own("Degraded", since_s=BOOT_S + 9), own("nvidia.com/FabricReady", status=False))
+    (entry,) = body(gpu(0, health=GOOD, conditions=told))["spec"]["devices"]
+    found = [(c["type"], c["status"], c["lastTransitionTime"]) for c in entry["conditions"]]
+    assert found == [
+        ("Healthy", "True", "2026-01-02T03:04:05Z"),
+        ("Degraded", "True", "2026-01-02T03:04:14Z"),
+        ("nvidia.com/FabricReady", "False", "2026-01-02T03:04:05Z"),
+    ]
+
+
+def test_of_one_type_there_is_one_condition_and_ours_come_first() -> None:
+    told = (own("Healthy"), own("Schedulable"), own("Degraded"), own("Degraded", status=False))
+    card = gpu(0, health=BAD, conditions=told, facts=(("unschedulable", "MIGEnabled"),))
+    (entry,) = body(card)["spec"]["devices"]
+    found = [(c["type"], c["status"]) for c in entry["conditions"]]
+    assert found == [("Healthy", "False"), ("Schedulable", "False"), ("Degraded", "True")]
+
+
+@needs_shared
+@given(st.lists(st.builds(own, st.text(max_size=140)), max_size=30))
+def test_whatever_a_vendor_calls_its_conditions_the_object_is_valid(
+    told: list[DeviceCondition],
+) -> None:
+    check("scheduling.koordinator.sh_devices.yaml", body(gpu(0, conditions=tuple(told))))
