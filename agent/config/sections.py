@@ -121,6 +121,12 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
             choices=("root", "switch"),
         ),
     ] = "root"
+    device_info_files: Annotated[
+        bool, Rule("describe our accelerators in a device-info file", maturity="beta")
+    ] = False
+    device_info_directory: Annotated[str, Rule("folder of that file, which koordlet reads")] = (
+        "/var/run/koordlet/xpu-device-infos"
+    )
     report_interval_s: Annotated[
         float,
         Rule("period of NodeMetric where the object does not say", unit="s", low=30, high=3600),

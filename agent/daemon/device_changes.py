@@ -25,12 +25,24 @@ class DeviceChanges:
             wanted.append(DevicePublisher(interval_s=settings.interval_s))
         if settings.node_resource_topology:
             wanted.append(TopologyPublisher(interval_s=settings.interval_s))
-        self.runs = tuple(
-            PublisherRun(publisher, self.applier, parts.store, parts.clock) for publisher in wanted
-        )
+        runs = [PublisherRun(item, self.applier, parts.store, parts.clock) for item in wanted]
+        if parts.settings.publish.device_info_files:
+            runs.append(info_file_run(parts))
+        self.runs = tuple(runs)
 
     def publish(self) -> None:
         """Join the vendors' answers with the places and publish the result."""
         self.facts.join()
         for run in self.runs:
             run.run_once()
+
+
+def info_file_run(parts: Parts) -> PublisherRun:
+    """Return the run that keeps our device-info file, which has a folder of its own."""
+    # imported here: few nodes have a koordlet that reads it
+    from agent.publish.infofiles import InfoFileApplier, InfoFilePublisher  # noqa: PLC0415 - see above
+
+    settings = parts.settings.publish
+    applier = InfoFileApplier(settings.device_info_directory)
+    publisher = InfoFilePublisher(interval_s=settings.interval_s)
+    return PublisherRun(publisher, applier, parts.store, parts.clock)

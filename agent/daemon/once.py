@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from agent.daemon.device_changes import info_file_run
 from agent.daemon.publishing import PublisherRun
 from agent.daemon.recounting import Recounting
 from agent.node.look import look
@@ -19,8 +20,13 @@ def run_once(parts: Parts, out: str, say: TextIO) -> int:
     look(parts, usage=True)
     applier = FileApplier(out, parts.clock.wall)
     failed = False
-    for publisher in wanted_publishers(parts.settings).values():
-        run = PublisherRun(publisher, applier, parts.store, parts.clock)
+    runs = [
+        PublisherRun(publisher, applier, parts.store, parts.clock)
+        for publisher in wanted_publishers(parts.settings).values()
+    ]
+    if parts.settings.publish.device_info_files:
+        runs.append(info_file_run(parts))
+    for run in runs:
         run.run_once()
         failed = failed or not run.status.success
         for shown in run.objects():
