@@ -18,6 +18,9 @@ class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
     nvidia: Annotated[str, Rule("NVIDIA GPUs through NVML", choices=SWITCH, maturity="beta")] = (
         "auto"
     )
+    cambricon: Annotated[
+        str, Rule("Cambricon MLUs through CNDev", choices=SWITCH, maturity="beta")
+    ] = "auto"
     rdma: Annotated[
         str, Rule("InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH, maturity="beta")
     ] = "auto"
@@ -66,7 +69,19 @@ class AscendSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CambriconSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the Cambricon worker finds its driver."""
+    """How the Cambricon worker finds its driver, and what the driver does not say."""
+
+    library_path: Annotated[
+        str, Rule("libcndev.so itself; empty: the linker's path, then the usual folders")
+    ] = ""
+    driver_root: Annotated[str, Rule("root of the driver's files and of cnmon")] = "/"
+    cntopo_file: Annotated[
+        str, Rule("what cntopo wrote of this machine's rings; its pairs are granted together")
+    ] = ""
+    smlu_unit_mib: Annotated[
+        int,
+        Rule("unit of an sMLU slice's memory; 0: a hundredth", unit="MiB", low=0, high=1048576),
+    ] = 0
 
 
 class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):

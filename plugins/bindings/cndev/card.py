@@ -1,0 +1,295 @@
+"""One Cambricon card as the worker asks it: values in our units, `None` for what it cannot tell."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from agent.errors import AgentError, NotSupported, ParseError
+from agent.topology.address import parse_address
+from plugins.bindings.cndev import codes
+from plugins.bindings.cndev.library import Cndev
+from plugins.bindings.records import text_of
+
+MIB = 1 << 20
+KIB = 1 << 10
+MAX_MEMORY_MIB = 1 << 24  # 16 TiB
+MAX_WATTS = 10_000
+MAX_CELSIUS = 200
+MAX_PORTS = 64
+MAX_INCIDENTS = 64
+_NO_COUNT = (1 << 64) - 1  # all bits set: no answer
+_FAIL = 20  # of an incident
+_MAX_STATE = 31  # of a driver; nine are known
+_OVERALL = (0, 10, _FAIL)
+T = TypeVar("T")
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a card says of its health; numbers are the library's own, `None` is not told."""
+
+    health: int | None = None  # 1 good
+    device: int | None = None  # 1 good
+    driver: int | None = None  # 4 running
+    compute: int | None = None  # 2 prohibited
+    overall: int | None = None  # 0 pass, 10 warn, 20 fail
+    incidents: tuple[tuple[int, str], ...] = ()  # code, text; those that failed first
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One host process on the card."""
+
+    pid: int
+    memory_bytes: int
+    core_percent: float | None = None
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """One sMLU or MIM instance. Percent and bytes are (most, used); MIM tells no use."""
+
+    number: int
+    profile: int
+    name: str  # of the profile
+    uuid: str
+    nodes: tuple[str, ...]
+    cores: int
+    memory_bytes: int
+    used_percent: int | None = None
+    used_bytes: int | None = None
+
+
+class Card:
+    """A card by its index. What it cannot tell is not asked again until `renew`.
+
+    Codes other than `not supported` are kept in `faults`, by what was asked, until `begin`.
+    """
+
+    def __init__(self, cndev: Cndev, index: int) -> None:
+        self.cndev = cndev
+        self.index = index
+        self.handle = cndev.handle(index)
+        self.faults: dict[str, int] = {}
+        self._mute: set[str] = set()
+
+    def begin(self) -> None:
+        """Start a round: what went wrong before is over unless it shows again."""
+        self.faults = {}
+
+    def renew(self) -> None:
+        """Take the handle anew, as after a reset of the card, and ask everything again."""
+        self.handle = self.cndev.handle(self.index)
+        self._mute.clear()
+
+    def ask(self, what: str, call: Callable[[], T]) -> T | None:
+        """Run calls named `what`; a stale handle is taken anew once."""
+        if what in self._mute:
+            return None
+        try:
+            try:
+                return call()
+            except codes.CndevFault as error:
+                if error.code != codes.BAD_HANDLE:
+                    raise
+                self.handle = self.cndev.handle(self.index)
+                return call()
+        except NotSupported:
+            self._mute.add(what)
+        except codes.CndevFault as error:
+            self.faults[what] = error.code
+        return None
+
+    def _read(self, symbol: str, name: str, *args: object) -> ctypes.Structure | None:
+        return self.ask(symbol, lambda: self.cndev.read(symbol, name, self.handle, *args))
+
+    def _all(self, symbol: str, name: str) -> tuple[ctypes.Structure, ...] | None:
+        return self.ask(symbol, lambda: self.cndev.read_all(symbol, name, self.handle))
+
+    def uuid(self) -> str | None:
+        """Return the card's UUID as the library spells it."""
+        found = self._read("cndevGetUUID", "UUID")
+        return (text_of(found.uuid) or None) if found else None
+
+    def name(self) -> str | None:
+        """Return the model's name."""
+        symbol = "cndevGetCardNameStringByDevId"
+        return self.ask(symbol, lambda: self.cndev.text(symbol, self.handle)) or None
+
+    def name_id(self) -> int | None:
+        """Return the model's number."""
+        found = self._read("cndevGetCardName", "CardName")
+        return int(found.id) if found else None
+
+    def serial(self) -> str | None:
+        """Return the serial number in hexadecimal."""
+        found = self._read("cndevGetCardSN", "CardSN")
+        return f"{found.sn:x}" if found and 0 < found.sn < _NO_COUNT else None
+
+    def driver(self) -> str | None:
+        """Return the version of the driver."""
+        found = self._read("cndevGetVersionInfo", "VersionInfo")
+        parts = tuple(found.driver) if found else ()
+        return ".".join(map(str, parts)) if parts and max(parts) < 1 << 16 else None
+
+    def memory(self) -> tuple[int, int | None] | None:
+        """Return (total, used) bytes; a total that cannot be is no answer."""
+        found = self._read("cndevGetMemoryUsageV2", "MemV2")
+        if found is None or not 0 < found.total <= MAX_MEMORY_MIB:
+            return None
+        used = int(found.used) * MIB if 0 <= found.used <= found.total else None
+        return int(found.total) * MIB, used
+
+    def bus_id(self) -> str | None:
+        """Return the PCI address; parts that make none are no answer."""
+        found = self._read("cndevGetPCIeInfoV2", "PcieV2")
+        if found is None:
+            return None
+        address = f"{found.domain:04x}:{found.bus:02x}:{found.dev:02x}.{found.func:x}"
+        try:
+            return parse_address(address)
+        except ParseError:
+            return None
+
+    def numa(self) -> int | None:
+        """Return the NUMA node; negative is unknown."""
+        found = self._read("cndevGetNUMANodeIdByDevId", "Numa")
+        return int(found.node) if found and 0 <= found.node < 1024 else None
+
+    def vitals(self) -> Vitals | None:
+        """Return what the card says of its health; `None` if that very call failed."""
+        found = self._read("cndevGetCardHealthState", "Health")
+        if found is None:
+            return None
+        if found.health not in (0, 1) or not 0 <= found.driver <= _MAX_STATE:
+            self.faults["cndevGetCardHealthState"] = codes.GARBLED
+            return None
+        compute = self._read("cndevGetComputeMode", "Mode")
+        more = self._read("cndevGetCardHealthStateV2", "HealthV2")
+        return Vitals(
+            health=int(found.health),
+            device=int(found.device),
+            driver=int(found.driver),
+            compute=int(compute.mode) if compute else None,
+            overall=int(more.overall) if more and more.overall in _OVERALL else None,
+            incidents=_incidents(more) if more and more.overall in _OVERALL else (),
+        )
+
+    def utilisation(self) -> float | None:
+        """Return the busy time in percent."""
+        found = self._read("cndevGetDeviceUtilizationInfo", "Util")
+        return float(found.average) if found and 0 <= found.average <= 100 else None
+
+    def power_watts(self) -> float | None:
+        """Return the power drawn."""
+        found = self._read("cndevGetDevicePowerInfo", "Power")
+        return float(found.usage) if found and 0 <= found.usage <= MAX_WATTS else None
+
+    def temperatures(self) -> tuple[tuple[str, float], ...]:
+        """Return (sensor, degrees Celsius) of the board, the chip and its memory."""
+        found = self._read("cndevGetTemperatureInfo", "Temp")
+        if found is None:
+            return ()
+        told = (("board", found.board), ("chip", found.chip), ("memory", found.memory))
+        return tuple((name, float(value)) for name, value in told if 0 <= value <= MAX_CELSIUS)
+
+    def ecc(self) -> tuple[tuple[str, int], ...]:
+        """Return (kind, count) of memory errors."""
+        found = self._read("cndevGetECCInfo", "Ecc")
+        if found is None:
+            return ()
+        told = (("corrected", found.corrected), ("uncorrected", found.uncorrected))
+        return tuple((kind, int(count)) for kind, count in told if count != _NO_COUNT)
+
+    def processes(self) -> tuple[Process, ...] | None:
+        """Return the processes on the card, with their busy time where it is told."""
+        found = self._all("cndevGetProcessInfo", "Proc")
+        if found is None:
+            return None
+        busy = {p.pid: p.mlu for p in self._all("cndevGetProcessUtilization", "ProcUtil") or ()}
+        return tuple(
+            Process(
+                pid=int(p.pid),
+                memory_bytes=int(p.physical) * KIB,
+                core_percent=float(busy[p.pid]) if busy.get(p.pid, 101) <= 100 else None,
+            )
+            for p in found
+            if 0 < p.pid < 1 << 31 and p.physical <= MAX_MEMORY_MIB * KIB
+        )
+
+    def remotes(self) -> tuple[str, ...]:
+        """Return the card's UUID at the other end of every MLULink port that is up."""
+        symbol = "cndevGetMLULinkPortNumber"
+        ports = self.ask(symbol, lambda: self.cndev.number(symbol, self.handle)) or 0
+        found: list[str] = []
+        for port in range(min(ports, MAX_PORTS) if ports > 0 else 0):
+            state = self._port("cndevGetMLULinkStatusV2", "LinkV2", port)
+            if state is None or state.mac == 0:
+                continue
+            remote = self._port("cndevGetMLULinkRemoteInfo", "Remote", port)
+            if remote is not None and (uuid := text_of(remote.uuid)):
+                found.append(uuid)
+        return tuple(found)
+
+    def _port(self, symbol: str, name: str, port: int) -> ctypes.Structure | None:
+        # by port: one that cannot tell says nothing of the others
+        what = f"{symbol} {port}"
+        return self.ask(what, lambda: self.cndev.read(symbol, name, self.handle, port))
+
+    def mode(self, symbol: str) -> bool | None:
+        """Return whether sMLU or MIM (`cndevGetSMLUMode`, `cndevGetMimMode`) is on."""
+        found = self._read(symbol, "Mode")
+        return None if found is None or found.mode not in (0, 1) else found.mode == 1
+
+    def slices(self) -> tuple[Instance, ...]:
+        """Return the sMLU instances."""
+        return tuple(
+            Instance(
+                number=int(s.instance),
+                profile=int(s.profile),
+                name=text_of(s.profile_name),
+                uuid=text_of(s.uuid),
+                nodes=(text_of(s.dev_node),) if text_of(s.dev_node) else (),
+                cores=int(s.quota[0]),
+                memory_bytes=int(s.memory[0]),
+                used_percent=int(s.quota[1]) if s.quota[1] <= 100 else None,
+                used_bytes=int(s.memory[1]) if s.memory[1] <= s.memory[0] else None,
+            )
+            for s in self._all("cndevGetAllSMluInstanceInfo", "SMlu") or ()
+            if s.instance >= 0 and s.quota[0] <= 100 and s.memory[0] <= MAX_MEMORY_MIB * MIB
+        )
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Return the MIM instances."""
+        return tuple(
+            Instance(
+                number=int(m.instance),
+                profile=int(m.profile),
+                name=text_of(m.profile_name),
+                uuid=text_of(m.uuid),
+                nodes=tuple(n for n in (text_of(m.dev_node), text_of(m.ipcm_node)) if n),
+                cores=int(m.cores),
+                memory_bytes=int(m.memory) * MIB,
+            )
+            for m in self._all("cndevGetAllMluInstanceInfo", "Mim") or ()
+            if m.instance >= 0 and 0 <= m.memory <= MAX_MEMORY_MIB
+        )
+
+
+def _incidents(found: ctypes.Structure) -> tuple[tuple[int, str], ...]:
+    listed = found.incidents[: min(found.count, MAX_INCIDENTS)]
+    ordered = sorted(listed, key=lambda incident: incident.health != _FAIL)
+    return tuple((int(i.code), text_of(i.msg)[:80]) for i in ordered)
+
+
+def open_cards(cndev: Cndev, most: int) -> tuple[dict[int, Card], dict[int, AgentError]]:
+    """Return the cards by index, and why there is no handle for the others."""
+    cards: dict[int, Card] = {}
+    failed: dict[int, AgentError] = {}
+    for index in range(min(cndev.count(), most)):
+        try:
+            cards[index] = Card(cndev, index)
+        except AgentError as error:
+            failed[index] = error
+    return cards, failed

@@ -1,0 +1,73 @@
+"""Which sMLU instances are ours: a file, so that a restart neither forgets nor claims any."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from agent.errors import AgentError
+
+FILE = "smlu-owned.json"
+MAX_BYTES = 1 << 20
+MAX_OWNED = 4096
+
+
+class OwnershipUnknown(AgentError):
+    """The file cannot be read or written; names it. Nothing is destroyed then."""
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance that we made; `card_uuid` tells it from one of a card that was exchanged."""
+
+    card_uuid: str
+    card: int
+    instance: int
+    profile: int
+    owner: str  # uid of the pod
+
+
+class OwnershipFile:
+    """The list in one folder; every change is on the disk before it counts."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = Path(folder) / FILE
+
+    def read(self) -> tuple[Owned, ...]:
+        """Return what is ours; without a file nothing is."""
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_BYTES)
+            return msgspec.json.decode(data, type=tuple[Owned, ...])
+        except FileNotFoundError:
+            return ()
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise OwnershipUnknown(f"{self._path}: {str(error)[:100]}") from error
+
+    def add(self, made: Owned) -> None:
+        """Claim an instance; one of the same number that is listed is long gone."""
+        others = (item for item in self.read() if not _same(item, made))
+        self._write((*others, made))
+
+    def remove(self, gone: Owned) -> None:
+        """Give an instance up."""
+        self._write(tuple(item for item in self.read() if not _same(item, gone)))
+
+    def _write(self, owned: tuple[Owned, ...]) -> None:
+        if len(owned) > MAX_OWNED:
+            raise OwnershipUnknown(f"{self._path}: more than {MAX_OWNED} instances")
+        fresh = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.encode(owned))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+        except OSError as error:
+            raise OwnershipUnknown(f"{self._path}: {error.strerror}") from error
+
+
+def _same(one: Owned, other: Owned) -> bool:
+    return (one.card, one.instance) == (other.card, other.instance)

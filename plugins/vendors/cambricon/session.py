@@ -1,0 +1,228 @@
+"""A working day with libcndev: loads it when it is there, discovers, samples, hears of Xids."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.errors import AgentError, HostFileError, LibraryReplaced, ParseError
+from agent.host.files import HostFiles
+from agent.model.device import DeviceLink, Health, HealthState, VendorDevice
+from agent.model.grouping.graph import Grouping
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
+from plugins.bindings.cndev.card import Card, open_cards
+from plugins.bindings.cndev.codes import GARBLED
+from plugins.bindings.cndev.library import Cndev, locate
+from plugins.bindings.locate import LibraryAbsent, LibraryFile
+from plugins.faults.cambricon import judge, not_answering
+from plugins.vendors.cambricon import tool
+from plugins.vendors.cambricon.describe import describe
+from plugins.vendors.cambricon.families import XID
+from plugins.vendors.cambricon.links import groups, links, ring_pairs
+from plugins.vendors.cambricon.sample import sample
+from plugins.vendors.cambricon.sight import device, look
+from plugins.vendors.cambricon.xids import XidWatch, retry_after_s
+
+MAX_CARDS = 64
+MAX_RINGS_BYTES = 4 << 20
+
+
+_UNTOLD = Health(
+    state=HealthState.SUSPECT,
+    reason="DriverError",
+    message="the card has not said how it is",
+)
+
+
+class _Known(msgspec.Struct):
+    """What is kept of a card between calls."""
+
+    card: Card
+    device: VendorDevice
+    failing: int = 0  # calls for its health in a row
+
+
+class CambriconSession:
+    """The Cambricon cards of one host. One thread calls it; `events` may have another."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        settings: Mapping[str, object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._cndev: Cndev | None = None
+        self._file: LibraryFile | None = None  # what this process has loaded, for good
+        self._known: dict[int, _Known] = {}  # by index
+        self._watch = XidWatch(self._verdict_of, clock)
+        self._lock = threading.Lock()  # the thread of events looks at cards too
+        self._incomplete = 0  # discoveries in a row
+        unit = settings.get("smlu_unit_mib")
+        self._unit = unit if isinstance(unit, int) else 0
+
+    def discover(self) -> Inventory:
+        """Describe every card; one that does not answer stays listed and hides no other."""
+        functions = look(self._host)
+        if self._settings.get("replay") is True:
+            devices = tuple(device(bus_id, "NoRecordedAnswers") for bus_id in functions)
+            return Inventory(vendor="cambricon", devices=devices)
+        try:
+            cndev = self._library()
+        except LibraryAbsent as absent:
+            self._look_again()
+            return self._without(functions, absent)
+        return self._inventory(cndev, functions)
+
+    def _library(self) -> Cndev:
+        if self._file is not None and self._file.replaced():
+            raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
+        if self._cndev is None:
+            path = locate(self._settings)
+            self._file = LibraryFile.of(path)
+            self._cndev = Cndev(path)
+        return self._cndev
+
+    def _look_again(self) -> None:
+        self._watch.look_again(retry_after_s(self._incomplete))
+        self._incomplete += 1
+
+    def _without(self, functions: tuple[str, ...], absent: LibraryAbsent) -> Inventory:
+        problem = Problem(reason=absent.reason, message=str(absent))
+        if absent.reason != "DriverNotLoaded" and (told := tool.ask(self._settings)):
+            return tool.inventory(told, self._host, functions, problem)
+        seen = (device(b, absent.reason, str(absent), HealthState.FAILED) for b in functions)
+        return Inventory(vendor="cambricon", devices=tuple(seen), problems=(problem,))
+
+    def _inventory(self, cndev: Cndev, functions: tuple[str, ...]) -> Inventory:
+        cards, failed = open_cards(cndev, MAX_CARDS)
+        remotes: dict[str, tuple[str, ...]] = {}
+        uuids: dict[str, str] = {}
+        for index, card in cards.items():
+            before = self._known.get(index)
+            found = describe(card, self._host, self._unit, before.device if before else None)
+            known = self._known[index] = _Known(card, found, before.failing if before else 0)
+            last = before.device.health if before else _UNTOLD
+            known.device = replace(found, health=self._judge(known) or last)
+            remotes[found.key] = card.remotes()
+            uuids[(found.uuid or "").removeprefix("MLU-")] = found.key
+        for index, error in failed.items():
+            self._keep(index, error)
+        self._known = {i: k for i, k in self._known.items() if i in cards or i in failed}
+        listed = [known.device for _, known in sorted(self._known.items())]
+        missing = _missing(functions, listed)
+        if missing:
+            self._look_again()
+        else:
+            self._incomplete = 0
+        joined = links(uuids, remotes)
+        table = self._groups(joined)
+        self._watch.watch(cndev, {k.device.key: k.card for k in self._known.values()})
+        lacking = ",".join(sorted(cndev.missing))
+        drivers = (dict(known.device.facts).get("driver") for known in self._known.values())
+        return Inventory(
+            vendor="cambricon",
+            devices=(*listed, *missing),
+            links=joined,
+            driver_version=next((version for version in drivers if version), None),
+            library=cndev.path,
+            facts=tuple(
+                (k, v) for k, v in (("api", str(cndev.version)), ("missing-symbols", lacking)) if v
+            ),
+            problems=table.problems,
+            groups=table.groups,
+            group_policy="Prefer" if table.groups else None,
+        )
+
+    def _keep(self, index: int, error: AgentError) -> None:
+        """Keep a card that has no handle any more as what it was."""
+        before = self._known.get(index)
+        if before is not None:
+            health = Health(state=HealthState.FAILED, reason="DriverError", message=str(error))
+            before.device = replace(before.device, health=health)
+
+    def _groups(self, joined: tuple[DeviceLink, ...]) -> Grouping:
+        keys = {index: known.device.key for index, known in sorted(self._known.items())}
+        pairs = self._rings()
+        inside = [(keys[a], keys[b]) for a, b in pairs if a in keys and b in keys]
+        return groups(tuple(keys.values()), joined, inside if len(inside) == len(pairs) else ())
+
+    def _rings(self) -> tuple[tuple[int, int], ...]:
+        path = self._settings.get("cntopo_file")
+        if not isinstance(path, str) or not path:
+            return ()
+        try:
+            return ring_pairs(self._host.read(path, MAX_RINGS_BYTES))
+        except (HostFileError, ParseError):
+            return ()  # pairs are a preference; the links say what there is
+
+    def _judge(self, known: _Known) -> Health | None:
+        """Look at a card's health now; `None` if it cannot be told yet."""
+        card = known.card
+        with self._lock:
+            card.begin()
+            vitals = card.vitals()
+            code = card.faults.get("cndevGetCardHealthState")
+        if vitals is None:
+            known.failing += 1
+            return not_answering(known.failing, GARBLED if code is None else code)
+        known.failing = 0
+        if known.device.health.reason == "MIMMode":
+            return known.device.health
+        return judge(vitals, self._watch.last.get(known.device.key))
+
+    def _verdict_of(self, key: str) -> Health | None:
+        found = next((k for k in tuple(self._known.values()) if k.device.key == key), None)
+        return self._judge(found) if found else None
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Sample the cards that answer, each with a look at its health."""
+        if self._file is not None and self._file.replaced():
+            raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
+        samples: list[DeviceSample] = []
+        for known in tuple(self._known.values()):
+            key = known.device.key
+            health = self._judge(known)
+            sliced = ("smlu", "on") in known.device.facts
+            found = sample(known.card, key, sliced=sliced)
+            if found is None and health is None:
+                continue
+            readings = (*(found.readings if found else ()), *self._xids(key))
+            base = found or DeviceSample(key=key)
+            samples.append(replace(base, readings=readings, health=health))
+        return tuple(samples)
+
+    def _xids(self, key: str) -> tuple[Reading, ...]:
+        counted = sorted((n, c) for (k, n), c in tuple(self._watch.counts.items()) if k == key)
+        return tuple(
+            Reading(family=XID, value=float(c), labels=(f"{n:#018x}",)) for n, c in counted
+        )
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Wait for Xids, and for the time to look again for a driver that is starting."""
+        return self._watch.wait(wait_s)
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._watch.close()
+        if self._cndev is not None:
+            cndev, self._cndev = self._cndev, None
+            self._known.clear()
+            cndev.close()
+
+
+def _missing(functions: Sequence[str], listed: Sequence[VendorDevice]) -> tuple[VendorDevice, ...]:
+    """Return functions that the library does not know: its driver is still starting, or failed."""
+    known = {found.bus_id for found in listed}
+    told = "the driver's library does not list this card"
+    unknown = [bus_id for bus_id in functions if bus_id not in known]
+    # a card whose address cannot be read is listed all the same: it is none of these
+    lacking = max(0, len(functions) - len(listed))
+    return tuple(
+        device(bus_id, "DriverError", told, HealthState.FAILED) for bus_id in unknown[:lacking]
+    )
