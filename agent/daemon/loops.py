@@ -77,6 +77,10 @@ class Loops:
         self._recounting.run_once()
         self._kept.write()
 
+    def tell(self, reason: str, message: str) -> None:
+        """Write an event that no two snapshots show; belongs to the devices' thread."""
+        self._recounting.tell(reason, message)
+
     def host_changed(self) -> None:
         """Read the host again; whoever joins the devices with it is told."""
         self._changes.facts.read()

@@ -14,6 +14,7 @@ from agent.model.snapshot import DeviceView, NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.publish.event_log import EventLog
 from agent.publish.events import WARNING, Event, events_between
+from agent.publish.wire.sanitise import MAX_MESSAGE, plain
 from agent.web.base import EventLine
 
 log = logging.getLogger(__name__)
@@ -50,17 +51,29 @@ class Recounting:
         events = events_between(self._told, snapshot, self._clock.wall())
         self._told = snapshot
         for event in events:
-            level = logging.WARNING if event.type == WARNING else logging.INFO
-            log.log(level, "event", extra={"reason": event.reason, "about": event.message})
-            self.recent.append(
-                EventLine(
-                    time=rfc3339(event.at_s),
-                    reason=event.reason,
-                    about=event.about,
-                    message=event.message,
-                )
-            )
+            self._show(event)
         return events
+
+    def tell(self, reason: str, message: str) -> None:
+        """Tell of something that no snapshot shows: who did what, what a device still lacks."""
+        text = plain(message, MAX_MESSAGE)
+        event = Event(
+            type=WARNING, reason=reason, message=text, about="Node", at_s=self._clock.wall()
+        )
+        self._show(event)
+        self._write((event,), self._store.current)
+
+    def _show(self, event: Event) -> None:
+        level = logging.WARNING if event.type == WARNING else logging.INFO
+        log.log(level, "event", extra={"reason": event.reason, "about": event.message})
+        self.recent.append(
+            EventLine(
+                time=rfc3339(event.at_s),
+                reason=event.reason,
+                about=event.about,
+                message=event.message,
+            )
+        )
 
     def _write(self, events: tuple[Event, ...], snapshot: NodeSnapshot) -> None:
         try:

@@ -19,14 +19,13 @@ from agent.daemon.runtime import settle
 from agent.daemon.schedule import (
     DEVICES_AGAIN_S,
     Heartbeat,
-    Timed,
     collector_thread,
     devices_thread,
     keep_running,
 )
 from agent.errors import AgentError
 from agent.loop import Loop
-from agent.node.crew import Enlisted, recruits
+from agent.node.crew import Enlisted
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from agent.daemon.device_changes import DeviceChanges
     from agent.daemon.loops import Loops
+    from agent.daemon.reactions.wiring import Reactions
     from agent.daemon.view import DaemonView
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Daemon:
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
         self._loops: Loops | None = None
+        self._reactions: Reactions | None = None
         self._kept = parts.health_file()
         self._fleet = Fleet(
             crew,
@@ -111,7 +112,8 @@ class Daemon:
         )
         await event_loop.run_in_executor(self._executor, _load_web)
         await event_loop.run_in_executor(self._executor, settle)
-        periodic = (*loops.timed, self._welcoming())
+        reactions = self._build_reactions(loops, event_loop)
+        periodic = (*loops.timed, reactions.welcoming())
         beats = [*(timed.loop for timed in periodic), self._fleet.beat]
         await self._listen(self._build_view(loops, beats))
         self._spawn(self._react(loops.devices), "devices")
@@ -122,6 +124,22 @@ class Daemon:
                 keep_running(timed.loop, thread, self._parts.clock, timed.first_in_s),
                 timed.loop.name,
             )
+        await reactions.serve_admin(self._options.out)
+        hotplug = reactions.hotplug(timed.loop for timed in periodic)
+        if hotplug is not None:
+            self._spawn(hotplug, "hotplug")
+
+    def _build_reactions(self, loops: Loops, event_loop: asyncio.AbstractEventLoop) -> Reactions:
+        # imported here: as the loops
+        from agent.daemon.reactions.wiring import Reactions  # noqa: PLC0415 - see above
+
+        def tell(reason: str, message: str) -> None:
+            event_loop.run_in_executor(self._devices, loops.tell, reason, message)
+
+        self._reactions = Reactions(
+            self._parts, self._fleet, self._executor, loops.host_changed, tell
+        )
+        return self._reactions
 
     def _read_host(self) -> DeviceChanges:
         # imported here: the vendors' workers need longer to start than this takes
@@ -156,6 +174,7 @@ class Daemon:
                 loops.check_devices,
                 self._kept.check,
                 self._heartbeat.check,
+                *([self._reactions.check] if self._reactions is not None else []),
             ],
             recent=loops.recent,
         )
@@ -185,22 +204,6 @@ class Daemon:
             now_s = self._parts.clock.monotonic()
             pause_s = await event_loop.run_in_executor(self._devices, devices.step, now_s)
             wait_s = pause_s if devices.failures else None
-
-    def _welcoming(self) -> Timed:
-        """Return the loop that looks for vendors that had nothing here at the start.
-
-        Their workers are started by this thread, which they end with.
-        """
-        parts, event_loop = self._parts, asyncio.get_running_loop()
-
-        def find() -> None:
-            known = {client.state.vendor for client in self._fleet.clients}
-            others = [vendor for name, vendor in parts.vendors.items() if name not in known]
-            for late in recruits(others, parts.opened, parts.settings):
-                event_loop.call_soon_threadsafe(self._fleet.welcome, late)
-
-        look_s = parts.settings.discovery.host_interval_s
-        return Timed(Loop("vendors", look_s, find), look_s)
 
     async def _listen(self, view: DaemonView) -> None:
         from aiohttp import web  # noqa: PLC0415 - see `_load_web`
@@ -239,6 +242,8 @@ class Daemon:
             log.info("stopping")
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._reactions is not None:
+            await self._reactions.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -174,10 +174,6 @@ class Fleet:
         """Take what somebody else than the vendor noticed of its devices."""
         self._heard_events(vendor, events)
 
-    def tell(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
-        """Take what somebody else than the vendor noticed of its devices."""
-        self._heard_events(vendor, events)
-
     def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
         for event in events:
             fields = {"vendor": vendor, "device": event.key, "reason": event.reason}

@@ -67,6 +67,13 @@ def _problem(warning: str) -> Problem:
     return Problem(reason="".join(map(str.capitalize, kind.split("_"))), message=message)
 
 
+def _deafness(snapshot: NodeSnapshot) -> tuple[tuple[str, Problem], ...]:
+    """Return the problem that the kernel does not tell of devices that come and go, if so."""
+    why = snapshot.hotplug.problem
+    told = f"{why}; every half minute is looked instead"
+    return (("host", Problem(reason="UeventsUnavailable", message=told)),) if why else ()
+
+
 def watched_links(snapshot: NodeSnapshot) -> tuple[set[str], frozenset[str]]:
     """Return the functions whose link speed is judged now, and those of them that are busy.
 
@@ -153,6 +160,7 @@ class HostFacts:
         awaited = tuple(v.vendor for v in now.vendors if v.state == "starting")
         odd = (*now.cpus.value.warnings, *now.numa.value.warnings, *now.pci.value.warnings)
         problems = (*view.problems, *(("host", _problem(warning)) for warning in odd))
+        problems += _deafness(now)
         view = msgspec.structs.replace(view, awaited=awaited, problems=problems)
         if view == now.devices.value:
             view = now.devices.value

@@ -51,6 +51,13 @@ _OWN: tuple[_Row, ...] = (
         "",
         "Reads of the host's files for CPUs, memory nodes and PCI that the kernel refused.",
     ),
+    ("uevents_heard", "gauge", NODE, "", "Whether the kernel tells of devices; else we poll."),
+    ("uevents_total", "counter", (*NODE, "subsystem"), "", "Events of devices from the kernel."),
+    (
+        *("uevents_dropped_total", "counter", (*NODE, "reason"), ""),
+        "Messages that were no events of the kernel, or too odd ones.",
+    ),
+    ("host_looks_total", "counter", (*NODE, "cause"), "", "Looks at the host because of events."),
     (
         "vendor_state",
         "gauge",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 
+from agent.model.hotplug import HotplugView
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import select
 from agent.publish.series.text import Series, line, pairs
@@ -25,6 +26,7 @@ def own_series(
     yield from _part_series(snapshot, now_s, opened)
     name = "xpu_agent_host_read_errors_total"
     yield name, [line(name, opened, n, pairs(("errno",), (e,))) for e, n in snapshot.refused]
+    yield from _hotplug_series(snapshot.hotplug, opened)
     yield from _vendor_series(snapshot.vendors, now_s, opened)
     yield from _problem_series(snapshot, opened)
     yield from _publisher_series(publishers, opened)
@@ -36,6 +38,18 @@ def _part_series(snapshot: NodeSnapshot, now_s: float, opened: str) -> Series:
     yield name, _ages(name, opened, [(extra, part.age_s(now_s)) for extra, part in parts])
     name = "xpu_agent_snapshot_part_failed"
     yield name, [line(name, opened, int(bool(part.error)), extra) for extra, part in parts]
+
+
+def _hotplug_series(hotplug: HotplugView, opened: str) -> Series:
+    name = "xpu_agent_uevents_heard"
+    heard = () if hotplug.state == "off" else (int(hotplug.state == "listening"),)
+    yield name, [line(name, opened, value) for value in heard]
+    for name, label, counts in (
+        ("xpu_agent_uevents_total", "subsystem", hotplug.seen),
+        ("xpu_agent_uevents_dropped_total", "reason", hotplug.dropped),
+        ("xpu_agent_host_looks_total", "cause", hotplug.scans),
+    ):
+        yield name, [line(name, opened, n, pairs((label,), (key,))) for key, n in counts]
 
 
 def _vendor_series(vendors: tuple[VendorState, ...], now_s: float, opened: str) -> Series:
