@@ -21,7 +21,7 @@ typedef long long number;
 typedef unsigned long long u64;
 
 struct mig { int gpu, used; char uuid[TEXT]; number gi, ci, k, cik, start, size, mb, sm; };
-struct profile { int used; number id, slices, max, mb; char name[TEXT]; };
+struct profile { int used; number id, slices, max, mb, size, starts[8]; int places; char name[TEXT]; };
 struct proc { number pid, mem, sm, ts, gi, ci; int list; };
 struct link { int used; number state, type; char remote[32]; };
 struct field { number id, scope; int type, code; double f64; u64 whole; };
@@ -33,7 +33,9 @@ struct gpu {
     char uuid[TEXT], bus[32], name[TEXT], serial[TEXT], vbios[TEXT];
     number minor, module, mem, reserved, used_mem, util_gpu, util_mem, power, temp, arch;
     number cc_major, cc_minor, virt, ecc, persistence, mode, pstate, width, max_width;
-    number sm_clock, mem_clock, energy, throttle, migmode, remap[4], events;
+    number sm_clock, mem_clock, energy, throttle, migmode, migpending, remap[4], events;
+    number addressing, numa_node, rack[4];
+    char chassis[TEXT];
     struct mig migs[MAX_MIGS];
     struct profile profiles[MAX_PROFILES];
     struct proc procs[MAX_PROCS];
@@ -52,7 +54,7 @@ struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char 
 struct scenario {
     struct gpu gpus[MAX_GPUS];
     char driver[TEXT];
-    number cuda;
+    number cuda, confidential, ready;
     struct event events[MAX_EVENTS];
     int event_count;
     struct fault faults[MAX_FAULTS];

@@ -2,11 +2,13 @@
 
 Statements of a scenario, one a line, `#` begins a comment; later ones add to earlier ones:
 
-    system driver=570.86.15 cuda=12080
+    system driver=570.86.15 cuda=12080 confidential=1 ready=0
     gpu 0 uuid= minor= module= bus= name="" mem= reserved= used= util=gpu,mem power= temp= arch=
           cc=9.0 virt= serial= vbios= ecc= persistence= mode= pstate= width= maxwidth= sm=
-          memclock= energy= throttle= migmode= events= remap=a,b,c,d
+          memclock= energy= throttle= migmode= migpending= events= remap=a,b,c,d
+          addressing= numanode= chassis="serial" rack=slot,tray,host,peer
     mig 0 0 uuid= gi= ci= k= cik= start= size= mb= sm=      profile 0 k id= slices= max= mb= name=""
+                                                            starts=0,4 size=4
     proc 0 pid= mem= sm= ts= gi= ci= list=                  field 0 id[:scope] u32|u64|f64 v|!code
     link 0 0 state= type= remote=     ancestor 0 1 level    fabric 0 state= status= uuid= clique=
     error symbol [gpu] code [xN]      delay symbol ms       hang symbol [gpu]    crash symbol

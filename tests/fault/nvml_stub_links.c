@@ -16,6 +16,8 @@ struct fabric_v3 {
     unsigned char summary;
 };
 struct addressing { unsigned version, mode; };
+struct confidential { unsigned environment, on, tools; };
+struct platform { unsigned version; char guid[16], chassis[16]; unsigned char numbers[5]; };
 
 /* Memory: version 1 counts the reserve as used */
 int nvmlDeviceGetMemoryInfo(void *device, struct memory_v1 *to) {
@@ -112,7 +114,37 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric_v3 *to) {
 
 int nvmlDeviceGetAddressingMode(void *device, struct addressing *to) {
     ENTER(device);
-    to->mode = 0;
-    return UNSUPPORTED;
+    GPU(device);
+    if (to->version != 0x01000008) return BAD_VERSION;
+    return stub_number(&to->mode, gpu->addressing);
+}
+
+int nvmlDeviceGetPlatformInfo(void *device, struct platform *to) {
+    ENTER(device);
+    GPU(device);
+    if (to->version != 0x0200002c) return BAD_VERSION;
+    if (!*gpu->chassis) return UNSUPPORTED;
+    memcpy(to->chassis, gpu->chassis, sizeof to->chassis);
+    for (int i = 0; i < 4; i++) to->numbers[i] = (unsigned char)gpu->rack[i];
+    return OK;
+}
+
+int nvmlSystemGetConfComputeState(struct confidential *to) {
+    ENTER(NULL);
+    memset(to, 0, sizeof *to);
+    to->on = (unsigned)stub.confidential;
+    return OK;
+}
+
+int nvmlSystemGetConfComputeGpusReadyState(unsigned *to) {
+    ENTER(NULL);
+    *to = (unsigned)stub.ready;
+    return OK;
 }
 #endif
+
+int nvmlDeviceGetNumaNodeId(void *device, unsigned *to) {
+    ENTER(device);
+    GPU(device);
+    return stub_number(to, gpu->numa_node);
+}

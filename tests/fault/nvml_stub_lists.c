@@ -119,7 +119,7 @@ int nvmlDeviceGetFieldValues(void *device, int count, struct field_value *to) {
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
     ENTER(device);
     GPU(device);
-    stub_number(pending, gpu->migmode);
+    stub_number(pending, gpu->migpending == UNSET ? gpu->migmode : gpu->migpending);
     return stub_number(now, gpu->migmode);
 }
 
@@ -189,6 +189,50 @@ int nvmlGpuInstanceGetInfo(void *instance, struct gi_info *to) {
     const struct profile *p = &stub.gpus[mig->gpu].profiles[mig->k % MAX_PROFILES];
     *to = (struct gi_info){&stub.gpus[mig->gpu], (unsigned)mig->gi, (unsigned)p->id,
                            (unsigned)mig->start, (unsigned)mig->size};
+    return OK;
+}
+
+static const struct profile *profile_of(const struct gpu *gpu, unsigned id) {
+    for (int k = 0; k < MAX_PROFILES; k++)
+        if (gpu->profiles[k].used && gpu->profiles[k].id == id) return &gpu->profiles[k];
+    return NULL;
+}
+
+struct place { unsigned start, size; };
+
+static int places(void *device, unsigned id, struct place *to, unsigned *count) {
+    GPU(device);
+    const struct profile *p = profile_of(gpu, id);
+    if (!p || !p->places) return UNSUPPORTED;
+    for (int i = 0; to && i < p->places; i++)
+        to[i] = (struct place){(unsigned)p->starts[i], (unsigned)p->size};
+    *count = (unsigned)p->places;
+    return OK;
+}
+
+int nvmlDeviceGetGpuInstancePossiblePlacements(void *device, unsigned id, void *to, unsigned *n) {
+    ENTER_WITH(device, id);
+    return places(device, id, to, n);
+}
+
+#if STUB_DRIVER >= 510
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *device, unsigned id, void *to, unsigned *n) {
+    ENTER_WITH(device, id);
+    return places(device, id, to, n);
+}
+#endif
+
+int nvmlDeviceGetGpuInstances(void *device, unsigned id, void **to, unsigned *count) {
+    ENTER_WITH(device, id);
+    GPU(device);
+    unsigned found = 0;
+    for (int j = 0; j < MAX_MIGS; j++) {
+        const struct mig *m = &gpu->migs[j];
+        int seen = !m->used || m->k < 0 || gpu->profiles[m->k % MAX_PROFILES].id != id;
+        for (int i = 0; i < j; i++) seen |= gpu->migs[i].used && gpu->migs[i].gi == m->gi;
+        if (!seen) to[found++] = &gpu->migs[j];
+    }
+    *count = found;
     return OK;
 }
 

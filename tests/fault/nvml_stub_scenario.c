@@ -74,7 +74,8 @@ static void new_gpu(struct gpu *g) {
     number *unset[] = {&g->minor, &g->module, &g->mem, &g->util_gpu, &g->util_mem, &g->power,
         &g->temp, &g->arch, &g->cc_major, &g->cc_minor, &g->virt, &g->ecc, &g->persistence,
         &g->mode, &g->pstate, &g->width, &g->max_width, &g->sm_clock, &g->mem_clock, &g->energy,
-        &g->throttle, &g->migmode, &g->remap[0], &g->events};
+        &g->throttle, &g->migmode, &g->migpending, &g->remap[0], &g->events, &g->addressing,
+        &g->numa_node};
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) *unset[i] = UNSET;
     for (int i = 0; i < MAX_GPUS; i++) g->ancestors[i] = UNSET;
 }
@@ -90,6 +91,10 @@ static void read_gpu(struct gpu *g, char *words[], int count) {
     NUMBER(g->pstate, "pstate"); NUMBER(g->width, "width"); NUMBER(g->max_width, "maxwidth");
     NUMBER(g->sm_clock, "sm"); NUMBER(g->mem_clock, "memclock"); NUMBER(g->energy, "energy");
     NUMBER(g->throttle, "throttle"); NUMBER(g->migmode, "migmode"); NUMBER(g->events, "events");
+    NUMBER(g->migpending, "migpending"); NUMBER(g->addressing, "addressing");
+    NUMBER(g->numa_node, "numanode"); WORD(g->chassis, "chassis");
+    const char *rack = value(words, count, "rack");
+    if (rack) sscanf(rack, "%lld,%lld,%lld,%lld", &g->rack[0], &g->rack[1], &g->rack[2], &g->rack[3]);
     pair(&g->util_gpu, &g->util_mem, words, count, "util", ',');
     pair(&g->cc_major, &g->cc_minor, words, count, "cc", '.');
     const char *remap = value(words, count, "remap");
@@ -113,6 +118,13 @@ static void read_profile(struct gpu *g, char *words[], int count) {
     p->used = 1;
     WORD(p->name, "name");
     NUMBER(p->id, "id"); NUMBER(p->slices, "slices"); NUMBER(p->max, "max"); NUMBER(p->mb, "mb");
+    NUMBER(p->size, "size");
+    const char *from = value(words, count, "starts");
+    for (p->places = 0; from && *from && p->places < 8; p->places++) {
+        p->starts[p->places] = atoll(from);
+        from = strchr(from, ',');
+        if (from) from++;
+    }
 }
 
 static void read_proc(struct gpu *g, char *words[], int count) {
@@ -195,6 +207,7 @@ static void read_statement(char *words[], int count) {
     if (!strcmp(what, "system")) {
         WORD(next.driver, "driver");
         NUMBER(next.cuda, "cuda");
+        NUMBER(next.confidential, "confidential"); NUMBER(next.ready, "ready");
         return;
     }
     if (strstr("error delay hang crash", what)) {
