@@ -14,6 +14,7 @@ from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.identifiers import visible_id
 
 ANNOTATION = "xpu-agent.io/gpu-isolation"
+ROOT = "/run/xpu-agent/mps"  # each card's daemon has its folders below it
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -48,16 +49,17 @@ def edits(granted: Sequence[Match], host: HostMeans) -> ContainerEdits:
         raise GrantRefused(Refusal.MIXED_GRANT, "MPS shares one whole card with a container")
     (match,) = granted
     uuid = visible_id(match)
-    pipes = next((d.pipe_dir for d in host.mps if d.serves(uuid) and d.pipe_dir), None)
-    if pipes is None:
-        raise GrantRefused(Refusal.MPS_DOWN, f"no MPS daemon runs for {uuid}")
+    root = f"{ROOT}/{uuid}"
+    pipes = f"{root}/pipe"
+    # a process may call itself a daemon and name any folder: only that of the card is believed
+    if not any(daemon.serves(uuid) and daemon.pipe_dir == pipes for daemon in host.mps):
+        raise GrantRefused(Refusal.MPS_DOWN, f"no MPS daemon runs for {uuid} at {pipes}")
     memory, core = match.entry.amount(MEMORY), match.entry.amount(CORE)
     if not memory or memory < 0:
         raise GrantRefused(Refusal.INCOMPLETE_GRANT, f"{match.device.key}: no {MEMORY}")
     env = [(PIPES, pipes), (PINNED, f"0={_mebibytes(memory)}")]
     if core is not None and 0 < core < 100:
         env.append((THREADS, str(core)))
-    root = pipes.rstrip("/").rpartition("/")[0]
     return ContainerEdits(
         env=tuple(env),
         mounts=(

@@ -218,20 +218,21 @@ def test_replicas_share_memory_and_threads_rounded_down(replicas: int) -> None:
 
 
 MPS = replace(POD, annotations=(("xpu-agent.io/gpu-isolation", "mps"),))
-DAEMON = MpsDaemon(pid=9, pipe_dir="/run/xpu-agent/mps/a/pipe", cards=(UUIDS[0],))
+MPS_ROOT = f"/run/xpu-agent/mps/{UUIDS[0]}"
+DAEMON = MpsDaemon(pid=9, pipe_dir=f"{MPS_ROOT}/pipe", cards=(UUIDS[0],))
 
 
 def test_a_client_of_mps_gets_its_share_and_the_daemons_pipes() -> None:
     found = edits(CARDS, granted(UUIDS[0], amounts=HALF), MPS, replace(host(), mps=(DAEMON,)))
     assert env(found) == {
         "NVIDIA_VISIBLE_DEVICES": UUIDS[0],
-        "CUDA_MPS_PIPE_DIRECTORY": "/run/xpu-agent/mps/a/pipe",
+        "CUDA_MPS_PIPE_DIRECTORY": f"{MPS_ROOT}/pipe",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8192M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
     }
     assert [(m.host_path, m.path) for m in found.mounts] == [
-        ("/run/xpu-agent/mps/a/shm", "/dev/shm"),
-        ("/run/xpu-agent/mps/a/pipe", "/run/xpu-agent/mps/a/pipe"),
+        (f"{MPS_ROOT}/shm", "/dev/shm"),
+        (f"{MPS_ROOT}/pipe", f"{MPS_ROOT}/pipe"),
     ]
 
 
@@ -240,6 +241,7 @@ def test_a_client_of_mps_gets_its_share_and_the_daemons_pipes() -> None:
     [
         ((), 1, HALF, "MPSDown"),
         ((replace(DAEMON, pipe_dir=None),), 1, HALF, "MPSDown"),
+        ((replace(DAEMON, pipe_dir="/etc"),), 1, HALF, "MPSDown"),
         ((replace(DAEMON, cards=(UUIDS[1],)),), 1, HALF, "MPSDown"),
         ((DAEMON,), 2, HALF, "MixedGrant"),
         ((DAEMON,), 1, {"core": 50}, "IncompleteGrant"),

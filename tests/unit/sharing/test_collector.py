@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.host.files import HostFiles, LiveRoot
+from agent.model.device import Device
+from agent.model.grant.sharing import SharingView
+from agent.model.pod import ContainerView, KubeQos, PodView
+from agent.recording.tree import TreeBuilder
+from agent.sharing.collector import SharingCollector
+from agent.sharing.layouts import A
+from tests.factory import gpu, nic
+from tests.unit.sharing.made import Region
+
+POD = PodView(uid="u1", qos=KubeQos.BURSTABLE, containers=(ContainerView(id="1", name="worker"),))
+
+
+def machine(root: Path) -> LiveRoot:
+    """A live host below a folder, with one region and one MPS daemon."""
+    folder = root / "regions/u1_worker"
+    folder.mkdir(parents=True)
+    (folder / "a.cache").write_bytes(Region(A).data)
+    process = root / "proc/9"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("nvidia-cuda-mps\n")
+    (process / "cmdline").write_text("nvidia-cuda-mps-control\0")
+    return LiveRoot(str(root))
+
+
+def look(
+    host: HostFiles, now_s: float = 0.0, regions: str = "/regions", devices: tuple[Device, ...] = ()
+) -> SharingView | None:
+    return SharingCollector(host, regions).look(now_s, [POD], devices or (gpu(0),), [])
+
+
+def test_regions_and_daemons_are_found_below_the_hosts_root(tmp_path: Path) -> None:
+    view = look(machine(tmp_path))
+    assert view is not None
+    assert [region.container for region in view.regions] == ["worker"]
+    assert [daemon.pid for daemon in view.mps] == [9]
+    assert view.problems == ()
+
+
+def test_a_node_without_cards_of_nvidia_is_not_looked_at(tmp_path: Path) -> None:
+    assert look(machine(tmp_path), devices=(nic(0),)) == SharingView()
+
+
+def test_without_a_folder_and_on_a_recording_there_are_no_regions(tmp_path: Path) -> None:
+    view = look(machine(tmp_path), regions="")
+    assert view is not None
+    assert (view.regions, len(view.mps)) == ((), 1)
+    assert look(TreeBuilder().build("")) == SharingView()
+
+
+def test_a_young_look_is_not_repeated(tmp_path: Path) -> None:
+    collector = SharingCollector(machine(tmp_path), "/regions")
+    seen = [collector.look(at_s, [POD], [gpu(0)], []) is not None for at_s in (0.0, 9.0, 10.0)]
+    assert seen == [True, False, True]
