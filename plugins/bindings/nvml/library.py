@@ -243,11 +243,6 @@ class Nvml:
         field = _SIZES.get(int(found[0]), "ullVal")
         return tuple((int(s.timeStamp), float(getattr(s.sampleValue, field))) for s in found[1])
 
-    def processes(self, symbol: str, handle: object) -> list[tuple[int, int | None]]:
-        """List (pid, bytes) of one kind; bytes are `None` if the driver does not tell."""
-        found = self.call(symbol, handle)
-        return [(int(p.pid), p.usedGpuMemory) for p in found] if isinstance(found, list) else []
-
     def process_utilization(
         self, handle: object, after_us: int
     ) -> tuple[tuple[int, int, int], ...]:

@@ -1,4 +1,4 @@
-"""A card's health from what its driver says of it when asked. Pure."""
+"""A card's state as its driver tells it when asked, and what speaks against it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ import msgspec
 from agent.model.device import Health, HealthState
 from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.structures import sram_exceeded
+from plugins.faults.nvidia.causes import Cure
 
 RECOVERY_ACTION = (230, 0)
 RETIRED_SBE, RETIRED_DBE, RETIRED_PENDING = (29, 0), (30, 0), (31, 0)
-FIELDS = (RECOVERY_ACTION, RETIRED_SBE, RETIRED_DBE, RETIRED_PENDING)
+UNCORRECTED, ENERGY, PCIE_REPLAYS = (4, 0), (83, 0), (94, 0)
+FIELDS = (
+    *(RECOVERY_ACTION, RETIRED_SBE, RETIRED_DBE, RETIRED_PENDING),
+    *(UNCORRECTED, ENERGY, PCIE_REPLAYS),
+)
 RETIRED_LIMIT = 60  # pages; NVIDIA's limit for a card before Ampere
 UNKNOWN_LIMIT = 3  # cycles in a row
 FULL_SPEED = 0  # performance state P0: only there do link widths count
+AMPERE = 7  # the first architecture that replaces rows instead of retiring pages
 
-_ACTIONS: dict[int, str] = {
-    1: "GPUResetRequired",
-    2: "NodeRebootRequired",
-    3: "DrainP2P",
-    4: "DrainAndReset",
-    6: "BusResetRequired",
-    7: "NodeRebootRequired",
+_ACTIONS: dict[int, tuple[str, str]] = {
+    1: ("GPUResetRequired", "reset the GPU"),
+    2: ("NodeRebootRequired", "reboot the node"),
+    3: ("DrainP2P", "end what uses peer-to-peer traffic"),
+    4: ("DrainAndReset", "drain the card and reset it"),
+    6: ("BusResetRequired", "reset the PCI bus"),
+    7: ("NodeRebootRequired", "reboot the node"),
 }
-_RECOVER_IMEX = 5
+RECOVER_IMEX = 5
 _FATAL_CODES = (library.GPU_IS_LOST, 16, 11, 8, library.MISMATCH)
-_WARNING_CODES = (14, library.NO_PERMISSION, 17)
+_ODD_CODES = (library.NO_PERMISSION, 17)
+_STOPPED = frozenset({library.GPU_IS_LOST, 16, library.UNKNOWN})  # of which a probe must be free
 
 
 class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,32 +45,70 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     unknown_cycles: int = 0
     garbled: bool = False
     excluded: bool = False
+    probed: bool | None = None  # looked up anew and found to be the same card; None: not tried
     recovery_action: int | None = None
     remapped: tuple[int, ...] | None = None  # correctable, uncorrectable, pending, failure
     retired_pages: int | None = None
     retired_pending: bool | None = None
+    uncorrected: float | None = None  # memory errors since the driver was loaded
+    energy_mj: float | None = None
+    replays: float | None = None  # of PCIe packets
+    architecture: int | None = None
+    sram_exceeded: bool | None = None
+    repair_pending: bool | None = None
+    unrepairable: bool | None = None
+    throttle: int | None = None  # clock event reasons
+    orphaned: bool = False  # memory is in use, and by no process, for minutes
     width: int | None = None  # PCIe lanes at full speed
     max_width: int | None = None
 
+    @property
+    def passed(self) -> bool:
+        """Say whether this look counts as a good probe."""
+        return self.probed is True and not _STOPPED & set(self.faults)
 
-def poll(card: Card) -> HealthFacts:
+
+def poll(card: Card, *, probed: bool | None = None) -> HealthFacts:
     """Ask a card what the judgement needs; raises `CardStopped` as its calls do."""
     fields = card.fields(FIELDS)
     remapped = card.numbers("nvmlDeviceGetRemappedRows")
     awake = card.number("nvmlDeviceGetPerformanceState") == FULL_SPEED
     pages = [fields[f] for f in (RETIRED_SBE, RETIRED_DBE) if f in fields]
     pending, action = fields.get(RETIRED_PENDING), fields.get(RECOVERY_ACTION)
+    uncorrected, energy = fields.get(UNCORRECTED), fields.get(ENERGY)
+    if uncorrected is None:
+        uncorrected = card.number("nvmlDeviceGetTotalEccErrors", 1, 0)  # uncorrected, volatile
+    if energy is None:
+        energy = card.number("nvmlDeviceGetTotalEnergyConsumption")
+    repair = card.numbers("nvmlDeviceGetRepairStatus")
+    flag = card.number("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+    sram = card.attempt(("sram",), lambda: sram_exceeded(card.nvml, card.handle))
     return HealthFacts(
+        throttle=throttle_mask(card),
+        width=card.number("nvmlDeviceGetCurrPcieLinkWidth") if awake else None,
+        max_width=card.number("nvmlDeviceGetMaxPcieLinkWidth") if awake else None,
+        architecture=card.number("nvmlDeviceGetArchitecture"),
         faults=dict(card.faults),
         unknown_cycles=_unknown_cycles(card),
         garbled=card.garbled,
+        probed=probed,
         recovery_action=int(action) if action is not None else None,
         remapped=remapped,
         retired_pages=int(sum(pages)) if pages else None,
         retired_pending=bool(pending) if pending is not None else None,
-        width=card.number("nvmlDeviceGetCurrPcieLinkWidth") if awake else None,
-        max_width=card.number("nvmlDeviceGetMaxPcieLinkWidth") if awake else None,
+        uncorrected=uncorrected,
+        energy_mj=energy,
+        replays=fields.get(PCIE_REPLAYS),
+        sram_exceeded=sram if isinstance(sram, bool) else None,
+        repair_pending=any(repair) if repair is not None else None,
+        unrepairable=bool(flag) if flag is not None else None,
     )
+
+
+def throttle_mask(card: Card) -> int | None:
+    """Return why the card holds its clocks back, as a set of bits."""
+    mask = card.number("nvmlDeviceGetCurrentClocksEventReasons")
+    return mask if mask is not None else card.number("nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
 def stopped(card: Card, *, excluded: bool = False) -> HealthFacts:
@@ -76,37 +122,74 @@ def _unknown_cycles(card: Card) -> int:
     return card.unknown_cycles + 1 if library.UNKNOWN in card.faults else 0
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """Something that speaks against a card, and what has to happen before it is over."""
+
+    reason: str
+    message: str
+    cure: Cure
+
+
 def judge(facts: HealthFacts) -> Health:
-    """Return the gravest finding: one that takes the card out of service, else a warning."""
-    for reason, message in _failures(facts):
-        return Health(state=HealthState.FAILED, reason=reason, message=message)
-    for reason, message in _warnings(facts):
+    """Return the gravest finding that takes the card out of service, else what is odd.
+
+    Warnings are no matter of health: see `warnings`.
+    """
+    for found in failures(facts):
+        return Health(state=HealthState.FAILED, reason=found.reason, message=found.message)
+    for reason, message in oddities(facts):
         return Health(state=HealthState.SUSPECT, reason=reason, message=message)
     return Health()
 
 
-def _failures(facts: HealthFacts) -> Iterator[tuple[str, str]]:
+def action_finding(action: int | None, *, clique: bool = False) -> Finding | None:
+    """Return what a recovery action that the driver asks for means for the card's health."""
+    if action == RECOVER_IMEX and clique:
+        told = "the driver asks to recover the IMEX domain of the card's clique"
+        return Finding("RecoverIMEXDomain", told, Cure.ACTION)
+    if action not in _ACTIONS:
+        return None
+    reason, advice = _ACTIONS[action]
+    cure = Cure.REBOOT if reason == "NodeRebootRequired" else Cure.ACTION
+    return Finding(reason, f"the driver asks for recovery action {action}: {advice}", cure)
+
+
+def failures(facts: HealthFacts, *, clique: bool = False) -> Iterator[Finding]:
+    """Yield what takes the card out of service; `clique`: it is on a multi-node NVLink."""
     if facts.excluded:
-        yield "Excluded", "the driver was told to leave this card out"
+        yield Finding("Excluded", "the driver was told to leave this card out", Cure.ANSWER)
     for code in _FATAL_CODES:
         if code in facts.faults:
-            yield library.reason_of(code), f"{facts.faults[code]}: NVML error {code}"
-    action = facts.recovery_action
-    if action in _ACTIONS:
-        yield _ACTIONS[action], f"the driver asks for recovery action {action}"
+            told = f"{facts.faults[code]}: NVML error {code}"
+            yield Finding(library.reason_of(code), told, Cure.ANSWER)
+    if found := action_finding(facts.recovery_action, clique=clique):
+        yield found
     if facts.remapped is not None and facts.remapped[3]:
-        yield "RowRemapFailure", "a faulty memory row could not be replaced"
+        yield Finding("RowRemapFailure", "a faulty memory row could not be replaced", Cure.REPAIR)
+    if facts.sram_exceeded:
+        told = "uncorrectable errors of the SRAM are above the threshold"
+        yield Finding("SRAMThreshold", told, Cure.REPAIR)
+    if facts.unrepairable:
+        yield Finding("UnrepairableMemory", "memory that cannot be repaired", Cure.REPAIR)
     if facts.unknown_cycles >= UNKNOWN_LIMIT:
-        yield "NVMLUnknown", f"unknown NVML errors in {facts.unknown_cycles} cycles in a row"
+        told = f"unknown NVML errors in {facts.unknown_cycles} cycles in a row"
+        yield Finding("NVMLUnknown", told, Cure.ANSWER)
 
 
-def _warnings(facts: HealthFacts) -> Iterator[tuple[str, str]]:
-    for code in _WARNING_CODES:
+def oddities(facts: HealthFacts) -> Iterator[tuple[str, str]]:
+    """Yield (reason, message) of answers that make the card suspect."""
+    for code in _ODD_CODES:
         if code in facts.faults:
             yield library.reason_of(code), f"{facts.faults[code]}: NVML error {code}"
     if facts.garbled:
         yield "GarbledAnswer", "the card's answers are not text: it may be falling off its bus"
-    if facts.recovery_action == _RECOVER_IMEX:
+
+
+def warnings(facts: HealthFacts) -> Iterator[tuple[str, str]]:
+    """Yield (reason, message) of what a person should see to; the card works on."""
+    if 14 in facts.faults:
+        yield "CorruptedInfoROM", f"{facts.faults[14]}: NVML error 14"
+    if facts.recovery_action == RECOVER_IMEX:
         yield "RecoverIMEXDomain", "the driver asks to recover the IMEX domain"
     if facts.remapped is not None and facts.remapped[2]:
         yield "RowRemapPending", "a memory row is replaced at the next reset of the card"
@@ -114,5 +197,9 @@ def _warnings(facts: HealthFacts) -> Iterator[tuple[str, str]]:
         yield "PageRetirementPending", "memory pages are retired at the next reset of the card"
     if facts.retired_pages is not None and facts.retired_pages >= RETIRED_LIMIT:
         yield "RetiredPagesLimit", f"{facts.retired_pages} memory pages are retired"
+    if facts.repair_pending:
+        yield "RepairPending", "the card is repaired at its next reset"
+    if facts.orphaned:
+        yield "OrphanMemory", "memory is in use that belongs to no process"
     if facts.width and facts.max_width and facts.width < facts.max_width:
         yield "PCIeWidthReduced", f"PCIe link of {facts.width} of {facts.max_width} lanes"

@@ -1,197 +1,242 @@
-"""Events of the driver: registered with every card, waited for in slices, traced to their card."""
+"""What happens to cards, from the driver's events and the kernel's log, as events of ours.
+
+The thread that waits here never calls the library: when that hangs, the kernel's log still says
+why, and is heard.
+"""
 
 from __future__ import annotations
 
+import os
 import queue
-import threading
+import select
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from agent.errors import DeviceGone, NotSupported, VendorFault
-from agent.model.device import HealthState
-from agent.model.inventory import DeviceEvent
-from plugins.bindings.nvml import library
+from agent.errors import HostFileError, NotSupported
+from agent.host.files import HostFiles
+from agent.host.kmsg import KernelLog, KernelRecord
+from agent.model.device import DevicePartition
+from agent.model.inventory import DeviceEvent, Problem
+from plugins.bindings.nvml import notices
 from plugins.bindings.nvml.card import Card
-from plugins.bindings.nvml.library import Nvml, address_of
+from plugins.bindings.nvml.library import GPU_IS_LOST, Nvml
+from plugins.bindings.nvml.notices import NOBODY, Notice, Notices
+from plugins.faults.nvidia.causes import Cure
+from plugins.faults.nvidia.diagnosis import Diagnosis, Report
+from plugins.faults.nvidia.kernel_log import DriverLoaded, LoggedXid, parse_line
+from plugins.faults.nvidia.polled import Finding
+from plugins.faults.nvidia.tally import Witness
+from plugins.slices.mig.blame import concerned
 
-SLICE_MS = 1000
-PAUSE_S = 1.0  # after an answer that comes at once and again
 MAX_PENDING = 256
-MAX_XIDS = 4096  # kinds that are counted
-XID = 0x8
-_NAMES: dict[int, str] = {
-    0x2: "DoubleBitECC",
-    XID: "Xid",
-    0x100: "MIGConfigChange",
-    0x200: "SingleBitECCStorm",
-    0x400: "DRAMRetirement",
-    0x800: "DRAMRetirementFailure",
-    0x1000: "NonFatalPoison",
-    0x2000: "FatalPoison",
-    0x4000: "GPUUnavailable",
-    0x8000: "RecoveryActionChanged",
+CHATTER_MS = 20  # between two reads of a log that says much and nothing of cards
+T = TypeVar("T")
+Event = tuple[DeviceEvent, ...]
+
+# events that say what is wrong with the card, and what has to happen before it is over
+_FINDINGS: dict[int, Finding] = {
+    notices.SINGLE_BIT_STORM: Finding(
+        "SingleBitECCStorm", "many correctable memory errors at once", Cure.TIME
+    ),
+    notices.DRAM_RETIRED: Finding("DRAMRetirement", "faulty memory was retired", Cure.TIME),
+    notices.DRAM_NOT_RETIRED: Finding(
+        "RowRemapFailure", "faulty memory could not be retired", Cure.REPAIR
+    ),
+    notices.POISON: Finding("NonFatalPoison", "an application read damaged data", Cure.TIME),
+    notices.FATAL_POISON: Finding("FatalPoison", "damaged data spread: reset the GPU", Cure.RESET),
 }
-OURS = sum(_NAMES)
+# events after which the cards are looked at anew
+_NAMES: dict[int, str] = {
+    notices.DOUBLE_BIT: "DoubleBitECC",
+    notices.MIG_CHANGED: "MIGConfigChange",
+    notices.UNAVAILABLE: "GPUUnavailable",
+    notices.ACTION_CHANGED: "RecoveryActionChanged",
+    notices.DRIVER_BOUND: "DriverBound",
+    notices.DRIVER_UNBOUND: "DriverUnbound",
+}
 
 
 class EventWatch:
-    """One event set. `watch` is called by the thread that discovers, `wait` by one of its own."""
+    """The events of one session. `wait` is called by a thread of its own, the rest by any."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.xids: Counter[tuple[str, int]] = Counter()  # (card, number)
-        self._pending: queue.Queue[DeviceEvent] = queue.Queue(MAX_PENDING)
-        self._lock = threading.Lock()
-        self._nvml: Nvml | None = None
-        self._set: object | None = None
-        self._cards: Mapping[str, Card] = {}
-        self._registered: dict[str, int] = {}  # card: pointer of its handle
-        self._lost: frozenset[str] = frozenset()
-        self._probed_s = -PAUSE_S
+    def __init__(
+        self, host: HostFiles, diagnosis: Diagnosis, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.problems: tuple[Problem, ...] = ()
+        self._diagnosis = diagnosis
         self._clock = clock
+        self._pending: queue.Queue[DeviceEvent] = queue.Queue(MAX_PENDING)
+        self._heard: queue.Queue[Notice] = queue.Queue(MAX_PENDING)
+        self._partitions: Mapping[str, Sequence[DevicePartition]] = {}
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._notices = Notices(self._notice, clock)
+        self._poll, self._quiet = select.poll(), select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._quiet.register(self._wake, select.POLLIN)
+        self._log = self._open(host)
+        self._past = self._log is not None  # the log is still at lines from before us
+
+    def _open(self, host: HostFiles) -> KernelLog | None:
+        try:
+            log = KernelLog(host)
+        except NotSupported:
+            return None
+        except HostFileError as error:
+            told = f"{error}: errors are heard from NVML alone, and not when it hangs"
+            self.problems = (Problem(reason="KernelLogUnread", message=told),)
+            return None
+        if log.pollable:
+            self._poll.register(log.fileno(), select.POLLIN)
+        return log
 
     def tell(self, event: DeviceEvent) -> None:
         """Add an event that was noticed elsewhere; beyond `MAX_PENDING` they are dropped."""
         if not self._pending.full():
             self._pending.put_nowait(event)
+            os.eventfd_write(self._wake, 1)
 
-    def watch(self, nvml: Nvml, cards: Mapping[str, Card]) -> None:
-        """Register cards that are new or came back; those that have no events stay polled."""
-        with self._lock:
-            self._nvml, self._cards = nvml, dict(cards)
-            self._registered = {k: v for k, v in self._registered.items() if k in cards}
-            self._register()
+    def _notice(self, notice: Notice) -> None:
+        if not self._heard.full():
+            self._heard.put_nowait(notice)
+            os.eventfd_write(self._wake, 1)
 
-    def _register(self) -> None:
-        if self._nvml is None:
-            return
-        if self._set is None:
-            self._registered.clear()
-            self._set = _quiet(self._nvml, "nvmlEventSetCreate")
-        for key, card in self._cards.items():
-            pointer = address_of(card.handle)
-            if self._set is None or self._registered.get(key) == pointer:
-                continue
-            mask = _quiet(self._nvml, "nvmlDeviceGetSupportedEventTypes", card.handle)
-            wanted = mask & OURS if isinstance(mask, int) else 0
-            if wanted:
-                _quiet(self._nvml, "nvmlDeviceRegisterEvents", card.handle, wanted, self._set)
-            self._registered[key] = pointer
+    def watch(
+        self,
+        nvml: Nvml,
+        cards: Mapping[str, Card],
+        partitions: Mapping[str, Sequence[DevicePartition]],
+    ) -> None:
+        """Hear of these cards from now on; `partitions` are the slices of those that are cut."""
+        self._partitions = dict(partitions)
+        self._notices.watch(nvml, cards)
 
-    def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+    def wait(self, wait_s: float) -> Event:
         """Return events as soon as there are some, nothing after `wait_s`."""
+        self._notices.start()
+        # what was told in the last turn is on its way: now there is time for the disk
+        self._diagnosis.save()
         deadline_s = self._clock() + wait_s
         while True:
-            if told := self._drain():
+            if told := self._collect():
                 return told
             left_s = deadline_s - self._clock()
             if left_s <= 0:
                 return ()
-            self._slice(left_s)
+            self._rest(max(1, int(left_s * 1000)))
 
-    def _drain(self) -> tuple[DeviceEvent, ...]:
-        told: list[DeviceEvent] = []
-        while True:
-            try:
-                told.append(self._pending.get_nowait())
-            except queue.Empty:
-                return tuple(told)
-
-    def _pause(self, wait_s: float) -> None:
+    def _rest(self, left_ms: int) -> None:
+        """Sleep until something is told; who chatters in the log does not wake us each time."""
+        self._poll.poll(left_ms)
         try:
-            self.tell(self._pending.get(timeout=wait_s))
-        except queue.Empty:
-            return
+            os.eventfd_read(self._wake)
+        except BlockingIOError:  # it was the log, or time
+            self._quiet.poll(min(left_ms, CHATTER_MS))
 
-    def _slice(self, left_s: float) -> None:
-        with self._lock:
-            nvml, event_set = self._nvml, self._set
-        slice_ms = max(1, min(SLICE_MS, int(left_s * 1000)))
-        if nvml is None or event_set is None:
-            self._pause(slice_ms / 1000)
-            return
-        try:
-            event = nvml.call("nvmlEventSetWait_v2", event_set, slice_ms)
-        except DeviceGone:
-            self._probe(nvml)
-            self._pause(min(PAUSE_S, left_s))  # the set says so again at once until it is freed
-        except (library.NvmlFault, NotSupported) as error:
-            if library.code_of(error) != library.TIMEOUT:
-                self._renew(nvml)
-                self._pause(min(PAUSE_S, left_s))
+    def _collect(self) -> Event:
+        told = list(_taken(self._pending))
+        for notice in _taken(self._heard):
+            told += self._judged(notice)
+        if self._log is not None:
+            told += self._logged(self._log)
+        return tuple(told)
+
+    def _judged(self, notice: Notice) -> Event:
+        told: Event = ()
+        if notice.kind == notices.XID:
+            told = self._xid(notice)
+        elif notice.kind == notices.LOST:
+            told = self._diagnosis.lost(notice.key, {GPU_IS_LOST: "nvmlDeviceGetHandleByPciBusId"})
+        elif (found := _FINDINGS.get(notice.kind)) is not None and notice.key:
+            told = self._diagnosis.happened(notice.key, found)
         else:
-            self.tell(self._event(nvml, event))
+            name = _NAMES.get(notice.kind, f"NVMLEvent{notice.kind:#x}")
+            told = (DeviceEvent(key=notice.key, reason=name),)
+        if notice.action is not None:
+            told += self._diagnosis.action(notice.key, notice.action)
+        return told
 
-    def _renew(self, nvml: Nvml) -> None:
-        with self._lock:
-            if self._set is not None:
-                _quiet(nvml, "nvmlEventSetFree", self._set)
-            self._set = None
-            self._register()
+    def _xid(self, notice: Notice) -> Event:
+        parts = self._slices(notice.key, notice.instance, notice.compute_instance)
+        report = Report(
+            number=notice.number, witness=Witness.DRIVER, at_s=notice.at_s, partitions=parts
+        )
+        if not notice.key:
+            # nobody knows whose it is: all cards are looked at, none is blamed
+            return (DeviceEvent(key="", reason=f"Xid{notice.number}"),)
+        return self._diagnosis.xid(notice.key, report)
 
-    def _probe(self, nvml: Nvml) -> tuple[str, ...]:
-        """Look every card up, once a second at most, and tell of those that are newly lost."""
-        now_s = self._clock()
-        if now_s - self._probed_s < PAUSE_S:
-            return tuple(sorted(self._lost))
-        self._probed_s = now_s
-        lost = frozenset(key for key in self._cards if _gone(nvml, key))
-        for key in sorted(lost - self._lost):
-            told = "the GPU no longer answers on its bus"
-            self.tell(
-                DeviceEvent(key=key, reason="GpuLost", message=told, state=HealthState.FAILED)
+    def _slices(self, key: str, gi: int, ci: int) -> tuple[str, ...]:
+        """Return the slices that an event is confined to; none if it is about the whole card."""
+        if gi == NOBODY:
+            return ()
+        return tuple(p.uuid for p in concerned(self._partitions.get(key, ()), gi, ci))
+
+    def _logged(self, log: KernelLog) -> list[DeviceEvent]:
+        """Take what the kernel's log says since the last time; what is past at first."""
+        told: list[DeviceEvent] = []
+        try:
+            for record in log.read():
+                told += self._line(record)
+        except HostFileError as error:
+            self.problems = (Problem(reason="KernelLogUnread", message=str(error)),)
+            self._close_log(log)
+            return told
+        if self._past and log.drained:
+            self._past = False
+            told += self._diagnosis.failed()
+        return told
+
+    def _line(self, record: KernelRecord) -> Event:
+        if self._past and record.sequence <= self._diagnosis.read_to:
+            return ()
+        found = parse_line(record.text)
+        if found is None:
+            return ()
+        self._diagnosis.read(record.sequence)
+        if isinstance(found, DriverLoaded):
+            self._diagnosis.driver_loaded()
+            return ()
+        stamp_s = record.stamp_us / 1e6
+        age_s = max(0.0, self._clock() - stamp_s) if self._past else 0.0
+        at_s = stamp_s if self._past else self._clock()
+        return self._line_xid(found, at_s, age_s)
+
+    def _line_xid(self, found: LoggedXid, at_s: float, age_s: float) -> Event:
+        if found.switch is not None:
+            grave = "fatal" if found.fatal else "not fatal"
+            told = f"NVSwitch {found.switch} ({found.card}) reports SXid {found.number}, {grave}"
+            event = DeviceEvent(key="", reason=f"SXid{found.number}", message=told)
+            heard = self._diagnosis.tally.hear(
+                (f"nvswitch{found.switch}", found.number), Witness.KERNEL_LOG, at_s
             )
-        self._lost = lost
-        return tuple(sorted(lost))
+            return (event,) if heard.tell and not self._past else ()
+        key = f"{found.card}.0"  # GPUs are function 0 of their device
+        gi = found.instance if found.instance is not None else NOBODY
+        report = Report(
+            number=found.number,
+            witness=Witness.KERNEL_LOG,
+            at_s=at_s,
+            fatal=found.fatal is True,
+            partitions=self._slices(key, gi, NOBODY),
+            past=self._past,
+            age_s=age_s,
+        )
+        return self._diagnosis.xid(key, report)
 
-    def _event(self, nvml: Nvml, event: object) -> DeviceEvent:
-        kind, data = int(getattr(event, "eventType", 0)), int(getattr(event, "eventData", 0))
-        key = self._owner(nvml, getattr(event, "device", None))
-        name = _NAMES.get(kind, f"NVMLEvent{kind:#x}")
-        if kind != XID:
-            return DeviceEvent(key=key, reason=name)
-        if len(self.xids) < MAX_XIDS or (key, data) in self.xids:
-            self.xids[key, data] += 1
-        message = f"Xid error detected on device, error code: {data}"
-        return DeviceEvent(key=key, reason=f"Xid{data}", message=message)
+    def _close_log(self, log: KernelLog) -> None:
+        if log.pollable:
+            self._poll.unregister(log.fileno())
+        log.close()
+        self._log = None
 
-    def _owner(self, nvml: Nvml, handle: object) -> str:
-        """Return the card of an event; "" if it cannot be told, rather than blame any."""
-        pointer = address_of(handle) if handle is not None else 0
-        for key, card in self._cards.items():
-            if pointer and pointer == address_of(card.handle):
-                return key
-        info = _quiet(nvml, "nvmlDeviceGetUUID", handle) if pointer else None
-        for key, card in self._cards.items():
-            if info is not None and _quiet(nvml, "nvmlDeviceGetUUID", card.handle) == info:
-                return key
-        lost = self._probe(nvml)
-        return lost[0] if len(lost) == 1 else ""
-
-    def close(self) -> None:
-        """Free the event set."""
-        with self._lock:
-            if self._nvml is not None and self._set is not None:
-                _quiet(self._nvml, "nvmlEventSetFree", self._set)
-            self._nvml = self._set = None
+    def close(self) -> bool:
+        """Stop listening; `False` if the library still waits for events: leave it alone."""
+        return self._notices.close()
 
 
-def _quiet(nvml: Nvml, name: str, *args: object) -> object | None:
-    # events are a second source: a card without them is polled like any other
-    try:
-        return nvml.call(name, *args)
-    except (NotSupported, DeviceGone, VendorFault):
-        return None
-
-
-def _gone(nvml: Nvml, bus_id: str) -> bool:
-    try:
-        handle = nvml.call("nvmlDeviceGetHandleByPciBusId", bus_id)
-        nvml.memory(handle, version2=False)
-    except NotSupported:
-        return False
-    except DeviceGone:
-        return True
-    except library.NvmlFault as error:
-        return error.code in library.NOTHING or error.code in library.STOPS_CARD
-    return False
+def _taken(source: queue.Queue[T]) -> list[T]:
+    taken: list[T] = []
+    while not source.empty():
+        taken.append(source.get_nowait())
+    return taken

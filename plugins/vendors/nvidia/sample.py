@@ -1,222 +1,298 @@
-"""What a card does now: one round of calls, bounded in number, as typed values and readings."""
+"""What cards do now and how they are: one round of calls each, the dear ones made rarely."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from agent.model.inventory import DeviceSample, MetricFamily, ProcessSample, Reading
-from plugins import families
-from plugins.bindings.nvml.card import Card
-from plugins.bindings.nvml.library import INSUFFICIENT_SIZE, NvmlFault
+from msgspec.structs import replace
 
-ALL_LINKS = 0xFFFFFFFF
-POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT = (186, 0), (185, 0), (83, 0), (82, 0)
-PCIE = ((197, 0), (198, 0))  # bytes sent, received
-NVLINK_KIB = ((138, ALL_LINKS), (139, ALL_LINKS))
-NVLINK_BYTES = ((202, ALL_LINKS), (204, ALL_LINKS))  # NVLink 5
-FIELDS = (POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT, *PCIE, *NVLINK_KIB, *NVLINK_BYTES)
-_GPU_SAMPLES = 1
-_SM_CLOCK, _MEMORY_CLOCK = 1, 2
-_FIRST_WINDOW_US = 1_000_000  # a first sample looks back that far
-_MAX_TRIES = 3
-
-FAMILIES = (
-    families.POWER,
-    families.ENERGY,
-    families.TEMPERATURE,
-    families.CLOCK,
-    families.PCIE_BYTES,
-    MetricFamily(
-        name="xpu_device_nvlink_bytes_total",
-        type="counter",
-        help="Bytes of data that the card sent or received over all its NVLinks.",
-        labels=("direction",),
-    ),
-    MetricFamily(
-        name="xpu_device_xid_errors_total",
-        type="counter",
-        help="Xid errors seen since the worker started.",
-        labels=("xid",),
-    ),
-    MetricFamily(
-        name="xpu_device_throttle_active",
-        type="gauge",
-        help="Whether the card holds its clocks back for the reason.",
-        labels=("reason",),
-    ),
-    MetricFamily(
-        name="xpu_device_recovery_action",
-        type="gauge",
-        help="What the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 and on see NVML.",
-    ),
-    MetricFamily(
-        name="xpu_device_remapped_rows_total",
-        type="counter",
-        help="Memory rows replaced, by the kind of error that was the cause.",
-        labels=("kind",),
-    ),
+from agent.errors import DeviceGone, NotSupported, VendorFault
+from agent.host.files import HostFiles
+from agent.model.device import DevicePartition, Health, HealthState, VendorDevice
+from agent.model.inventory import DeviceEvent, DeviceSample, ProcessSample, Reading
+from plugins.bindings.nvml.card import Card, CardStopped
+from plugins.bindings.nvml.library import Nvml
+from plugins.bindings.nvml.pace import Pace
+from plugins.bindings.nvml.performance import Performance
+from plugins.bindings.nvml.processes import joined, process_percent, read_entries
+from plugins.bindings.nvml.readings import (
+    FIELDS,
+    core_percent,
+    of_engines,
+    of_every_cycle,
+    of_performance,
+    reading,
 )
+from plugins.faults.nvidia import polled, trends
+from plugins.faults.nvidia.causes import Cure
+from plugins.faults.nvidia.diagnosis import Diagnosis
+from plugins.faults.nvidia.figures import polled_readings
+from plugins.faults.nvidia.opened import judged
+from plugins.faults.nvidia.polled import Finding, HealthFacts
+from plugins.slices.mig.usage import card_percent, slice_readings
 
-_THROTTLES = (
-    ("sw_power_cap", 0x4),
-    ("hw_slowdown", 0x8),
-    ("sw_thermal", 0x20),
-    ("hw_thermal", 0x40),
-    ("hw_power_brake", 0x80),
-)
+SLOW_EVERY = 10  # cycles between two looks at what changes seldom
+PROBED_FOR_S = 900.0  # a card that was unwell is probed in every cycle for that long afterwards
+ORPHAN_BYTES = 256 << 20  # of memory in use that belongs to no process
+ORPHAN_S = 300.0
+MAX_LINKS = 36
+LINK_COUNT = (91, 0)
+_LOOK_UP = "nvmlDeviceGetHandleByPciBusId"
 
 
-def sample(card: Card, wall_s: float, shared_bytes: int | None) -> DeviceSample:
-    """Sample one card; raises `CardStopped` if it answers nothing more.
+class _Known:
+    """What is kept of a card between two cycles."""
 
-    `shared_bytes` is the machine's memory if the card shares it, and the card counts none.
-    """
-    fields = card.fields(FIELDS)
-    memory = card.memory() if shared_bytes is None else None
-    busy = core_percent(card, wall_s)
-    processes = process_samples(card, wall_s)
-    total, used = memory or (shared_bytes, _sum(processes))
-    return DeviceSample(
-        key=card.bus_id,
-        core_percent=busy,
-        memory_used_bytes=used,
-        memory_total_bytes=total,
-        processes=processes,
-        readings=tuple(_readings(card, fields)),
-    )
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.shared_bytes: int | None = None  # the machine's memory, of a card that shares it
+        self.partitions: tuple[DevicePartition, ...] = ()
+        self.slow: tuple[Reading, ...] = ()
+        self.performance = Performance(clock)
+        self.listing = Pace()
+        self.processes: tuple[ProcessSample, ...] | None = None
+        self.alive: set[int] = set()  # pids that were seen in /proc
+        self.links: int | None = None
+        self.orphan_since_s: float | None = None
+        self.probed_until_s = 0.0
+        self.standing: Health | None = None  # a verdict that no look at the card lifts
+
+    @property
+    def instances(self) -> list[int]:
+        """Return the GPU instances of a card that is cut."""
+        return sorted({p.instance for p in self.partitions if p.instance is not None})
+
+
+class Sampler:
+    """Samples all cards of a session; one thread calls it. Changes of health go to `tell`."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        diagnosis: Diagnosis,
+        tell: Callable[[DeviceEvent], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._host = host
+        self._diagnosis = diagnosis
+        self._tell = tell
+        self._clock = clock
+        self._wall = wall
+        self._known: dict[str, _Known] = {}
+        self._cycle = 0
+
+    def learn(
+        self,
+        card: Card,
+        device: VendorDevice,
+        facts: HealthFacts,
+        *,
+        shared_bytes: int | None = None,
+        standing: Health | None = None,
+        clique: bool = False,
+    ) -> None:
+        """Take what a discovery found of a card that answers, and what it said of its health.
+
+        `shared_bytes` is the machine's memory if the card shares it, and the card counts none.
+        """
+        key = device.key
+        self._diagnosis.met(key, device.uuid, clique=clique)
+        known = self._known.setdefault(key, _Known(self._clock))
+        known.shared_bytes, known.partitions = shared_bytes, device.partitions
+        known.standing, known.links = standing, None
+        known.performance.forget()
+        try:
+            # it was looked up by its address and told who it is: a probe
+            self._look(key, card, known, replace(facts, probed=True))
+        except CardStopped:
+            self._stopped(card)
+
+    def silent(self, key: str, told: Health) -> None:
+        """Take what a discovery says of a card that does not answer, or is no longer there."""
+        self._known.setdefault(key, _Known(self._clock)).standing = told
+        if told.state is HealthState.FAILED:
+            self._diagnosis.happened(key, Finding(told.reason, told.message, Cure.ANSWER))
+
+    def keep(self, keys: set[str]) -> None:
+        """Forget the cards that are not among these."""
+        self._known = {key: known for key, known in self._known.items() if key in keys}
+
+    def cycle(self, nvml: Nvml | None, cards: Mapping[str, Card]) -> tuple[DeviceSample, ...]:
+        """Sample the cards that answer; late ones are asked every ten seconds.
+
+        A card that is not healthy, or was not a while ago, is probed and says so in its sample.
+        """
+        self._cycle += 1
+        now_s = self._clock()
+        for key in self._diagnosis.unwell(self._known):
+            self._known[key].probed_until_s = now_s + PROBED_FOR_S
+        samples: list[DeviceSample] = []
+        for place, key in enumerate(sorted(self._known)):
+            known, card = self._known[key], cards.get(key)
+            slow = (self._cycle + place) % SLOW_EVERY == 0
+            if card is None:
+                samples.append(self._absent(nvml, key, look=slow))
+            elif not card.slow(now_s):
+                samples.append(self._sampled(card, known, slow=slow))
+        return tuple(samples)
+
+    def _absent(self, nvml: Nvml | None, key: str, *, look: bool) -> DeviceSample:
+        """Say how a card is that could not be looked up; try it now and then."""
+        if look and nvml is not None and _answers(nvml, key):
+            told = "the card answers again: it is looked at anew"
+            self._tell(DeviceEvent(key=key, reason="CardAnswers", message=told))
+        return DeviceSample(key=key, health=self._health(key))
+
+    def _health(self, key: str) -> Health:
+        return judged(self._diagnosis.health(key), self._known[key].standing)
+
+    def _sampled(self, card: Card, known: _Known, *, slow: bool) -> DeviceSample:
+        key, was_late = card.bus_id, card.late
+        probed = self._clock() < known.probed_until_s
+        card.begin()
+        try:
+            if probed:
+                self._probe(card, known)
+            found = self._measure(card, known)
+            if slow and not probed:
+                self._look(key, card, known)
+        except CardStopped:
+            self._stopped(card)
+            return DeviceSample(key=key, health=self._health(key))
+        if card.late and not was_late:
+            told = "a call took over a second: the card is sampled every ten seconds"
+            self._tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
+        health = self._health(key)
+        tell = probed or slow or health.state is not HealthState.HEALTHY
+        return replace(found, health=health) if tell else found
+
+    def _stopped(self, card: Card) -> None:
+        facts = replace(polled.stopped(card), probed=False)
+        self._say(self._diagnosis.looked(card.bus_id, facts))
+
+    def _say(self, events: Sequence[DeviceEvent]) -> None:
+        for event in events:
+            self._tell(event)
+
+    # Health
+
+    def _probe(self, card: Card, known: _Known) -> None:
+        """Look the card up anew, as one that comes back has another handle."""
+        handle = card.attempt((_LOOK_UP,), lambda: card.nvml.call(_LOOK_UP, card.bus_id))
+        if handle is None:
+            codes = card.faults or {6: _LOOK_UP}
+            self._say(self._diagnosis.lost(card.bus_id, codes))
+            raise CardStopped(f"{card.bus_id}: not found")
+        card.handle = handle
+        expected, uuid = self._diagnosis.uuid_of(card.bus_id), card.text("nvmlDeviceGetUUID")
+        card.memory()
+        same = not expected or uuid == expected
+        self._look(card.bus_id, card, known, polled.poll(card, probed=same))
+
+    def _look(self, key: str, card: Card, known: _Known, facts: HealthFacts | None = None) -> None:
+        """Ask what changes seldom, and judge it."""
+        facts = facts if facts is not None else polled.poll(card)
+        errors = trends.link_totals(card.fields(trends.link_fields(self._links(card, known))))
+        self._say(self._diagnosis.looked(key, self._orphaned(known, facts), errors))
+        slices = slice_readings(card.nvml, known.partitions, known.performance.values)
+        known.slow = (*polled_readings(facts, errors), *of_engines(card), *slices)
+
+    def _links(self, card: Card, known: _Known) -> int:
+        if known.links is None:
+            told = card.fields((LINK_COUNT,)).get(LINK_COUNT)
+            known.links = min(int(told), MAX_LINKS) if told is not None else 0
+        return known.links
+
+    def _orphaned(self, known: _Known, facts: HealthFacts) -> HealthFacts:
+        since_s = known.orphan_since_s
+        return replace(facts, orphaned=since_s is not None and self._clock() - since_s >= ORPHAN_S)
+
+    # Use
+
+    def _measure(self, card: Card, known: _Known) -> DeviceSample:
+        """Take one round of figures; raises `CardStopped` if the card answers nothing more."""
+        wall_s = self._wall()
+        fields = card.fields(FIELDS)
+        memory = card.memory() if known.shared_bytes is None else None
+        known.performance.read(card, known.instances, self._cycle)
+        busy = core_percent(card, wall_s) if not known.partitions else None
+        processes = self._processes(card, known, wall_s)
+        total, used = memory or (known.shared_bytes, _sum(processes))
+        if known.partitions and total:
+            busy = card_percent(known.partitions, known.performance.values, total)
+        self._watch_orphans(known, used, processes)
+        whole = known.performance.values.get(None, {})
+        xids = self._diagnosis.tally.of(card.bus_id)
+        return DeviceSample(
+            key=card.bus_id,
+            core_percent=busy,
+            memory_used_bytes=used,
+            memory_total_bytes=total,
+            processes=processes,
+            readings=(
+                *of_every_cycle(card, fields),
+                *of_performance(whole),
+                *known.slow,
+                *(r for n, c in xids for r in reading("xpu_device_xid_errors_total", c, str(n))),
+            ),
+        )
+
+    def _processes(
+        self, card: Card, known: _Known, wall_s: float
+    ) -> tuple[ProcessSample, ...] | None:
+        """List the processes if it is time, else as before; those that have ended are left out."""
+        if known.listing.due(self._cycle):
+            began_s = self._clock()
+            entries = read_entries(card)
+            known.processes = None
+            if entries is not None:
+                busy = process_percent(card, wall_s) if entries else {}
+                slots = {
+                    (p.instance, p.compute_instance): p.uuid
+                    for p in known.partitions
+                    if p.instance is not None and p.compute_instance is not None
+                }
+                known.processes = joined(entries, busy, slots)
+            known.listing.took(self._cycle, self._clock() - began_s)
+        if known.processes:
+            known.processes = self._living(known, known.processes)
+        return known.processes
+
+    def _living(
+        self, known: _Known, processes: tuple[ProcessSample, ...]
+    ) -> tuple[ProcessSample, ...]:
+        """Leave out what was seen in /proc and is there no more: drivers list it a while longer.
+
+        A process that was never seen there may be of another namespace than ours.
+        """
+        here = {p.pid for p in processes if self._host.exists(f"/proc/{p.pid}")}
+        kept = tuple(p for p in processes if p.pid in here or p.pid not in known.alive)
+        known.alive = here
+        return kept
+
+    def _watch_orphans(
+        self, known: _Known, used: int | None, processes: tuple[ProcessSample, ...] | None
+    ) -> None:
+        """Note since when memory is in use that belongs to nobody."""
+        if processes == () and used is not None and used >= ORPHAN_BYTES:
+            if known.orphan_since_s is None:
+                known.orphan_since_s = self._clock()
+        else:
+            known.orphan_since_s = None
+
+
+def _answers(nvml: Nvml, bus_id: str) -> bool:
+    try:
+        nvml.memory(nvml.call(_LOOK_UP, bus_id), version2=False)
+    except NotSupported:
+        return True  # it told that it cannot tell
+    except (VendorFault, DeviceGone):
+        return False
+    return True
 
 
 def _sum(processes: tuple[ProcessSample, ...] | None) -> int | None:
     if processes is None or any(p.memory_bytes is None for p in processes):
         return None
     return sum(p.memory_bytes or 0 for p in processes)
-
-
-def core_percent(card: Card, wall_s: float) -> float | None:
-    """Return the mean of the busy samples since the last cycle, else the driver's own rate."""
-    last = card.seen.get("gpu", _back(wall_s))
-    found = card.attempt(("samples",), lambda: card.nvml.samples(card.handle, _GPU_SAMPLES, last))
-    if isinstance(found, tuple) and found:
-        card.seen["gpu"] = max(stamp for stamp, _ in found)
-        return float(sum(value for _, value in found) / len(found))
-    rates = card.ask("nvmlDeviceGetUtilizationRates")
-    return float(getattr(rates, "gpu")) if rates is not None else None  # noqa: B009 - a structure
-
-
-def _back(wall_s: float) -> int:
-    return max(0, int(wall_s * 1e6) - _FIRST_WINDOW_US)
-
-
-def process_samples(card: Card, wall_s: float) -> tuple[ProcessSample, ...] | None:
-    """Join the process lists with the processes' utilisation, by pid.
-
-    A process stands in several lists with the same memory: the greatest counts, not the sum. One
-    without a utilisation sample did nothing, and keeps its memory.
-    """
-    kinds = ("Compute", "Graphics", "MPSCompute")
-    lists = [found for kind in kinds if (found := _list(card, kind)) is not None]
-    if not lists:
-        return None
-    used: dict[int, int | None] = {}
-    for pid, size in (entry for found in lists for entry in found):
-        known = used.get(pid)
-        used[pid] = size if known is None else max(known, size or 0)
-    busy = process_percent(card, wall_s) if used else {}
-    return tuple(
-        ProcessSample(
-            pid=pid,
-            memory_bytes=used[pid],
-            core_percent=None if busy is None else busy.get(pid, 0.0),
-        )
-        for pid in sorted(used)
-    )
-
-
-def _list(card: Card, kind: str) -> list[tuple[int, int | None]] | None:
-    """Read one list by the newest entry point that the driver has; `None` if by none."""
-    for suffix in ("_v3", "_v2", ""):
-        symbol = f"nvmlDeviceGet{kind}RunningProcesses{suffix}"
-        found = card.attempt((symbol,), lambda s=symbol: _read_list(card, s))  # type: ignore[misc]
-        if isinstance(found, list):
-            return found
-    return None
-
-
-def _read_list(card: Card, symbol: str) -> list[tuple[int, int | None]]:
-    if not symbol.endswith(("_v3", "_v2")):
-        return list(card.nvml.old_processes(symbol, card.handle))
-    for _ in range(_MAX_TRIES - 1):
-        try:
-            return card.nvml.processes(symbol, card.handle)
-        except NvmlFault as error:
-            if error.code != INSUFFICIENT_SIZE:  # else more were born between two calls
-                raise
-    return card.nvml.processes(symbol, card.handle)
-
-
-def process_percent(card: Card, wall_s: float) -> dict[int, float] | None:
-    """Return each process's newest multiprocessor utilisation; `None` if it cannot be told."""
-    last = card.seen.get("processes", _back(wall_s))
-    found = card.attempt(
-        ("process utilisation",), lambda: card.nvml.process_utilization(card.handle, last)
-    )
-    if not isinstance(found, tuple):
-        return {} if card.nothing else None
-    newest: dict[int, tuple[int, float]] = {}
-    for pid, stamp, percent in found:
-        if pid not in newest or stamp >= newest[pid][0]:
-            newest[pid] = (stamp, float(percent))
-    card.seen["processes"] = max((stamp for _, stamp, _ in found), default=last)
-    return {pid: percent for pid, (_, percent) in newest.items()}
-
-
-def _readings(card: Card, fields: dict[tuple[int, int], float]) -> Iterator[Reading]:
-    power = _first(fields, (POWER_NOW, POWER_MEAN))
-    power = power if power is not None else card.number("nvmlDeviceGetPowerUsage")
-    energy = fields.get(ENERGY)
-    energy = energy if energy is not None else card.number("nvmlDeviceGetTotalEnergyConsumption")
-    yield from _reading("xpu_device_power_watts", _thousandth(power), 1)
-    yield from _reading("xpu_device_energy_joules_total", _thousandth(energy), 1)
-    heat = card.number("nvmlDeviceGetTemperature", 0)
-    yield from _reading("xpu_device_temperature_celsius", heat, 1, "gpu")
-    yield from _reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), 1, "memory")
-    for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
-        clock = card.number("nvmlDeviceGetClockInfo", number)
-        yield from _reading("xpu_device_clock_hertz", clock, 1e6, name)
-    for direction, pcie, kib, five in zip(
-        ("tx", "rx"), PCIE, NVLINK_KIB, NVLINK_BYTES, strict=True
-    ):
-        yield from _reading("xpu_device_pcie_bytes_total", fields.get(pcie), 1, direction)
-        sent = fields[kib] * 1024 if kib in fields else fields.get(five)
-        yield from _reading("xpu_device_nvlink_bytes_total", sent, 1, direction)
-
-
-def _thousandth(value: float | None) -> float | None:
-    # dividing is exact where multiplying by 0.001 is not
-    return value / 1000 if value is not None else None
-
-
-def _first(fields: dict[tuple[int, int], float], keys: Iterable[tuple[int, int]]) -> float | None:
-    return next((fields[key] for key in keys if key in fields), None)
-
-
-def _reading(family: str, value: float | None, scale: float, *labels: str) -> Iterator[Reading]:
-    if value is not None:
-        yield Reading(family=family, value=float(value * scale), labels=labels)
-
-
-def slow_readings(
-    card: Card, recovery_action: int | None, remapped: tuple[int, ...] | None
-) -> tuple[Reading, ...]:
-    """Return the readings that change seldom; they are taken every tenth cycle."""
-    found = list(_reading("xpu_device_recovery_action", recovery_action, 1))
-    if remapped is not None:
-        for kind, count in (("correctable", remapped[0]), ("uncorrectable", remapped[1])):
-            found += _reading("xpu_device_remapped_rows_total", count, 1, kind)
-    mask = card.number("nvmlDeviceGetCurrentClocksEventReasons")
-    if mask is None:
-        mask = card.number("nvmlDeviceGetCurrentClocksThrottleReasons")
-    if mask is not None:
-        for name, bit in _THROTTLES:
-            found += _reading("xpu_device_throttle_active", float(bool(mask & bit)), 1, name)
-    return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -9,23 +10,21 @@ from msgspec.structs import replace
 
 from agent.errors import LibraryReplaced
 from agent.host.files import HostFiles, text
-from agent.model.device import Health, HealthState
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
+from agent.model.device import Health, VendorDevice
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
 from plugins.bindings.nvml import platform
-from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import LibraryAbsent, LibraryFile, Nvml, find_library
-from plugins.faults.nvidia import polled as health
+from plugins.faults.nvidia.opened import applied, judged, open_diagnosis
 from plugins.slices.mig.caps import Capabilities
 from plugins.vendors.nvidia.discover import Around, Found, memory_total
 from plugins.vendors.nvidia.events import EventWatch
 from plugins.vendors.nvidia.fabric import FabricWatch
 from plugins.vendors.nvidia.inventory import inventory, module_version, read_system
-from plugins.vendors.nvidia.roster import Clocks, Known, Roster
-from plugins.vendors.nvidia.sample import sample, slow_readings
+from plugins.vendors.nvidia.roster import Clocks, Roster
+from plugins.vendors.nvidia.sample import Sampler
 from plugins.vendors.nvidia.sight import Sight, device, placeless, recorded, survey
 from plugins.vendors.nvidia.stored import CardMemory
 
-SLOW_EVERY = 10  # cycles between two looks at what changes seldom
 FORGET_AFTER_S = 86_400.0
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -46,9 +45,10 @@ class NvidiaSession:
         self._wall = wall
         self._nvml: Nvml | None = None
         self._file: LibraryFile | None = None  # what this process has loaded, for good
-        self._watch = EventWatch(clock)
+        self._diagnosis = open_diagnosis(host, settings, os.environ, wall)
+        self._watch = EventWatch(host, self._diagnosis, clock)
+        self._sampler = Sampler(host, self._diagnosis, self._watch.tell, clock, wall)
         self._fabrics = FabricWatch(clock)
-        self._cycle = 0
         forget = settings.get("forget_after_s")
         forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
         folder = None if settings.get("replay") is True else settings.get("state_dir")
@@ -65,7 +65,8 @@ class NvidiaSession:
         except LibraryAbsent as absent:
             return self._without(sight, absent)
         found = self._roster.ask(nvml, sight, self._around(nvml))
-        self._watch.watch(nvml, self._roster.cards)
+        parts = {key: known.device.partitions for key, known in self._roster.known.items()}
+        self._watch.watch(nvml, self._roster.cards, parts)
         system = read_system(nvml, self._host, sight)
         answer = inventory(self._roster, found, sight, system, self._settings, self._fabrics)
         self._roster.memory.save()
@@ -95,73 +96,48 @@ class NvidiaSession:
         seen = (*sight.cards, *placeless(sight.platform))
         return Inventory(
             vendor="nvidia",
-            devices=tuple(device(one, absent.reason, str(absent)) for one in seen),
+            devices=tuple(
+                applied(device(one, absent.reason, str(absent)), self._diagnosis) for one in seen
+            ),
             driver_version=module_version(self._host),
-            problems=(Problem(reason=absent.reason, message=str(absent)),),
+            problems=(
+                Problem(reason=absent.reason, message=str(absent)),
+                *(*self._diagnosis.problems, *self._watch.problems),
+            ),
         )
 
     def _told(self, answer: Inventory, found: Mapping[str, Found]) -> Inventory:
-        """Note what is published of each card's health, and what changes seldom of its figures."""
+        """Learn what was found of each card, and say what stands against it."""
         for key, item in found.items():
-            card, known = self._roster.cards[key], self._roster.known[key]
-            try:
-                known.slow = slow_readings(card, item.facts.recovery_action, item.facts.remapped)
-            except CardStopped:
-                known.slow = ()
-        devices = tuple(
-            replace(d, health=_graver(d.health, self._roster.known[d.key].standing))
-            if d.key in self._roster.known
-            else d
-            for d in answer.devices
-        )
-        for told in devices:
-            if told.key in self._roster.known:
-                self._roster.known[told.key].told = told.health
-        return replace(answer, devices=devices)
+            known = self._roster.known[key]
+            self._sampler.learn(
+                self._roster.cards[key],
+                known.device,
+                item.facts,
+                shared_bytes=known.shared_bytes,
+                standing=known.standing,
+                clique=known.links.fabric is not None and known.links.fabric.clique_id is not None,
+            )
+        for told in answer.devices:
+            if told.managed and told.key not in found:
+                self._sampler.silent(told.key, judged(told.health, self._standing(told.key)))
+        self._sampler.keep(set(self._roster.known))
+        devices = tuple(self._verdict(told) for told in answer.devices)
+        troubles = (*self._diagnosis.problems, *self._watch.problems)
+        return replace(answer, devices=devices, problems=(*answer.problems, *troubles))
+
+    def _standing(self, key: str) -> Health | None:
+        known = self._roster.known.get(key)
+        return known.standing if known is not None else None
+
+    def _verdict(self, told: VendorDevice) -> VendorDevice:
+        standing = self._standing(told.key)
+        return applied(replace(told, health=judged(told.health, standing)), self._diagnosis)
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the cards that answer; late ones are asked every ten seconds."""
         self._refuse_replaced()
-        self._cycle += 1
-        samples: list[DeviceSample] = []
-        for place, key in enumerate(sorted(self._roster.cards)):
-            card, known = self._roster.cards[key], self._roster.known.get(key)
-            if known is None or card.slow(self._clock()):
-                continue
-            was_late = card.late
-            card.begin()
-            try:
-                found = sample(card, self._wall(), known.shared_bytes)
-                if (self._cycle + place) % SLOW_EVERY == 0:
-                    self._look_closer(card, known)
-            except CardStopped:
-                self._announce(key, known, health.judge(health.stopped(card)))
-                continue
-            xids = self._xid_readings(key)
-            samples.append(replace(found, readings=(*found.readings, *known.slow, *xids)))
-            if card.late and not was_late:
-                told = "a call took over a second: the card is sampled every ten seconds"
-                self._watch.tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
-        return tuple(samples)
-
-    def _look_closer(self, card: Card, known: Known) -> None:
-        polled = health.poll(card)
-        known.slow = slow_readings(card, polled.recovery_action, polled.remapped)
-        self._announce(card.bus_id, known, health.judge(polled))
-
-    def _announce(self, key: str, known: Known, now: Health) -> None:
-        """Send an event when a card's health is another than was last told."""
-        now = _graver(now, known.standing)
-        if (now.state, now.reason) == (known.told.state, known.told.reason):
-            return
-        known.told = now
-        event = DeviceEvent(key=key, reason=now.reason, message=now.message, state=now.state)
-        self._watch.tell(event)
-
-    def _xid_readings(self, key: str) -> tuple[Reading, ...]:
-        counted = sorted(((n, c) for (k, n), c in tuple(self._watch.xids.items()) if k == key))
-        family = "xpu_device_xid_errors_total"
-        return tuple(Reading(family=family, value=float(c), labels=(str(n),)) for n, c in counted)
+        return self._sampler.cycle(self._nvml, self._roster.cards)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait for events of the driver and for changes that sampling noticed."""
@@ -169,13 +145,8 @@ class NvidiaSession:
 
     def close(self) -> None:
         """Free the event set and let go of the driver."""
-        self._watch.close()
-        if self._nvml is not None:
+        # under a call that has not returned the library is not closed: the process ends
+        if self._watch.close() and self._nvml is not None:
             nvml, self._nvml = self._nvml, None
             self._roster.cards.clear()
             nvml.close()
-
-
-def _graver(judged: Health, standing: Health | None) -> Health:
-    """Return what stands against a card, unless what it shows now takes it out of service, too."""
-    return judged if standing is None or judged.state is HealthState.FAILED else standing

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
+from plugins.bindings.nvml.series import FAMILIES
 from plugins.injection.lazily import lazily
-from plugins.vendors.nvidia.sample import FAMILIES
 from plugins.vendors.nvidia.sight import device, placeless, survey
 
 if TYPE_CHECKING:

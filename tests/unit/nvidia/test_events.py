@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.model.device import HealthState
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
@@ -19,10 +20,10 @@ def test_an_xid_is_pushed_with_its_card_and_counted(stub: Stub, tree: Path) -> N
         events = [child.wait_event(), child.wait_event()]
         sample = child.sample()[5]
     assert [(e.key, e.reason, e.state) for e in events] == [
-        (BUSES[5], "Xid79", None),
+        (BUSES[5], "Xid79", HealthState.FAILED),
         (BUSES[5], "Xid31", None),
     ]
-    assert events[0].message == "Xid error detected on device, error code: 79"
+    assert events[0].message.startswith("Xid error detected on device, error code: 79 (")
     assert [
         (r.labels, r.value) for r in sample.readings if r.family == "xpu_device_xid_errors_total"
     ] == [(("31",), 1.0), (("79",), 1.0)]
@@ -30,7 +31,7 @@ def test_an_xid_is_pushed_with_its_card_and_counted(stub: Stub, tree: Path) -> N
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [(0x800, "DRAMRetirementFailure"), (0x2000, "FatalPoison"), (0x100, "MIGConfigChange")],
+    [(0x800, "RowRemapFailure"), (0x2000, "FatalPoison"), (0x100, "MIGConfigChange")],
 )
 def test_other_events_are_pushed_under_their_name(
     stub: Stub, tree: Path, kind: int, reason: str
@@ -94,5 +95,11 @@ def test_a_set_that_fails_is_made_anew(stub: Stub, tree: Path) -> None:
 def test_a_driver_without_events_at_all_leaves_sampling_alone(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS, "error nvmlEventSetCreate 3", "lost 1")
     with on_tree(stub, tree) as child:
-        child.discover()
-        assert len(child.sample()) == 7
+        found = child.discover()
+        samples = child.sample()
+    assert found.devices[1].health.reason == "GpuLost"
+    assert [s.health is not None and s.health.reason for s in samples][:3] == [
+        False,
+        "GpuLost",
+        False,
+    ]

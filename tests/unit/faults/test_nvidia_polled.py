@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agent.model.device import Health, HealthState
-from plugins.faults.nvidia.polled import HealthFacts, judge
+from plugins.faults.nvidia.polled import HealthFacts, failures, judge, warnings
 
 FINE = HealthFacts(faults={})
 HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
@@ -29,7 +29,7 @@ def test_a_card_that_tells_nothing_is_healthy() -> None:
         (11, FAILED, "IRQIssue"),
         (8, FAILED, "InsufficientPower"),
         (18, FAILED, "DriverMismatch"),
-        (14, SUSPECT, "CorruptedInfoROM"),
+        (14, HEALTHY, "DeviceHealthy"),
         (4, SUSPECT, "NoPermission"),
         (27, HEALTHY, "DeviceHealthy"),
         (20, HEALTHY, "DeviceHealthy"),
@@ -47,7 +47,7 @@ def test_a_return_code_speaks_for_the_card(code: int, state: HealthState, reason
         (2, FAILED, "NodeRebootRequired"),
         (3, FAILED, "DrainP2P"),
         (4, FAILED, "DrainAndReset"),
-        (5, SUSPECT, "RecoverIMEXDomain"),
+        (5, HEALTHY, "DeviceHealthy"),
         (6, FAILED, "BusResetRequired"),
         (7, FAILED, "NodeRebootRequired"),
         (99, HEALTHY, "DeviceHealthy"),
@@ -61,7 +61,7 @@ def test_the_drivers_recovery_action_decides(action: int, state: HealthState, re
     ("rows", "state", "reason"),
     [
         pytest.param((0, 2, 0, 0), HEALTHY, "DeviceHealthy", id="remapped"),
-        pytest.param((0, 2, 1, 0), SUSPECT, "RowRemapPending", id="V44-pending"),
+        pytest.param((0, 2, 1, 0), HEALTHY, "DeviceHealthy", id="V44-pending"),
         pytest.param((0, 2, 0, 1), FAILED, "RowRemapFailure", id="V44-failure"),
     ],
 )
@@ -74,18 +74,45 @@ def test_row_remapping_fails_the_card_only_when_it_failed(
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
+        pytest.param({"remapped": (0, 2, 1, 0)}, "RowRemapPending", id="V44-pending"),
         ({"retired_pending": True, "retired_pages": 3}, "PageRetirementPending"),
         ({"retired_pages": 60}, "RetiredPagesLimit"),
-        ({"retired_pages": 59}, "DeviceHealthy"),
+        ({"retired_pages": 59}, None),
         ({"width": 8, "max_width": 16}, "PCIeWidthReduced"),
-        ({"width": 16, "max_width": 16}, "DeviceHealthy"),
-        ({"width": None, "max_width": 16}, "DeviceHealthy"),
-        ({"garbled": True}, "GarbledAnswer"),
+        ({"width": 16, "max_width": 16}, None),
+        ({"width": None, "max_width": 16}, None),
+        ({"faults": {14: "nvmlDeviceGetName"}}, "CorruptedInfoROM"),
+        ({"recovery_action": 5}, "RecoverIMEXDomain"),
+        ({"repair_pending": True}, "RepairPending"),
+        ({"orphaned": True}, "OrphanMemory"),
     ],
 )
-def test_warnings_leave_the_card_in_service(facts: dict[str, Any], reason: str) -> None:
-    found = judge(msgspec.structs.replace(FINE, **facts))
-    assert (found.reason, found.in_service) == (reason, True)
+def test_warnings_leave_the_card_healthy(facts: dict[str, Any], reason: str | None) -> None:
+    found = msgspec.structs.replace(FINE, **facts)
+    assert judge(found) == Health()
+    assert next((name for name, _ in warnings(found)), None) == reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"sram_exceeded": True}, "SRAMThreshold"),
+        ({"unrepairable": True}, "UnrepairableMemory"),
+        ({"sram_exceeded": False, "unrepairable": False}, "DeviceHealthy"),
+    ],
+)
+def test_memory_beyond_repair_takes_the_card_out(facts: dict[str, Any], reason: str) -> None:
+    assert judged(**facts)[1] == reason
+
+
+def test_an_imex_domain_to_recover_fails_cards_of_a_clique_only() -> None:
+    facts = msgspec.structs.replace(FINE, recovery_action=5)
+    assert [f.reason for f in failures(facts, clique=True)] == ["RecoverIMEXDomain"]
+    assert list(failures(facts)) == []
+
+
+def test_answers_that_are_no_text_make_the_card_suspect() -> None:
+    assert judged(garbled=True) == (SUSPECT, "GarbledAnswer")
 
 
 @pytest.mark.parametrize(("cycles", "state"), [(2, HEALTHY), (3, FAILED)])

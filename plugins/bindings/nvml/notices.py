@@ -1,0 +1,246 @@
+"""Events of the driver, heard by a thread of its own that may hang in the library."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from agent.errors import DeviceGone, NotSupported, VendorFault
+from plugins.bindings.nvml import library
+from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.library import Nvml, address_of
+from plugins.bindings.nvml.structures import BOUND, SystemEvents
+
+SLICE_MS = 250  # of one wait; how long an orderly end may take
+JOIN_S = 0.3
+PAUSE_S = 1.0  # after an answer that comes at once and again
+RECOVERY_ACTION = ((230, 0),)
+NOBODY = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
+
+DOUBLE_BIT, XID, MIG_CHANGED = 0x2, 0x8, 0x100
+SINGLE_BIT_STORM, DRAM_RETIRED, DRAM_NOT_RETIRED = 0x200, 0x400, 0x800
+POISON, FATAL_POISON = 0x1000, 0x2000
+UNAVAILABLE, ACTION_CHANGED = 0x4000, 0x8000
+WANTED = (
+    DOUBLE_BIT
+    | XID
+    | MIG_CHANGED
+    | (SINGLE_BIT_STORM | DRAM_RETIRED | DRAM_NOT_RETIRED)
+    | (POISON | FATAL_POISON)
+    | (UNAVAILABLE | ACTION_CHANGED)
+)
+LOST, DRIVER_BOUND, DRIVER_UNBOUND = -1, -2, -3  # kinds of our own
+ASKS_ACTION = frozenset({74, *range(144, 151), 154})  # Xids after which the driver is asked
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """One event: of a card by bus id, or of nobody in particular, whose key is empty."""
+
+    key: str
+    kind: int
+    at_s: float  # monotonic
+    number: int = 0
+    instance: int = NOBODY
+    compute_instance: int = NOBODY
+    action: int | None = None  # that the driver asks for since
+
+
+class Notices:
+    """One event set. `watch` is called by the thread that discovers; `put` gets every notice."""
+
+    def __init__(
+        self, put: Callable[[Notice], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._put = put
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._nvml: Nvml | None = None
+        self._set: object | None = None
+        self._system: SystemEvents | None = None
+        self._cards: Mapping[str, Card] = {}
+        self._registered: dict[str, int] = {}  # card: pointer of its handle
+        self._lost: frozenset[str] = frozenset()
+        self._probed_s = -PAUSE_S
+
+    def start(self) -> None:
+        """Begin to listen; once is enough."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._listen, name="nvml-events", daemon=True)
+            self._thread.start()
+
+    def watch(self, nvml: Nvml, cards: Mapping[str, Card]) -> None:
+        """Register cards that are new or came back; those that have no events stay polled."""
+        with self._lock:
+            if self._nvml is not nvml:
+                self._system = _system_events(nvml)
+            self._nvml, self._cards = nvml, dict(cards)
+            self._registered = {k: v for k, v in self._registered.items() if k in cards}
+            self._register()
+
+    def _register(self) -> None:
+        if self._nvml is None:
+            return
+        if self._set is None:
+            self._registered.clear()
+            self._set = _quiet(self._nvml, "nvmlEventSetCreate")
+        for key, card in self._cards.items():
+            pointer = address_of(card.handle)
+            if self._set is None or self._registered.get(key) == pointer:
+                continue
+            mask = _quiet(self._nvml, "nvmlDeviceGetSupportedEventTypes", card.handle)
+            wanted = mask & WANTED if isinstance(mask, int) else 0
+            if wanted:
+                _quiet(self._nvml, "nvmlDeviceRegisterEvents", card.handle, wanted, self._set)
+            self._registered[key] = pointer
+
+    def _listen(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                nvml, event_set, system = self._nvml, self._set, self._system
+            if nvml is None:
+                self._stop.wait(SLICE_MS / 1000)
+                continue
+            if system is not None:
+                self._take_system(system)
+            self._take(nvml, event_set)
+
+    def _take_system(self, system: SystemEvents) -> None:
+        try:
+            kinds = system.take()
+        except (NotSupported, DeviceGone, VendorFault):
+            with self._lock:
+                self._system = None  # the slow look finds out too
+            return
+        for kind in kinds:
+            told = DRIVER_BOUND if kind & BOUND else DRIVER_UNBOUND
+            self._put(Notice(key="", kind=told, at_s=self._clock()))
+
+    def _take(self, nvml: Nvml, event_set: object | None) -> None:
+        """Wait one slice for an event."""
+        if event_set is None:
+            self._stop.wait(SLICE_MS / 1000)
+            return
+        try:
+            event = nvml.call("nvmlEventSetWait_v2", event_set, SLICE_MS)
+        except DeviceGone:
+            self._probe(nvml)
+            self._stop.wait(PAUSE_S)  # the set says so again at once until it is freed
+        except (library.NvmlFault, NotSupported) as error:
+            if library.code_of(error) != library.TIMEOUT:
+                self._renew(nvml)
+                self._stop.wait(PAUSE_S)
+        else:
+            self._heard(nvml, event)
+
+    def _heard(self, nvml: Nvml, event: object) -> None:
+        at_s = self._clock()
+        kind, number = int(getattr(event, "eventType", 0)), int(getattr(event, "eventData", 0))
+        card = self._owner(nvml, getattr(event, "device", None))
+        if kind == UNAVAILABLE:
+            self._probe(nvml)
+        asks = kind == ACTION_CHANGED or (kind == XID and number in ASKS_ACTION)
+        self._put(
+            Notice(
+                key=card.bus_id if card else "",
+                kind=kind,
+                at_s=at_s,
+                number=number,
+                instance=int(getattr(event, "gpuInstanceId", NOBODY)),
+                compute_instance=int(getattr(event, "computeInstanceId", NOBODY)),
+                action=_action(nvml, card.handle) if card and asks else None,
+            )
+        )
+
+    def _renew(self, nvml: Nvml) -> None:
+        with self._lock:
+            if self._set is not None:
+                _quiet(nvml, "nvmlEventSetFree", self._set)
+            self._set = None
+            self._register()
+
+    def _probe(self, nvml: Nvml) -> tuple[str, ...]:
+        """Look every card up, once a second at most, and tell of those that are newly lost."""
+        now_s = self._clock()
+        if now_s - self._probed_s >= PAUSE_S:
+            self._probed_s = now_s
+            lost = frozenset(key for key in self._cards if _gone(nvml, key))
+            for key in sorted(lost - self._lost):
+                self._put(Notice(key=key, kind=LOST, at_s=now_s))
+            self._lost = lost
+        return tuple(sorted(self._lost))
+
+    def _owner(self, nvml: Nvml, handle: object) -> Card | None:
+        """Return the card of an event; `None` if it cannot be told, rather than blame any."""
+        pointer = address_of(handle) if handle is not None else 0
+        for card in self._cards.values():
+            if pointer and pointer == address_of(card.handle):
+                return card
+        uuid = _quiet(nvml, "nvmlDeviceGetUUID", handle) if pointer else None
+        for card in self._cards.values():
+            if uuid is not None and _quiet(nvml, "nvmlDeviceGetUUID", card.handle) == uuid:
+                return card
+        lost = self._probe(nvml)
+        return self._cards.get(lost[0]) if len(lost) == 1 else None
+
+    def close(self) -> bool:
+        """Free the sets; `False` if the library still waits in one of them: leave it alone."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(JOIN_S)
+            if self._thread.is_alive():
+                return False
+        with self._lock:
+            if self._nvml is not None and self._set is not None:
+                _quiet(self._nvml, "nvmlEventSetFree", self._set)
+            if self._system is not None:
+                _close(self._system)
+            self._nvml = self._set = self._system = None
+        return True
+
+
+def _system_events(nvml: Nvml) -> SystemEvents | None:
+    try:
+        return SystemEvents(nvml)
+    except (NotSupported, DeviceGone, VendorFault):
+        return None  # uevents and the slow look find new cards too
+
+
+def _close(system: SystemEvents) -> None:
+    try:
+        system.close()
+    except (NotSupported, DeviceGone, VendorFault):
+        return  # the process ends anyway
+
+
+def _action(nvml: Nvml, handle: object) -> int | None:
+    try:
+        found = nvml.fields(handle, RECOVERY_ACTION)[0].value
+    except (NotSupported, DeviceGone, VendorFault):
+        return None
+    return int(found) if found is not None else None
+
+
+def _quiet(nvml: Nvml, name: str, *args: object) -> object | None:
+    # events are a second source: a card without them is polled like any other
+    try:
+        return nvml.call(name, *args)
+    except (NotSupported, DeviceGone, VendorFault):
+        return None
+
+
+def _gone(nvml: Nvml, bus_id: str) -> bool:
+    try:
+        handle = nvml.call("nvmlDeviceGetHandleByPciBusId", bus_id)
+        nvml.memory(handle, version2=False)
+    except NotSupported:
+        return False
+    except DeviceGone:
+        return True
+    except library.NvmlFault as error:
+        return error.code in library.NOTHING or error.code in library.STOPS_CARD
+    return False

@@ -1,0 +1,114 @@
+"""The processes on a card: their lists joined by pid, with what each keeps busy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.model.inventory import ProcessSample
+from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.library import INSUFFICIENT_SIZE, NvmlFault
+
+KINDS = ("Compute", "Graphics", "MPSCompute")
+FIRST_WINDOW_US = 1_000_000  # a first sample looks back that far
+_MAX_TRIES = 3
+NOBODY = 0xFFFFFFFF  # an instance's number where there is none
+
+Slot = tuple[int, int]  # GPU instance, compute instance
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One process in one list; `None` is what the driver does not tell."""
+
+    pid: int
+    memory_bytes: int | None
+    slot: Slot | None = None  # of a card that is cut by MIG
+
+
+def look_back(wall_s: float) -> int:
+    """Return the time stamp from which on a first look wants samples, in microseconds."""
+    return max(0, int(wall_s * 1e6) - FIRST_WINDOW_US)
+
+
+def read_entries(card: Card) -> list[Entry] | None:
+    """Return the entries of all lists; `None` if the driver has none of them."""
+    lists = [found for kind in KINDS if (found := _list(card, kind)) is not None]
+    return [entry for found in lists for entry in found] if lists else None
+
+
+def _list(card: Card, kind: str) -> list[Entry] | None:
+    """Read one list by the newest entry point that the driver has; `None` if by none."""
+    for suffix in ("_v3", "_v2", ""):
+        symbol = f"nvmlDeviceGet{kind}RunningProcesses{suffix}"
+        found = card.attempt((symbol,), lambda s=symbol: _read_list(card, s))  # type: ignore[misc]
+        if isinstance(found, list):
+            return found
+        if card.nothing:
+            return []
+    return None
+
+
+def _read_list(card: Card, symbol: str) -> list[Entry]:
+    if not symbol.endswith(("_v3", "_v2")):
+        return [Entry(pid, size) for pid, size in card.nvml.old_processes(symbol, card.handle)]
+    for _ in range(_MAX_TRIES - 1):
+        try:
+            return _entries(card, symbol)
+        except NvmlFault as error:
+            if error.code != INSUFFICIENT_SIZE:  # else more were born between two calls
+                raise
+    return _entries(card, symbol)
+
+
+def _entries(card: Card, symbol: str) -> list[Entry]:
+    found = card.nvml.call(symbol, card.handle)
+    return [_entry(process) for process in found] if isinstance(found, list) else []
+
+
+def _entry(process: object) -> Entry:
+    gi, ci = (getattr(process, n, NOBODY) for n in ("gpuInstanceId", "computeInstanceId"))
+    told = getattr(process, "usedGpuMemory", None)
+    return Entry(int(getattr(process, "pid", 0)), told, None if gi == NOBODY else (gi, ci))
+
+
+def joined(
+    entries: list[Entry], busy: Mapping[int, float] | None, slices: Mapping[Slot, str]
+) -> tuple[ProcessSample, ...]:
+    """Merge entries by pid and slice, with each pid's percent of the card's multiprocessors.
+
+    A process stands in several lists with the same memory: the greatest counts, not the sum. One
+    without a utilisation sample did nothing, and keeps its memory. `busy` is `None` if the driver
+    does not tell, as of a card that is cut.
+    """
+    used: dict[tuple[int, str], int | None] = {}
+    for entry in entries:
+        part = slices.get(entry.slot, "") if entry.slot is not None else ""
+        known = used.get((entry.pid, part))
+        size = entry.memory_bytes
+        used[entry.pid, part] = size if known is None else max(known, size or 0)
+    return tuple(
+        ProcessSample(
+            pid=pid,
+            memory_bytes=used[pid, part],
+            core_percent=None if busy is None or part else busy.get(pid, 0.0),
+            partition=part,
+        )
+        for pid, part in sorted(used)
+    )
+
+
+def process_percent(card: Card, wall_s: float) -> dict[int, float] | None:
+    """Return each process's newest multiprocessor utilisation; `None` if it cannot be told."""
+    last = card.seen.get("processes", look_back(wall_s))
+    found = card.attempt(
+        ("process utilisation",), lambda: card.nvml.process_utilization(card.handle, last)
+    )
+    if not isinstance(found, tuple):
+        return {} if card.nothing else None
+    newest: dict[int, tuple[int, float]] = {}
+    for pid, stamp, percent in found:
+        if pid not in newest or stamp >= newest[pid][0]:
+            newest[pid] = (stamp, float(percent))
+    card.seen["processes"] = max((stamp for _, stamp, _ in found), default=last)
+    return {pid: percent for pid, (_, percent) in newest.items()}

@@ -1,0 +1,101 @@
+"""NVML's figures of a card as readings in base units; what it does not tell has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from agent.model.inventory import Reading
+from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.processes import look_back
+
+ALL_LINKS = 0xFFFFFFFF
+POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT = (186, 0), (185, 0), (83, 0), (82, 0)
+PCIE = ((197, 0), (198, 0))  # bytes sent, received
+NVLINK_KIB = ((138, ALL_LINKS), (139, ALL_LINKS))
+NVLINK_BYTES = ((202, ALL_LINKS), (204, ALL_LINKS))  # NVLink 5
+FIELDS = (POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT, *PCIE, *NVLINK_KIB, *NVLINK_BYTES)
+SM_ACTIVE = 2
+# metrics of GPU performance monitoring; all are percent
+PERFORMANCE: dict[int, tuple[str, tuple[str, ...]]] = {
+    SM_ACTIVE: ("xpu_device_sm_active_ratio", ()),
+    3: ("xpu_device_sm_occupancy_ratio", ()),
+    5: ("xpu_device_pipe_active_ratio", ("tensor",)),
+    10: ("xpu_device_pipe_active_ratio", ("dram",)),
+    11: ("xpu_device_pipe_active_ratio", ("fp64",)),
+    12: ("xpu_device_pipe_active_ratio", ("fp32",)),
+    13: ("xpu_device_pipe_active_ratio", ("fp16",)),
+}
+_GPU_SAMPLES = 1
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
+
+Fields = Mapping[tuple[int, int], float]
+
+
+def core_percent(card: Card, wall_s: float) -> float | None:
+    """Return the mean of the busy samples since the last cycle, else the driver's own rate."""
+    last = card.seen.get("gpu", look_back(wall_s))
+    found = card.attempt(("samples",), lambda: card.nvml.samples(card.handle, _GPU_SAMPLES, last))
+    if isinstance(found, tuple) and found:
+        card.seen["gpu"] = max(stamp for stamp, _ in found)
+        return float(sum(value for _, value in found) / len(found))
+    rates = card.ask("nvmlDeviceGetUtilizationRates")
+    return float(getattr(rates, "gpu")) if rates is not None else None  # noqa: B009 - a structure
+
+
+def of_every_cycle(card: Card, fields: Fields) -> Iterator[Reading]:
+    """Yield power, energy, heat, clocks and traffic; `fields` holds what `FIELDS` names."""
+    power = _first(fields, (POWER_NOW, POWER_MEAN))
+    power = power if power is not None else card.number("nvmlDeviceGetPowerUsage")
+    energy = fields.get(ENERGY)
+    energy = energy if energy is not None else card.number("nvmlDeviceGetTotalEnergyConsumption")
+    yield from reading("xpu_device_power_watts", _thousandth(power))
+    yield from reading("xpu_device_energy_joules_total", _thousandth(energy))
+    heat = card.number("nvmlDeviceGetTemperature", 0)
+    yield from reading("xpu_device_temperature_celsius", heat, "gpu")
+    yield from reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), "memory")
+    for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
+        clock = card.number("nvmlDeviceGetClockInfo", number)
+        hertz = clock * 1e6 if clock is not None else None
+        yield from reading("xpu_device_clock_hertz", hertz, name)
+    for direction, pcie, kib, five in zip(
+        ("tx", "rx"), PCIE, NVLINK_KIB, NVLINK_BYTES, strict=True
+    ):
+        yield from reading("xpu_device_pcie_bytes_total", fields.get(pcie), direction)
+        sent = fields[kib] * 1024 if kib in fields else fields.get(five)
+        yield from reading("xpu_device_nvlink_bytes_total", sent, direction)
+
+
+def of_engines(card: Card) -> Iterator[Reading]:
+    """Yield how busy the memory and the video engines were over the driver's last period."""
+    rates = card.ask("nvmlDeviceGetUtilizationRates")
+    busy = getattr(rates, "memory", None)
+    yield from reading("xpu_device_memory_busy_ratio", _hundredth(busy))
+    for name in ("Encoder", "Decoder"):
+        found = card.numbers(f"nvmlDeviceGet{name}Utilization")
+        percent = _hundredth(found[0]) if found else None
+        yield from reading("xpu_device_engine_busy_ratio", percent, name.lower())
+
+
+def of_performance(values: Mapping[int, float]) -> Iterator[Reading]:
+    """Yield the card's own counters as shares."""
+    for number, (family, labels) in PERFORMANCE.items():
+        yield from reading(family, _hundredth(values.get(number)), *labels)
+
+
+def reading(family: str, value: float | None, *labels: str) -> Iterator[Reading]:
+    """Yield a reading, or nothing if the value is not told."""
+    if value is not None:
+        yield Reading(family=family, value=float(value), labels=labels)
+
+
+def _thousandth(value: float | None) -> float | None:
+    # dividing is exact where multiplying by 0.001 is not
+    return value / 1000 if value is not None else None
+
+
+def _hundredth(value: float | None) -> float | None:
+    return value / 100 if value is not None else None
+
+
+def _first(fields: Fields, keys: Iterable[tuple[int, int]]) -> float | None:
+    return next((fields[key] for key in keys if key in fields), None)

@@ -1,0 +1,90 @@
+"""Lines that NVIDIA's modules write to the kernel's log: which card, which error. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MAX_TEXT = 300  # characters of a line that are looked at and repeated
+FALLEN_OFF = 79
+
+_CARD = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
+_XID = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?{_CARD}(?:\.[0-7])?(?: GPU-I:([0-9]{{1,2}}))?\): ([0-9]{{1,6}})\b(.*)",
+    re.DOTALL,
+)
+_FALLEN = re.compile(
+    rf"NVRM: (?:The NVIDIA )?GPU {_CARD}(?:\.[0-7])?\b.*fallen off the bus", re.DOTALL
+)
+_SXID = re.compile(
+    rf"nvidia-nvswitch([0-9]{{1,4}}): SXid \((?:PCI:)?{_CARD}(?:\.[0-7])?\): "
+    r"([0-9]{1,6}), (Fatal|Non-fatal)\b(.*)",
+    re.DOTALL,
+)
+_SEVERITY = re.compile(r"\b(Fatal|Nonfatal) XC[01]\b")
+_LINK = re.compile(r"\bLink ([0-9]{1,3})\b")
+_PID = re.compile(r"\bpid='?([0-9]{1,8})\b")
+_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX\b")
+
+
+class LoggedXid(msgspec.Struct, frozen=True, kw_only=True):
+    """One error of one card, or of an NVSwitch."""
+
+    card: str  # PCI address without the function: 0000:05:00
+    number: int
+    fatal: bool | None = None  # as the tail of NVLink 5 and of NVSwitches says; None: it does not
+    instance: int | None = None  # GPU instance of MIG
+    link: int | None = None
+    pid: int | None = None
+    switch: int | None = None  # number of the NVSwitch; None: a GPU
+
+
+class DriverLoaded(msgspec.Struct, frozen=True):
+    """The module was loaded: every card of this driver was reset."""
+
+
+def parse_line(text: str) -> LoggedXid | DriverLoaded | None:
+    """Read one line; `None` for what says nothing of a card's errors."""
+    if "NVRM" not in text and "SXid" not in text:
+        return None
+    line = text[:MAX_TEXT]
+    if match := _XID.search(line):
+        return _xid(match)
+    if match := _SXID.search(line):
+        return _sxid(match)
+    if match := _FALLEN.search(line):
+        return LoggedXid(card=address(match[1]), number=FALLEN_OFF)
+    return DriverLoaded() if _LOADED.search(line) else None
+
+
+def _xid(match: re.Match[str]) -> LoggedXid:
+    severity = _SEVERITY.search(match[4])
+    link = _LINK.search(match[4]) if severity else None
+    pid = _PID.search(match[4])
+    return LoggedXid(
+        card=address(match[1]),
+        number=int(match[3]),
+        instance=int(match[2]) if match[2] else None,
+        fatal=severity[1] == "Fatal" if severity else None,
+        link=int(link[1]) if link else None,
+        pid=int(pid[1]) if pid else None,
+    )
+
+
+def _sxid(match: re.Match[str]) -> LoggedXid:
+    link = _LINK.search(match[5])
+    return LoggedXid(
+        card=address(match[2]),
+        number=int(match[3]),
+        fatal=match[4] == "Fatal",
+        link=int(link[1]) if link else None,
+        switch=int(match[1]),
+    )
+
+
+def address(card: str) -> str:
+    """Write an address as sysfs does: lower case, four-digit domain where it fits."""
+    domain, _, rest = card.lower().partition(":")
+    short = domain[4:] if len(domain) == 8 and domain.startswith("0000") else domain
+    return f"{short}:{rest}"

@@ -1,0 +1,71 @@
+"""A diagnosis for one host, and what it makes of the devices that a discovery described."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from agent.host.files import HostFiles, LiveRoot, text
+from agent.model.device import Health, HealthState, VendorDevice
+from plugins.faults.nvidia.card_state import Now
+from plugins.faults.nvidia.diagnosis import Diagnosis
+from plugins.faults.nvidia.xid import rules
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MODULE = "/sys/module/nvidia"
+
+
+def open_diagnosis(
+    host: HostFiles,
+    settings: Mapping[str, object],
+    environment: Mapping[str, str],
+    wall: Callable[[], float],
+) -> Diagnosis:
+    """Return the diagnosis of a host's cards, with what its state folder keeps of them.
+
+    `environment` may hold the variables of NVIDIA's device plug-in. A recording keeps nothing.
+    """
+    boot_id = text(host, BOOT_ID) or ""
+
+    def now() -> Now:
+        return Now(wall_s=wall(), boot_id=boot_id, module=module_identity(host))
+
+    folder = None if settings.get("replay") is True else settings.get("state_dir")
+    return Diagnosis(rules(settings, environment), now, folder)
+
+
+def module_identity(host: HostFiles) -> str:
+    """Name the kernel module that is loaded; another one after it was loaded again."""
+    if not isinstance(host, LiveRoot):
+        return ""
+    try:
+        # the kernel gives every object in sysfs a number of its own
+        return str(os.stat(host.path(MODULE)).st_ino)
+    except OSError:
+        return ""
+
+
+def judged(found: Health, standing: Health | None) -> Health:
+    """Return the verdict on a card: its causes first, then what no look at it can lift."""
+    return found if standing is None or found.state is HealthState.FAILED else standing
+
+
+def applied(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
+    """Return the device with the verdict of its causes, on its slices as well.
+
+    What the discovery itself has against the card stays, unless a cause is graver.
+    """
+    if not device.managed:
+        return device
+    found = diagnosis.health(device.key)
+    standing = device.health if device.health.state is not HealthState.HEALTHY else None
+    conditions = (
+        *(c for c in device.conditions if c.type != "Degraded"),
+        *diagnosis.conditions(device.key),
+    )
+    parts = tuple(
+        replace(part, health=diagnosis.health(device.key, part.uuid)) for part in device.partitions
+    )
+    return replace(device, health=judged(found, standing), conditions=conditions, partitions=parts)
