@@ -23,7 +23,7 @@ def _rows(device: Device) -> Iterator[dict[str, object]]:
     info, place = device.info, device.place
     health = info.health
     why = "" if health.reason == "DeviceHealthy" else f"{health.reason}: {health.message}"
-    also = "; ".join(f"{c.type}={c.status}: {c.reason}" for c in info.conditions)
+    also = "; ".join(f"{c.type}={c.status}: {c.reason}" for c in info.conditions if c.notable)
     vfs = sum(len(group.vfs) for group in info.vf_groups)
     yield {
         "device": short_name(device),

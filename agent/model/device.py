@@ -65,6 +65,12 @@ class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     since_s: float | None = None  # wall time of the change, `None` if nobody saw one
 
+    @property
+    def notable(self) -> bool:
+        """Say whether people should see it: `...Ready` and `Schedulable` are well if true."""
+        good = self.type.endswith("Ready") or self.type == "Schedulable"
+        return self.status is not good
+
 
 class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
     """Direct links of two devices, counted; `type` is NVLink, NVSwitch, C2C, HCCS, MLULink."""

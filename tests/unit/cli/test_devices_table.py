@@ -32,6 +32,9 @@ def test_conditions_and_virtual_functions_are_among_the_reasons() -> None:
     condition = DeviceCondition(type="Schedulable", status=False, reason="MIGEnabled")
     _, row = lines(DeviceView(devices=(gpu(0, conditions=(condition,)),)))
     assert row.endswith("Schedulable=False: MIGEnabled")
+    ready = DeviceCondition(type="FabricReady", status=True, reason="FabricReady")
+    _, row = lines(DeviceView(devices=(gpu(0, conditions=(ready,)),)))
+    assert "Fabric" not in row
     _, row = lines(DeviceView(devices=(nic(0, vfs=2),)))
     assert row.endswith("2 virtual functions")
 
