@@ -60,12 +60,17 @@ def applied(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
     if not device.managed:
         return device
     found = diagnosis.health(device.key)
-    standing = device.health if device.health.state is not HealthState.HEALTHY else None
     conditions = (
         *(c for c in device.conditions if c.type != "Degraded"),
         *diagnosis.conditions(device.key),
     )
     parts = tuple(
-        replace(part, health=diagnosis.health(device.key, part.uuid)) for part in device.partitions
+        replace(part, health=judged(diagnosis.health(device.key, part.uuid), _against(part.health)))
+        for part in device.partitions
     )
-    return replace(device, health=judged(found, standing), conditions=conditions, partitions=parts)
+    health = judged(found, _against(device.health))
+    return replace(device, health=health, conditions=conditions, partitions=parts)
+
+
+def _against(found: Health) -> Health | None:
+    return found if found.state is not HealthState.HEALTHY else None

@@ -1,0 +1,181 @@
+"""Cards that went, came back, or came back under another number."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.inventory import Inventory
+from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
+from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
+from tests.unit.nvidia.conftest import BUSES
+
+SYSTEM = "system driver=570.124.06 cuda=12080"
+GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
+UUID = "GPU-00000000-0000-4000-8000-00000000000{}"
+NO_HANDLE = "error nvmlDeviceGetHandleByPciBusId_v2"
+
+
+def once(stub: Stub, tree: Path, *lines: str, **settings: object) -> Inventory:
+    """Return what a new process finds."""
+    stub.play(SYSTEM, *lines)
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state"), **settings) as child:
+        return child.discover()
+
+
+def reasons(found: Inventory) -> dict[int | None, str]:
+    return {d.minor: d.health.reason for d in found.devices if d.health.reason != "DeviceHealthy"}
+
+
+def stored(stub: Stub) -> dict[str, dict[str, object]]:
+    file = json.loads((stub.folder / "state" / FILE_NAME).read_text())
+    assert file["version"] == 1
+    cards: dict[str, dict[str, object]] = file["cards"]
+    return cards
+
+
+def test_cards_are_remembered_by_their_uuid(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    cards = stored(stub)
+    assert {c["bdf"]: c["minor"] for c in cards.values()} == dict(zip(BUSES, range(8), strict=True))
+
+
+def test_without_a_folder_nothing_is_kept(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        assert child.discover().problems == ()
+    assert not (stub.folder / "state").exists()
+
+
+def test_a_card_whose_function_went_while_nobody_looked_is_listed_as_lost(
+    stub: Stub, tree: Path
+) -> None:
+    once(stub, tree, *GPUS)
+    (tree / "sys/bus/pci/devices" / BUSES[3]).rename(tree / "away")
+    found = once(stub, tree, *GPUS[:3], *GPUS[4:])
+    assert reasons(found) == {3: "GpuLost"}
+    lost = found.devices[3]
+    assert (lost.bus_id, lost.uuid, lost.resources) == (BUSES[3], UUID.format(3), ())
+    (tree / "away").rename(tree / "sys/bus/pci/devices" / BUSES[3])
+    assert reasons(once(stub, tree, *GPUS)) == {}
+
+
+def test_a_card_that_is_away_too_long_is_forgotten(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    (tree / "sys/bus/pci/devices" / BUSES[3]).rename(tree / "away")
+    file = stub.folder / "state" / FILE_NAME
+    text = json.loads(file.read_text())
+    text["cards"][UUID.format(3)]["last_seen_s"] = time.time() - 90_000
+    file.write_text(json.dumps(text))
+    found = once(stub, tree, *GPUS[:3], *GPUS[4:])
+    assert len(found.devices) == 7
+    assert UUID.format(3) not in stored(stub)
+
+
+def test_a_card_that_does_not_answer_is_named_by_what_is_remembered(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    information = tree / "proc/driver/nvidia/gpus" / BUSES[5] / "information"
+    information.write_text("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-????????-????-????\n")
+    found = once(stub, tree, *GPUS, f"{NO_HANDLE} 5 15")
+    assert (found.devices[5].uuid, found.devices[5].minor) == (UUID.format(5), 5)
+    assert reasons(found) == {5: "GpuLost"}
+
+
+def test_a_card_in_another_slot_is_the_same_card(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    (tree / "sys/bus/pci/devices" / BUSES[7]).rename(tree / "away")
+    add_function(tree, "0000:c4:00.0", GPU_UUID=UUID.format(7), Device_Minor="7")
+    found = once(stub, tree, *GPUS[:7], gpu(7, "0000:c4:00.0"))
+    assert [d.bus_id for d in found.devices] == [*BUSES[:7], "0000:c4:00.0"]
+    assert reasons(found) == {}
+
+
+def test_a_card_under_another_number_waits_under_its_old_one(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    swapped = [*GPUS[:6], gpu(6, BUSES[6], minor=7), gpu(7, BUSES[7], minor=6)]
+    found = once(stub, tree, *swapped)
+    assert reasons(found) == {6: "MinorChanged", 7: "MinorChanged"}
+    assert [d.minor for d in found.devices] == list(range(8))
+    assert dict(found.devices[6].facts)["minor-now"] == "7"
+    assert once(stub, tree, *swapped).devices[6].health.reason == "MinorChanged"
+    assert reasons(once(stub, tree, *GPUS)) == {}
+
+
+def test_another_card_in_the_slot_takes_its_own_number(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    fresh = gpu(2, BUSES[2], uuid="GPU-ffffffff-0000-4000-8000-000000000002")
+    found = once(stub, tree, *GPUS[:2], fresh, *GPUS[3:])
+    assert reasons(found) == {}
+    assert UUID.format(2) not in stored(stub)
+
+
+@pytest.mark.parametrize("content", ["{", '{"version": 2}', "[]", '{"version":1,"cards":{"a":{}}}'])
+def test_a_damaged_file_is_begun_anew(stub: Stub, tree: Path, content: str) -> None:
+    (stub.folder / "state").mkdir()
+    (stub.folder / "state" / FILE_NAME).write_text(content)
+    assert len(once(stub, tree, *GPUS).devices) == 8
+    assert len(stored(stub)) == 8
+
+
+def test_a_folder_that_cannot_be_written_is_told_of(stub: Stub, tree: Path) -> None:
+    (stub.folder / "state").write_text("a file in its place")
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
+        child.discover()
+        found = child.discover()
+    assert "StateNotWritten" in [p.reason for p in found.problems]
+    assert reasons(found) == {}
+
+
+def test_a_number_is_given_up_on_a_person_s_word(tmp_path: Path) -> None:
+    memory = CardMemory(str(tmp_path), "boot")
+    assert memory.see("GPU-a", "0000:01:00.0", 0, 1.0) is None
+    assert memory.see("GPU-a", "0000:01:00.0", 1, 2.0) == 0
+    assert memory.renumber("GPU-a")
+    assert memory.see("GPU-a", "0000:01:00.0", 1, 3.0) is None
+    assert not memory.renumber("GPU-b")
+
+
+def test_a_card_that_tells_no_number_keeps_its_own(tmp_path: Path) -> None:
+    memory = CardMemory(str(tmp_path), "boot")
+    memory.see("GPU-a", "0000:01:00.0", 4, 1.0)
+    assert memory.see("GPU-a", "0000:01:00.0", None, 2.0) is None
+    assert memory.cards["GPU-a"].minor == 4
+
+
+def test_the_file_is_written_when_something_changed_and_else_seldom(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    memory = CardMemory(str(tmp_path), "boot")
+    memory.see("GPU-a", "0000:01:00.0", 0, 0.0)
+    memory.save()
+    first = file.read_bytes()
+    memory.see("GPU-a", "0000:01:00.0", 0, REFRESH_S)
+    memory.save()
+    assert file.read_bytes() == first
+    memory.see("GPU-a", "0000:01:00.0", 0, REFRESH_S + 1)
+    memory.save()
+    assert file.read_bytes() != first
+    assert json.loads(file.read_bytes())["boot_id"] == "boot"
+
+
+def test_no_more_cards_are_kept_than_a_node_can_have(tmp_path: Path) -> None:
+    memory = CardMemory(str(tmp_path), "boot")
+    for number in range(MAX_CARDS + 5):
+        memory.see(f"GPU-{number}", f"0000:{number % 256:02x}:{number // 256:02x}.0", 0, number)
+    memory.forget(0)
+    assert len(memory.cards) == MAX_CARDS
+    assert "GPU-0" not in memory.cards
+
+
+@given(st.binary(max_size=300))
+def test_any_file_is_read_or_begun_anew(content: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE_NAME).write_bytes(content)
+        assert CardMemory(folder, "").cards == {}
