@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.errors import ParseError
 from agent.model.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
 from agent.model.inventory import Inventory, Problem
-from agent.model.minors import unique_minors
+from agent.model.minors import NOTHING_HELD, Held, unique_minors
 from agent.model.snapshot import DeviceView
 from agent.topology.address import parse_address, sort_key
 from agent.topology.cpu import CpuTopology
@@ -51,17 +51,18 @@ def assemble(
     cpus: CpuTopology,
     numa: NumaTopology,
     settings: PlaceSettings = NO_SETTINGS,
+    held: Held = NOTHING_HELD,
 ) -> DeviceView:
     """Join what vendors say of their devices with where sysfs says that they are.
 
     Equal input gives an equal view, in whatever order the inventories come. Problems of places
-    are added to those of the vendors.
+    are added to those of the vendors. Devices keep the minors that they are `held` to have.
     """
     rules, file_problems = _file_on(settings, pci)
     desk = _Desk(pci, cpus, numa, replace(settings, rules=rules))
     ordered = sorted(inventories, key=lambda inventory: inventory.vendor)
     told = [(inventory.vendor, device) for inventory in ordered for device in inventory.devices]
-    infos, minor_problems = unique_minors(one_each(told), parent_of)
+    infos, minor_problems = unique_minors(one_each(told), parent_of, held)
     devices = tuple(sorted((desk.device(info) for info in infos), key=_order))
     problems = [(i.vendor, problem) for i in ordered for problem in i.problems]
     problems += minor_problems

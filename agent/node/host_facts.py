@@ -20,7 +20,8 @@ from agent.host.pci import read_pci
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
 from agent.model.inventory import Problem
-from agent.model.snapshot import NodeSnapshot, Part
+from agent.model.minors import NOTHING_HELD, Held, held_minors
+from agent.model.snapshot import DeviceView, NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.topology.cpu import CpuTopology
@@ -110,6 +111,7 @@ class HostFacts:
         self._overrides = overrides(settings)
         self._store = store
         self._clock = clock
+        self._held: Held = NOTHING_HELD  # of `join`: no device's minor changes any more
         self._slow: dict[str, SlowRecord] = {}  # by address, of links below their speed
 
     def read(self) -> None:
@@ -156,15 +158,30 @@ class HostFacts:
         # not within the store's lock: the loop thread takes it too, and this may take long
         now = self._store.current
         inventories = [v.inventory.value for v in now.vendors if v.inventory.value]
-        view = assemble(inventories, now.pci.value, now.cpus.value, now.numa.value, settings)
+        places = (now.pci.value, now.cpus.value, now.numa.value)
+        view = assemble(inventories, *places, settings, self._held)
         awaited = tuple(v.vendor for v in now.vendors if v.state == "starting")
         odd = (*now.cpus.value.warnings, *now.numa.value.warnings, *now.pci.value.warnings)
         problems = (*view.problems, *(("host", _problem(warning)) for warning in odd))
         problems += _deafness(now)
+        if not awaited:  # before, who answers first must not decide about numbers
+            self._held = held_minors((device.info for device in view.devices), self._held)
         view = msgspec.structs.replace(view, awaited=awaited, problems=problems)
+        view = self._with_direct(view, now.pci.value)
         if view == now.devices.value:
             view = now.devices.value
         self._store.put(devices=Part(view, self._clock.monotonic()))
+
+    def _with_direct(self, view: DeviceView, pci: PciTree) -> DeviceView:
+        """Add which GPUs and NICs reach each other without the host's memory."""
+        kinds = {device.info.kind for device in view.devices}
+        if not kinds >= {DeviceKind.GPU, DeviceKind.RDMA}:
+            return view
+        # imported here: few nodes have both
+        from agent.gpudirect.judge import judge  # noqa: PLC0415 - see above
+        from agent.gpudirect.means import read_means  # noqa: PLC0415 - see above
+
+        return msgspec.structs.replace(view, direct=judge(view, pci, read_means(self._plain)))
 
     def _topology_file(self) -> tuple[TopologyFile | None, str]:
         """Return the file's content, or why it was refused."""
