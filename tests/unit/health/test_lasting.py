@@ -1,0 +1,209 @@
+"""What of health outlives the agent, and what is done with a file that is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from agent.errors import ParseError
+from agent.health import lasting
+from agent.health.lasting import HealthFile, decode, encode, worth_keeping
+from agent.health.track import Moment, Track
+from agent.model.device import HealthState
+from tests.unit.health.looks import BAD, WALL_S, Device, at
+
+KEY = "0000:3b:00.0"
+VALID = b'{"version":1,"boot_id":"b","mono_s":1,"wall_s":1,"vendors":{}}'
+
+
+def failed(looks: str = "gb") -> Track:
+    device = Device()
+    device.looks(looks)
+    assert device.track is not None
+    return device.track
+
+
+def again(track: Track, *, boot: str = "b007", now: Moment) -> Track:
+    data = encode(worth_keeping({"nvidia": {KEY: track}}), "b007", at(10))
+    return decode(data, boot, now)["nvidia"][KEY]
+
+
+@pytest.mark.parametrize("looks", ["gb", "gbg"])
+def test_what_had_failed_begins_as_probing_with_its_reason_and_its_date(looks: str) -> None:
+    track = failed(looks)
+    found = again(track, now=at(20))
+    assert (found.state, found.since_s) == (HealthState.PROBING, track.since_s)
+    assert (found.cause.reason, found.cause.message) == (BAD.reason, BAD.message)
+    assert (found.clean, found.bad_s, found.changes) == (0, at(20).mono_s, 0)
+
+
+def test_what_still_fails_has_not_failed_again() -> None:
+    device = Device()
+    device.track = again(failed(), now=at(20))
+    device.second = 20
+    health = device.look(BAD)
+    assert (health.state, health.since_s, health.changes) == (HealthState.FAILED, WALL_S + 2, 0)
+    assert device.looks("ggg") == "PPH"
+    assert device.health.changes == 2
+
+
+def test_what_looks_well_is_watched_anew() -> None:
+    device = Device()
+    device.track = again(failed("gbgg"), now=at(20))
+    device.second = 20
+    assert device.looks("ggg") == "PPH"
+
+
+@pytest.mark.parametrize(
+    ("boot", "now", "ages"),
+    [
+        pytest.param("b007", at(100), [98, 95, 94], id="same boot: the monotonic clock goes on"),
+        pytest.param("b008", Moment(7.0, WALL_S + 100), [98, 95, 94], id="reboot: by the wall"),
+        pytest.param("b008", Moment(7.0, WALL_S - 900), [8, 5, 4], id="the wall was set back"),
+        pytest.param("b007", Moment(7.0, WALL_S + 100), [98, 95, 94], id="same id, another clock"),
+    ],
+)
+def test_turns_keep_their_age(boot: str, now: Moment, ages: list[float]) -> None:
+    found = again(failed("gbgggbg"), boot=boot, now=now)
+    assert [now.mono_s - at_s for at_s in found.turns] == ages
+    assert found.flapping
+
+
+def test_a_device_that_is_well_is_kept_while_it_turned_not_long_ago() -> None:
+    assert worth_keeping({"v": {KEY: failed("ggg")}}) == {}
+    assert KEY in worth_keeping({"v": {KEY: failed("gbggg")}})["v"]
+
+
+def test_looks_that_see_the_same_are_nothing_new_to_keep() -> None:
+    device = Device()
+    device.looks("gb")
+    first = worth_keeping({"v": {KEY: device.track or failed()}})
+    device.looks("bbb")
+    assert worth_keeping({"v": {KEY: device.track or failed()}}) == first
+
+
+def test_of_too_many_those_out_of_service_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "MAX_KEPT", 2)
+    tracks = {"a": failed("go"), "b": failed(), "c": failed("gbggg"), "d": failed()}
+    assert sorted(worth_keeping({"v": tracks})["v"]) == ["b", "d"]
+
+
+def document(**changes: Any) -> bytes:
+    return json.dumps({**json.loads(VALID), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(VALID[:-5], id="cut"),
+        pytest.param(b"\xff" * 40, id="no text"),
+        pytest.param(b"[" * 100_000, id="deep"),
+        pytest.param(document(version=2), id="of another version"),
+        pytest.param(document(mono_s="x"), id="wrong type"),
+        pytest.param(
+            document(vendors={"v": {"k": {"state": "gone", "reason": "", "message": ""}}})
+        ),
+        pytest.param(document(vendors={"v": {"k": {"state": "failed"}}}), id="no reason"),
+    ],
+)
+def test_what_is_no_state_is_put_aside_and_said(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "health.json"
+    path.write_bytes(data)
+    file = HealthFile(str(tmp_path), "b007")
+    assert file.load(at(0)) == {}
+    assert (tmp_path / "health.json.bad").read_bytes() == data
+    assert not path.exists()
+    check = file.check()
+    assert (check.ok, check.gates_ready) == (False, False)
+    assert "put aside as .bad" in check.message
+
+
+@given(st.binary(max_size=300) | st.text(max_size=200).map(str.encode))
+def test_no_bytes_raise_anything_but_a_parse_error(data: bytes) -> None:
+    try:
+        assert decode(data, "b007", at(0)) is not None
+    except ParseError:
+        return
+
+
+def test_a_file_that_is_too_large_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / "health.json").write_bytes(VALID + b" " * lasting.MAX_FILE)
+    file = HealthFile(str(tmp_path), "b007")
+    assert file.load(at(0)) == {}
+    assert "larger" in file.check().message
+
+
+def test_what_is_wanted_is_written_once_and_read_by_the_next_agent(tmp_path: Path) -> None:
+    file = HealthFile(str(tmp_path / "state"), "b007")
+    assert file.load(at(0)) == {}
+    file.want({"nvidia": {}}, at(1))
+    file.write()
+    assert not (tmp_path / "state").exists()
+    known = {"nvidia": {KEY: failed()}}
+    file.want(known, at(2))
+    file.write()
+    path = tmp_path / "state" / "health.json"
+    written = path.read_bytes()
+    path.unlink()
+    file.want(known, at(3))
+    file.write()
+    assert not path.exists()
+    path.write_bytes(written)
+    found = HealthFile(str(tmp_path / "state"), "b007").load(at(4))
+    assert found["nvidia"][KEY].state is HealthState.PROBING
+    assert file.check().ok
+
+
+def test_when_all_is_well_again_that_is_written_too(tmp_path: Path) -> None:
+    file = HealthFile(str(tmp_path), "b007")
+    file.want({"nvidia": {KEY: failed()}}, at(2))
+    file.write()
+    after = HealthFile(str(tmp_path), "b007")
+    after.load(at(3))
+    after.want({"nvidia": {}}, at(3))
+    after.write()
+    assert HealthFile(str(tmp_path), "b007").load(at(4)) == {}
+
+
+def test_a_folder_that_cannot_be_written_is_said_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "state"
+    blocked.write_text("a file where the folder should be")
+    file = HealthFile(str(blocked), "b007")
+    file.want({"nvidia": {KEY: failed()}}, at(2))
+    for _ in range(3):
+        file.write()
+    assert "a restart would forget" in file.check().message
+    assert [r.getMessage() for r in caplog.records] == ["health_state_not_written"]
+    blocked.unlink()
+    file.write()
+    assert file.check().ok
+    assert (blocked / "health.json").exists()
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    file = HealthFile("", "")
+    assert file.load(at(0)) == {}
+    file.want({"nvidia": {KEY: failed()}}, at(1))
+    file.write()
+    assert (file.check().ok, "nothing is kept" in file.check().message) == (True, True)
+
+
+def test_what_was_odd_is_odd_until_looks_say_otherwise() -> None:
+    device = Device()
+    device.track = again(failed("go"), now=at(20))
+    device.second = 20
+    assert device.looks("gg") == "SH"
+    other = Device()
+    other.track = replace(again(failed("go"), now=at(20)))
+    other.second = 20
+    assert other.looks("b") == "F"
+    assert other.health.changes == 1

@@ -1,0 +1,255 @@
+"""All devices of one vendor: answers, samples, events and silence, one after the other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from agent.config.health import HealthSettings
+from agent.health.vendor import VendorHealth
+from agent.model.device import DeviceKind, DevicePartition, Health, HealthState, VendorDevice
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.model.snapshot import Part, VendorState
+from tests.unit.health.looks import BAD, GOOD, ODD, SHORT, at
+
+CARDS = tuple(
+    VendorDevice(kind=DeviceKind.GPU, vendor="x", bus_id=f"0000:0{i}:00.0", uuid=f"g{i}", minor=i)
+    for i in range(2)
+)
+SLICES = tuple(DevicePartition(uuid=f"MIG-{i}", profile="1g.10gb") for i in range(2))
+
+
+class Vendor:
+    """A vendor that is heard, second by second."""
+
+    def __init__(self, vendor: str = "x", **settings: float) -> None:
+        sighted = Inventory(vendor="x", devices=CARDS)
+        self.sighted = VendorState(vendor="x", inventory=Part(sighted))
+        self.health = VendorHealth(vendor, HealthSettings(**settings), sighted)  # type: ignore[arg-type]  # as a test writes them
+        self.state = self.sighted
+        self.told = Inventory(vendor="x")
+        self.second = 0.0
+
+    def hear(self, after_s: float = 1.0, **parts: object) -> str:
+        """Publish a state; return the initials of the devices' states."""
+        self.second += after_s
+        self.state = replace(self.state, **parts)
+        told = self.health.heard(self.state, at(self.second)).inventory.value
+        assert told is not None
+        self.told = told
+        return "".join(SHORT[device.health.state] for device in told.devices)
+
+    def answer(self, *healths: Health, after_s: float = 1.0) -> str:
+        cards = (replace(c, health=h) for c, h in zip(CARDS, healths, strict=False))
+        return self.list(*cards, after_s=after_s)
+
+    def list(self, *cards: VendorDevice, after_s: float = 1.0) -> str:
+        answer = Inventory(vendor="x", devices=cards)
+        return self.hear(after_s, state="ready", message="", inventory=Part(answer))
+
+    def sample(self, *healths: Health | None) -> str:
+        samples = (DeviceSample(key=c.key, health=h) for c, h in zip(CARDS, healths, strict=False))
+        return self.hear(samples=Part(tuple(samples)))
+
+    def happen(self, *events: DeviceEvent) -> bool:
+        return self.health.happened(events, at(self.second))
+
+    def tick(self, after_s: float) -> bool:
+        self.second += after_s
+        return self.health.tick(at(self.second))
+
+
+def event(state: HealthState | None = HealthState.FAILED, key: str = CARDS[1].key) -> DeviceEvent:
+    return DeviceEvent(key=key, reason="Xid79", message="off the bus", state=state)
+
+
+def test_what_sysfs_showed_is_passed_on_and_is_no_look() -> None:
+    vendor = Vendor()
+    told = vendor.health.heard(vendor.sighted, at(0))
+    assert told is vendor.sighted
+    assert dict(vendor.health.tracks) == {}
+    assert not vendor.happen(event())
+
+
+def test_answers_and_verdicts_of_samples_are_looks_and_events_too() -> None:
+    vendor = Vendor()
+    assert vendor.answer(GOOD, BAD) == "HF"
+    assert vendor.sample(BAD, GOOD) == "FP"
+    assert vendor.sample(None, GOOD) == "FP"
+    assert vendor.answer(GOOD, GOOD) == "PH"
+    assert vendor.happen(event())
+    assert vendor.hear() == "PF"
+
+
+def test_samples_without_a_verdict_and_states_without_a_new_sample_are_no_looks() -> None:
+    vendor = Vendor()
+    vendor.answer(BAD, GOOD)
+    vendor.sample(GOOD)
+    assert [vendor.hear() for _ in range(9)] == ["PH"] * 9
+    assert [vendor.sample(None) for _ in range(9)] == ["PH"] * 9
+
+
+def test_while_nothing_changes_the_same_object_is_told() -> None:
+    vendor = Vendor()
+    vendor.answer(GOOD, BAD)
+    told = vendor.told
+    vendor.sample(GOOD, BAD)
+    vendor.answer(GOOD, BAD)
+    assert vendor.told is told
+
+
+@pytest.mark.parametrize(
+    ("key", "told"), [(CARDS[1].key, "HF"), ("", "FF"), ("0000:77:00.0", "HH")]
+)
+def test_an_event_is_about_its_device_or_about_all(key: str, told: str) -> None:
+    vendor = Vendor()
+    vendor.answer(GOOD, GOOD)
+    assert vendor.happen(event(key=key)) is ("F" in told)
+    assert vendor.hear() == told
+
+
+def test_the_reason_of_an_event_that_decides_nothing_is_told_with_the_next_answer() -> None:
+    vendor = Vendor()
+    vendor.answer(GOOD, GOOD)
+    assert not vendor.happen(event(None))
+    vendor.hear()
+    assert vendor.told.devices[1].health.last_event == ""
+    vendor.answer(GOOD, GOOD)
+    assert vendor.told.devices[1].health.last_event == "Xid79"
+    assert vendor.told.devices[0].health.last_event == ""
+
+
+def test_a_slice_has_a_health_of_its_own() -> None:
+    vendor = Vendor()
+    card = replace(CARDS[0], partitions=SLICES)
+    vendor.list(card)
+    assert vendor.happen(replace(event(key=card.key), partition="MIG-1"))
+    assert vendor.hear() == "H"
+    assert [part.health.state for part in vendor.told.devices[0].partitions] == [
+        HealthState.HEALTHY,
+        HealthState.FAILED,
+    ]
+    assert not vendor.happen(replace(event(key=card.key), partition="MIG-9"))
+    vendor.list(card)
+    assert vendor.told.devices[0].partitions[1].health.state is HealthState.PROBING
+
+
+def test_of_two_devices_with_one_key_the_graver_verdict_counts_once() -> None:
+    vendor = Vendor()
+    twice = replace(CARDS[0], health=BAD)
+    assert vendor.list(CARDS[0], twice, CARDS[1]) == "FFH"
+    assert vendor.list(CARDS[0], CARDS[0], CARDS[1]) == "PPH"
+
+
+def test_somebody_elses_device_is_not_judged() -> None:
+    vendor = Vendor()
+    other = replace(CARDS[0], managed=False, health=BAD)
+    assert vendor.list(other, CARDS[1]) == "FH"
+    assert vendor.list(CARDS[0], CARDS[1]) == "HH"
+    assert vendor.list(other, CARDS[1]) == "FH"
+    assert not vendor.happen(event(key=CARDS[0].key))
+
+
+def test_a_failed_device_that_was_away_is_no_new_one() -> None:
+    vendor = Vendor()
+    vendor.answer(BAD, GOOD)
+    vendor.answer(GOOD, GOOD)
+    vendor.answer(GOOD, GOOD)
+    assert vendor.list(CARDS[1]) == "H"
+    assert [vendor.answer(GOOD, GOOD) for _ in range(3)] == ["PH", "PH", "HH"]
+    vendor.answer(BAD, GOOD)
+    vendor.list(CARDS[1])
+    vendor.list(CARDS[1], after_s=86_401)
+    assert vendor.answer(GOOD, GOOD) == "HH"
+
+
+def test_silence_is_first_nothing_then_doubt_then_failure() -> None:
+    vendor = Vendor(stalled_unknown_s=60, stalled_failed_s=300)
+    vendor.answer(GOOD, BAD)
+    vendor.hear(0, state="stalled", message="no answer to sample within 5 s")
+    assert not vendor.tick(59)
+    assert vendor.tick(1)
+    assert vendor.hear(0, state="restarting", message="killed by signal 9") == "HF"
+    card, other = (device.health for device in vendor.told.devices)
+    assert (card.certain, other.certain) == (False, False)
+    assert card.message == (
+        "no answer from its vendor's worker for more than 60 s: no answer to sample within 5 s;"
+        " before that DeviceHealthy: device is healthy"
+    )
+    assert not vendor.tick(239)
+    assert vendor.tick(1)
+    assert vendor.hear(0) == "FF"
+    assert {d.health.reason for d in vendor.told.devices} == {"DriverStalled"}
+    assert [vendor.answer(GOOD, GOOD) for _ in range(3)] == ["PP", "PP", "HH"]
+
+
+def test_a_vendor_that_answers_before_the_worst_is_believed_at_once() -> None:
+    vendor = Vendor()
+    vendor.answer(GOOD, ODD)
+    vendor.hear(state="quarantined")
+    vendor.tick(120)
+    vendor.hear(0)
+    assert vendor.answer(GOOD, ODD) == "HS"
+    assert all(device.health.certain for device in vendor.told.devices)
+    assert not vendor.tick(1000)
+
+
+def test_a_driver_that_was_let_go_on_request_makes_nothing_fail() -> None:
+    vendor = Vendor()
+    vendor.answer(GOOD, GOOD)
+    vendor.hear(state="released")
+    assert vendor.tick(1)
+    assert vendor.hear(0) == "HH"
+    assert not vendor.tick(9000)
+    assert {(d.health.reason, d.health.certain) for d in vendor.told.devices} == {
+        ("DriverReleased", False)
+    }
+
+
+def test_a_vendor_that_never_answered_is_not_silent() -> None:
+    vendor = Vendor()
+    vendor.hear(state="stalled")
+    assert not vendor.tick(1000)
+
+
+def looks_wanted(vendor: Vendor, seconds: int) -> list[int]:
+    """Return after how many seconds a look is wanted; it is taken, and sees the same."""
+    wanted = []
+    for second in range(1, seconds + 1):
+        vendor.second += 1
+        if vendor.health.wants_look(at(vendor.second)):
+            wanted.append(second)
+            vendor.list(*vendor.state.inventory.value.devices, after_s=0)  # type: ignore[union-attr]  # it has answered
+    return wanted
+
+
+def test_what_is_watched_is_looked_at_often_and_what_stays_failed_ever_less() -> None:
+    vendor = Vendor(clean_probes=1000)
+    vendor.answer(GOOD, GOOD)
+    assert looks_wanted(vendor, 600) == []
+    vendor.answer(BAD, GOOD)
+    often = looks_wanted(vendor, 900)
+    assert often[:9] == list(range(5, 50, 5))
+    gaps = [b - a for a, b in pairwise(often)]
+    assert gaps == sorted(gaps)
+    assert max(gaps) <= 60
+    vendor.answer(GOOD, GOOD)
+    assert looks_wanted(vendor, 20) == [5, 10, 15, 20]
+
+
+def test_verdicts_within_samples_make_looks_unnecessary() -> None:
+    vendor = Vendor(clean_probes=1000)
+    vendor.answer(BAD, GOOD)
+    for _ in range(60):
+        vendor.sample(GOOD, GOOD)
+        assert not vendor.health.wants_look(at(vendor.second))
+
+
+def test_a_device_that_is_odd_for_long_needs_no_extra_looks() -> None:
+    vendor = Vendor()
+    vendor.answer(ODD, GOOD)
+    assert looks_wanted(vendor, 600) == []
+    vendor.answer(GOOD, GOOD)
+    assert looks_wanted(vendor, 60) == [5]
