@@ -21,6 +21,9 @@ class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
     cambricon: Annotated[
         str, Rule("Cambricon MLUs through CNDev", choices=SWITCH, maturity="beta")
     ] = "auto"
+    ascend: Annotated[
+        str, Rule("Ascend NPUs through libdcmi", choices=SWITCH, maturity="alpha")
+    ] = "auto"
     rdma: Annotated[
         str, Rule("InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH, maturity="beta")
     ] = "auto"
@@ -35,6 +38,13 @@ class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Rule("devices that device-info files describe", choices=("on", "off"), maturity="beta"),
     ] = "off"
+
+
+class XidSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What Xid errors mean on this node, where a person knows better than the catalogue."""
+
+    ignore: Annotated[tuple[str, ...], Rule("Xid numbers that never change a card's health")] = ()
+    fatal: Annotated[tuple[str, ...], Rule("Xid numbers that take a card out of service")] = ()
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +72,37 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Rule("an NVLink fabric that is not ready takes the cards out of service", choices=SWITCH),
     ] = "auto"
+    xids: Annotated[XidSettings, Rule("Xid errors")] = XidSettings()
+    upstream_compatible: Annotated[
+        bool,
+        Rule("take every Xid but 13, 31, 43, 45, 68 and 109 for fatal, as koordlet does"),
+    ] = False
 
 
 class AscendSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the Ascend worker finds its driver."""
+    """How the Ascend worker finds its driver, and what counts for it."""
+
+    library_path: Annotated[
+        str, Rule("libdcmi.so itself; empty: looked for in the usual folders")
+    ] = ""
+    library_dirs: Annotated[
+        tuple[str, ...], Rule("folders of the driver's libraries, which libdcmi.so needs")
+    ] = ("/usr/local/Ascend/driver/lib64/driver", "/usr/local/Ascend/driver/lib64/common")
+    driver_root: Annotated[str, Rule("root below which the driver's usual folders are")] = "/"
+    sample_interval_s: Annotated[
+        float,
+        Rule("chips are sampled as often; from 10 on over a full second", unit="s", low=1, high=60),
+    ] = 5.0
+    fault_codes: Annotated[
+        str, Rule("faultCode.json that replaces the maker's classes of faults; empty: those")
+    ] = ""
+    network_is_health: Annotated[
+        bool, Rule("a chip whose network port fails is out of service", maturity="beta")
+    ] = False
+    forget_after_s: Annotated[
+        float,
+        Rule("a chip that left its bus stays listed that long", unit="s", low=0, high=604800),
+    ] = 86400.0
 
 
 class CambriconSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,14 +5,68 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from agent.errors import AgentError
-from plugins.bindings.dcmi import codes, symbols
-from plugins.bindings.dcmi.locate import LibraryAbsent
+from plugins.bindings.dcmi import codes
+from plugins.bindings.locate import LibraryAbsent, find_library
 
+CHIP_INFO = ("dcmi_get_device_chip_info_v2", "dcmi_get_device_chip_info")  # either will do
+
+MANDATORY: tuple[str, ...] = (
+    "dcmi_init",
+    "dcmi_get_card_list",
+    "dcmi_get_device_num_in_card",
+    "dcmi_get_device_logic_id",
+    "dcmi_get_device_phyid_from_logicid",
+    "dcmi_get_device_health",
+)
+
+OPTIONAL: tuple[str, ...] = (
+    *CHIP_INFO,
+    "dcmi_get_dcmi_version",
+    "dcmi_get_device_type",
+    "dcmi_get_device_pcie_info_v2",
+    "dcmi_get_device_board_info",
+    "dcmi_get_mainboard_id",
+    "dcmi_get_product_type",
+    "dcmi_get_card_elabel_v2",
+    "dcmi_get_device_die_v2",
+    "dcmi_get_device_errorcode_v2",
+    "dcmi_subscribe_fault_event",
+    "dcmi_get_device_network_health",
+    "dcmi_get_device_boot_status",
+    "dcmi_get_device_hbm_info",
+    "dcmi_get_device_memory_info_v3",
+    "dcmi_get_memory_info",
+    "dcmi_get_device_utilization_rate",
+    "dcmi_get_device_multi_utilization_rate",
+    "dcmi_get_device_multi_utilization_rate_period",
+    "dcmi_get_device_power_info",
+    "dcmi_mcu_get_power_info",
+    "dcmi_get_device_temperature",
+    "dcmi_get_device_voltage",
+    "dcmi_get_device_frequency",
+    "dcmi_get_device_ecc_info",
+    "dcmi_get_device_resource_info",
+    "dcmi_get_device_ip",
+    "dcmi_get_device_info",
+    "dcmi_get_topo_info_by_device_id",
+    "dcmi_get_multi_die_policy",
+    "dcmi_create_vdevice",
+    "dcmi_set_destroy_vdevice",
+)
+SECOND_INIT = "dcmiv2_init"  # of the 950 generation, of which no more is published
 SLOW_CALL_S = 1.0
 VERSION_LENGTH = 33
+SONAME = "libdcmi.so"
+_DRIVER = "/usr/local/Ascend/driver/lib64"
+FOLDERS = ("/usr/local/dcmi", _DRIVER, f"{_DRIVER}/driver", f"{_DRIVER}/common")
+
+
+def locate(settings: Mapping[str, object]) -> str:
+    """Return the library's path; see `find_library` for what is looked at and what is refused."""
+    return find_library(SONAME, FOLDERS, settings, os.environ.get("LD_LIBRARY_PATH", ""))
 
 
 class Dcmi:
@@ -36,9 +90,7 @@ class Dcmi:
         except OSError as error:
             told = f"{path} cannot be loaded: {str(error)[:120]}"
             raise LibraryAbsent("LibraryMissing", told) from error
-        self.missing = frozenset(
-            name for name in (*symbols.MANDATORY, *symbols.OPTIONAL) if not self.has(name)
-        )
+        self.missing = frozenset(name for name in (*MANDATORY, *OPTIONAL) if not self.has(name))
         self._refuse_if_unfit()
         self._start()
 
@@ -47,11 +99,11 @@ class Dcmi:
         return getattr(self._dll, symbol, None) is not None
 
     def _refuse_if_unfit(self) -> None:
-        if self.has(symbols.SECOND_INIT) and "dcmi_init" in self.missing:
+        if self.has(SECOND_INIT) and "dcmi_init" in self.missing:
             return  # a generation of its own, which `_start` tells apart
-        lacking = [name for name in symbols.MANDATORY if name in self.missing]
-        if all(name in self.missing for name in symbols.CHIP_INFO):
-            lacking.append(symbols.CHIP_INFO[0])
+        lacking = [name for name in MANDATORY if name in self.missing]
+        if all(name in self.missing for name in CHIP_INFO):
+            lacking.append(CHIP_INFO[0])
         if lacking:
             told = f"{self.path} lacks {lacking[0]}: install a newer driver"
             raise LibraryAbsent("LibraryUnfit", told)
@@ -60,7 +112,7 @@ class Dcmi:
         try:
             self.call("dcmi_init")
         except AgentError as error:
-            if self.has(symbols.SECOND_INIT) and self._second_generation():
+            if self.has(SECOND_INIT) and self._second_generation():
                 told = "chips of the 950 generation: known from sysfs only"
                 raise LibraryAbsent("UnsupportedGeneration", told) from error
             told = f"{error}; check that the driver is loaded and no container holds the chips"
@@ -68,7 +120,7 @@ class Dcmi:
 
     def _second_generation(self) -> bool:
         try:
-            self.call(symbols.SECOND_INIT)
+            self.call(SECOND_INIT)
         except AgentError:
             return False
         return True

@@ -1,0 +1,86 @@
+"""The chips' RoCE ports, asked on a thread of their own: the call may never come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from plugins.bindings.dcmi.chip import Chip
+from plugins.bindings.dcmi.library import Dcmi
+from plugins.bindings.dcmi.meters import address
+from plugins.bindings.dcmi.state import NETWORK_GOOD, network_state
+
+DEADLINE_S = 1.0
+EVERY_S = 5.0
+FRESH_S = 30.0
+
+
+class PortState(msgspec.Struct, frozen=True):
+    """What a port said, and when (monotonic)."""
+
+    state: int
+    at_s: float
+    address: str
+
+    @property
+    def works(self) -> bool:
+        """Say whether the port is well, or still being set up."""
+        return self.state in NETWORK_GOOD
+
+
+class NetworkWatch:
+    """Asks one port after the other. An answer that took longer than a second is not believed.
+
+    While a call hangs, nothing of any port is known, and everything else goes on.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ports: dict[str, PortState] = {}
+        self._chips: tuple[tuple[str, Chip], ...] = ()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, dcmi: Dcmi, chips: Iterable[tuple[str, int, int]]) -> None:
+        """Ask these from now on, by key, card and number; a driver that cannot tell is left."""
+        if "dcmi_get_device_network_health" in dcmi.missing:
+            return
+        known = dict(self._chips)
+        # objects of this thread's own: a chip's notes are for one thread
+        self._chips = tuple((k, known.get(k) or Chip(dcmi, c, n)) for k, c, n in chips)
+        if self._thread is None and self._chips:
+            self._thread = threading.Thread(target=self._run, name="network", daemon=True)
+            self._thread.start()
+
+    def port(self, key: str) -> PortState | None:
+        """Return what a chip's port said lately; `None` if it did not, or has no address."""
+        found = self._ports.get(key)
+        fresh = found is not None and self._clock() - found.at_s <= FRESH_S
+        return found if fresh else None
+
+    def close(self) -> None:
+        """Let the thread end when its call comes back."""
+        self._closed = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._closed:
+            for key, chip in self._chips:
+                if not self._closed:
+                    self._ask(key, chip)
+            self._wake.wait(EVERY_S)
+
+    def _ask(self, key: str, chip: Chip) -> None:
+        chip.begin()
+        began_s = self._clock()
+        where = address(chip)
+        state = network_state(chip) if where else None
+        now_s = self._clock()
+        if where and state is not None and now_s - began_s <= DEADLINE_S:
+            self._ports[key] = PortState(state, now_s, where)
+        else:
+            self._ports.pop(key, None)

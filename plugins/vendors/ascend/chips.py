@@ -1,0 +1,130 @@
+"""The chips of a node over time: kept when they fall silent, compared when they come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import combinations
+
+from agent.host.files import HostFiles
+from agent.model.device import VendorDevice
+from agent.model.inventory import DeviceEvent, Problem
+from plugins.bindings.dcmi.chip import Chip
+from plugins.bindings.dcmi.library import Dcmi
+from plugins.bindings.dcmi.state import LINKS, link_type, tells_links
+from plugins.lasting import LastingFile
+from plugins.vendors.ascend.links import TOLD_BY, Told
+from plugins.vendors.ascend.roster import Roll
+from plugins.vendors.ascend.watch import Watched
+
+FILE_NAME = "ascend-devices.json"
+FORGET_AFTER_S = 86_400.0
+MISSING_LOOKS = 3  # rolls in a row without an answer, after which a chip is lost
+
+
+class Chips:
+    """What is known of every chip, by key. One thread changes it."""
+
+    def __init__(
+        self, host: HostFiles, settings: Mapping[str, object], clock: Callable[[], float]
+    ) -> None:
+        self._host = host
+        self._clock = clock
+        self._file = LastingFile(settings.get("state_dir"), FILE_NAME, tuple[VendorDevice, ...])
+        stored = self._file.load() or ()
+        self.remembered: dict[str, VendorDevice] = {device.key: device for device in stored}
+        self.known: dict[str, Watched] = {}
+        self._told: dict[frozenset[str], str] = {}
+        self._asked: frozenset[str] = frozenset()
+        forget = settings.get("forget_after_s")
+        self._forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
+
+    @property
+    def problem(self) -> Problem | None:
+        """Say why nothing is remembered; `None` if it is."""
+        return self._file.problem
+
+    def take(self, roll: Roll, sighted: Collection[str]) -> tuple[DeviceEvent, ...]:
+        """Take in who answered, and which functions sysfs shows; tell who has another number."""
+        now_s = self._clock()
+        for chip in roll.chips:
+            watched = self.known.get(chip.key)
+            if watched is None:
+                watched = self.known[chip.key] = Watched(chip, roll.handles[chip.key])
+            watched.described, watched.chip = chip, roll.handles[chip.key]
+            watched.missing, watched.seen_s = 0, now_s
+            watched.sighted = watched.sighted or chip.bus_id in sighted
+        answered = {chip.key for chip in roll.chips}
+        for key in [key for key in self.known if key not in answered]:
+            self.known[key].missing += 1
+            if now_s - self.known[key].seen_s > self._forget_s:
+                del self.known[key]
+        self.notice_gone(sighted)
+        return self._renumbered()
+
+    def notice_gone(self, sighted: Collection[str] | None = None) -> None:
+        """Find out which chips are gone, by what sysfs and /dev once had of them.
+
+        `sighted` are the functions in sysfs, `None` if nobody looked.
+        """
+        for watched in self.known.values():
+            chip = watched.described
+            node = self._host.exists(f"/dev/davinci{chip.phy}")
+            watched.has_node = watched.has_node or node
+            if sighted is not None:
+                watched.off_bus = watched.sighted and chip.bus_id not in sighted
+            if watched.off_bus:
+                watched.gone = "its PCI function is not there any more"
+            elif watched.has_node and not node:
+                watched.gone = f"/dev/davinci{chip.phy} is not there any more"
+            elif watched.missing >= MISSING_LOOKS:
+                watched.gone = "the driver does not list it any more"
+            else:
+                watched.gone = ""
+
+    def _renumbered(self) -> tuple[DeviceEvent, ...]:
+        """Tell of dies whose /dev/davinci<N> has another number than when they were last seen."""
+        before = {d.uuid: d.minor for d in self.remembered.values() if d.uuid}
+        found = []
+        for watched in self.known.values():
+            chip = watched.described
+            old = before.get(chip.uuid, chip.phy)
+            if chip.facts.vdie is not None and old != chip.phy:
+                told = f"{chip.uuid} was davinci{old} and is davinci{chip.phy} now"
+                found.append(DeviceEvent(key=chip.key, reason="DeviceRenumbered", message=told))
+        return tuple(found)
+
+    def remember(self, devices: Sequence[VendorDevice]) -> None:
+        """Keep what chips are for a time when their driver does not answer."""
+        self.remembered = {device.key: device for device in devices if device.minor is not None}
+        self._file.save(tuple(self.remembered.values()))
+
+    def handles(self) -> dict[str, Chip]:
+        """Return the chips by the id of their die."""
+        return {w.described.uuid: w.chip for w in self.known.values() if w.answers}
+
+    def links(self, dcmi: Dcmi) -> Told | None:
+        """Return how chips are joined, asked once for each two; `None` if the driver is silent."""
+        families = {watched.described.family for watched in self.known.values()}
+        if not tells_links(dcmi) or not families <= set(TOLD_BY):
+            return None
+        answering = {key: w.chip for key, w in self.known.items() if w.answers and not w.missing}
+        if frozenset(answering) - self._asked:
+            self._ask_links(answering)
+        if not self._asked:
+            return None
+        pairs = ((tuple(sorted(pair)), kind) for pair, kind in self._told.items())
+        return {(a, b): kind for (a, b), kind in pairs if a in self.known and b in self.known}
+
+    def _ask_links(self, answering: Mapping[str, Chip]) -> None:
+        told = {
+            frozenset((a, b)): link_type(answering[a], answering[b])
+            for a, b in combinations(sorted(answering), 2)
+        }
+        if told and all(kind is None for kind in told.values()):
+            return  # the driver has the function, and does not know
+        for pair, kind in told.items():
+            if kind in LINKS:
+                self._told[pair] = LINKS[kind]
+            elif kind is not None:
+                self._told.pop(pair, None)
+        self._asked = frozenset(answering)

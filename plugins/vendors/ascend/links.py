@@ -1,0 +1,119 @@
+"""How chips are joined, and which of them are granted together: as told, else by the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.model.device import DeviceLink
+from agent.model.grouping.cliques import clique_groups
+from agent.model.inventory import DeviceGroup, Problem
+from agent.topology.address import sort_key
+from plugins.vendors.ascend.describe import Described
+from plugins.vendors.ascend.identity import A3, A910, B910, PCIE_BOARDS
+
+HCCS, SIO = "HCCS", "SIO"
+TOLD_BY = (B910, A3)  # families whose driver tells how chips are joined
+BLOCK = 8  # chips of one board
+HALF = 4  # chips of a 910A board that are joined with each other
+A3_CHIPS = 16
+TOGETHER, APART = 0, 1  # what the driver says of the two dies of a card
+Pair = tuple[str, str]
+Told = Mapping[Pair, str]  # keys of two chips: HCCS, HCCS_SW, SIO or UB
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """Links, groups and policy of a node."""
+
+    links: tuple[DeviceLink, ...] = ()
+    groups: tuple[DeviceGroup, ...] = ()
+    policy: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def joined(chips: Sequence[Described], told: Told | None, die_policy: int | None) -> Joined:
+    """Return what the told links make of the chips; `told` is `None` if nobody tells.
+
+    Then it is the machine that the family stands for, where all of its chips are there. The dies
+    of a card go together unless the driver says that each may go alone.
+    """
+    ordered = sorted(chips, key=lambda chip: chip.phy)
+    families = {chip.family for chip in ordered}
+    if len(families) != 1 or any(chip.facts.board_id in PCIE_BOARDS for chip in ordered):
+        return Joined()
+    (family,) = families
+    found = _by_links(ordered, told) if told is not None else _by_family(ordered, family)
+    if not found.groups:
+        return found
+    honor = family == A3 and die_policy != APART
+    return replace(found, policy="Honor" if honor else "Prefer")
+
+
+def _by_links(chips: Sequence[Described], told: Told) -> Joined:
+    keys = [chip.key for chip in chips]
+    whole = clique_groups(keys, told, HCCS)
+    pairs = clique_groups(keys, [pair for pair, kind in told.items() if kind == SIO], SIO)
+    sized = {len(group.keys) for group in pairs.groups}
+    groups = (*pairs.groups, *(g for g in whole.groups if len(g.keys) not in sized))
+    links = _links((a, b, kind) for (a, b), kind in told.items())
+    return Joined(links=links, groups=groups, problems=(*whole.problems, *pairs.problems))
+
+
+def _by_family(chips: Sequence[Described], family: str) -> Joined:
+    if family == A910:
+        halves = _blocks(chips, HALF)
+        links = [(a, b, HCCS) for half in halves for a, b in combinations(half, 2)]
+        boards = _blocks(chips, BLOCK)
+        return Joined(links=_links(links), groups=(*_groups(halves), *_groups(boards)))
+    if family == B910:
+        boards = _blocks(chips, BLOCK)
+        links = [(a, b, HCCS) for board in boards for a, b in combinations(board, 2)]
+        return Joined(links=_links(links), groups=_groups(boards))
+    if family == A3:
+        return _a3(chips)
+    return Joined()
+
+
+def _a3(chips: Sequence[Described]) -> Joined:
+    cards: dict[int, list[str]] = {}
+    for chip in chips:
+        cards.setdefault(chip.card, []).append(chip.key)
+    pairs = [tuple(keys) for keys in cards.values() if len(keys) == 2]
+    groups = _groups(pairs, SIO)
+    links = [(a, b, SIO) for a, b in pairs]
+    if len(chips) == A3_CHIPS:
+        everything = tuple(chip.key for chip in chips)
+        groups = (*groups, *_groups([everything]))
+        same = {frozenset(pair) for pair in pairs}
+        others = (p for p in combinations(everything, 2) if frozenset(p) not in same)
+        links += [(a, b, HCCS) for a, b in others]
+    return Joined(links=_links(links), groups=groups)
+
+
+def _blocks(chips: Sequence[Described], size: int) -> list[tuple[str, ...]]:
+    """Return the blocks of consecutive physical ids of which every chip is there."""
+    blocks: dict[int, list[str]] = {}
+    for chip in chips:
+        blocks.setdefault(chip.phy // size, []).append(chip.key)
+    return [tuple(block) for block in blocks.values() if len(block) == size]
+
+
+def _groups(members: Iterable[Sequence[str]], link_type: str = HCCS) -> tuple[DeviceGroup, ...]:
+    return tuple(DeviceGroup(keys=tuple(keys), link_type=link_type) for keys in members)
+
+
+def _links(found: Iterable[tuple[str, str, str]]) -> tuple[DeviceLink, ...]:
+    links = []
+    for a, b, kind in found:
+        first, second = sorted((a, b), key=_order)
+        kind = HCCS if kind.startswith(HCCS) else kind  # noqa: PLW2901 - with a switch or without
+        links.append(DeviceLink(a=first, b=second, type=kind, count=1))
+    return tuple(sorted(links, key=lambda link: (_order(link.a), _order(link.b))))
+
+
+def _order(key: str) -> tuple[bool, tuple[int, ...], str]:
+    on_pci = key.count(":") == 2
+    return not on_pci, sort_key(key) if on_pci else (), key

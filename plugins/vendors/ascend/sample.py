@@ -1,0 +1,149 @@
+"""What a chip does now: one round of calls as typed values and readings; nothing told is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agent.model.inventory import DeviceSample, MetricFamily, ProcessSample, Reading
+from plugins import families
+from plugins.bindings.dcmi import meters
+from plugins.bindings.dcmi.chip import Chip
+from plugins.bindings.dcmi.facts import ChipFacts
+from plugins.bindings.dcmi.meters import Hbm, Rates
+from plugins.bindings.dcmi.network import PortState
+from plugins.vendors.ascend.describe import MIB, Described
+from plugins.vendors.ascend.identity import A3, A910, B310, B910, P310, S310
+
+PERIOD_FROM_S = 10.0  # the call that blocks for a second is used from this interval on
+_WITH_HBM = (A910, B910, A3)
+_WITH_DDR = (A910, P310, B310, S310)
+_WITH_ERRORS = (B910, A3)
+
+
+def sample(
+    described: Described, chip: Chip, interval_s: float, port: PortState | None
+) -> DeviceSample:
+    """Sample one chip. It never raises: a call that fails leaves its value out."""
+    of = described.family
+    busy = meters.rates(chip, period=interval_s >= PERIOD_FROM_S)
+    hbm = meters.hbm(chip) if of in _WITH_HBM or not described.facts.ddr_mb else None
+    ddr = meters.ddr(chip) if of in _WITH_DDR else None
+    total, used = _memory(described.facts, hbm, ddr)
+    return DeviceSample(
+        key=described.key,
+        core_percent=None if busy is None or busy.core is None else float(busy.core),
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+        processes=_processes(chip),
+        readings=(
+            *_electric(described, chip),
+            *_heat(chip, hbm),
+            *_busy(chip, busy, hbm),
+            *_errors(described, chip),
+            *_ddr(hbm, ddr),
+            *_vnpus(described, chip),
+            *_port(port),
+        ),
+    )
+
+
+def _memory(
+    facts: ChipFacts, hbm: Hbm | None, ddr: tuple[int, int | None] | None
+) -> tuple[int | None, int | None]:
+    """Return total and used bytes of the memory for tensors."""
+    if hbm is not None:
+        return hbm.total_mb * MIB, None if hbm.used_mb is None else hbm.used_mb * MIB
+    if ddr is None or facts.hbm_mb:
+        return None, None
+    total, used = ddr
+    return total * MIB, None if used is None else used * MIB
+
+
+def _processes(chip: Chip) -> tuple[ProcessSample, ...] | None:
+    found = meters.processes(chip)
+    if found is None:
+        return None
+    used: dict[int, int] = {}
+    for pid, size in found:
+        used[pid] = used.get(pid, 0) + size
+    return tuple(ProcessSample(pid=pid, memory_bytes=used[pid]) for pid in sorted(used))
+
+
+def _electric(described: Described, chip: Chip) -> Iterator[Reading]:
+    # the controller of a 310P card speaks for the whole card: counted once
+    of_card = described.family == P310
+    if not of_card or described.number == 0:
+        power = meters.power_deciwatt(chip, of_card=of_card)
+        yield from _reading(families.POWER, None if power is None else power / 10)
+    voltage = meters.voltage_centivolt(chip)
+    volts = None if voltage is None else voltage / 100
+    yield from _named("xpu_npu_voltage_volts", volts)
+    clock = meters.core_clock_mhz(chip)
+    yield from _reading(families.CLOCK, None if clock is None else clock * 1e6, "aicore")
+
+
+def _heat(chip: Chip, hbm: Hbm | None) -> Iterator[Reading]:
+    yield from _reading(families.TEMPERATURE, meters.temperature_celsius(chip), "chip")
+    of_memory = hbm.temperature_celsius if hbm is not None else None
+    yield from _reading(families.TEMPERATURE, of_memory, "memory")
+
+
+def _busy(chip: Chip, busy: Rates | None, hbm: Hbm | None) -> Iterator[Reading]:
+    told = () if busy is None else (busy.core, busy.vector, busy.cube, busy.overall)
+    for unit, percent in zip(("aicore", "vector", "cube", "overall"), told, strict=False):
+        yield from _ratio(percent, unit)
+    if hbm is not None:
+        memory = meters.rate(chip, meters.MEMORY)
+        if memory is None and hbm.used_mb is not None:
+            memory = round(100 * hbm.used_mb / hbm.total_mb)
+        yield from _ratio(memory, "memory")
+        yield from _ratio(hbm.bandwidth_percent, "memory_bandwidth")
+
+
+def _ratio(percent: int | None, unit: str) -> Iterator[Reading]:
+    ratio = None if percent is None else percent / 100
+    yield from _named("xpu_npu_utilization_ratio", ratio, unit)
+
+
+def _errors(described: Described, chip: Chip) -> Iterator[Reading]:
+    if described.family not in _WITH_ERRORS:
+        return
+    counted = meters.hbm_errors(chip)
+    if counted is not None:
+        yield from _reading(families.ECC_ERRORS, counted.corrected, "corrected")
+        yield from _reading(families.ECC_ERRORS, counted.uncorrected, "uncorrected")
+    for found in meters.link_errors(chip):
+        labels = (found.link, str(found.port), found.kind)
+        yield from _named("xpu_npu_link_errors_total", found.count, *labels)
+
+
+def _ddr(hbm: Hbm | None, ddr: tuple[int, int | None] | None) -> Iterator[Reading]:
+    """Tell the memory beside the HBM, where a chip has both."""
+    if hbm is not None and ddr is not None and ddr[1] is not None:
+        yield from _named("xpu_npu_ddr_used_bytes", ddr[1] * MIB)
+
+
+def _vnpus(described: Described, chip: Chip) -> Iterator[Reading]:
+    for number in described.vdevs:
+        told = meters.vdev_activity(chip, number)
+        if told is None:
+            return
+        percent, used = told
+        ratio = None if percent is None else percent / 100
+        yield from _named("xpu_npu_vnpu_utilization_ratio", ratio, str(number))
+        size = None if used is None else used * MIB
+        yield from _named("xpu_npu_vnpu_memory_used_bytes", size, str(number))
+
+
+def _port(port: PortState | None) -> Iterator[Reading]:
+    if port is not None:
+        yield from _named("xpu_npu_network_up", 1 if port.works else 0, port.address)
+
+
+def _reading(family: MetricFamily, value: float | None, *labels: str) -> Iterator[Reading]:
+    yield from _named(family.name, value, *labels)
+
+
+def _named(family: str, value: float | None, *labels: str) -> Iterator[Reading]:
+    if value is not None:
+        yield Reading(family=family, value=float(value), labels=labels)

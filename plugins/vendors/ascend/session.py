@@ -1,0 +1,298 @@
+"""A working day with libdcmi: loads it when it is there, discovers, samples, hears of faults."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec.structs import replace
+
+from agent.errors import AgentError, LibraryReplaced
+from agent.host.files import HostFiles
+from agent.model.device import DevicePartition, Health, HealthState
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from plugins.bindings.dcmi.events import FaultQueue
+from plugins.bindings.dcmi.library import Dcmi, locate
+from plugins.bindings.dcmi.network import NetworkWatch
+from plugins.bindings.locate import LibraryAbsent, LibraryFile
+from plugins.faults.ascend.book import FaultBook
+from plugins.slices.vnpu.ledger import Ledger
+from plugins.slices.vnpu.make import Reconciled, VnpuMaker
+from plugins.slices.vnpu.templates import VnpuRefused, templates
+from plugins.vendors.ascend import fallback
+from plugins.vendors.ascend.chips import Chips
+from plugins.vendors.ascend.describe import cores, partition
+from plugins.vendors.ascend.identity import template_model
+from plugins.vendors.ascend.listing import boot_id, facts_of, joined_of, listed, table_of
+from plugins.vendors.ascend.roster import Roll, Roster
+from plugins.vendors.ascend.sample import sample
+from plugins.vendors.ascend.sight import MANAGER, Sighting, device, driver_version, look
+from plugins.vendors.ascend.watch import HealthWatch, Watched
+
+AGAIN_S = 30.0  # between two looks for a driver that is not there
+BOOTING_S = 10.0  # between two looks for cards that are still booting
+BOOTING_LOOKS = 6
+MAX_PENDING = 256
+INTERVAL_S = 5.0
+
+
+class AscendSession:
+    """The Ascend chips of one host. One thread calls it; `events` may have another."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        settings: Mapping[str, object],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._clock = clock
+        self._dcmi: Dcmi | None = None
+        self._file: LibraryFile | None = None  # what this process has loaded, for good
+        self._had_driver = self._lost_driver = False
+        self._command = fallback.NpuSmi(settings, clock=clock)
+        self._told: fallback.Told | None = None  # by the command, while there is no library
+        self._roster = Roster()
+        self._chips = Chips(host, settings, clock)
+        self._network = NetworkWatch(clock)
+        self._book = FaultBook(settings.get("state_dir"))
+        table, self._odd_table = table_of(settings.get("fault_codes"))
+        counts = settings.get("network_is_health") is True
+        watch = HealthWatch(self._book, table, self._network, clock, wall, network_counts=counts)
+        self._watch = watch
+        self._vnpus = VnpuMaker(Ledger(settings.get("state_dir"), boot_id(host)))
+        self._queue = FaultQueue()
+        self._pending: deque[DeviceEvent] = deque(maxlen=MAX_PENDING)
+        self._late: set[str] = set()  # symbols that took too long
+        self._again_s: float | None = None  # when a discovery is to be asked for
+        self._booting = 0  # looks at a list that was not complete
+        given = settings.get("sample_interval_s")
+        self._interval_s = float(given) if isinstance(given, int | float) else INTERVAL_S
+        self._next_s = 0.0
+        self._samples: tuple[DeviceSample, ...] = ()
+
+    def discover(self) -> Inventory:
+        """Describe every chip; one that does not answer stays listed and hides no other."""
+        seen = look(self._host)
+        if self._settings.get("replay") is True:
+            devices = tuple(device(function, "NoRecordedAnswers") for function in seen)
+            return Inventory(vendor="ascend", devices=devices)
+        self._again_s = None
+        try:
+            dcmi = self._library()
+            roll = self._roster.call(dcmi, {function.bus_id: function for function in seen})
+        except LibraryAbsent as absent:
+            return self._without(seen, Problem(reason=absent.reason, message=str(absent)))
+        except LibraryReplaced:
+            raise
+        except AgentError as error:
+            return self._without(seen, Problem(reason="DriverError", message=str(error)))
+        return self._inventory(dcmi, roll, seen)
+
+    def _library(self) -> Dcmi:
+        self._refuse_if_over()
+        if self._had_driver and not self._host.exists(MANAGER):
+            self._lost_driver = True
+            raise LibraryAbsent("DriverNotLoaded", f"{MANAGER} is not there any more")
+        if self._dcmi is None:
+            path = locate(self._settings)
+            self._file = LibraryFile.of(path)
+            self._dcmi = Dcmi(path, self._clock, self._slow)
+            self._watch.subscribed = self._queue.subscribe(self._dcmi)
+        self._had_driver = self._had_driver or self._host.exists(MANAGER)
+        return self._dcmi
+
+    def _refuse_if_over(self) -> None:
+        """Raise if only a new process can go on with what is there now."""
+        if self._file is not None and self._file.replaced():
+            raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
+        if self._lost_driver and self._host.exists(MANAGER):
+            raise LibraryReplaced("the driver was loaded again: a new process must talk to it")
+
+    def _slow(self, symbol: str, elapsed_s: float) -> None:
+        if symbol not in self._late:
+            self._late.add(symbol)
+            told = f"{symbol} took {elapsed_s:.1f} s"
+            self._tell(DeviceEvent(key="", reason="SlowAnswer", message=told))
+
+    def _without(self, seen: tuple[Sighting, ...], problem: Problem) -> Inventory:
+        self._again_s = self._clock() + AGAIN_S
+        self._told = None
+        if problem.reason in ("LibraryMissing", "LibraryUnfit"):
+            try:
+                self._told = self._command.ask()
+            except AgentError as error:
+                problem = replace(problem, message=f"{problem.message}; {error}")
+        if self._told is not None:
+            return fallback.by_command(self._told, self._host, seen, problem)
+        return fallback.by_sysfs(seen, self._chips.remembered, self._host, problem)
+
+    def _inventory(self, dcmi: Dcmi, roll: Roll, seen: tuple[Sighting, ...]) -> Inventory:
+        for event in self._chips.take(roll, {function.bus_id for function in seen}):
+            self._tell(event)
+        known = self._chips.known
+        self._watch.follow(known.values())
+        for watched in known.values():
+            watched.due_s = 0.0
+        looked = {key: self._watch.look(watched) for key, watched in known.items()}
+        self._watch.spread_resets(known.values())
+        devices = [listed(w, self._verdict(w, looked[key]), self._host) for key, w in known.items()]
+        ours = {found.bus_id for found in devices}
+        rest = [device(s, "DriverError") for s in seen if s.bus_id not in ours]
+        devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
+        self._chips.remember(devices)
+        self._book.flush()
+        self._follow_ports(dcmi)
+        found = joined_of(dcmi, self._chips)
+        return Inventory(
+            vendor="ascend",
+            devices=(*devices, *rest),
+            links=found.links,
+            driver_version=driver_version(self._host) or dcmi.version(),
+            library=dcmi.path,
+            facts=facts_of(dcmi, tuple(known.values()), self._network),
+            problems=(*self._problems(roll), *found.problems),
+            groups=found.groups,
+            group_policy=found.policy,
+        )
+
+    def _problems(self, roll: Roll) -> tuple[Problem, ...]:
+        found = [*roll.problems]
+        found += [p for p in (self._odd_table, self._book.problem, self._chips.problem) if p]
+        if roll.booting:
+            told = "the driver counts cards that it does not name yet"
+            found.append(Problem(reason="CardsBooting", message=told))
+            self._booting += 1
+            if self._booting <= BOOTING_LOOKS:
+                self._again_s = self._clock() + BOOTING_S
+        else:
+            self._booting = 0
+        if any(watched.missing for watched in self._chips.known.values()):
+            self._again_s = self._again_s or self._clock() + BOOTING_S
+        if self._queue.dropped:
+            told = f"{self._queue.dropped} fault events came faster than they were read"
+            found.append(Problem(reason="EventsLost", message=told))
+        return tuple(found)
+
+    def _follow_ports(self, dcmi: Dcmi) -> None:
+        chips = [w.described for w in self._chips.known.values()]
+        ports = [(c.key, c.card, c.number) for c in chips if c.has_port]
+        self._network.watch(dcmi, ports)
+
+    def _verdict(self, watched: Watched, looked: Health | None) -> Health:
+        """Return a look's verdict, or the last one in doubt if the look told nothing."""
+        if looked is not None:
+            return looked if not looked.certain else self._watch.judge(watched)
+        if watched.gone:
+            return self._watch.judge(watched)
+        known = watched.health or Health(state=HealthState.SUSPECT)
+        told = f"NPU {watched.described.phy}: the driver does not tell how it is"
+        return replace(known, reason="DriverError", message=told, certain=False)
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Sample the chips that answer, at most as often as the settings say.
+
+        In between the last values are repeated, without a verdict: nobody looked.
+        """
+        self._refuse_if_over()
+        now_s = self._clock()
+        if self._again_s is not None and now_s >= self._again_s:
+            self._again_s = None
+            self._tell(DeviceEvent(key="", reason="DriverLookedFor"))
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._interval_s
+            self._samples = self._round()
+            return self._samples
+        return tuple(replace(found, health=None) for found in self._samples)
+
+    def _round(self) -> tuple[DeviceSample, ...]:
+        if self._dcmi is None or self._lost_driver:
+            return fallback.sampled(self._told) if self._told is not None else ()
+        known = self._chips.known
+        self._chips.notice_gone()
+        before = {key: watched.health for key, watched in known.items()}
+        looked = {key: self._watch.look(watched) for key, watched in known.items()}
+        self._watch.spread_resets(known.values())
+        samples = []
+        for key, watched in known.items():
+            health = looked[key]
+            if health is not None or watched.gone:
+                health = self._verdict(watched, health)
+                self._announce(key, before[key], health)
+            samples.append(replace(self._sample(watched), health=health))
+        self._book.flush()
+        return tuple(samples)
+
+    def _sample(self, watched: Watched) -> DeviceSample:
+        if not watched.answers:
+            return DeviceSample(key=watched.described.key)
+        watched.chip.begin()
+        port = self._network.port(watched.described.key)
+        return sample(watched.described, watched.chip, self._interval_s, port)
+
+    def _announce(self, key: str, before: Health | None, now: Health) -> None:
+        """Tell at once that a chip is out of service: the driver is sure of what it says."""
+        if now.state is not HealthState.FAILED or not now.certain:
+            return
+        if before is None or (before.state, before.reason) != (now.state, now.reason):
+            event = DeviceEvent(key=key, reason=now.reason, message=now.message, state=now.state)
+            self._tell(event)
+
+    def _tell(self, event: DeviceEvent) -> None:
+        self._pending.append(event)
+        self._queue.wake()
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Wait for faults, and for what sampling noticed."""
+        until_s = self._clock() + wait_s
+        while True:
+            left_s = 0.0 if self._pending else until_s - self._clock()
+            told = [self._watch.happened(event) for event in self._queue.take(max(0.0, left_s))]
+            found = [event for event in told if event is not None]
+            while self._pending:
+                found.append(self._pending.popleft())
+            if found or self._clock() >= until_s:
+                return tuple(found)
+
+    def clear(self, key: str) -> bool:
+        """Let a chip back that was taken out until a person looks at it; say whether it was."""
+        watched = self._chips.known.get(key)
+        if watched is None or not self._book.release(watched.described.uuid):
+            return False
+        self._book.flush()
+        watched.due_s = 0.0
+        self._next_s = 0.0
+        return True
+
+    def create_vnpu(self, key: str, template: str, pod: str) -> DevicePartition:
+        """Cut a piece off a chip for a pod; `VnpuRefused` if there is no such piece or no room."""
+        watched = self._chips.known.get(key)
+        if watched is None or not watched.answers:
+            raise VnpuRefused(f"{key}: there is no chip that answers")
+        chip = watched.described
+        whole = cores(chip.family, chip.facts)
+        known = templates(template_model(chip.family, chip.facts.name), whole)
+        wanted = next((found for found in known if found.name == template), None)
+        if wanted is None:
+            raise VnpuRefused(f"NPU {chip.phy} has no template {template}")
+        made = self._vnpus.create(watched.chip, chip.uuid, wanted, pod, whole)
+        return partition(chip, made, self._host)
+
+    def destroy_vnpu(self, key: str, number: int) -> None:
+        """Destroy a vNPU that this agent made; `VnpuRefused` for any other."""
+        watched = self._chips.known.get(key)
+        if watched is None:
+            raise VnpuRefused(f"{key}: there is no such chip")
+        self._vnpus.destroy(watched.chip, watched.described.uuid, number)
+
+    def reconcile_vnpus(self, pods: Collection[str] | None) -> Reconciled:
+        """Destroy vNPUs of ours whose pods are gone, and say which a reset took from theirs."""
+        return self._vnpus.reconcile(self._chips.handles(), pods)
+
+    def close(self) -> None:
+        """Wake who waits; the library stays for as long as the process."""
+        self._network.close()
+        self._queue.wake()
