@@ -56,6 +56,24 @@ class VendorState(msgspec.Struct, frozen=True, kw_only=True):
     samples: Part[tuple[DeviceSample, ...]] = Part(())
 
 
+class DirectCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason why a GPU and a NIC exchange data worse than they could; `verdict` as below."""
+
+    name: str  # CamelCase
+    verdict: str
+    detail: str  # with the port, module or group it is about
+
+
+class DirectPair(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a GPU and a NIC can exchange data without the host's memory (GPUDirect RDMA)."""
+
+    gpu: str  # Device.key
+    nic: str
+    level: str  # distance, two levels of one switch chip taken for one
+    verdict: str  # ok, slow, no, unknown
+    checks: tuple[DirectCheck, ...] = ()  # those that are not ok
+
+
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """All devices of all vendors with their places; by kind, then minor, then bus id."""
 
@@ -66,6 +84,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
     topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
     awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far
+    direct: tuple[DirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from agent.model.inventory import DeviceSample, MetricFamily
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.families import FAMILIES, NODE, Family
 from agent.publish.series.devices import as_family, declared, device_series
+from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
 from agent.publish.series.node import node_series
 from agent.publish.series.own import own_series
@@ -91,6 +92,7 @@ class MetricsRenderer:
         yield from device_series(
             devices, snapshot.vendors, samples, self._vendor_families, labels, node
         )
+        yield from direct_series(snapshot.devices.value.direct, labels, node)
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
 

@@ -268,6 +268,12 @@ FAMILIES: tuple[Family, ...] = (
     *_families("xpu_pod", (*_GROUP, *_PRESSURE), "beta", POD),
     *_families("xpu_container", (*_GROUP, *_PRESSURE), "beta", CONTAINER),
     *_families("xpu_device", _DEVICE, "beta"),
+    Family(
+        name="xpu_gpudirect_ready",
+        type="gauge",
+        help="Whether a GPU and a NIC exchange data without the host's memory, at full speed.",
+        labels=("node", "gpu", "rdma"),
+    ),
 )
 
 

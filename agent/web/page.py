@@ -9,7 +9,7 @@ from agent.clock import rfc3339
 from agent.model.device import HealthState
 from agent.model.snapshot import NodeSnapshot
 from agent.version import VERSION
-from agent.web import sections, slices
+from agent.web import direct, sections, slices
 from agent.web.base import AgentView
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import topology_svg
@@ -88,6 +88,7 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
         slices.groups_table(snapshot),
         tag("h2", "Distances"),
         sections.matrix_table(snapshot),
+        direct.direct_table(snapshot),
         tag("h2", "Usage"),
         sections.numa_table(snapshot),
         tag("p", ""),

@@ -9,7 +9,7 @@ from agent.probe.vendors import load_vendors
 from agent.publish.families import DEVICE, FAMILIES, Family, reference_rows
 from agent.publish.series.devices import as_family, declared
 
-NAME = re.compile(r"xpu_(agent|node|pod|container|device)_[a-z0-9]+(_[a-z0-9]+)*")
+NAME = re.compile(r"xpu_(agent|node|pod|container|device|gpudirect)_[a-z0-9]+(_[a-z0-9]+)*")
 ABBREVIATED = ("_ms", "_us", "_ns", "_percent", "_mib", "_kb", "_mb", "_mhz", "_celcius")
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.model.inventory import DeviceSample, Problem, ProcessSample
-from agent.model.snapshot import NodeSnapshot, Part
+from agent.model.snapshot import DirectPair, NodeSnapshot, Part
 from agent.model.usage import NumaUsage
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.families import FAMILIES
@@ -21,7 +21,11 @@ PUBLISHER = PublisherStatus(name="device", duration_s=0.1, last_success_s=1.0, w
 def told() -> NodeSnapshot:
     """A snapshot in which every fact that has a family is there."""
     snap = snapshot((gpu(0), gpu(1, minor=None), nic(0)), pods=(pod(0),))
-    view = replace(snap.devices.value, problems=(("nvidia", Problem(reason="R", message="m")),))
+    view = replace(
+        snap.devices.value,
+        problems=(("nvidia", Problem(reason="R", message="m")),),
+        direct=(DirectPair(gpu=gpu(0).key, nic=nic(0).key, level="PIX", verdict="ok"),),
+    )
     numa = NumaUsage(node_id=1, cpu_cores=1.0, memory_bytes=5, pods_memory_bytes=4)
     usage = snap.usage.value
     usage = replace(usage, node=replace(usage.node, numa=(numa,), pressure={"io": PRESSURE}))
