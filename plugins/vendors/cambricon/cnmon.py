@@ -90,8 +90,10 @@ def parse_detail(text: str) -> Detail:
     """Read `name : value` lines; what is not there is `None`."""
     pairs = list(_pairs(text.splitlines()[:MAX_LINES]))
     first = dict(reversed(pairs))
-    numbers = [v for name, v in pairs if name == "Device" and _is_hex(v)]
-    states = [v for name, v in pairs if name == "Device" and not _is_hex(v)]
+    # two lines have that name: a number of two digits at most, and a word, which may be hex too
+    devices = [value for name, value in pairs if name == "Device"]
+    numbers = [v for v in devices if _is_hex(v) and len(v.removeprefix("0x")) < 3]
+    states = [v for v in devices if v not in numbers]
     parts = (first.get("Domain ID"), first.get("Bus num"), *numbers[:1], first.get("Function"))
     total, numa = _TOTAL.search(text), first.get("NUMA node id", "")
     known = [part for part in parts if part is not None and _is_hex(part)]

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.model.device import DeviceKind, HealthState
+from agent.model.quantity import binary
+from agent.recording.open import open_host
+from plugins.vendors.cambricon.names import device_id, model_label
+from plugins.vendors.cambricon.vendor import CambriconVendor
+from tests.captures import needs_shared
+from tests.unit.cambricon import mock
+from tests.unit.cambricon.cards import BUSES, add_function, card, machine, session, stub_of, tree_of
+
+
+@needs_shared
+@pytest.mark.parametrize("number", [pytest.param(51, id="V51")])
+def test_a_card_of_the_makers_mock_is_what_it_says(number: int, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *mock.scenario())
+    with session(stub, tree_of(tmp_path, 0)) as child:
+        first, *_, last = child.discover().devices
+    assert first.uuid == "MLU-10001012-1916-0000-0000-000000000000"
+    assert first.bus_id == "0000:0c:0d.1"
+    assert (first.model, binary(first.memory_bytes or 0)) == ("MLU290", "16Gi")
+    assert (first.kind, first.vendor, first.minor) == (DeviceKind.MLU, "cambricon", 0)
+    assert last.bus_id is None  # function 8 is none
+    assert number
+
+
+@pytest.mark.parametrize("number", [pytest.param(60, id="V60")])
+def test_a_card_that_the_library_does_not_list_is_told_from_sysfs(
+    number: int, tmp_path: Path
+) -> None:
+    stub = stub_of(tmp_path, *machine(7))
+    with session(stub, tree_of(tmp_path, 8)) as child:
+        found = child.discover()
+        again = child.wait_event()
+        stub.play(*machine(8))
+        later = child.discover()
+    assert [d.health.reason for d in found.devices] == ["DeviceHealthy"] * 7 + ["DriverError"]
+    assert found.devices[7].bus_id == BUSES[7]
+    assert (again.key, again.state) == ("", None)
+    assert {d.health.reason for d in later.devices} == {"DeviceHealthy"}
+    assert number
+
+
+def test_one_card_without_a_handle_hides_no_other(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(3))
+    with session(stub, tree_of(tmp_path, 3)) as child:
+        before = child.discover()
+        stub.add("call.cndevGetDeviceHandleByIndex.ret 7 x1")
+        after = child.discover()
+    assert [d.key for d in after.devices] == [d.key for d in before.devices]
+    assert [d.health.reason for d in after.devices] == ["DriverError"] + ["DeviceHealthy"] * 2
+
+
+def test_what_a_card_cannot_say_for_a_moment_is_what_it_said_before(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (before,) = child.discover().devices
+        calls = ("UUID", "PCIeInfoV2", "MemoryUsageV2", "CardNameStringByDevId", "CardName")
+        stub.add(*(f"call.cndevGet{call}.ret 7" for call in calls))
+        (after,) = child.discover().devices
+    told = ("key", "uuid", "minor", "memory_bytes", "model", "resources", "health")
+    assert {name: getattr(after, name) for name in told} == {
+        name: getattr(before, name) for name in told
+    }
+
+
+def test_a_card_without_memory_has_nothing_to_grant(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, "count 1", *card(0, mem=0))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (found,) = child.discover().devices
+    assert (found.memory_bytes, found.resources) == (None, ())
+    assert ("unschedulable", "MemoryUnknown") in found.facts
+
+
+def test_a_card_cut_by_an_administrator_is_out_of_service_and_lists_its_instances(
+    tmp_path: Path,
+) -> None:
+    cut = ("mlu.0.mim_mode 1", "mlu.0.mim.1 2m.16gb:16384:2:B0001012-1916-0000-0000-000000000000")
+    stub = stub_of(tmp_path, *machine(1), *cut)
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (found,) = child.discover().devices
+        (sample,) = child.sample()
+    assert (found.health.state, found.health.reason) == (HealthState.FAILED, "MIMMode")
+    assert sample.health == found.health
+    assert found.resources == ()
+    (part,) = found.partitions
+    assert (part.profile, part.memory_bytes, part.instance) == ("2m.16gb", 16 << 30, 1)
+    assert part.uuid == f"{found.uuid}-mim-B0001012-1916-0000-0000-000000000000"
+
+
+def test_slices_of_a_card_are_its_partitions(tmp_path: Path) -> None:
+    stub = stub_of(
+        tmp_path, *machine(1), "mlu.0.smlu_mode 1", "mlu.0.smlu.1 0:5:1073741824:3:524288"
+    )
+    with session(stub, tree_of(tmp_path, 1), smlu_unit_mib=256) as child:
+        (found,) = child.discover().devices
+        (sample,) = child.sample()
+    (part,) = found.partitions
+    assert (part.instance, part.cores, part.memory_bytes) == (1, 5, 1 << 30)
+    assert ("smlu-unit", "256Mi") in found.facts
+    told = {(r.family, r.labels): r.value for r in sample.readings}
+    assert told["xpu_device_smlu_core_percent", ("1",)] == 3
+    assert told["xpu_device_smlu_memory_used_bytes", ("1",)] == 524288
+
+
+@pytest.mark.parametrize("count", [0, 65, 4294967295])
+def test_a_count_that_cannot_be_is_bounded(count: int, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), f"count {count}")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        found = child.discover()
+    assert 1 <= len(found.devices) <= 64
+
+
+def test_only_accelerator_functions_of_the_maker_are_sighted(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, 1)
+    add_function(tree, "0000:20:00.0", code="0x020000")  # a network function
+    add_function(tree, "0000:20:00.1", virtual=True)
+    (tree / "sys/bus/pci/devices/0000:20:00.2").mkdir()
+    found = CambriconVendor().sighted(open_host(str(tree)).files)
+    assert [d.bus_id for d in found] == [BUSES[0]]
+
+
+def test_on_a_recorded_host_no_library_is_looked_for(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1), replay=True) as child:
+        (found,) = child.discover().devices
+        assert child.sample() == ()
+    assert found.health.reason == "NoRecordedAnswers"
+    assert stub.counts() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "label"),
+    [
+        ("MLU370-X4", 23, "MLU370-X4"),
+        ("MLU 590 / M9", None, "MLU-590-M9"),
+        (None, 31, "MLU570"),
+        ("", 99, "MLU-99"),
+        (None, None, None),
+        ("日本", 20, None),
+    ],
+)
+def test_models_are_labels(name: str | None, number: int | None, label: str | None) -> None:
+    assert model_label(name, number) == label
+
+
+@pytest.mark.parametrize("uuid", ["", None, "a b", "x" * 65, "\x00"])
+def test_a_uuid_that_is_none_makes_no_id(uuid: str | None) -> None:
+    assert device_id(uuid) is None

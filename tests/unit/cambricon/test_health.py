@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.device import HealthState
+from plugins.bindings.cndev.card import Vitals
+from plugins.faults.cambricon import judge
+from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
+
+GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        pytest.param({}, "DeviceHealthy", id="V53 all good"),
+        pytest.param({"compute": 2}, "ComputeProhibited", id="V53 compute 2"),
+        pytest.param({"driver": 6}, "Resetting", id="V53 driver 6"),
+        pytest.param({"device": 0}, "DeviceInProblem", id="V53 device 0"),
+        ({"health": 0}, "DeviceInProblem"),
+        ({"driver": 2}, "DriverStarting"),
+        ({"driver": 5}, "DriverFault"),
+        ({"driver": 99}, "DriverFault"),
+        ({"overall": 20, "incidents": ((15, "double bit"),)}, "Incident15"),
+        ({"overall": 20}, "Incident1"),
+        ({"overall": 10}, "SubHealth"),
+        ({"driver": 6, "device": 0, "compute": 2}, "Resetting"),
+        ({"device": 0, "overall": 20, "compute": 2}, "DeviceInProblem"),
+        ({"overall": 20, "compute": 2, "incidents": ((9, ""),)}, "Incident9"),
+    ],
+)
+def test_the_gravest_cause_is_the_verdict(told: dict[str, Any], reason: str) -> None:
+    found = judge(Vitals(**{**GOOD, **told}))
+    assert found.reason == reason
+    assert found.in_service is (reason in ("DeviceHealthy", "SubHealth"))
+
+
+def test_an_xid_is_worth_a_word_only_where_something_is_wrong() -> None:
+    assert judge(Vitals(**GOOD), 47).message == "device is healthy"
+    assert judge(Vitals(**{**GOOD, "device": 0}), 47).message.endswith("Xid 0x000000000000002f")
+
+
+@given(
+    st.builds(
+        Vitals,
+        health=st.none() | st.integers(),
+        device=st.none() | st.integers(),
+        driver=st.none() | st.integers(),
+        compute=st.none() | st.integers(),
+        overall=st.sampled_from([None, 0, 10, 20]),
+        incidents=st.lists(st.tuples(st.integers(), st.text(max_size=9)), max_size=3).map(tuple),
+    )
+)
+def test_every_verdict_has_a_reason_that_a_condition_takes(found: Vitals) -> None:
+    verdict = judge(found)
+    assert verdict.reason.isalnum()
+    assert verdict.reason[0].isupper()
+    assert verdict.in_service or verdict.state is HealthState.FAILED
+
+
+def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_it(
+    tmp_path: Path,
+) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        stub.add("call.cndevGetCardHealthState.ret 7")
+        failing = [child.sample()[0].health for _ in range(3)]
+        stub.play(*machine(1))
+        good = child.sample()[0].health
+    assert failing[:2] == [None, None]  # not looked at, as far as anybody can tell
+    assert failing[2] is not None
+    assert (failing[2].state, failing[2].reason) == (HealthState.FAILED, "DriverError")
+    assert good is not None
+    assert good.state is HealthState.HEALTHY
+
+
+def test_a_device_in_problem_is_told_at_once(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        stub.add("call.cndevGetCardHealthState.ret 18")
+        (sample,) = child.sample()
+    assert sample.health is not None
+    assert sample.health.reason == "DeviceInProblem"
+
+
+def test_a_card_that_never_said_how_it_is_is_not_healthy(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), "call.cndevGetCardHealthState.ret 7")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (found,) = child.discover().devices
+    assert (found.health.state, found.health.reason) == (HealthState.SUSPECT, "DriverError")
+
+
+def test_incidents_are_told_in_the_cards_own_words(tmp_path: Path) -> None:
+    words = ("mlu.0.overall 20", "mlu.0.incident.0 26:hot as hell", "mlu.0.incident.1 15:bits")
+    stub = stub_of(tmp_path, *machine(1), *words)
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (found,) = child.discover().devices
+    assert found.health.reason == "Incident26"
+    assert found.health.message == "the card fails: hot as hell, bits"
+
+
+def test_after_an_xid_the_card_is_looked_at_and_the_verdict_told(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(2))
+    with session(stub, tree_of(tmp_path)) as child:
+        child.discover()
+        stub.happen("1 0x2f")
+        harmless = child.wait_event()
+        stub.add("mlu.1.device 0")
+        stub.happen("1 0x2f")
+        bad = child.wait_event()
+        _, sample = child.sample()
+    assert (harmless.key, harmless.reason, harmless.state) == ("0000:1b:00.0", "Xid47", None)
+    assert (bad.reason, bad.state) == ("DeviceInProblem", HealthState.FAILED)
+    assert "Xid 0x000000000000002f" in bad.message
+    counted = [r for r in sample.readings if r.family == "xpu_device_mlu_xid_errors_total"]
+    assert [(r.labels, r.value) for r in counted] == [(("0x000000000000002f",), 2.0)]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.errors import BadConfig
+from agent.model.device import HealthState
+from agent.probe.wire import Failed
+from plugins.bindings.cndev.library import MANDATORY, OPTIONAL, SONAME, locate
+from plugins.bindings.locate import LibraryAbsent
+from plugins.vendors.cambricon.vendor import CambriconVendor
+from tests.unit.cambricon.cards import card, machine, session, stub_of, tree_of
+
+
+@pytest.mark.parametrize("symbol", MANDATORY)
+def test_without_a_symbol_it_must_have_the_library_is_refused(symbol: str, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(), without=(symbol,))
+    with session(stub, tree_of(tmp_path)) as child:
+        found = child.discover()
+    assert [(p.reason, symbol in p.message) for p in found.problems] == [("LibraryUnfit", True)]
+    assert {(d.health.state, d.health.reason) for d in found.devices} == {
+        (HealthState.FAILED, "LibraryUnfit")
+    }
+
+
+@pytest.mark.parametrize("symbol", OPTIONAL)
+def test_without_any_other_symbol_what_it_tells_is_absent_and_nothing_else(
+    symbol: str, tmp_path: Path
+) -> None:
+    stub = stub_of(tmp_path, *machine(), without=(symbol,))
+    with session(stub, tree_of(tmp_path)) as child:
+        found, samples = child.discover(), child.sample()
+    assert ("missing-symbols", symbol) in found.facts
+    assert [d.health.state for d in found.devices] == [HealthState.HEALTHY] * 2
+    assert [d.memory_bytes for d in found.devices] == [23308 << 20] * 2
+    assert [s.memory_used_bytes for s in samples] == [0, 0]
+    busy = None if symbol == "cndevGetDeviceUtilizationInfo" else 0.0
+    assert {s.core_percent for s in samples} == {busy}
+
+
+def test_a_library_that_refuses_version_6_is_asked_with_5(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(), "api 5")
+    with session(stub, tree_of(tmp_path)) as child:
+        found, samples = child.discover(), child.sample()
+    assert dict(found.facts)["api"] == "5"
+    assert [d.health.state for d in found.devices] == [HealthState.HEALTHY] * 2
+    assert len(samples) == 2
+
+
+def test_version_6_that_is_refused_once_is_not_asked_for_again(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(), "call.cndevGetDeviceCount.ret 3 x1")
+    with session(stub, tree_of(tmp_path)) as child:
+        assert dict(child.discover().facts)["api"] == "5"
+
+
+@pytest.mark.parametrize("code", [1, 12])
+def test_a_driver_that_is_not_loaded_leaves_what_sysfs_shows(code: int, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(), f"call.cndevInit.ret {code}")
+    with session(stub, tree_of(tmp_path)) as child:
+        before = child.discover()
+        again = child.wait_event()
+        stub.play(*machine())
+        after = child.discover()
+    assert [(d.bus_id, d.health.reason) for d in before.devices] == [
+        ("0000:1a:00.0", "DriverNotLoaded"),
+        ("0000:1b:00.0", "DriverNotLoaded"),
+    ]
+    assert (again.key, again.state) == ("", None)  # asks to be looked at again, soon
+    assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
+
+
+@pytest.mark.parametrize("method", ["discover", "sample"])
+def test_a_library_that_was_replaced_needs_a_new_process(method: str, tmp_path: Path) -> None:
+    stub, other = stub_of(tmp_path, *machine()), tmp_path / SONAME
+    shutil.copy(stub.path, other)
+    with session(stub, tree_of(tmp_path), library_path=str(other)) as child:
+        child.discover()
+        shutil.copy(stub.path, tmp_path / "upgraded")
+        (tmp_path / "upgraded").replace(other)
+        reply = child.ask(method)
+    assert isinstance(reply, Failed)
+    assert reply.kind == "LibraryReplaced"
+
+
+def test_a_list_that_does_not_fit_is_asked_for_with_more_room(tmp_path: Path) -> None:
+    processes = [f"mlu.0.proc.{100 + i} {i}:0:1" for i in range(40)]
+    stub = stub_of(tmp_path, *machine(1), *processes)
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        (sample,) = child.sample()
+    assert sample.processes is not None
+    assert [p.pid for p in sample.processes] == list(range(100, 140))
+    assert stub.counts()["cndevGetProcessInfo"] == 2
+
+
+def test_a_list_that_never_fits_is_given_up(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), "call.cndevGetProcessInfo.ret 9")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        (sample,) = child.sample()
+    assert sample.processes is None
+    assert stub.counts()["cndevGetProcessInfo"] == 3
+
+
+def test_handles_that_a_reset_changed_are_taken_anew(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine())
+    with session(stub, tree_of(tmp_path)) as child:
+        child.discover()
+        stub.add("handles 700", *card(1, power=77))
+        samples = child.sample()
+    assert [{r.family: r.value for r in s.readings}["xpu_device_power_watts"] for s in samples] == [
+        30,
+        77,
+    ]
+
+
+def test_a_file_that_is_set_is_the_only_candidate(tmp_path: Path) -> None:
+    with pytest.raises(LibraryAbsent, match="is not there") as caught:
+        locate({"library_path": str(tmp_path / SONAME)})
+    assert caught.value.reason == "LibraryMissing"
+
+
+def test_a_file_that_others_may_write_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / SONAME
+    path.write_bytes(b"")
+    path.chmod(0o666)
+    with pytest.raises(LibraryAbsent) as caught:
+        locate({"library_path": str(path)})
+    assert caught.value.reason == "LibraryUntrusted"
+
+
+def test_folders_are_searched_below_the_driver_root(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/local/neuware/lib64"
+    folder.mkdir(parents=True)
+    (folder / SONAME).write_bytes(b"")
+    assert locate({"driver_root": str(tmp_path)}) == str(folder / SONAME)
+
+
+@pytest.mark.parametrize("key", ["library_path", "driver_root", "cntopo_file"])
+def test_a_relative_path_is_refused_by_its_key(key: str) -> None:
+    with pytest.raises(BadConfig, match=f"cambricon.{key}"):
+        CambriconVendor().check({key: "somewhere"})

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plugins.bindings.cndev.card import Card
+from plugins.bindings.cndev.codes import CndevFault
+from plugins.bindings.cndev.library import Cndev
+from plugins.slices.smlu.effects import destroy, make, orphans, profiles
+from plugins.slices.smlu.owned import Owned, OwnershipFile, OwnershipUnknown
+from plugins.slices.smlu.rules import SliceRefused, Wanted
+from tests.stubs.stub import Stub
+from tests.unit.cambricon.cards import card as lines_of
+from tests.unit.cambricon.cards import stub_of
+
+UNIT_MIB = 256
+SLICE = Wanted(card=0, core_percent=50, units=4)
+CARD = ("count 1", *lines_of(0, smlu_mode=1))
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
+    """Return the stub of one card that sMLU cuts, for use in this very process."""
+    made = stub_of(tmp_path, *CARD)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def card(stub: Stub) -> Card:
+    """Return the card."""
+    return Card(Cndev(str(stub.path)), 0)
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> OwnershipFile:
+    """Return the list of what is ours."""
+    return OwnershipFile(str(tmp_path / "state"))
+
+
+def _no_pause(seconds: float) -> None:
+    assert seconds == 1.0
+
+
+def test_a_slice_is_cut_and_written_down_as_ours(card: Card, owned: OwnershipFile) -> None:
+    made, instance = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    assert instance.nodes == ("/dev/cambricon-caps/cap_dev0_mi1",)
+    assert (instance.cores, instance.memory_bytes) == (50, 1 << 30)
+    assert owned.read() == (made,)
+    assert made.owner == "pod-a"
+
+
+def test_a_second_slice_of_the_size_uses_the_profile_that_is_there(
+    card: Card, owned: OwnershipFile
+) -> None:
+    first, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    second, _ = make(card, SLICE, UNIT_MIB, "pod-b", owned)
+    assert (first.profile, first.instance) != (second.profile, second.instance)
+    assert first.profile == second.profile
+    assert len(profiles(card)) == 1
+
+
+def test_a_third_of_which_none_is_left_is_refused_and_leaves_no_trace(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    for name in ("pod-a", "pod-b"):
+        make(card, SLICE, UNIT_MIB, name, owned)
+    before = stub.state()
+    with pytest.raises(SliceRefused, match="no free slot"):
+        make(card, SLICE, UNIT_MIB, "pod-c", owned)
+    assert stub.state() == before
+    assert len(owned.read()) == 2
+
+
+def test_a_destroyed_slice_takes_its_empty_profile_along(card: Card, owned: OwnershipFile) -> None:
+    first, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    second, _ = make(card, SLICE, UNIT_MIB, "pod-b", owned)
+    destroy(card, first, owned, _no_pause)
+    assert [p.remain for p in profiles(card)] == [1]
+    destroy(card, second, owned, _no_pause)
+    assert (profiles(card), card.slices(), owned.read()) == ((), (), ())
+
+
+def test_a_slice_in_use_is_tried_again_and_stays_ours_after_the_last(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    made, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    pauses: list[float] = []
+    stub.add("call.cndevDestroySMluInstanceByHandle.ret 15")
+    with pytest.raises(CndevFault, match="in use"):
+        destroy(card, made, owned, pauses.append)
+    assert pauses == [1.0] * 4
+    assert owned.read() == (made,)
+    stub.add("call.cndevDestroySMluInstanceByHandle.ret 15 x2")
+    destroy(card, made, owned, pauses.append)
+    assert (len(pauses), owned.read()) == (6, ())
+
+
+def test_one_that_somebody_else_destroyed_is_given_up(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    made, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    stub.add("call.cndevDestroySMluInstanceByHandle.ret 14")
+    destroy(card, made, owned, _no_pause)
+    assert owned.read() == ()
+
+
+@pytest.mark.parametrize(
+    "change", [{"instance": 9}, {"card_uuid": "another card"}, {"owner": "pod-z"}]
+)
+def test_what_is_not_ours_is_never_destroyed(
+    change: dict[str, object], card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    made, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    values = {name: getattr(made, name) for name in Owned.__struct_fields__}
+    before = stub.state()
+    with pytest.raises(SliceRefused, match="not ours"):
+        destroy(card, Owned(**{**values, **change}), owned, _no_pause)
+    assert stub.state() == before
+
+
+def test_a_failing_create_leaves_no_profile_behind(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    stub.add("call.cndevCreateSMluInstanceByProfileId.ret 8")
+    with pytest.raises(CndevFault):
+        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    assert (profiles(card), owned.read()) == ((), ())
+
+
+def test_a_slice_that_reads_back_otherwise_is_taken_back(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    stub.add("mlu.0.profile.0 50:1073741824:2", "call.cndevGetAllSMluInstanceInfo.ret 10")
+    with pytest.raises(SliceRefused, match="does not list instance"):
+        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    stub.play(*CARD)
+    card.renew()
+    assert (card.slices(), owned.read()) == ((), ())
+
+
+def test_a_slice_that_cannot_be_written_down_is_taken_back(card: Card, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OwnershipUnknown):
+        make(card, SLICE, UNIT_MIB, "pod-a", OwnershipFile(str(tmp_path / "file")))
+    assert card.slices() == ()
+
+
+def test_a_card_that_smlu_does_not_cut_is_refused(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    stub.add("mlu.0.smlu_mode 0")
+    with pytest.raises(SliceRefused, match="mode is off"):
+        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+
+
+def test_a_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "smlu-owned.json").write_text("[{")
+    with pytest.raises(OwnershipUnknown):
+        OwnershipFile(str(tmp_path)).read()
+
+
+def test_orphans_are_ours_whose_pod_is_gone(card: Card, owned: OwnershipFile) -> None:
+    first, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    make(card, SLICE, UNIT_MIB, "pod-b", owned)
+    assert orphans(owned.read(), frozenset({"pod-b"})) == (first,)
