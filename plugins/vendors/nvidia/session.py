@@ -143,6 +143,12 @@ class NvidiaSession:
         """Wait for events of the driver and for changes that sampling noticed."""
         return self._watch.wait(wait_s)
 
+    def clear(self, key: str) -> bool:
+        """Forget what is held against a card, its old number included, on a person's word."""
+        faults, number = self._diagnosis.clear(key), self._roster.renumber(key)
+        self._roster.memory.save()
+        return faults or number
+
     def close(self) -> None:
         """Free the event set and let go of the driver."""
         # under a call that has not returned the library is not closed: the process ends

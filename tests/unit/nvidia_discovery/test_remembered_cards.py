@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.inventory import Inventory
+from agent.probe.wire import Cleared
 from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
-from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
+from tests.fault.nvml_stub import Child, Stub, add_function, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
@@ -37,6 +38,12 @@ def stored(stub: Stub) -> dict[str, dict[str, object]]:
     assert file["version"] == 1
     cards: dict[str, dict[str, object]] = file["cards"]
     return cards
+
+
+def clear(child: Child, key: str) -> bool:
+    reply = child.ask("clear", device=key)
+    assert isinstance(reply, Cleared), reply
+    return reply.cleared
 
 
 def test_cards_are_remembered_by_their_uuid(stub: Stub, tree: Path) -> None:
@@ -104,6 +111,17 @@ def test_a_card_under_another_number_waits_under_its_old_one(stub: Stub, tree: P
     assert dict(found.devices[6].facts)["minor-now"] == "7"
     assert once(stub, tree, *swapped).devices[6].health.reason == "MinorChanged"
     assert reasons(once(stub, tree, *GPUS)) == {}
+
+
+def test_a_card_goes_on_under_its_new_number_on_a_person_s_word(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    stub.play(SYSTEM, *GPUS[:7], gpu(7, BUSES[7], minor=9))
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
+        assert reasons(child.discover()) == {7: "MinorChanged"}
+        assert clear(child, BUSES[7])
+        assert not clear(child, BUSES[0])
+        found = child.discover()
+    assert (found.devices[7].minor, reasons(found)) == (9, {})
 
 
 def test_another_card_in_the_slot_takes_its_own_number(stub: Stub, tree: Path) -> None:
