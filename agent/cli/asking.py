@@ -52,8 +52,10 @@ def metrics(arguments: argparse.Namespace) -> int:
     from agent.probe.vendors import load_vendors  # noqa: PLC0415 - only here
     from agent.publish.exposition import MetricsRenderer  # noqa: PLC0415 - only here
     from agent.publish.families import reference_rows as rows_of  # noqa: PLC0415 - only here
+    from agent.publish.series.hami import NEW, OLD  # noqa: PLC0415 - only here
 
-    renderer = MetricsRenderer({name: v.families for name, v in load_vendors().items()})
+    families = {name: vendor.families for name, vendor in load_vendors().items()}
+    renderer = MetricsRenderer(families, aliases=(NEW, OLD))
     show(rows_of(renderer.families), arguments.output, "metrics")
     for refused in renderer.refused:
         print(f"xpu-agent: {refused}", file=sys.stderr)

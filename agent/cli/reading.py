@@ -79,6 +79,7 @@ def render(arguments: argparse.Namespace) -> int:
             parts.clock.monotonic(),
             vendor_families=parts.families(),
             pods=parts.settings.metrics.pods,
+            aliases=parts.settings.metrics.aliases,
         )
         sys.stdout.write(page.decode())
         return 0

@@ -82,7 +82,9 @@ def decode_value(value: object, kind: object, key: str, rule: Rule) -> object:
         return _number(value, typing.cast("type", kind), key, rule)
     if kind is str:
         return _text(value, key, rule)
-    return _table(value, key) if kind == Table else _texts(value, key)
+    if kind == Table:
+        return _table(value, key)
+    return tuple(_text(part, key, rule) for part in _texts(value, key))
 
 
 def declared(cls: type[msgspec.Struct]) -> dict[str, tuple[object, Rule]]:

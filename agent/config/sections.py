@@ -96,6 +96,9 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1.0
     pods: Annotated[bool, Rule("measure pods and containers", maturity="beta")] = True
     pressure: Annotated[bool, Rule("read pressure stall information", maturity="beta")] = True
+    hami_regions: Annotated[
+        str, Rule("folder of HAMi-core's shared regions, one folder a container; empty: not read")
+    ] = "/usr/local/vgpu/containers"
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +154,10 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
         "127.0.0.1:9316"
     )
     pods: Annotated[bool, Rule("export xpu_pod_* and xpu_container_*", maturity="beta")] = True
+    aliases: Annotated[
+        tuple[str, ...],
+        Rule("export also under the names of HAMi's monitor", choices=("hami", "hami_legacy")),
+    ] = ()
 
 
 class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):

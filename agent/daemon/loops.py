@@ -44,7 +44,10 @@ class Loops:
         self._on_host = on_host
         allow_files()
         self.measuring = parts.measuring()
-        self.renderer = MetricsRenderer(parts.families(), pods=parts.settings.metrics.pods)
+        metrics = parts.settings.metrics
+        self.renderer = MetricsRenderer(
+            parts.families(), pods=metrics.pods, aliases=metrics.aliases
+        )
         for refused in self.renderer.refused:
             log.warning("metric_family_refused", extra={"family": refused})
         self.runs = list(changes.runs)

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from agent.model.device import Device, DeviceLink
+from agent.model.grant.sharing import SharingView
 from agent.model.hotplug import HotplugView
 from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
 from agent.model.pod import PodView
@@ -99,5 +100,6 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pods: Part[tuple[PodView, ...]] = Part(())
     usage: Part[UsageSample] = Part(UsageSample())
     report: Part[UsageReport] = Part(UsageReport())
+    sharing: Part[SharingView] = Part(SharingView())
     hotplug: HotplugView = HotplugView()
     refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

@@ -11,6 +11,7 @@ from agent.model.inventory import DeviceSample
 from agent.model.snapshot import NodeSnapshot, Part
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
+from agent.sharing.collector import SharingCollector
 
 
 def report_policy(settings: Settings) -> ReportPolicy:
@@ -45,6 +46,7 @@ class Measuring:
         self._history = History(
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
+        self._sharing = SharingCollector(opened.files, collect.hami_regions)
         self._policy = report_policy(settings)
         self._still = opened.spec is not None
         self._store = store
@@ -59,6 +61,7 @@ class Measuring:
         owners = self._collector.owners(devices) if devices and not self._still else None
         self._history.add(now_s, sample, devices, owners)
         self._store.put(usage=Part(sample, now_s), pods=Part(self._collector.pods, now_s))
+        self._look_at_sharing(now_s)
 
     def report(self) -> None:
         """Put means and percentiles of the windows into the snapshot."""
@@ -69,6 +72,14 @@ class Measuring:
     def close(self) -> None:
         """Let go of all descriptors."""
         self._collector.close()
+
+    def _look_at_sharing(self, now_s: float) -> None:
+        now, wall_s = self._store.current, self._clock.wall()
+        samples = [sample for vendor in now.vendors for sample in vendor.samples.value]
+        devices = now.devices.value.devices
+        view = self._sharing.look(now_s, wall_s, self._collector.pods, devices, samples)
+        if view is not None:
+            self._store.put(sharing=Part(view, now_s))
 
     def _new_samples(self, snapshot: NodeSnapshot) -> tuple[DeviceSample, ...]:
         fresh: list[DeviceSample] = []

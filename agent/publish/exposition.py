@@ -10,6 +10,7 @@ from agent.publish.families import FAMILIES, NODE, Family
 from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
+from agent.publish.series.hami import hami_families, hami_series
 from agent.publish.series.node import node_series
 from agent.publish.series.own import own_series
 from agent.publish.series.text import Key, Labels, Series, header
@@ -30,6 +31,7 @@ class MetricsRenderer:
         vendor_families: Mapping[str, Iterable[MetricFamily]],  # by vendor name
         *,
         pods: bool = True,
+        aliases: tuple[str, ...] = (),
         max_age_s: float = MAX_AGE_S,
     ) -> None:
         found = declared(sorted(vendor_families.items()))
@@ -37,6 +39,7 @@ class MetricsRenderer:
         self.families: tuple[Family, ...] = (
             *FAMILIES,
             *(as_family(found.families[name]) for name in sorted(found.families)),
+            *hami_families(aliases),
         )
         self._vendor_families = {name: found.families[name] for name in sorted(found.families)}
         self._headers = {
@@ -46,6 +49,7 @@ class MetricsRenderer:
             for openmetrics in (False, True)
         }
         self._pods = pods
+        self._aliases = aliases
         self._max_age_s = max_age_s
         self._labels: Mapping[Key, str] = {}
 
@@ -93,6 +97,11 @@ class MetricsRenderer:
             devices, snapshot.vendors, samples, self._vendor_families, labels, node
         )
         yield from direct_series(snapshot.devices.value.direct, labels, node)
+        if self._aliases:
+            is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
+            yield from hami_series(
+                snapshot, samples, self._aliases, labels, sharing_is_fresh=is_fresh
+            )
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
 
@@ -106,8 +115,9 @@ def render_metrics(
     *,
     vendor_families: Mapping[str, Iterable[MetricFamily]],
     pods: bool = True,
+    aliases: tuple[str, ...] = (),
     openmetrics: bool = False,
 ) -> bytes:
     """Render one page without a renderer to keep, as a command does."""
-    renderer = MetricsRenderer(vendor_families, pods=pods)
+    renderer = MetricsRenderer(vendor_families, pods=pods, aliases=aliases)
     return renderer.render(snapshot, now_s, openmetrics=openmetrics)

@@ -12,7 +12,7 @@ from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.topology.text import format_cpu_list
 
 T = TypeVar("T")
-PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report")
+PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report", "sharing")
 
 
 def plain(value: object) -> object:

@@ -35,13 +35,14 @@ class SharingCollector:
     def look(
         self,
         now_s: float,
+        wall_s: float,
         pods: Iterable[PodView],
         devices: Iterable[Device],
         samples: Iterable[DeviceSample],
     ) -> SharingView | None:
         """Return how cards are shared, or `None` while the last look is young enough.
 
-        A node without accelerators shares none and is not looked at.
+        `now_s` is monotonic. A node without cards of NVIDIA shares none and is not looked at.
         """
         if self._looked_s is not None and now_s - self._looked_s < REGIONS_EVERY_S:
             return None
@@ -53,7 +54,9 @@ class SharingCollector:
             self._asked_s = now_s
             self._mps = read_mps(self._host)
         if not self._root:
-            return SharingView(mps=self._mps)
+            return SharingView(mps=self._mps, wall_s=wall_s)
         regions, problems = read_regions(self._root, pods)
         judged, drifts = self._drift.judge(regions, measured_by(samples, uuids), now_s)
-        return SharingView(regions=judged, mps=self._mps, problems=(*problems, *drifts))
+        return SharingView(
+            regions=judged, mps=self._mps, problems=(*problems, *drifts), wall_s=wall_s
+        )

@@ -61,3 +61,4 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     regions: tuple[SharedRegion, ...] = ()  # by pod uid, then container
     mps: tuple[MpsDaemon, ...] = ()  # by pid
     problems: tuple[Problem, ...] = ()
+    wall_s: float = 0.0  # Unix time of the look, which times in the regions are compared with

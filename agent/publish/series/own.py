@@ -80,7 +80,8 @@ def _ages(name: str, opened: str, ages: list[tuple[str, float | None]]) -> list[
 def _problem_series(snapshot: NodeSnapshot, opened: str) -> Series:
     view = snapshot.devices.value
     name = "xpu_agent_vendor_problem"
-    reasons = sorted({(vendor, problem.reason) for vendor, problem in view.problems})
+    shared = [("nvidia", problem) for problem in snapshot.sharing.value.problems]
+    reasons = sorted({(vendor, p.reason) for vendor, p in (*view.problems, *shared)})
     yield name, [line(name, opened, 1, pairs(("vendor", "reason"), reason)) for reason in reasons]
     name = "xpu_agent_devices_unpublished"
     left_out = Counter(reason for _, reason in select(view.devices).left_out)

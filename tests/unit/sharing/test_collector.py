@@ -30,7 +30,7 @@ def machine(root: Path) -> LiveRoot:
 def look(
     host: HostFiles, now_s: float = 0.0, regions: str = "/regions", devices: tuple[Device, ...] = ()
 ) -> SharingView | None:
-    return SharingCollector(host, regions).look(now_s, [POD], devices or (gpu(0),), [])
+    return SharingCollector(host, regions).look(now_s, 1.5e9, [POD], devices or (gpu(0),), [])
 
 
 def test_regions_and_daemons_are_found_below_the_hosts_root(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_without_a_folder_and_on_a_recording_there_are_no_regions(tmp_path: Path
     view = look(machine(tmp_path), regions="")
     assert view is not None
     assert (view.regions, len(view.mps)) == ((), 1)
-    assert look(TreeBuilder().build("")) == SharingView()
+    assert look(TreeBuilder().build("")) == SharingView(wall_s=1.5e9)
 
 
 def test_a_young_look_is_not_repeated(tmp_path: Path) -> None:
     collector = SharingCollector(machine(tmp_path), "/regions")
-    seen = [collector.look(at_s, [POD], [gpu(0)], []) is not None for at_s in (0.0, 9.0, 10.0)]
+    seen = [collector.look(at_s, 0.0, [POD], [gpu(0)], []) is not None for at_s in (0.0, 9.0, 10.0)]
     assert seen == [True, False, True]
