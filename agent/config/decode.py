@@ -63,8 +63,9 @@ def _text(value: object, key: str, rule: Rule) -> str:
 def _texts(value: object, key: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(part for part in value.split(",") if part)
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return tuple(value)
+    # YAML reads 79 as a number, where a list of texts means what is written
+    if isinstance(value, list) and all(type(part) in (str, int) for part in value):
+        return tuple(str(part) for part in value)
     raise BadConfig(f"{key}: must be a list of texts")
 
 

@@ -21,7 +21,10 @@ _BOOT = (
     "from agent.probe.worker import main; main(sys.argv[1:])"
 )
 _ROOT = Path(__file__).parents[3]  # where `agent` and `plugins` are
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ", "MALLOC_ARENA_MAX")
+_KEPT = (
+    *("PATH", "LD_LIBRARY_PATH", "LANG", "TZ", "MALLOC_ARENA_MAX"),
+    *("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"),  # as NVIDIA's device plug-in
+)
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):

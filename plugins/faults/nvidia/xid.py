@@ -104,7 +104,8 @@ def rules(settings: Mapping[str, object], environment: Mapping[str, str]) -> Xid
     DP_DISABLE_HEALTHCHECKS holds `all`, `xids` or numbers, DP_ENABLE_HEALTHCHECKS wins over it.
     """
     given = settings.get("xids")
-    table = given if isinstance(given, Mapping) else {}
+    # a worker gets plain data, who checks the settings before that has them as declared
+    table = msgspec.to_builtins(given) if isinstance(given, msgspec.Struct) else given or {}
     ignore = _numbers(table.get("ignore"), "discovery.nvidia.xids.ignore")
     fatal = _numbers(table.get("fatal"), "discovery.nvidia.xids.fatal")
     if both := sorted(ignore & fatal):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NvidiaVendor:
-    """GPUs of NVIDIA. Settings: library_dirs, driver_root, forget_after_s, replay."""
+    """GPUs of NVIDIA. Settings are those of `discovery.nvidia`."""
 
     name: str = "nvidia"
     families: tuple[MetricFamily, ...] = FAMILIES
@@ -29,7 +29,12 @@ class NvidiaVendor:
         return tuple(device(seen) for seen in (*found.cards, *placeless(found.platform)))
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Find nothing wrong: what may be set is text that no rule forbids."""
+        """Refuse what is no number of an Xid."""
+        xids = settings.get("xids")
+        if xids is not None and xids != type(xids)():
+            from plugins.faults.nvidia.xid import rules  # noqa: PLC0415 - a start needs no catalogue
+
+            rules(settings, {})
 
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> NvidiaSession:
         """Return a session; the library is looked for at its first discovery."""

@@ -71,7 +71,13 @@ def test_settings_of_nvidia_reach_the_worker() -> None:
         "partition_policy": "Honor",
         "partition_bandwidth": True,
         "fabric_must_be_ready": "off",
+        "xids": {"ignore": [94, "119"], "fatal": [13]},
+        "upstream_compatible": True,
     }
     own = vendor_settings(settings_from({"discovery": {"nvidia": nvidia}}))["nvidia"]
     found = msgspec.to_builtins(own, builtin_types=())
-    assert {name: found[name] for name in nvidia} == {**nvidia, "library_dirs": ("/opt/nv",)}
+    assert {name: found[name] for name in nvidia} == {
+        **nvidia,
+        "library_dirs": ("/opt/nv",),
+        "xids": {"ignore": ("94", "119"), "fatal": ("13",)},
+    }
