@@ -10,8 +10,8 @@ import msgspec
 
 from agent.host.files import HostFiles, LiveRoot, text
 from agent.model.inventory import MetricFamily, Reading
+from plugins.faults.rdma.ports import ACTIVE, ACTIVE_DEFER, PortSeen
 from plugins.vendors.rdma.classes import CLASS, entries
-from plugins.vendors.rdma.health import ACTIVE, ACTIVE_DEFER, PortSeen
 from plugins.vendors.rdma.ports import INFINIBAND
 from plugins.vendors.rdma.text import is_name, parse_counter, parse_enum, parse_lid, parse_rate
 

@@ -17,9 +17,9 @@ from agent.model.device import (
     Pairs,
     VendorDevice,
 )
+from plugins.faults.rdma.ports import health_of
 from plugins.vendors.rdma.classes import ClassKind, Nodes, RdmaClass
 from plugins.vendors.rdma.functions import DRIVERS, PENDING, Function, Scan
-from plugins.vendors.rdma.health import health_of
 from plugins.vendors.rdma.minors import Seen
 from plugins.vendors.rdma.nics import Nic, VirtualFunctions
 from plugins.vendors.rdma.text import show_guid

@@ -8,8 +8,8 @@ import msgspec
 
 from agent.host.files import HostFiles, text
 from agent.model.device import DevicePort
+from plugins.faults.rdma.ports import ACTIVE, ACTIVE_DEFER, INIT, PortSeen
 from plugins.vendors.rdma.classes import CLASS, entries
-from plugins.vendors.rdma.health import ACTIVE, ACTIVE_DEFER, INIT, PortSeen
 from plugins.vendors.rdma.text import (
     is_ipv4,
     is_link_local,

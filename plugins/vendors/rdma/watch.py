@@ -11,7 +11,8 @@ import msgspec
 from agent.host.files import HostFiles
 from agent.model.device import Health
 from agent.model.inventory import DeviceEvent, DeviceSample, Reading
-from plugins.vendors.rdma import health
+from plugins.faults.rdma import ports as health
+from plugins.faults.rdma.ports import DeviceMemory, ErrorWindow, PortSeen
 from plugins.vendors.rdma.classes import CLASS, entries
 from plugins.vendors.rdma.counters import (
     PREFIX,
@@ -22,7 +23,6 @@ from plugins.vendors.rdma.counters import (
     port_readings,
     readings_of,
 )
-from plugins.vendors.rdma.health import DeviceMemory, ErrorWindow, PortSeen
 from plugins.vendors.rdma.ports import carrier, look
 
 POLL_S = 1.0  # the kernel sends no event when a port changes its state

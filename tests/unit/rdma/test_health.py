@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.device import HealthState
-from plugins.vendors.rdma.health import (
+from plugins.faults.rdma.ports import (
     DeviceMemory,
     ErrorWindow,
     PortSeen,

@@ -1,0 +1,1 @@
+"""What the states of RDMA ports and lines of the kernel log mean for an RDMA device."""
