@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from agent.model.hotplug import HotplugView
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.topology.text import format_cpu_list
 
@@ -56,11 +57,25 @@ def _vendor(state: VendorState, now_s: float) -> dict[str, object]:
     }
 
 
+def _hotplug(view: HotplugView) -> dict[str, object]:
+    return {
+        "state": view.state,
+        "problem": view.problem or None,
+        "seen": dict(view.seen),
+        "dropped": dict(view.dropped),
+        "scans": dict(view.scans),
+    }
+
+
 def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
-    """Return `{"node", "refused", "vendors", "parts": {name: {"age_s", "error", "value"}}}`."""
+    """Return `{"node", "refused", "hotplug", "vendors", "parts"}`.
+
+    Each of the parts, by name, is `{"age_s", "error", "value"}`.
+    """
     return {
         "node": plain(snapshot.node),
         "refused": dict(snapshot.refused),
+        "hotplug": _hotplug(snapshot.hotplug),
         "vendors": [_vendor(state, now_s) for state in snapshot.vendors],
         "parts": {name: _part(getattr(snapshot, name), now_s) for name in PARTS},
     }

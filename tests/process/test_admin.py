@@ -1,0 +1,202 @@
+"""Actions on a running agent: by the command line, through its socket, written down."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.web.unix_socket import bind, connect
+from tests.process.agent import NO_DEVICES, Agent, run_agent, running
+
+CARDS = "devices:\n- {uuid: fake-0, minor: 0, health: {state: failed, reason: Broken}}\n"
+
+
+def fake(folder: Path) -> dict[str, str]:
+    cards = folder / "cards.yaml"
+    cards.write_text(CARDS)
+    return {"XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards)}
+
+
+def act(agent: Agent, *words: str) -> Any:
+    return run_agent(*words, "--socket", str(agent.out / "admin.sock"))
+
+
+def ask(agent: Agent, method: str, path: str, body: str = "") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = connect(str(agent.out / "admin.sock"))
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, json.loads(data) if data.startswith(b"{") else data.decode()
+
+
+def events(agent: Agent) -> list[Any]:
+    lines = (agent.out / "events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_driver_is_released_and_taken_back_and_both_are_written_down(tmp_path: Path) -> None:
+    with running(tmp_path / "out", "--host", str(NO_DEVICES), **fake(tmp_path)) as agent:
+        agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready")
+        pid = agent.vendor("fake")["pid"]
+        done = act(agent, "release", "fake", "--for-s", "1800")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("fake: released on request until ")
+        assert not Path(f"/proc/{pid}").exists()
+        released = agent.vendor("fake")
+        assert (released["state"], released["pid"]) == ("released", None)
+        devices = json.loads(agent.get("api/v1/devices")[1])["devices"]
+        assert [device["uuid"] for device in devices] == ["fake-0"]
+        assert act(agent, "rescan").stdout == "the host was read; asked: fake\n"
+        agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "taken back")
+        agent.wait_until(lambda: len(events(agent)) >= 3, "events")
+        told = {event["reason"]: event["message"] for event in events(agent)}
+        assert told["AdminRelease"].startswith("user 0: release: fake: released on request")
+        assert told["AdminRescan"] == "user 0: rescan: the host was read; asked: fake"
+        assert agent.end() == 0
+        assert not (agent.out / "admin.sock").exists()
+    log = (tmp_path / "stderr.log").read_text()
+    assert log.count('"admin_action"') == 2
+
+
+def test_a_person_clears_a_device_by_its_name(tmp_path: Path) -> None:
+    with running(tmp_path / "out", "--host", str(NO_DEVICES), **fake(tmp_path)) as agent:
+        agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready")
+        assert act(agent, "clear", "fake-0").stdout == "fake-0: cleared; it is asked again\n"
+        unknown = act(agent, "clear", "fake-7")
+        assert unknown.returncode == 3
+        assert "no device is called 'fake-7'; see xpu-agent devices" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/debug/rescan", "", 405),
+        ("POST", "/debug/reboot", "", 404),
+        ("POST", "/debug/rescan", '{"now": true}', 400),
+        ("POST", "/debug/release", "", 400),
+        ("POST", "/debug/release", '{"vendor": "fake", "for_s": 3601}', 400),
+        ("POST", "/debug/release", '{"vendor": "fake", "for_s": 0}', 400),
+        ("POST", "/debug/release", '{"vendor": "nobody"}', 404),
+        ("POST", "/debug/loglevel", '{"level": "silly"}', 400),
+        ("POST", "/debug/loglevel", "{", 400),
+        ("POST", "/debug/clear", json.dumps({"device": "x" * 300}), 400),
+        ("POST", "/debug/clear", json.dumps({"device": "x" * 9000}), 413),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_nothing_changes(
+    agent: Agent, method: str, path: str, body: str, status: int
+) -> None:
+    found, answer = ask(agent, method, path, body)
+    assert found == status
+    if isinstance(answer, dict):
+        assert list(answer) == ["error"]
+    assert agent.vendor("fake")["state"] == "ready"
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("admin")
+    with running(folder / "out", "--host", str(NO_DEVICES), **fake(folder)) as agent:
+        agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready")
+        yield agent
+
+
+def test_the_log_level_changes_while_the_agent_runs(agent: Agent) -> None:
+    assert ask(agent, "POST", "/debug/loglevel", '{"level": "debug"}') == (
+        200,
+        {"done": "logging from level debug on"},
+    )
+
+
+def test_the_socket_is_for_its_owner_alone(agent: Agent) -> None:
+    path = agent.out / "admin.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "[+] admin-socket" in agent.get("healthz?verbose")[1]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_is_refused_even_where_the_file_lets_him_in(tmp_path: Path) -> None:
+    code = (
+        "import os, socket, sys; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+        "s.sendall(b'POST /debug/rescan HTTP/1.0\\r\\n\\r\\n'); print(s.recv(4096))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "admin.sock")
+        with running(
+            tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET=str(path)
+        ) as agent:
+            agent.wait_until(path.exists, "the socket")
+            path.chmod(0o666)
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", code, str(path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd="/",
+            )
+            assert "403" in done.stdout, done.stderr
+            assert "user 65534 may not" in done.stdout
+            agent.wait_until((agent.out / "events.jsonl").exists, "events")
+            assert [event["reason"] for event in events(agent)] == ["AdminRefused"]
+
+
+def test_a_second_agent_does_not_take_the_socket_of_the_first(agent: Agent) -> None:
+    with pytest.raises(Exception, match="another agent listens there"):
+        bind(str(agent.out / "admin.sock"))
+
+
+def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / ("deep" * 20) / ("deeper" * 20) / "admin.sock"  # no address has that room
+    first = bind(str(path))
+    first.close()
+    second = bind(str(path))
+    assert connect(str(path)).getpeername()
+    second.close()
+
+
+def test_without_an_agent_the_command_says_what_to_do(tmp_path: Path) -> None:
+    done = run_agent("rescan", "--socket", str(tmp_path / "admin.sock"))
+    assert done.returncode == 3
+    assert "no agent listens there" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_socket_can_be_elsewhere_or_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.sock"
+    with running(
+        tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET=str(path)
+    ) as agent:
+        assert run_agent("rescan", XPU_AGENT_ADMIN__SOCKET=str(path)).returncode == 0
+        assert not (agent.out / "admin.sock").exists()
+    with running(
+        tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET="off"
+    ) as agent:
+        assert not (agent.out / "admin.sock").exists()
+        assert "[-] admin-socket switched off" in agent.get("healthz?verbose")[1]
+        assert run_agent("rescan", XPU_AGENT_ADMIN__SOCKET="off").returncode == 3
+
+
+def test_a_socket_that_cannot_be_made_is_said_and_no_more(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file of somebody else")
+    with running(
+        tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET=str(taken)
+    ) as agent:
+        agent.wait_until(lambda: agent.get("readyz")[0] == 200, "ready")
+        assert (
+            f"[-] admin-socket {taken}: Address already in use" in agent.get("healthz?verbose")[1]
+        )
+    assert taken.read_text() == "a file of somebody else"
