@@ -129,7 +129,8 @@ def test_the_socket_is_for_its_owner_alone(agent: Agent) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 def test_another_user_is_refused_even_where_the_file_lets_him_in(tmp_path: Path) -> None:
     code = (
-        "import os, socket, sys; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+        "import os, socket, sys; os.setgid(65534); os.setuid(65534); "
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
         "s.sendall(b'POST /debug/rescan HTTP/1.0\\r\\n\\r\\n'); print(s.recv(4096))"
     )
     with tempfile.TemporaryDirectory() as folder:
