@@ -1,6 +1,6 @@
-"""Make the NVIDIA tape of `fixtures`: the real session, asked about a scenario that moves.
+"""Make the NVIDIA tapes of `fixtures`: the real session, asked about a scenario that moves.
 
-python -m tests.fault.nvml_tape OUT...
+python -m tests.fault.nvml_tape NAME OUT...
 """
 
 from __future__ import annotations
@@ -9,34 +9,73 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from agent.model.inventory import Inventory
 from agent.probe.tape import TapeWriter
 from tests.fault.nvml_stub import ROOT, Stub, on_tree
 
-SCENARIO = ROOT / "fixtures" / "tapes" / "nvidia" / "h100x8.scenario"
-HOST = ROOT / "fixtures" / "hosts" / "qemu-4numa-8xh100"
+TAPES = ROOT / "fixtures" / "tapes" / "nvidia"
+HOSTS = ROOT / "fixtures" / "hosts"
 STEPS = 30  # one second each
 GIB = 1 << 30
+Loads = tuple[tuple[int, int, int, int], ...]
 
-# what each card does: busy percent, GiB used, watts, degrees
-LOADS = (
-    (96, 71, 655, 63),
-    (95, 71, 648, 61),
-    (97, 71, 661, 66),
-    (96, 71, 652, 62),
-    (48, 38, 340, 49),
-    (35, 22, 285, 46),
-    (0, 9, 118, 36),
-    (0, 0, 71, 31),
+
+class Played(msgspec.Struct, frozen=True):
+    """A tape: its scenario and its host by name, and what each whole card does in it.
+
+    Loads are busy percent, GiB used, watts, degrees.
+    """
+
+    scenario: str
+    host: str
+    loads: Loads
+    more: tuple[str, ...] = ()  # statements that stay
+
+    @property
+    def text(self) -> list[str]:
+        """Return the statements that do not move."""
+        path = TAPES / f"{self.scenario}.scenario"
+        return [*path.read_text(encoding="utf-8").splitlines(), *self.more]
+
+
+H100 = Played(
+    "h100x8",
+    "qemu-4numa-8xh100",
+    (
+        (96, 71, 655, 63),
+        (95, 71, 648, 61),
+        (97, 71, 661, 66),
+        (96, 71, 652, 62),
+        (48, 38, 340, 49),
+        (35, 22, 285, 46),
+        (0, 9, 118, 36),
+        (0, 0, 71, 31),
+    ),
 )
+A100 = Played(
+    "a100-mig-x4",
+    "a100-mig-4x",
+    ((88, 31, 352, 61), (0, 0, 52, 31)),
+    # of cards that are cut: memory, power and heat of the whole, processes by instance
+    (
+        f"gpu 2 used={17 * GIB} temp=44 power=171000",
+        f"gpu 3 used={9 * GIB} temp=41 power=148000",
+        f"proc 2 pid=5200 mem={15 * GIB} gi=1 ci=0 list=compute",
+        f"proc 2 pid=5201 mem={2 * GIB} gi=9 ci=0 list=compute",
+        f"proc 3 pid=5300 mem={4 * GIB} gi=7 ci=0 list=compute",
+        f"proc 3 pid=5301 mem={4 * GIB} gi=8 ci=0 list=compute",
+    ),
+)
+ALL = {played.scenario: played for played in (H100, A100)}
 
 
-def moving(step: int) -> list[str]:
+def moving(loads: Loads, step: int) -> list[str]:
     """Return the statements of one second: loads swing a little, counters grow."""
     lines: list[str] = []
-    for card, (busy, gib, watts, heat) in enumerate(LOADS):
+    for card, (busy, gib, watts, heat) in enumerate(loads):
         swing = (step * 7 + card * 5) % 11 - 5 if busy else 0
         percent = min(100, max(0, busy + swing))
         used = gib * GIB + (abs(swing) * 16 << 20)
@@ -60,18 +99,18 @@ def moving(step: int) -> list[str]:
     return lines
 
 
-def record() -> bytes:
+def record(played: Played) -> bytes:
     """Return the tape. Times are left at zero: the stub's say nothing of a card's."""
     data = bytearray()
     with tempfile.TemporaryDirectory(prefix="nvml-tape-") as folder:
         stub = Stub(Path(folder))
-        base = SCENARIO.read_text(encoding="utf-8").splitlines()
-        stub.play(*base, *moving(0))
+        base = played.text
+        stub.play(*base, *moving(played.loads, 0))
         writer = TapeWriter("nvidia", data.extend)
-        with on_tree(stub, HOST) as child:
+        with on_tree(stub, HOSTS / played.host) as child:
             writer.discovered(_placeless(child.discover()), 0.0)
             for step in range(STEPS):
-                stub.play(*base, *moving(step))
+                stub.play(*base, *moving(played.loads, step))
                 writer.sampled(child.sample(), 0.0)
     return bytes(data)
 
@@ -82,9 +121,9 @@ def _placeless(found: Inventory) -> Inventory:
 
 
 def main() -> None:
-    """Write the tape to every file that is named."""
-    tape = record()
-    for name in sys.argv[1:]:
+    """Write the tape of that name to every file."""
+    tape = record(ALL[sys.argv[1]])
+    for name in sys.argv[2:]:
         Path(name).write_bytes(tape)
 
 

@@ -13,7 +13,7 @@ from agent.recording.open import open_host
 from plugins.vendors.nvidia.sight import information
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import add_function
-from tests.fault.nvml_tape import HOST
+from tests.fault.nvml_tape import H100, HOSTS
 from tests.unit.nvidia.conftest import BUSES
 
 BUS = "0000:3b:00.0"
@@ -86,7 +86,7 @@ def test_a_uuid_that_is_not_known_yet_is_absent(tmp_path: Path, uuid: str) -> No
 
 
 def test_a_recorded_host_shows_its_cards_with_their_nodes() -> None:
-    found = NvidiaVendor().sighted(open_host(str(HOST)).files)
+    found = NvidiaVendor().sighted(open_host(str(HOSTS / H100.host)).files)
     assert [(d.bus_id, d.minor) for d in found] == list(zip(BUSES, range(8), strict=True))
     assert {d.uuid for d in found} == {
         f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(8)

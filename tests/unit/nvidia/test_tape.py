@@ -8,8 +8,7 @@ from agent.probe.tape import Tape, parse_tape
 from tests.fault import nvml_tape
 from tests.unit.nvidia.conftest import BUSES
 
-COMMITTED = nvml_tape.SCENARIO.with_suffix(".jsonl")
-OF_THE_HOST = nvml_tape.HOST / "tapes" / "nvidia.jsonl"
+COMMITTED = nvml_tape.TAPES / "h100x8.jsonl"
 COUNTERS = ("xpu_device_energy_joules_total", "xpu_device_pcie_bytes_total")
 
 
@@ -18,10 +17,16 @@ def tape() -> Tape:
     return parse_tape(COMMITTED.read_bytes(), "nvidia")
 
 
-def test_the_session_says_today_what_the_tapes_hold() -> None:
-    recorded = nvml_tape.record()
-    assert parse_tape(recorded, "nvidia") == parse_tape(COMMITTED.read_bytes(), "nvidia")
-    assert COMMITTED.read_bytes() == OF_THE_HOST.read_bytes()
+@pytest.mark.parametrize("name", nvml_tape.ALL)
+def test_the_session_says_today_what_the_tapes_hold(name: str) -> None:
+    played = nvml_tape.ALL[name]
+    of_the_host = (nvml_tape.HOSTS / played.host / "tapes" / "nvidia.jsonl").read_bytes()
+    assert parse_tape(nvml_tape.record(played), "nvidia") == parse_tape(of_the_host, "nvidia")
+
+
+def test_the_tape_beside_its_scenario_is_that_of_the_host() -> None:
+    of_the_host = nvml_tape.HOSTS / nvml_tape.H100.host / "tapes" / "nvidia.jsonl"
+    assert COMMITTED.read_bytes() == of_the_host.read_bytes()
 
 
 def test_the_tape_is_of_the_cards_on_the_recorded_host(tape: Tape) -> None:
