@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles, text
@@ -10,7 +11,9 @@ from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.model.inventory import MetricFamily
 from agent.topology.address import parse_address
 from plugins.injection.lazily import lazily
-from plugins.vendors.template.session import TemplateSession
+
+if TYPE_CHECKING:
+    from plugins.vendors.template.session import TemplateSession
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_VENDOR = "0xfffe"  # as the file `vendor` of a PCI function spells it; nobody's number
@@ -53,6 +56,9 @@ class TemplateVendor:
 
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> TemplateSession:
         """Start working. With `settings["replay"]` the host is a recording: no library then."""
+        # imported here: the agent loads this module at its start, and the session only its worker
+        from plugins.vendors.template.session import TemplateSession  # noqa: PLC0415 - see above
+
         return TemplateSession(self.sighted(host), library_allowed=not settings.get("replay"))
 
 

@@ -1,0 +1,100 @@
+"""What every vendor promises of what it gives to containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.model.device import VendorDevice
+from agent.model.grant.container import Container
+from agent.model.grant.edits import ContainerEdits
+from agent.model.grant.granted import Grant, GrantedDevice
+from agent.model.grant.host import HostMeans, RdmaFunction
+from agent.model.grant.refusal import GrantRefused
+from agent.probe.base import DeviceVendor
+from tests.contract.asked import inventory_of, of_every_vendor, on_every_host, vendor_of
+from tests.hostile import texts, vendor_devices
+
+POD = Container(name="worker", pod_uid="6f6f0000-0000-4000-8000-000000000001")
+pytestmark = of_every_vendor
+
+
+def means(devices: tuple[VendorDevice, ...]) -> HostMeans:
+    """Have all that the devices say they need."""
+    nodes = [node for device in devices for node in device.nodes]
+    slices = [node for d in devices for part in d.partitions for node in part.nodes]
+    functions = tuple(
+        RdmaFunction(address=d.bus_id, names=("mlx5_0",), verbs=d.nodes[:1])
+        for d in devices
+        if d.bus_id
+    )
+    return HostMeans(nodes=tuple(dict.fromkeys([*nodes, *slices])), functions=functions)
+
+
+def answer(
+    vendor: DeviceVendor, devices: tuple[VendorDevice, ...], grant: Grant, pod: Container = POD
+) -> ContainerEdits | str:
+    try:
+        return vendor.edits(devices, grant, pod, means(devices))
+    except GrantRefused as refused:
+        return str(refused)
+
+
+@on_every_host
+def test_equal_grants_give_equal_edits(name: str, host: str, tmp_path: Path) -> None:
+    vendor = vendor_of(name, tmp_path)[0]
+    devices = inventory_of(name, host, tmp_path).devices
+    for device in devices:
+        entry = GrantedDevice(type=device.kind.wire_type, id=device.uuid or "", minor=device.minor)
+        first = answer(vendor, devices, Grant(devices=(entry,)))
+        assert answer(vendor, devices, Grant(devices=(entry,))) == first
+        hash(first)  # plain frozen data
+
+
+@on_every_host
+def test_nothing_granted_gives_nothing(name: str, host: str, tmp_path: Path) -> None:
+    vendor = vendor_of(name, tmp_path)[0]
+    devices = inventory_of(name, host, tmp_path).devices
+    stranger = Grant(devices=(GrantedDevice(type="gpu", id="somebody-elses"),))
+    for grant in (Grant(), stranger):
+        assert answer(vendor, devices, grant) == ContainerEdits()
+
+
+entries = st.builds(
+    GrantedDevice,
+    type=st.sampled_from(("gpu", "rdma", "fpga")),
+    id=texts | st.just(""),
+    minor=st.none() | st.integers(-2, 20),
+    resources=st.lists(st.tuples(texts, st.integers(-(2**70), 2**70)), max_size=2).map(tuple),
+    vfs=st.lists(texts, max_size=2).map(tuple),
+    template=texts,
+    partition=st.just("") | texts,
+)
+pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
+pods = st.builds(
+    Container,
+    name=texts,
+    pod_uid=texts,
+    env=pairs,
+    runtime_handler=texts | st.sampled_from(("nvidia", "ascend", "cambricon")),
+    labels=pairs | st.just((("koordinator.sh/gpu-isolation-provider", "HAMi-core"),)),
+    annotations=pairs | st.just((("xpu-agent.io/gpu-isolation", "mps"),)),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    devices=st.lists(vendor_devices, max_size=3).map(tuple),
+    grant=st.builds(Grant, devices=st.lists(entries, max_size=3).map(tuple)),
+    pod=pods,
+)
+def test_hostile_devices_grants_and_pods_are_answered_or_refused_with_a_reason(
+    name: str, devices: tuple[VendorDevice, ...], grant: Grant, pod: Container
+) -> None:
+    vendor = vendor_of(name)[0]
+    own = [GrantedDevice(type=d.kind.wire_type, id=d.uuid or "", minor=d.minor) for d in devices]
+    for asked in (grant, Grant(devices=tuple(own))):
+        first = answer(vendor, devices, asked, pod)
+        assert answer(vendor, devices, asked, pod) == first
