@@ -177,6 +177,7 @@ class Nvml:
             raise LibraryAbsent("LibraryMissing", message) from error
         self._binding: ModuleType = importlib.import_module("pynvml")
         self.path = path
+        self.missing: set[str] = set()  # calls that this driver does not have, as they are met
         self._start()
 
     def _start(self) -> None:
@@ -194,6 +195,8 @@ class Nvml:
         try:
             return function(*args)
         except self._binding.NVMLError as error:
+            if error.value == FUNCTION_NOT_FOUND:
+                self.missing.add(name)
             raise error_of(name, int(error.value)) from error
         except UnicodeDecodeError as error:
             raise GarbledAnswer(f"{name}: the answer is not text") from error

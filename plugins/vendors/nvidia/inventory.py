@@ -51,6 +51,7 @@ def read_system(nvml: Nvml, host: HostFiles, sight: Sight) -> System:
         ("nvml", version),
         ("nvswitches", str(sight.switches) if sight.switches else None),
         ("imex-channels", imex_channels(host)),
+        ("missing-symbols", ",".join(sorted(tuple(nvml.missing)))),
     )
     return System(
         driver_version=quiet_text(nvml, "nvmlSystemGetDriverVersion") or module_version(host),
