@@ -16,6 +16,7 @@ BENCHES = (
     "import_budget",
     "loop_hold",
     "steady_state",
+    "fault_to_cr",
 )
 
 

@@ -12,7 +12,8 @@
 #endif
 
 enum { MAX_GPUS = 16, MAX_MIGS = 8, MAX_PROCS = 64, MAX_LINKS = 36, MAX_FIELDS = 64 };
-enum { MAX_PROFILES = 18, MAX_EVENTS = 32, MAX_FAULTS = 64, TEXT = 96 };
+enum { MAX_GPMS = 32 };
+enum { MAX_PROFILES = 18, MAX_EVENTS = 512, MAX_FAULTS = 64, TEXT = 96 };
 enum { OK = 0, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, NO_DRIVER = 9 };
 enum { TIMED_OUT = 10, LOST = 15, BAD_VERSION = 25 };
 enum { UNSET = -1 };
@@ -26,6 +27,7 @@ struct proc { number pid, mem, sm, ts, gi, ci; int list; };
 struct link { int used; number state, type; char remote[32]; };
 struct field { number id, scope; int type, code; double f64; u64 whole; };
 struct fabric { int used; number state, status, clique, mask, summary; unsigned char uuid[16]; };
+struct gpm { number gi, id; double value; };  /* gi UNSET: of the whole card */
 struct event { int gpu; number type, data, gi, ci; double at; };
 
 struct gpu {
@@ -35,11 +37,13 @@ struct gpu {
     number cc_major, cc_minor, virt, ecc, persistence, mode, pstate, width, max_width;
     number sm_clock, mem_clock, energy, throttle, migmode, migpending, remap[4], events;
     number addressing, numa_node, rack[4];
+    number sram, repair, unrepairable, encoder, decoder, uncorrected;
     char chassis[TEXT];
     struct mig migs[MAX_MIGS];
     struct profile profiles[MAX_PROFILES];
     struct proc procs[MAX_PROCS];
-    int proc_count, field_count;
+    int proc_count, field_count, gpm_count;
+    struct gpm gpms[MAX_GPMS];
     struct link links[MAX_LINKS];
     struct field fields[MAX_FIELDS];
     struct fabric fabric;
@@ -57,6 +61,8 @@ struct scenario {
     number cuda, confidential, ready;
     struct event events[MAX_EVENTS];
     int event_count;
+    struct event bindings[MAX_EVENTS];  /* of the system: gpu is not used */
+    int binding_count;
     struct fault faults[MAX_FAULTS];
     int fault_count;
 };
