@@ -7,12 +7,14 @@ Statements of a scenario, one a line, `#` begins a comment; later ones add to ea
           cc=9.0 virt= serial= vbios= ecc= persistence= mode= pstate= width= maxwidth= sm=
           memclock= energy= throttle= migmode= migpending= events= remap=a,b,c,d
           addressing= numanode= chassis="serial" rack=slot,tray,host,peer
+          sram= repair= unrepairable= encoder= decoder= uncorrected=
     mig 0 0 uuid= gi= ci= k= cik= start= size= mb= sm=      profile 0 k id= slices= max= mb= name=""
                                                             starts=0,4 size=4
     proc 0 pid= mem= sm= ts= gi= ci= list=                  field 0 id[:scope] u32|u64|f64 v|!code
     link 0 0 state= type= remote=     ancestor 0 1 level    fabric 0 state= status= uuid= clique=
     error symbol [gpu] code [xN]      delay symbol ms       hang symbol [gpu]    crash symbol
-    lost 0                            event 0 type= data= at=
+    lost 0                            event 0 type= data= at= gi= ci=
+    binding type=1|2                  gpm 0 metric [gi=] value
 
 A value that is not given is one that the driver does not support.
 """
@@ -198,6 +200,12 @@ def on_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child whose session sees `tree` as the machine's root and the stub as NVML."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
     return Child(["-m", "tests.fault.nvml_worker", str(tree)], stub.environment, given)
+
+
+def on_live_tree(stub: Stub, tree: Path, **settings: object) -> Child:
+    """Return a child as `on_tree` does, to which the tree is a machine with a kernel log."""
+    given = {"library_dirs": [str(build(stub.level))], **settings}
+    return Child(["-m", "tests.fault.nvml_worker", str(tree), "live"], stub.environment, given)
 
 
 def real_worker(stub: Stub, **settings: object) -> Child:

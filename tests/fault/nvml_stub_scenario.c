@@ -75,7 +75,8 @@ static void new_gpu(struct gpu *g) {
         &g->temp, &g->arch, &g->cc_major, &g->cc_minor, &g->virt, &g->ecc, &g->persistence,
         &g->mode, &g->pstate, &g->width, &g->max_width, &g->sm_clock, &g->mem_clock, &g->energy,
         &g->throttle, &g->migmode, &g->migpending, &g->remap[0], &g->events, &g->addressing,
-        &g->numa_node};
+        &g->numa_node, &g->sram, &g->repair, &g->unrepairable, &g->encoder, &g->decoder,
+        &g->uncorrected};
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) *unset[i] = UNSET;
     for (int i = 0; i < MAX_GPUS; i++) g->ancestors[i] = UNSET;
 }
@@ -93,6 +94,9 @@ static void read_gpu(struct gpu *g, char *words[], int count) {
     NUMBER(g->throttle, "throttle"); NUMBER(g->migmode, "migmode"); NUMBER(g->events, "events");
     NUMBER(g->migpending, "migpending"); NUMBER(g->addressing, "addressing");
     NUMBER(g->numa_node, "numanode"); WORD(g->chassis, "chassis");
+    NUMBER(g->sram, "sram"); NUMBER(g->repair, "repair"); NUMBER(g->encoder, "encoder");
+    NUMBER(g->decoder, "decoder"); NUMBER(g->unrepairable, "unrepairable");
+    NUMBER(g->uncorrected, "uncorrected");
     const char *rack = value(words, count, "rack");
     if (rack) sscanf(rack, "%lld,%lld,%lld,%lld", &g->rack[0], &g->rack[1], &g->rack[2], &g->rack[3]);
     pair(&g->util_gpu, &g->util_mem, words, count, "util", ',');
@@ -173,9 +177,17 @@ static void read_fabric(struct gpu *g, char *words[], int count) {
     }
 }
 
+static void read_gpm(struct gpu *g, char *words[], int count) {
+    if (count < 4 || g->gpm_count == MAX_GPMS) return;
+    struct gpm *p = &g->gpms[g->gpm_count++];
+    p->gi = UNSET, p->id = atoll(words[2]), p->value = atof(words[count - 1]);
+    NUMBER(p->gi, "gi");
+}
+
 static void read_event(int gpu, char *words[], int count) {
-    if (next.event_count == MAX_EVENTS) return;
-    struct event *e = &next.events[next.event_count++];
+    int *known = gpu == UNSET ? &next.binding_count : &next.event_count;
+    if (*known == MAX_EVENTS) return;
+    struct event *e = gpu == UNSET ? &next.bindings[(*known)++] : &next.events[(*known)++];
     memset(e, 0, sizeof *e);
     e->gpu = gpu, e->gi = e->ci = 0xFFFFFFFF;
     NUMBER(e->type, "type"); NUMBER(e->data, "data"); NUMBER(e->gi, "gi"); NUMBER(e->ci, "ci");
@@ -210,6 +222,10 @@ static void read_statement(char *words[], int count) {
         NUMBER(next.confidential, "confidential"); NUMBER(next.ready, "ready");
         return;
     }
+    if (!strcmp(what, "binding")) {
+        read_event(UNSET, words, count);
+        return;
+    }
     if (strstr("error delay hang crash", what)) {
         read_fault(words, count);
         return;
@@ -224,6 +240,7 @@ static void read_statement(char *words[], int count) {
     else if (!strcmp(what, "link")) read_link(g, words, count);
     else if (!strcmp(what, "field")) read_field(g, words, count);
     else if (!strcmp(what, "fabric")) read_fabric(g, words, count);
+    else if (!strcmp(what, "gpm")) read_gpm(g, words, count);
     else if (!strcmp(what, "event")) read_event(index, words, count);
     else if (!strcmp(what, "lost")) g->lost = 1;
     else if (!strcmp(what, "ancestor") && count > 3) {

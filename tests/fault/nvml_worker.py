@@ -1,6 +1,7 @@
-"""The agent's worker that asks the library about another host: `... nvml_worker HOST`.
+"""The agent's worker that asks the library about another host: `... nvml_worker HOST [live]`.
 
-The agent's own would refuse: it takes a host other than this machine for a recording.
+The agent's own would refuse: it takes a host other than this machine for a recording. With `live`
+the tree stands for a machine whose files go on, such as the kernel's log.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from agent.host.files import HostFiles, LiveRoot
 from agent.probe.service import Pipe, Service
 from agent.probe.wire import Opened, Start
 from agent.probe.worker import read_requests, take_pipes
@@ -21,7 +23,9 @@ def main() -> None:
     requests, pipe = read_requests("nvidia", questions), Pipe(answers)
     start = next(requests)
     assert isinstance(start, Start)
-    session = NvidiaVendor().open(open_host(sys.argv[1]).files, start.settings)
+    tree, live = sys.argv[1], "live" in sys.argv[2:]
+    host: HostFiles = LiveRoot(tree) if live else open_host(tree).files
+    session = NvidiaVendor().open(host, start.settings)
     pipe.say(0, Opened)
     Service(pipe, session).run(requests, events=start.events)
     os._exit(0)

@@ -59,18 +59,17 @@ def applied(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
     """
     if not device.managed:
         return device
-    found = diagnosis.health(device.key)
     conditions = (
         *(c for c in device.conditions if c.type != "Degraded"),
         *diagnosis.conditions(device.key),
     )
     parts = tuple(
-        replace(part, health=judged(diagnosis.health(device.key, part.uuid), _against(part.health)))
+        replace(part, health=_over(part.health, diagnosis.health(device.key, part.uuid)))
         for part in device.partitions
     )
-    health = judged(found, _against(device.health))
+    health = _over(device.health, diagnosis.health(device.key))
     return replace(device, health=health, conditions=conditions, partitions=parts)
 
 
-def _against(found: Health) -> Health | None:
-    return found if found.state is not HealthState.HEALTHY else None
+def _over(own: Health, found: Health) -> Health:
+    return judged(found, own if own.state is not HealthState.HEALTHY else None)

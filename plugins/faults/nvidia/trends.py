@@ -18,6 +18,9 @@ THROTTLES: tuple[tuple[str, int], ...] = (
 _WORRYING = frozenset({0x8, 0x40, 0x80})
 HELD_S = 60.0  # clocks that are held back that long are worth a warning
 
+ORPHAN_BYTES = 256 << 20  # of memory in use that belongs to no process
+ORPHAN_S = 300.0
+
 HOUR_S = 3600.0
 MANY_RECOVERIES = 10  # of a card's NVLinks, within an hour
 MAX_STEPS = 64  # changes of a counter that are remembered
@@ -45,6 +48,23 @@ def throttled(since: Mapping[int, float], now_s: float) -> str | None:
     """Name the reasons that have held the clocks back for a minute; `None`: there are none."""
     names = [name for name, bit in THROTTLES if now_s - since.get(bit, now_s) >= HELD_S]
     return ", ".join(names) or None
+
+
+def orphan_since(
+    since_s: float | None, used_bytes: int | None, processes: int | None, now_s: float
+) -> float | None:
+    """Return since when much memory is in use that belongs to nobody; `None`: it is not now.
+
+    `processes` is their number, `None` if the driver does not tell.
+    """
+    if processes != 0 or used_bytes is None or used_bytes < ORPHAN_BYTES:
+        return None
+    return now_s if since_s is None else since_s
+
+
+def orphaned(since_s: float | None, now_s: float) -> bool:
+    """Say whether that has lasted long enough to be worth a warning."""
+    return since_s is not None and now_s - since_s >= ORPHAN_S
 
 
 def link_fields(links: int) -> tuple[Field, ...]:

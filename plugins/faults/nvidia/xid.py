@@ -105,7 +105,8 @@ def rules(settings: Mapping[str, object], environment: Mapping[str, str]) -> Xid
     """
     given = settings.get("xids")
     # a worker gets plain data, who checks the settings before that has them as declared
-    table = msgspec.to_builtins(given) if isinstance(given, msgspec.Struct) else given or {}
+    plain = msgspec.structs.asdict(given) if isinstance(given, msgspec.Struct) else given
+    table: Mapping[str, object] = plain if isinstance(plain, Mapping) else {}
     ignore = _numbers(table.get("ignore"), "discovery.nvidia.xids.ignore")
     fatal = _numbers(table.get("fatal"), "discovery.nvidia.xids.fatal")
     if both := sorted(ignore & fatal):

@@ -34,8 +34,6 @@ from plugins.slices.mig.usage import card_percent, slice_readings
 
 SLOW_EVERY = 10  # cycles between two looks at what changes seldom
 PROBED_FOR_S = 900.0  # a card that was unwell is probed in every cycle for that long afterwards
-ORPHAN_BYTES = 256 << 20  # of memory in use that belongs to no process
-ORPHAN_S = 300.0
 MAX_LINKS = 36
 LINK_COUNT = (91, 0)
 _LOOK_UP = "nvmlDeviceGetHandleByPciBusId"
@@ -193,8 +191,9 @@ class Sampler:
     def _look(self, key: str, card: Card, known: _Known, facts: HealthFacts | None = None) -> None:
         """Ask what changes seldom, and judge it."""
         facts = facts if facts is not None else polled.poll(card)
+        orphaned = trends.orphaned(known.orphan_since_s, self._clock())
         errors = trends.link_totals(card.fields(trends.link_fields(self._links(card, known))))
-        self._say(self._diagnosis.looked(key, self._orphaned(known, facts), errors))
+        self._say(self._diagnosis.looked(key, replace(facts, orphaned=orphaned), errors))
         slices = slice_readings(card.nvml, known.partitions, known.performance.values)
         known.slow = (*polled_readings(facts, errors), *of_engines(card), *slices)
 
@@ -203,10 +202,6 @@ class Sampler:
             told = card.fields((LINK_COUNT,)).get(LINK_COUNT)
             known.links = min(int(told), MAX_LINKS) if told is not None else 0
         return known.links
-
-    def _orphaned(self, known: _Known, facts: HealthFacts) -> HealthFacts:
-        since_s = known.orphan_since_s
-        return replace(facts, orphaned=since_s is not None and self._clock() - since_s >= ORPHAN_S)
 
     # Use
 
@@ -221,7 +216,8 @@ class Sampler:
         total, used = memory or (known.shared_bytes, _sum(processes))
         if known.partitions and total:
             busy = card_percent(known.partitions, known.performance.values, total)
-        self._watch_orphans(known, used, processes)
+        count = len(processes) if processes is not None else None
+        known.orphan_since_s = trends.orphan_since(known.orphan_since_s, used, count, self._clock())
         whole = known.performance.values.get(None, {})
         xids = self._diagnosis.tally.of(card.bus_id)
         return DeviceSample(
@@ -270,16 +266,6 @@ class Sampler:
         kept = tuple(p for p in processes if p.pid in here or p.pid not in known.alive)
         known.alive = here
         return kept
-
-    def _watch_orphans(
-        self, known: _Known, used: int | None, processes: tuple[ProcessSample, ...] | None
-    ) -> None:
-        """Note since when memory is in use that belongs to nobody."""
-        if processes == () and used is not None and used >= ORPHAN_BYTES:
-            if known.orphan_since_s is None:
-                known.orphan_since_s = self._clock()
-        else:
-            known.orphan_since_s = None
 
 
 def _answers(nvml: Nvml, bus_id: str) -> bool:

@@ -130,6 +130,31 @@ def test_the_stub_has_the_same_layout() -> None:
     assert list(found) == wanted
 
 
+COUNTERS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
+    ("c_nvmlGpmMetric_t", True, ("value",)),
+    ("c_nvmlGpmMetricsGet_t", False, ("metrics",)),
+    ("c_nvmlGpmSupport_t", True, ()),
+    ("c_nvmlEccSramErrorStatus_v1_t", True, ("bThresholdExceeded",)),
+    ("c_nvmlRepairStatus_t", True, ()),
+    ("c_nvmlUnrepairableMemory_v1_t", True, ()),
+    ("c_nvmlSystemEventSetCreateRequest_v1_t", True, ()),
+    ("c_nvmlSystemRegisterEventRequest_v1_t", True, ()),
+    ("c_nvmlSystemEventData_v1_t", True, ()),
+    ("c_nvmlSystemEventSetWaitRequest_v1_t", True, ()),
+)
+
+
+def test_the_stub_counts_in_the_bindings_structures() -> None:
+    wanted: list[int] = []
+    for name, whole, members in COUNTERS:
+        structure = getattr(pynvml, name)
+        wanted += [ctypes.sizeof(structure)] if whole else []
+        wanted += [getattr(structure, member).offset for member in members]
+    library = ctypes.CDLL(str(build() / "libnvidia-ml.so.1"))
+    found = (ctypes.c_uint * len(wanted)).in_dll(library, "stub_counter_sizes")
+    assert list(found) == wanted
+
+
 @pytest.mark.parametrize(("level", "missing"), [(450, True), (510, False), (570, False)])
 def test_the_stub_of_an_old_driver_lacks_what_came_later(level: int, *, missing: bool) -> None:
     library = ctypes.CDLL(str(build(level) / "libnvidia-ml.so.1"))

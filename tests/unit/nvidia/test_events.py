@@ -43,8 +43,15 @@ def test_other_events_are_pushed_under_their_name(
     assert (event.key, event.reason) == (BUSES[1], reason)
 
 
-def test_cards_without_events_stay_healthy_and_sampled(stub: Stub, tree: Path) -> None:
-    stub.play(SYSTEM, *GPUS, "gpu 2 events=0", "error nvmlDeviceRegisterEvents 3 3")
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("error nvmlDeviceRegisterEvents 3 3", id="V39"),
+        pytest.param("gpu 2 events=0", id="no-events-at-all"),
+    ],
+)
+def test_cards_without_events_stay_healthy_and_sampled(stub: Stub, tree: Path, line: str) -> None:
+    stub.play(SYSTEM, *GPUS, line)
     with on_tree(stub, tree) as child:
         found = child.discover()
         assert len(child.sample()) == 8
@@ -64,13 +71,14 @@ def test_the_noise_of_the_driver_is_not_asked_for(stub: Stub, tree: Path) -> Non
     assert again == []
 
 
+@pytest.mark.parametrize("code", [pytest.param(15, id="V40")])
 def test_a_wait_that_says_lost_again_and_again_blames_the_lost_card_and_does_not_spin(
-    stub: Stub, tree: Path
+    stub: Stub, tree: Path, code: int
 ) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         child.discover()
-        stub.play(SYSTEM, *GPUS, "lost 4", "error nvmlEventSetWait_v2 15")
+        stub.play(SYSTEM, *GPUS, "lost 4", f"error nvmlEventSetWait_v2 {code}")
         event = child.wait_event()
         stub.take_calls()
         with pytest.raises(TimeoutError):

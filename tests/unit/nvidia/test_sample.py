@@ -166,7 +166,7 @@ def test_a_cycle_makes_few_calls_and_none_that_blocks(stub: Stub, tree: Path) ->
         child.sample()
         stub.take_calls()
         child.sample()
-        calls = [c.split() for c in stub.take_calls() if not c.startswith("nvmlEventSet")]
+        calls = [c.split() for c in stub.take_calls() if "EventSet" not in c]
     names = [c[0] for c in calls]
     assert names.count("nvmlDeviceGetFieldValues") == 0  # none is supported: not asked again
     assert "nvmlDeviceGetPcieThroughput" not in names

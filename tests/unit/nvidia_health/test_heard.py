@@ -1,0 +1,195 @@
+"""What the driver and the kernel's log tell, as the session hears it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.host.files import LiveRoot
+from agent.model.device import HealthState
+from agent.model.inventory import DeviceEvent
+from plugins.vendors.nvidia.session import NvidiaSession
+from tests.fault.nvml_stub import Stub, gpu, on_live_tree, on_tree
+from tests.unit.nvidia.conftest import BUSES
+
+SYSTEM = "system driver=570.124.06 cuda=12080"
+GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
+FAILED = HealthState.FAILED
+CUT = (
+    gpu(0, BUSES[0], migmode=1),
+    "profile 0 2 id=9 slices=3 max=2 mb=40448",
+    "profile 0 0 id=19 slices=1 max=7 mb=9984",
+    "mig 0 0 uuid=MIG-a gi=3 ci=0 k=2 cik=0 start=0 size=4 mb=40448 sm=16",
+    "mig 0 1 uuid=MIG-b gi=3 ci=1 k=2 cik=0 start=0 size=4 mb=40448 sm=16",
+    "mig 0 2 uuid=MIG-c gi=5 ci=0 k=0 cik=0 start=4 size=1 mb=9984 sm=16",
+)
+
+
+def log_line(tree: Path, *texts: str, first: int = 1) -> None:
+    """Append the kernel's lines, a second apart, to the log of a tree."""
+    log = tree / "dev/kmsg"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("a") as file:
+        for number, text in enumerate(texts, first):
+            file.write(f"4,{number},{number}000000,-;{text}\n")
+
+
+def xid(bus: str, number: int, tail: str = "pid=1, name=a") -> str:
+    return f"NVRM: Xid (PCI:{bus.removesuffix('.0')}): {number}, {tail}"
+
+
+def told(events: list[DeviceEvent]) -> list[tuple[str, str, HealthState | None]]:
+    return [(e.key, e.reason, e.state) for e in events]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "hit", "well"),
+    [
+        pytest.param("gi=3", ["MIG-a", "MIG-b"], ["MIG-c"], id="V38"),
+        pytest.param("gi=3 ci=1", ["MIG-b"], ["MIG-a", "MIG-c"], id="V38-one-compute-instance"),
+    ],
+)
+def test_an_error_of_an_instance_takes_its_slices_and_not_the_card(
+    stub: Stub, tree: Path, numbers: str, hit: list[str], well: list[str]
+) -> None:
+    stub.play(SYSTEM, *CUT)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *CUT, f"event 0 type=8 data=95 at=0 {numbers}")
+        events = [child.wait_event() for _ in hit]
+        card = child.discover().devices[0]
+    assert [(e.partition, e.reason, e.state) for e in events] == [
+        (uuid, "Xid95", FAILED) for uuid in hit
+    ]
+    assert card.health.state is HealthState.HEALTHY
+    states = {p.uuid: p.health.reason == "Xid95" for p in card.partitions}
+    assert states == {**dict.fromkeys(hit, True), **dict.fromkeys(well, False)}
+
+
+def test_an_error_of_nobody_in_particular_takes_the_card_with_all_its_slices(
+    stub: Stub, tree: Path
+) -> None:
+    stub.play(SYSTEM, *CUT)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *CUT, "event 0 type=8 data=95 at=0")
+        event = child.wait_event()
+        card = child.discover().devices[0]
+    assert event.partition == ""
+    assert {card.health.reason, *(p.health.reason for p in card.partitions)} == {"Xid95"}
+
+
+def test_a_changed_recovery_action_is_asked_for_at_once(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS, "field 1 230 u32 0")
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, "field 1 230 u32 1", f"event 1 type={0x8000} at=0")
+        events = [child.wait_event(), child.wait_event()]
+    assert told(events) == [
+        (BUSES[1], "RecoveryActionChanged", None),
+        (BUSES[1], "GPUResetRequired", FAILED),
+    ]
+
+
+def test_a_card_that_is_bound_or_taken_away_has_all_looked_at(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, "binding type=1", "binding type=2")
+        events = [child.wait_event(), child.wait_event()]
+    assert told(events) == [("", "DriverUnbound", None), ("", "DriverBound", None)]
+
+
+def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path) -> None:
+    log_line(tree, "ready")
+    session = NvidiaSession(LiveRoot(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    assert session.discover().problems[0].reason == "LibraryMissing"
+    assert session.events(0.0) == ()
+    log_line(tree, xid(BUSES[2], 79), "noise", xid(BUSES[3], 31), first=2)
+    events = session.events(0.0)
+    found = {d.key: d.health.reason for d in session.discover().devices}
+    session.close()
+    assert told(list(events)) == [(BUSES[2], "Xid79", FAILED), (BUSES[3], "Xid31", None)]
+    assert found[BUSES[2]] == "Xid79"
+    assert found[BUSES[3]] == "LibraryMissing"
+
+
+@pytest.mark.parametrize("hung", ["nvmlDeviceGetMemoryInfo_v2 3", "nvmlEventSetWait_v2"])
+def test_the_kernels_log_is_heard_while_the_library_hangs(
+    stub: Stub, tree: Path, hung: str
+) -> None:
+    log_line(tree, "ready")
+    stub.play(SYSTEM, *GPUS)
+    with on_live_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, f"hang {hung}", "hang nvmlDeviceGetMemoryInfo_v2 3")
+        with pytest.raises(TimeoutError):
+            child.ask("sample", 0.5)
+        log_line(tree, "NVRM: GPU 0000:83:00.0: GPU has fallen off the bus.", first=2)
+        event = child.wait_event()
+    assert told([event]) == [("0000:83:00.0", "Xid79", FAILED)]
+
+
+def test_the_log_and_the_driver_telling_of_one_event_are_heard_once(stub: Stub, tree: Path) -> None:
+    log_line(tree, "ready")
+    stub.play(SYSTEM, *GPUS)
+    with on_live_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, "event 1 type=8 data=48 at=0")
+        first = child.wait_event()
+        log_line(tree, xid(BUSES[1], 48), xid(BUSES[1], 31), first=2)
+        second = child.wait_event()
+        readings = child.sample()[1].readings
+    assert [first.reason, second.reason] == ["Xid48", "Xid31"]
+    assert [(r.labels, r.value) for r in readings if r.family == "xpu_device_xid_errors_total"] == [
+        (("31",), 1.0),
+        (("48",), 1.0),
+    ]
+
+
+def test_at_the_start_the_past_of_this_boot_is_read_and_a_later_recovery_counts(
+    stub: Stub, tree: Path
+) -> None:
+    log_line(tree, xid(BUSES[1], 119), xid(BUSES[2], 79), xid(BUSES[3], 13))
+    stub.play(SYSTEM, *GPUS, *(f"field {i} 230 u32 {int(i == 4)}" for i in range(8)))
+    with on_live_tree(stub, tree) as child:
+        events = [child.wait_event(), child.wait_event()]
+        health = [d.health.reason for d in child.discover().devices[:5]]
+    assert told(events) == [(BUSES[1], "Xid119", FAILED), (BUSES[2], "Xid79", FAILED)]
+    # the driver asks nothing of the second card any more, the third needs a reboot
+    assert health == [
+        "DeviceHealthy",
+        "DeviceHealthy",
+        "Xid79",
+        "DeviceHealthy",
+        "GPUResetRequired",
+    ]
+
+
+def test_a_machine_whose_log_cannot_be_read_says_so(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_live_tree(stub, tree) as child:
+        problems = child.discover().problems
+    assert [p.reason for p in problems] == ["KernelLogUnread"]
+
+
+def test_a_storm_in_the_log_is_told_in_few_events(tree: Path, tmp_path: Path) -> None:
+    log_line(tree, "ready")
+    session = NvidiaSession(LiveRoot(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session.events(0.0)
+    log_line(tree, *[xid(BUSES[0], 31)] * 5000, first=2)
+    heard = [event for _ in range(10) for event in session.events(0.0)]
+    session.close()
+    assert 1 <= len(heard) <= 3
+
+
+def test_an_error_of_a_switch_concerns_all_cards(tree: Path, tmp_path: Path) -> None:
+    log_line(tree, "ready")
+    session = NvidiaSession(LiveRoot(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session.events(0.0)
+    log_line(tree, "nvidia-nvswitch0: SXid (PCI:0000:c4:00.0): 20034, Fatal, Link 30 down", first=2)
+    (event,) = session.events(0.0)
+    session.close()
+    assert (event.key, event.reason, event.state) == ("", "SXid20034", None)
+    assert "fatal" in event.message
