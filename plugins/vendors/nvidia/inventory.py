@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ def read_system(nvml: Nvml, host: HostFiles, sight: Sight) -> System:
         ("nvml", version),
         ("nvswitches", str(sight.switches) if sight.switches else None),
         ("imex-channels", imex_channels(host)),
-        ("missing-symbols", ",".join(sorted(tuple(nvml.missing)))),
+        ("missing-symbols", ",".join(sorted(nvml.missing.copy()))),
     )
     return System(
         driver_version=quiet_text(nvml, "nvmlSystemGetDriverVersion") or module_version(host),
@@ -97,8 +97,12 @@ def inventory(
     devices += [_joined(k.device, joined) for key, k in roster.known.items() if key in here]
     devices = sorted((*devices, *vanished), key=lambda card: card.key)
     grouping = _grouping(devices, links, sides, settings)
-    cliques = node_clique(sides)
-    facts = (*system.facts, ("clique", cliques), (mig_annotation.KEY, _mig(devices)))
+    facts = (
+        *system.facts,
+        ("clique", node_clique(sides)),
+        (mig_annotation.KEY, mig_annotation.annotation(devices)),
+        (f"{LABEL}unified-memory", "true" if any(map(_unified, devices)) else None),
+    )
     told += [*grouping.problems, *([roster.memory.problem] if roster.memory.problem else [])]
     return Inventory(
         vendor="nvidia",
@@ -113,8 +117,8 @@ def inventory(
     )
 
 
-def _mig(devices: Iterable[VendorDevice]) -> str:
-    return mig_annotation.annotation(devices)
+def _unified(card: VendorDevice) -> bool:
+    return ("unified-memory", "true") in card.facts
 
 
 def _judge_fabrics(
