@@ -11,7 +11,6 @@ from agent.model.inventory import Problem
 from plugins.slices.mig.names import resource_name
 
 WHOLE = "nvidia.com/gpu"
-STRATEGIES = ("none", "single", "mixed")
 NOT_UNIFORM = "MIGNotUniform"
 
 

@@ -62,10 +62,14 @@ def test_a_pool_of_cards_behind_windows_is_numbered_by_nvml(stub: Stub, bare: Pa
 def test_an_integrated_card_has_the_machines_memory_and_no_bus(stub: Stub, bare: Path) -> None:
     tegra(bare)
     orin = gpu(0, BUSES[0], **ABSENT, name='"Orin (nvgpu)"', mem=None, uuid="0123abcd-0000")
-    card = first(stub, bare, SYSTEM, orin)
+    stub.play(SYSTEM, orin)
+    with on_tree(stub, bare) as child:
+        found = child.discover()
+    (card,) = found.devices
     assert (card.bus_id, card.minor, card.uuid) == (None, 0, "0123abcd-0000")
     assert card.model == "Orin--nvgpu"
     assert dict(card.facts)["unified-memory"] == "true"
+    assert dict(found.facts)["xpu-agent.io/unified-memory"] == "true"
     assert dict(card.resources)["koordinator.sh/gpu-memory"] == "125Gi"
 
 
