@@ -132,6 +132,12 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     vf_pools: Annotated[Table, Rule("groups of virtual functions: {pf, vfs, driver, labels}")] = ()
     labels: Annotated[Table, Rule("labels of devices: {match, labels}")] = ()
     roles: Annotated[Table, Rule("use of a NIC: {match, role: compute or storage}")] = ()
+    error_limits: Annotated[
+        Table, Rule("growth of an error counter within 300 s that is told: {counter, limit}")
+    ] = ()
+    counters_interval_s: Annotated[
+        float, Rule("cycle of port counters and of pods' RDMA objects", unit="s", low=1, high=3600)
+    ] = 10.0
 
 
 class AcceleratorsSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -108,6 +108,7 @@ class DevicePort(msgspec.Struct, frozen=True, kw_only=True):
     sm_lid: int | None = None
     gid: str | None = None  # the preferred one
     gid_index: int | None = None
+    pkeys: tuple[str, ...] = ()  # partition keys in use (InfiniBand)
     netdev: str | None = None
 
 

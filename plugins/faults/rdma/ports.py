@@ -5,7 +5,8 @@ Seconds are monotonic unless called `wall_s`. Nothing is read here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -21,14 +22,15 @@ FLAP_WINDOW_S = 600.0
 FLAP_EDGES = 3
 FLAP_HOLD_S = 1800.0
 ERROR_WINDOW_S = 300.0
-_ERROR_LIMITS = (  # growth within the window beyond which a person is told
-    ("symbol_error", 10),
-    ("port_rcv_errors", 10),
-    ("local_link_integrity_errors", 0),
-    ("excessive_buffer_overrun_errors", 0),
-    ("rx_icrc_encapsulated", 0),
+ERROR_LIMITS: Mapping[str, int] = MappingProxyType(
+    {  # growth within the window beyond which a person is told
+        "symbol_error": 10,
+        "port_rcv_errors": 10,
+        "local_link_integrity_errors": 0,
+        "excessive_buffer_overrun_errors": 0,
+        "rx_icrc_encapsulated": 0,
+    }
 )
-ERROR_COUNTERS = tuple(name for name, _ in _ERROR_LIMITS)
 
 _WORDS = {
     "DeviceHealthy": "device is healthy",
@@ -234,7 +236,10 @@ class ErrorWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_errors(
-    window: ErrorWindow | None, values: tuple[tuple[str, int], ...], now_s: float
+    window: ErrorWindow | None,
+    values: tuple[tuple[str, int], ...],
+    now_s: float,
+    limits: Mapping[str, int] = ERROR_LIMITS,
 ) -> tuple[ErrorWindow, str]:
     """Compare counters with the window's start; the text names those that grew too fast.
 
@@ -246,7 +251,7 @@ def check_errors(
     now = dict(values)
     fast = [
         f"{name} +{now[name] - before[name]}"
-        for name, limit in _ERROR_LIMITS
+        for name, limit in limits.items()
         if name in now and name in before and now[name] - before[name] > limit
     ]
     if window.told or not fast:

@@ -13,19 +13,13 @@ from agent.host.files import HostFiles, text
 from agent.model.device import DeviceNode
 from agent.topology.address import parse_address
 from agent.topology.text import parse_dev_number
-from plugins.vendors.rdma.text import is_name, parse_enum, parse_guid, parse_limits
+from plugins.vendors.rdma.text import is_name, parse_enum, parse_guid
 
 CLASS = "/sys/class/infiniband"
 MAX_DEVICES = 1024  # of one class; a node with 256 VFs on each of two ports stays below
 MAX_TEXT = 64  # characters of a descriptive file that are kept
 
 _NETNS_MODE = "/sys/module/ib_core/parameters/netns_mode"
-_POD_LIMITS = (  # of all pods together, by cgroup version and driver
-    "/sys/fs/cgroup/kubepods.slice/rdma.max",
-    "/sys/fs/cgroup/kubepods/rdma.max",
-    "/sys/fs/cgroup/rdma/kubepods.slice/rdma.max",
-    "/sys/fs/cgroup/rdma/kubepods/rdma.max",
-)
 _UVERBS = re.compile(r"uverbs[0-9]{1,5}")
 _MAD = re.compile(r"(umad|issm)[0-9]{1,5}")
 _SUBFUNCTION = re.compile(r"[a-z0-9_]+\.sf\.([0-9]{1,9})")
@@ -66,6 +60,14 @@ class RdmaClass(msgspec.Struct, frozen=True, kw_only=True):
     def is_nic(self) -> bool:
         """Say whether data goes through it: no switch, router or switch-management device."""
         return self.node_type not in (2, 3) and not re.fullmatch(r"smi[0-9]+", self.name)
+
+    @property
+    def soft_family(self) -> str:
+        """Tell soft-RoCE and soft-iWARP apart: by what they call themselves, then by type."""
+        for name in ("rxe", "siw"):
+            if self.description == name or self.name.startswith(name):
+                return name
+        return "siw" if self.node_type == 4 else "soft"
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,17 +219,3 @@ def read_nodes(host: HostFiles, addresses: tuple[str, ...] = ()) -> Nodes:
 def netns_mode(host: HostFiles) -> str:
     """Return `exclusive` or `shared`; kernels before 5.2 know the latter only."""
     return "exclusive" if text(host, _NETNS_MODE) == "N" else "shared"
-
-
-def pod_limits(host: HostFiles) -> Mapping[str, str]:
-    """Return what the RDMA controller allows all pods together, by device, where it limits them."""
-    content = next(filter(None, (text(host, path) for path in _POD_LIMITS)), "")
-    return {
-        name: f"handles={_limit(handles)} objects={_limit(objects)}"
-        for name, (handles, objects) in parse_limits(content).items()
-        if handles is not None or objects is not None
-    }
-
-
-def _limit(value: int | None) -> str:
-    return "max" if value is None else str(value)

@@ -12,6 +12,7 @@ from agent.host.files import HostFiles, LiveRoot, text
 from agent.model.inventory import MetricFamily, Reading
 from plugins.faults.rdma.ports import ACTIVE, ACTIVE_DEFER, PortSeen
 from plugins.vendors.rdma.classes import CLASS, entries
+from plugins.vendors.rdma.pods import FAMILIES as POD_FAMILIES
 from plugins.vendors.rdma.ports import INFINIBAND
 from plugins.vendors.rdma.text import is_name, parse_counter, parse_enum, parse_lid, parse_rate
 
@@ -123,6 +124,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
         "Virtual functions: enabled, usable by pods, and total possible.",
         ("rdma", "state"),
     ),
+    *POD_FAMILIES,
 )
 
 

@@ -22,7 +22,8 @@ from plugins.vendors.rdma.classes import ClassKind, Nodes, RdmaClass
 from plugins.vendors.rdma.functions import DRIVERS, PENDING, Function, Scan
 from plugins.vendors.rdma.minors import Seen
 from plugins.vendors.rdma.nics import Nic, VirtualFunctions
-from plugins.vendors.rdma.text import show_guid
+from plugins.vendors.rdma.ports import INFINIBAND
+from plugins.vendors.rdma.text import show_guid, subnet_prefix
 
 SOFT_WORDS = "software on a network device: published with discovery.rdma.soft only"
 RESOURCES: Pairs = (("koordinator.sh/rdma", "100"),)
@@ -37,21 +38,12 @@ class Outfit(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[DevicePort, ...] = ()
     netdevs: tuple[str, ...] = ()
     pod_limit: str | None = None  # of the RDMA cgroup controller
-    node_fault: str = ""  # why an application could not open the device
     exclusive: bool = False
 
 
 def family(driver: str | None) -> str:
     """Name the family of a driver; an unknown one is treated alike."""
     return driver if driver in DRIVERS and driver else "other"
-
-
-def soft_family(item: RdmaClass) -> str:
-    """Tell soft-RoCE and soft-iWARP apart: by what they call themselves, then by their type."""
-    for name in ("rxe", "siw"):
-        if item.description == name or item.name.startswith(name):
-            return name
-    return "siw" if item.node_type == 4 else "soft"
 
 
 def soft_id(item: RdmaClass) -> str:
@@ -65,6 +57,11 @@ def _pairs(facts: Mapping[str, str | None]) -> Pairs:
 
 def _count(value: int | None) -> str | None:
     return None if value is None else str(value)
+
+
+def _prefixes(ports: Iterable[DevicePort]) -> set[str]:
+    """Return the fabrics that InfiniBand ports are on."""
+    return {subnet_prefix(p.gid) for p in ports if p.gid and p.link_layer == INFINIBAND}
 
 
 def _common(item: RdmaClass, outfit: Outfit, nodes: Nodes) -> dict[str, str | None]:
@@ -84,17 +81,12 @@ def _common(item: RdmaClass, outfit: Outfit, nodes: Nodes) -> dict[str, str | No
         "hca_type": item.hca_type,
         "board_id": item.board_id,
         "link_layer": ",".join(sorted(layers)),
+        "subnet_prefix": ",".join(sorted(_prefixes(outfit.ports))),
+        "pkeys": ",".join(sorted({key for port in outfit.ports for key in port.pkeys})),
         "missing": ",".join(missing),
         "netns_mode": "exclusive" if outfit.exclusive else "shared",
         "pod_limit": outfit.pod_limit,
     }
-
-
-def _judged(health: Health, fault: str) -> Health:
-    """Take a device that cannot be opened out of service, whatever its ports say."""
-    if not fault or not health.in_service:
-        return health
-    return Health(state=HealthState.FAILED, reason="DeviceNodeMissing", message=fault)
 
 
 def _nodes(name: str, nodes: Nodes) -> tuple[DeviceNode, ...]:
@@ -135,7 +127,7 @@ def nic_device(
         uuid=function.address,
         minor=outfit.minor,
         model=nic.primary.hca_type,
-        health=_judged(outfit.health, outfit.node_fault),
+        health=outfit.health,
         resources=RESOURCES,
         labels=outfit.labels,
         facts=_pairs(facts),
@@ -216,7 +208,7 @@ def soft_device(
     item: RdmaClass, nodes: Nodes, outfit: Outfit, *, uuid: str, managed: bool
 ) -> VendorDevice:
     """Describe a device that is software upon a network device; it is no NIC of its own."""
-    health = _judged(outfit.health, outfit.node_fault)
+    health = outfit.health
     if not managed and health.state is HealthState.HEALTHY:
         health = replace(health, reason="SoftDevice", message=SOFT_WORDS)
     facts = _common(item, outfit, nodes) | {
@@ -225,7 +217,7 @@ def soft_device(
     }
     return VendorDevice(
         kind=DeviceKind.RDMA,
-        vendor=soft_family(item),
+        vendor=item.soft_family,
         bus_id=None,
         uuid=uuid,
         minor=outfit.minor,
@@ -258,23 +250,28 @@ def other_device(item: RdmaClass) -> VendorDevice:
     )
 
 
-def node_fault(host: HostFiles, name: str, nodes: Nodes, *, replay: bool) -> str:
-    """Say why no application can open a device; empty if one can.
+def node_fault(host: HostFiles, name: str, nodes: Nodes, *, replay: bool) -> Health | None:
+    """Say why no application can open a device; `None` if one can.
 
     Only uverbs is needed. Numbers of nodes are compared on this machine, where nodes exist; an
     agent that cannot see the host's `/dev/infiniband` at all has nothing to say.
     """
     node = nodes.uverbs.get(name)
     if node is None:
-        return f"no uverbs device of {name}: is the module ib_uverbs loaded"
+        return _unusable(f"no uverbs device of {name}: is the module ib_uverbs loaded")
     if replay or not host.exists("/dev/infiniband"):
-        return ""
+        return None
     found = host.device_number(node.path)
     if found is None:
-        return f"{node.path} is missing"
+        return _unusable(f"{node.path} is missing")
     if found != (node.major, node.minor):
-        return f"{node.path} is {found[0]}:{found[1]}, the kernel says {node.major}:{node.minor}"
-    return ""
+        numbers = f"{found[0]}:{found[1]}, the kernel says {node.major}:{node.minor}"
+        return _unusable(f"{node.path} is {numbers}")
+    return None
+
+
+def _unusable(message: str) -> Health:
+    return Health(state=HealthState.FAILED, reason="DeviceNodeMissing", message=message)
 
 
 def soft_of(classes: Iterable[RdmaClass]) -> tuple[tuple[str, RdmaClass], ...]:

@@ -169,12 +169,17 @@ def read_function(host: HostFiles, address: str) -> Function:
         driver=driver_of(host, address),
         physfn=last_address(link_text(host, f"{folder}/physfn") or ""),
         virtfns=_virtfns(host, folder, inside),
-        numvfs=_int(host, f"{folder}/sriov_numvfs"),
+        numvfs=numvfs(host, address),
         totalvfs=_int(host, f"{folder}/sriov_totalvfs"),
         rdma=tuple(filter(is_name, entries(host, f"{folder}/infiniband"))),
         netdevs=netdevs,
         masters=frozenset(name.rstrip("/").rpartition("/")[2] for name in masters if name),
     )
+
+
+def numvfs(host: HostFiles, address: str) -> int | None:
+    """Return how many virtual functions a PF says that it has."""
+    return _int(host, f"{PCI}/{address}/sriov_numvfs")
 
 
 def driver_of(host: HostFiles, address: str) -> str | None:

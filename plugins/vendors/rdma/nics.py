@@ -14,6 +14,7 @@ from agent.topology.address import slot
 from plugins.vendors.rdma.classes import ClassKind, RdmaClass, primary_of
 from plugins.vendors.rdma.functions import DRIVERS, NETWORK, Function, Scan
 from plugins.vendors.rdma.settings import PoolRule
+from plugins.vendors.rdma.text import show_guid
 
 MAX_PROBLEMS = 16
 
@@ -174,6 +175,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         if total is None:
             return ()
         return ("enabled", self.vfs.enabled), ("usable", self.vfs.usable), ("total", total)
+
+    def info(self, netdevs: tuple[str, ...], link_layer: str | None) -> tuple[str, ...]:
+        """Return the values of `INFO_LABELS`; what is not known is empty."""
+        item = self.item
+        driver = self.function.driver if self.function else item.soft_family
+        guid = show_guid(item.node_guid or "")
+        facts = (item.board_id, item.firmware, item.hca_type, guid, driver, link_layer)
+        return (item.name, *(fact or "" for fact in facts), ",".join(netdevs))
 
 
 def subject_of(nic: Nic, vfs: VirtualFunctions, scan: Scan) -> Subject:

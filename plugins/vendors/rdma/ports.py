@@ -14,6 +14,7 @@ from plugins.vendors.rdma.text import (
     is_ipv4,
     is_link_local,
     is_name,
+    is_pkey,
     parse_enum,
     parse_gid,
     parse_lid,
@@ -23,6 +24,7 @@ from plugins.vendors.rdma.text import (
 
 MAX_GIDS = 256
 MAX_EMPTY = 16  # empty slots in a row that end a table
+MAX_PKEYS = 16  # slots of partition keys that are read
 GID_BYTES = 64
 GIDS_KEPT_S = 300.0  # a table of 256 addresses costs as many reads
 LINE_BYTES = 256  # every other file here is one short line
@@ -165,8 +167,15 @@ def read_port(
         sm_lid=parse_lid(_line(host, f"{base}/sm_lid")) if infiniband else None,
         gid=best.gid if best else None,
         gid_index=best.index if best else None,
+        pkeys=read_pkeys(host, base) if infiniband else (),
         netdev=port_netdev(host, number, count, gids, netdevs),
     )
+
+
+def read_pkeys(host: HostFiles, base: str) -> tuple[str, ...]:
+    """Return the partition keys of a port's first slots; empty ones are zero."""
+    found = (_line(host, f"{base}/pkeys/{index}").lower() for index in range(MAX_PKEYS))
+    return tuple(key for key in found if is_pkey(key))
 
 
 def carrier(host: HostFiles, netdev: str) -> bool | None:

@@ -12,11 +12,14 @@ from agent.errors import BadConfig, ParseError
 from agent.model.device import Pairs
 from agent.topology.address import is_root, parse_user_address
 from agent.topology.text import parse_cpu_list
+from plugins.faults.rdma.ports import ERROR_LIMITS
+from plugins.vendors.rdma.text import is_name
 
 ROLE_LABEL = "xpu-agent.io/role"
 ROLES = ("compute", "storage")
 POLICIES = ("any", "all")
 MAX_RULES = 256  # of one list
+MAX_LIMIT = 10**9
 
 _BUS_RANGE = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2})-([0-9a-fA-F]{2})")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,63}")
@@ -74,7 +77,14 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     vf_pools: tuple[PoolRule, ...] = ()
     labels: tuple[LabelRule, ...] = ()
     roles: tuple[LabelRule, ...] = ()
+    error_limits: tuple[tuple[str, int], ...] = ()  # counter, growth that five minutes may bring
+    counters_interval_s: float = 10.0  # drivers refresh their counters no faster than that
     state_dir: str | None = None  # None: minors are not kept beyond this process
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Growth of error counters within five minutes beyond which a person is told."""
+        return {**ERROR_LIMITS, **dict(self.error_limits)} if self.error_limits else ERROR_LIMITS
 
     def labels_of(self, address: str | None, root: str | None, name: str) -> Pairs:
         """Return the labels of a device; of two rules for one key the first wins."""
@@ -181,6 +191,22 @@ def _pool_rule(value: object, key: str) -> PoolRule:
     )
 
 
+def _limit_rule(value: object, key: str) -> tuple[str, int]:
+    table = _table(value, key, ("counter", "limit"))
+    counter, limit = table.get("counter"), table.get("limit")
+    if not isinstance(counter, str) or not is_name(counter):
+        raise BadConfig(f"{key}.counter: must be the name of a counter's file")
+    if type(limit) is not int or not 0 <= limit <= MAX_LIMIT:
+        raise BadConfig(f"{key}.limit: must be a whole number from 0 to {MAX_LIMIT}")
+    return counter, limit
+
+
+def _interval(value: object, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
+        raise BadConfig(f"{key}: must be a number from 1 to 3600")
+    return float(value)
+
+
 def decode(data: Mapping[str, object]) -> RdmaSettings:
     """Decode the vendor's section; `BadConfig` names the key that is unknown or wrong."""
     known = tuple(RdmaSettings.__struct_fields__)
@@ -200,5 +226,9 @@ def decode(data: Mapping[str, object]) -> RdmaSettings:
         vf_pools=tuple(_pool_rule(*item) for item in rules("vf_pools")),
         labels=tuple(_label_rule(*item) for item in rules("labels")),
         roles=tuple(_role_rule(*item) for item in rules("roles")),
+        error_limits=tuple(_limit_rule(*item) for item in rules("error_limits")),
+        counters_interval_s=_interval(
+            table.get("counters_interval_s", 10.0), "discovery.rdma.counters_interval_s"
+        ),
         state_dir=_text(state_dir, "discovery.rdma.state_dir") if state_dir else None,
     )

@@ -17,6 +17,7 @@ _GUID = re.compile(r"[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}")
 _GID = re.compile(r"[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7}")
 _LID = re.compile(r"0x([0-9a-fA-F]{1,8})|([0-9]{1,5})")
 _COUNTER = re.compile(r"[0-9]{1,20}")
+_PKEY = re.compile(r"0x[0-9a-f]{4}")
 _PORT = re.compile(r"[1-9][0-9]{0,2}")
 _LIMITS = re.compile(r"(\S{1,63}) hca_handle=([0-9]{1,10}|max) hca_object=([0-9]{1,10}|max)")
 _LINK_LOCAL = "fe80:0000:0000:0000:"
@@ -69,6 +70,16 @@ def is_link_local(gid: str) -> bool:
 def is_ipv4(gid: str) -> bool:
     """Say whether the address is an IPv4 one mapped into IPv6."""
     return gid.startswith(_MAPPED)
+
+
+def is_pkey(text: str) -> bool:
+    """Say whether the text is a partition key that is in use: 16 bits, the lower 15 not zero."""
+    return _PKEY.fullmatch(text) is not None and int(text, 16) & 0x7FFF != 0
+
+
+def subnet_prefix(gid: str) -> str:
+    """Return the upper half of an address: two NICs with different ones are on two fabrics."""
+    return gid[: len(_ZERO_HALF)]
 
 
 def parse_lid(text: str) -> int | None:

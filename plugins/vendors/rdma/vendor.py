@@ -15,7 +15,7 @@ from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFa
 from agent.topology.address import sort_key
 from plugins.injection.lazily import lazily
 from plugins.vendors.rdma import describe
-from plugins.vendors.rdma.classes import ClassKind, RdmaClass, pod_limits
+from plugins.vendors.rdma.classes import ClassKind, RdmaClass
 from plugins.vendors.rdma.counters import FAMILIES, Watched
 from plugins.vendors.rdma.describe import Absence, Outfit
 from plugins.vendors.rdma.functions import (
@@ -37,9 +37,9 @@ from plugins.vendors.rdma.nics import (
     virtual_functions,
     without_device,
 )
+from plugins.vendors.rdma.pods import pod_limits
 from plugins.vendors.rdma.ports import PortReader
 from plugins.vendors.rdma.settings import RdmaSettings, decode
-from plugins.vendors.rdma.text import show_guid
 from plugins.vendors.rdma.watch import Target, Watch
 
 LOOKS_TO_BE_GONE = 2  # a device that is missing once may be on its way to a new name
@@ -92,7 +92,7 @@ class RdmaSession:
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
-        self._watch = Watch(host, settings.port_policy, monotonic, wall)
+        self._watch = Watch(host, settings, monotonic, wall)
         self._ports = PortReader(host)
         self._last: dict[str, VendorDevice] = {}
         # a recorded host's numbers are not this machine's
@@ -107,11 +107,12 @@ class RdmaSession:
         devices: dict[str, VendorDevice] = {}
         for device in self._devices(now, targets, strays):
             devices[device.key] = device
-        self._watch.adopt(targets, [function.address for function, _ in now.away])
+        self._watch.adopt(targets, {item.address: why.in_namespace for item, why in now.away})
         self._ports.keep_only({target.device.name for target in targets})
         self._last = devices
         self._kept.remember(self._seen(now))
-        problems = [self._kept.problem] if self._kept.problem else []
+        odd = (self._kept.problem, self._watch.problem)
+        problems = [problem for problem in odd if problem]
         problems += problems_of(now.scan, strays)
         mode = "exclusive" if now.scan.exclusive else "shared"
         return Inventory(
@@ -220,8 +221,13 @@ class RdmaSession:
             device=Watched(
                 name=name,
                 ports=tuple(port.number for port in ports),
-                info=_info(subject, netdevs, ports[0].link_layer if ports else None),
+                info=subject.info(netdevs, ports[0].link_layer if ports else None),
                 vfs=subject.vf_counts,
+            ),
+            address=address,
+            numvfs=function.numvfs if function else None,
+            fault=describe.node_fault(
+                self._host, name, now.scan.nodes, replay=self._settings.replay
             ),
             bond=subject.bond,
             used_ports=(
@@ -240,9 +246,6 @@ class RdmaSession:
             ports=ports,
             netdevs=netdevs,
             pod_limit=now.limits.get(name),
-            node_fault=describe.node_fault(
-                self._host, name, now.scan.nodes, replay=self._settings.replay
-            ),
             exclusive=now.scan.exclusive,
         )
 
@@ -288,12 +291,3 @@ class RdmaSession:
             )
             for nic in now.nics
         }
-
-
-def _info(subject: Subject, netdevs: tuple[str, ...], link_layer: str | None) -> tuple[str, ...]:
-    """Return the values of `INFO_LABELS`; what is not known is empty."""
-    item = subject.item
-    driver = subject.function.driver if subject.function else describe.soft_family(item)
-    guid = show_guid(item.node_guid or "")
-    facts = (item.board_id, item.firmware, item.hca_type, guid, driver, link_layer)
-    return (item.name, *(fact or "" for fact in facts), ",".join(netdevs))

@@ -10,9 +10,9 @@ import msgspec
 
 from agent.host.files import HostFiles
 from agent.model.device import Health
-from agent.model.inventory import DeviceEvent, DeviceSample, Reading
-from plugins.faults.rdma import ports as health
-from plugins.faults.rdma.ports import DeviceMemory, ErrorWindow, PortSeen
+from agent.model.inventory import DeviceEvent, DeviceSample, Problem, Reading
+from plugins.faults.rdma.judge import Judge
+from plugins.faults.rdma.ports import ErrorWindow, PortSeen, check_errors
 from plugins.vendors.rdma.classes import CLASS, entries
 from plugins.vendors.rdma.counters import (
     PREFIX,
@@ -23,10 +23,12 @@ from plugins.vendors.rdma.counters import (
     port_readings,
     readings_of,
 )
+from plugins.vendors.rdma.functions import numvfs
+from plugins.vendors.rdma.pods import pod_readings
 from plugins.vendors.rdma.ports import carrier, look
+from plugins.vendors.rdma.settings import RdmaSettings
 
 POLL_S = 1.0  # the kernel sends no event when a port changes its state
-COUNTERS_S = 10.0  # drivers refresh their counters no faster than that
 MAX_EVENTS = 256  # waiting to be fetched; the oldest go first
 
 
@@ -35,6 +37,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     device: Watched
+    address: str | None = None  # of its PCI function
+    numvfs: int | None = None  # virtual functions at the last discovery
+    fault: Health | None = None  # what is wrong whatever its ports say
     bond: tuple[str, ...] = ()  # network devices of a bond, all of which should have a link
     used_ports: tuple[int, ...] = ()  # known to be in use
 
@@ -53,37 +58,43 @@ class Watch:
     def __init__(
         self,
         host: HostFiles,
-        policy: str,
+        settings: RdmaSettings,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self._host = host
-        self._policy = policy
+        self._settings = settings
+        self._judge = Judge(host, settings.port_policy, replay=settings.replay)
         self._monotonic = monotonic
         self._wall = wall
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._memory: dict[str, DeviceMemory] = {}
         self._targets: dict[str, Target] = {}
+        self._virtual: dict[str, int] = {}  # counts of virtual functions that were told
         self._missed: dict[str, int] = {}
         self._counted: dict[str, _Counted] = {}
         self._counters = CounterReader(host)
+        self._pods: Mapping[str, tuple[Reading, ...]] = {}  # by RDMA name
         self._counted_s = float("-inf")
         self._polled_s = float("-inf")
         self._listing: tuple[str, ...] | None = None
         self._new_listing: tuple[str, ...] | None = None
         self._events: deque[DeviceEvent] = deque(maxlen=MAX_EVENTS)
 
-    def adopt(self, targets: Iterable[Target], kept: Iterable[str]) -> None:
-        """Watch exactly these devices from now on; of `kept` ones the memory stays."""
+    @property
+    def problem(self) -> Problem | None:
+        """What keeps the kernel's log from being heard."""
+        return self._judge.problem
+
+    def adopt(self, targets: Iterable[Target], kept: Mapping[str, bool]) -> None:
+        """Watch exactly these devices from now on; of `kept` ones the memory stays.
+
+        Those are away. Unless a pod has them (`True`), what the kernel said of them is over.
+        """
         with self._lock:
+            self._virtual = {}
             self._targets = {target.key: target for target in targets}
-            names = set(self._targets) | set(kept)
-            known = {key: memory for key, memory in self._memory.items() if key in names}
-            self._memory = {
-                key: memory if key in self._targets else health.paused(memory)
-                for key, memory in known.items()
-            }
+            self._judge.keep(self._targets, kept)
             self._missed = {key: n for key, n in self._missed.items() if key in kept}
             before, self._counted = self._counted, {}
             for key, target in self._targets.items():
@@ -98,21 +109,21 @@ class Watch:
     def judge(self, target: Target) -> Health | None:
         """Look at a device once and return its settled health; `None` if it left meanwhile."""
         with self._lock:
-            before = self._memory.get(target.key, DeviceMemory())
-            self._memory[target.key] = health.with_used(before, target.used_ports)
+            self._judge.listen(self._monotonic())
+            self._judge.expect(target.key, target.used_ports, target.fault)
             if self._observe(target) is None:
                 return None
-            return self._memory[target.key].health
+            return self._judge.verdict(target.key)
 
     def health_of(self, key: str) -> Health | None:
         """Return the settled health of a device that may be away."""
         with self._lock:
-            return self._memory.get(key, DeviceMemory()).health
+            return self._judge.verdict(key)
 
     def used_ports(self, key: str) -> tuple[int, ...]:
         """Return the ports that were active in this boot or are expected to be."""
         with self._lock:
-            return tuple(sorted(self._memory.get(key, DeviceMemory()).used))
+            return self._judge.used(key)
 
     def miss(self, key: str) -> int:
         """Count a look that did not find a device; return how many there were in a row."""
@@ -132,21 +143,14 @@ class Watch:
         if not any(port.readable for port in seen) and not self._host.exists(f"{CLASS}/{name}"):
             return None
         self._missed.pop(target.key, None)
-        before = self._memory.get(target.key, DeviceMemory())
-        after = health.observe(
-            before,
+        event = self._judge.observe(
+            target.key,
             seen,
             now_s=self._monotonic(),
             wall_s=self._wall(),
-            policy=self._policy,
             lag_degraded=any(carrier(self._host, item) is False for item in target.bond),
         )
-        self._memory[target.key] = after
-        if before.health and after.health and before.health != after.health:
-            now = after.health
-            event = DeviceEvent(
-                key=target.key, reason=now.reason, message=now.message, state=now.state
-            )
+        if event is not None:
             self._events.append(event)
         return seen
 
@@ -154,10 +158,25 @@ class Watch:
         """Look at every port once, and whether devices came, went or were renamed."""
         with self._lock:
             self._polled_s = self._monotonic()
+            self._judge.listen(self._polled_s)
             for target in self._targets.values():
                 if self._observe(target) is None:
                     self._missed[target.key] = self._missed.get(target.key, 0) + 1
+                self._count_virtual(target)
             self._compare(entries(self._host, CLASS))
+
+    def _count_virtual(self, target: Target) -> None:
+        """Notice a PF that was given other virtual functions; drivers take them up later."""
+        if target.address is None or target.numvfs is None:
+            return
+        count = numvfs(self._host, target.address)
+        if count is None or count == self._virtual.get(target.key, target.numvfs):
+            return
+        message = f"{target.numvfs} virtual functions before, now {count}"
+        self._virtual[target.key] = count
+        self._events.append(
+            DeviceEvent(key=target.key, reason="VirtualFunctionsChanged", message=message)
+        )
 
     def _compare(self, listing: tuple[str, ...]) -> None:
         if listing == self._listing or self._listing is None:
@@ -194,9 +213,10 @@ class Watch:
     def sample(self) -> tuple[DeviceSample, ...]:
         """Return states as of now and counters of the last ten seconds."""
         with self._lock:
-            due = self._monotonic() - self._counted_s >= COUNTERS_S
+            due = self._monotonic() - self._counted_s >= self._settings.counters_interval_s
             if due:
                 self._counted_s = self._monotonic()
+                self._pods = pod_readings(self._host)
             samples = []
             for key, target in self._targets.items():
                 seen = self._observe(target)
@@ -204,11 +224,13 @@ class Watch:
                     continue
                 if due:
                     self._count(target, seen)
-                samples.append(DeviceSample(key=key, readings=self._readings(target, seen)))
+                readings = self._readings(target, seen)
+                verdict = self._judge.verdict(key)
+                samples.append(DeviceSample(key=key, readings=readings, health=verdict))
             return tuple(samples)
 
     def _readings(self, target: Target, seen: tuple[PortSeen, ...]) -> tuple[Reading, ...]:
-        name, memory = target.device.name, self._memory[target.key]
+        name = target.device.name
         states = (
             Reading(family=f"{PREFIX}port_state", value=port.state, labels=(name, str(port.number)))
             for port in seen
@@ -217,7 +239,7 @@ class Watch:
         flaps = (
             Reading(
                 family=f"{PREFIX}port_flaps_total",
-                value=memory.port(port.number).flaps,
+                value=self._judge.port(target.key, port.number).flaps,
                 labels=(name, str(port.number)),
             )
             for port in seen
@@ -227,7 +249,8 @@ class Watch:
             for state, count in target.device.vfs
         )
         info = Reading(family=f"{PREFIX}info", value=1, labels=target.device.info)
-        return (info, *states, *flaps, *functions, *self._counted[target.key].readings)
+        counted = self._counted[target.key].readings
+        return (info, *states, *flaps, *functions, *counted, *self._pods.get(name, ()))
 
     def _count(self, target: Target, seen: tuple[PortSeen, ...]) -> None:
         """Read a device's counters, and judge those that tell of a bad link."""
@@ -237,7 +260,7 @@ class Watch:
         for file in counted.files:
             value = self._counters.value(file.path)
             readings += readings_of(file, value)
-            if value is not None and file.name in ("link_downed", *health.ERROR_COUNTERS):
+            if value is not None and file.name in ("link_downed", *self._settings.limits):
                 watched.setdefault(file.port, {}).setdefault(file.name, value)
         for port in seen:
             readings += port_readings(self._host, target.device.name, port)
@@ -248,11 +271,11 @@ class Watch:
     def _warn(self, target: Target, number: int, values: Mapping[str, int], now_s: float) -> None:
         downed = values.get("link_downed")
         if downed is not None:
-            memory = self._memory[target.key]
-            self._memory[target.key] = health.count_downed(memory, number, downed, now_s)
+            self._judge.count_downed(target.key, number, downed, now_s)
         windows = self._counted[target.key].windows
         errors = tuple((name, value) for name, value in values.items() if name != "link_downed")
-        windows[number], words = health.check_errors(windows.get(number), errors, now_s)
+        limits = self._settings.limits
+        windows[number], words = check_errors(windows.get(number), errors, now_s, limits)
         if words:
             message = f"port {number} within five minutes: {words}"
             self._events.append(DeviceEvent(key=target.key, reason="PortErrors", message=message))
@@ -262,3 +285,4 @@ class Watch:
         self._stop.set()
         with self._lock:
             self._counters.keep_only(set())
+            self._judge.close()

@@ -9,7 +9,6 @@ from plugins.vendors.rdma.classes import (
     Origin,
     netns_mode,
     origin_of,
-    pod_limits,
     primary_of,
     read_nodes,
 )
@@ -21,6 +20,7 @@ from plugins.vendors.rdma.nics import (
     virtual_functions,
     without_device,
 )
+from plugins.vendors.rdma.pods import pod_limits
 from plugins.vendors.rdma.settings import PoolRule, decode
 from tests.unit.rdma import made
 

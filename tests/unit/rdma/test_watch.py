@@ -174,7 +174,7 @@ def test_a_device_that_left_has_no_sample(node: Node) -> None:
 
 
 def test_a_device_that_leaves_while_it_is_looked_at_is_not_judged(node: Node) -> None:
-    watch = Watch(node.host, "any", node.clock.monotonic, node.clock.wall)
+    watch = Watch(node.host, RdmaSettings(), node.clock.monotonic, node.clock.wall)
     target = Target(key=PF, device=Watched(name="mlx5_0", ports=(1,)))
     assert watch.judge(target) is not None
     node.remove("/sys/class/infiniband/mlx5_0")
