@@ -33,7 +33,8 @@ def arguments(prototype: str, library: Library, known: Mapping[str, Record]) -> 
     for place, (type_, stars, name) in enumerate(words):
         following = words[place + 1][2] if place + 1 < len(words) else ""
         found.append(_argument(type_, stars, name, following, library, known))
-    return found
+    rooms = {argument.room for argument in found}
+    return [msgspec.structs.replace(a, key="") if a.name in rooms else a for a in found]
 
 
 def _argument(

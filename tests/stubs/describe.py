@@ -2,7 +2,7 @@
 
 A struct is one line, as in `Power 84 4: usage@0:i32 cap@4:i32 core@8:i32*10 name@48:c36`: size,
 alignment, then each member at its offset. A lower-case `v` before the size says that its first
-member is a version which the caller sets. Types: u8 to u64, i8 to i64, f32, f64, ptr, cN (text of
+member is a version which the caller sets, `=0x2000028` that it has to be just this. Types: u8 to u64, i8 to i64, f32, f64, ptr, cN (text of
 N bytes) and any struct described before; `*N` makes an array.
 
 A symbol is a C prototype and what answers it. Integers among the arguments are keys that paths
@@ -29,7 +29,7 @@ SCALARS: dict[str, tuple[str, int]] = {
     "f64": ("double", 8),
     "ptr": ("void *", 8),
 }
-_RECORD = re.compile(r"(\w+)( v)? (\d+) (\d+):(.*)")
+_RECORD = re.compile(r"(\w+)( v| =0x[0-9a-f]+)? (\d+) (\d+):(.*)")
 _MEMBER = re.compile(r"(\w+)@(\d+):([A-Za-z]\w*?)(?:\*(\d+))?")
 _TEXT = re.compile(r"c(\d+)")
 
@@ -51,6 +51,7 @@ class Record(msgspec.Struct, frozen=True):
     align: int
     members: tuple[Member, ...]
     versioned: bool = False
+    word: str = ""  # the one version that is taken
 
     def member(self, name: str) -> Member:
         """Return a member by its name; an unknown one is a mistake in the description."""
@@ -106,6 +107,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     unsupported: int
     bad_handle: int = 0  # 0: keys below zero are as good as any
     too_small: int
+    bad_version: int = 0  # of a struct that takes one version only
     scope: tuple[str, ...]  # names of the arguments that say whom a call is about
     handles: Mapping[str, str] = msgspec.field(default_factory=dict)  # C type: function to an index
     version_check: str = ""  # C function that judges the version a caller set: its code, or 0
@@ -123,9 +125,10 @@ def records(text: str) -> tuple[Record, ...]:
         if match is None:
             raise ValueError(f"not a struct: {line!r}")
         name, version, size, align, rest = match.groups()
-        members = [Member("version", 0, "i32")] if version else []
+        fixed = version.strip(" =v") if version else ""
+        members = [Member("version", 0, "u32" if fixed else "i32")] if version else []
         members += [_member(word) for word in rest.split()]
-        found.append(Record(name, int(size), int(align), tuple(members), bool(version)))
+        found.append(Record(name, int(size), int(align), tuple(members), bool(version), fixed))
     return tuple(found)
 
 

@@ -106,7 +106,10 @@ def _symbol(
     over = "NULL" if symbol.returns == "text" else "call.code"
     yield f"    if (stub_enter(&call)) return {over};"
     versioned = next((a for a in given if a.record and a.record.versioned), None)
-    if versioned is not None and library.version_check:
+    if versioned is not None and versioned.record and versioned.record.word:
+        word = versioned.record.word
+        yield f"    if ({versioned.name}->version != {word}) return {library.bad_version};"
+    elif versioned is not None and library.version_check:
         yield f"    int version_code = {library.version_check}({versioned.name}->version);"
         yield "    if (version_code) return version_code;"
     yield from _answer(symbol, given, keys)

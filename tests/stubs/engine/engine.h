@@ -59,6 +59,8 @@ int stub_each(struct call *call, const char *prefix, void *to, size_t size, int 
 /* Events: lines appended to <scenario>.events. Without `deliver` they wait for `stub_wait`. */
 void stub_listen(void (*deliver)(char *line));
 int stub_wait(char *line, size_t room, int timeout_ms); /* 0: none in time */
+/* Wait until anything changes in the scenario's folder after what was `seen`, or time is up. */
+void stub_idle(unsigned *seen, int timeout_ms);
 
 /* For the files of the engine. */
 void stub_lock(void);

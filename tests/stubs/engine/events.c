@@ -23,6 +23,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void (*deliver_to)(char *line);
 static int watch_fd = -1;
 static off_t read_until;
+static unsigned woken; /* times that something changed in the scenario's folder */
 
 static void keep(char *line) {
     pthread_mutex_lock(&queue_mutex);
@@ -52,6 +53,10 @@ static void *watch(void *path) {
     for (;;) {
         read_new(path);
         if (read(watch_fd, events, sizeof events) <= 0) return NULL;
+        pthread_mutex_lock(&queue_mutex);
+        woken++;
+        pthread_cond_broadcast(&arrived);
+        pthread_mutex_unlock(&queue_mutex);
     }
 }
 
@@ -76,11 +81,25 @@ void stub_listen(void (*deliver)(char *line)) {
     pthread_once(&once, start);
 }
 
-int stub_wait(char *line, size_t room, int timeout_ms) {
+static struct timespec after(int timeout_ms) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     long long ns = until.tv_nsec + (long long)timeout_ms * 1000000;
     until.tv_sec += ns / 1000000000, until.tv_nsec = (long)(ns % 1000000000);
+    return until;
+}
+
+void stub_idle(unsigned *seen, int timeout_ms) {
+    stub_listen(NULL);
+    struct timespec until = after(timeout_ms);
+    pthread_mutex_lock(&queue_mutex);
+    while (*seen == woken && !pthread_cond_timedwait(&arrived, &queue_mutex, &until)) {}
+    *seen = woken;
+    pthread_mutex_unlock(&queue_mutex);
+}
+
+int stub_wait(char *line, size_t room, int timeout_ms) {
+    struct timespec until = after(timeout_ms);
     stub_listen(NULL);
     pthread_mutex_lock(&queue_mutex);
     int late = 0;

@@ -109,12 +109,19 @@ const char *stub_find(const char *path) {
     return line ? line->value : NULL;
 }
 
+/* Of equal lines the last counts; one that is used up leaves it to the one before. */
 const char *stub_take(const char *path) {
     struct line *line = find(path);
-    const char *limit = line ? strstr(line->value, " x") : NULL;
-    if (!line || (limit && line->used >= atoi(limit + 2))) return NULL;
-    line->used++;
-    return line->value;
+    struct line *first = line ? (line >= told.lines && line < told.lines + told.count ? told.lines
+                                                                                      : changed.lines)
+                              : NULL;
+    for (; line && line >= first && !strcmp(line->path, path); line--) {
+        const char *limit = strstr(line->value, " x");
+        if (limit && line->used >= atoi(limit + 2)) continue;
+        line->used++;
+        return line->value;
+    }
+    return NULL;
 }
 
 static int by_number(const void *a, const void *b) {

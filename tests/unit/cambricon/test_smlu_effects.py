@@ -93,7 +93,7 @@ def test_a_slice_in_use_is_tried_again_and_stays_ours_after_the_last(
         destroy(card, made, owned, pauses.append)
     assert pauses == [1.0] * 4
     assert owned.read() == (made,)
-    stub.add("call.cndevDestroySMluInstanceByHandle.ret 15 x2")
+    stub.play(*CARD, "call.cndevDestroySMluInstanceByHandle.ret 15 x2")
     destroy(card, made, owned, pauses.append)
     assert (len(pauses), owned.read()) == (6, ())
 
