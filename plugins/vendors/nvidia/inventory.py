@@ -187,8 +187,12 @@ def _grouping(
 def _on_islands(
     devices: Sequence[VendorDevice], links: Sequence[DeviceLink]
 ) -> tuple[VendorDevice, ...]:
-    """Label each card that has NVLink with the lowest minor of the cards that it reaches."""
-    minors = {card.key: card.minor for card in devices if card.minor is not None}
+    """Label each card that has NVLink with the lowest minor of the cards that it reaches.
+
+    One cut by MIG reaches none: its instances have no peers.
+    """
+    whole = (card for card in devices if not is_cut(card))
+    minors = {card.key: card.minor for card in whole if card.minor is not None}
     islands: dict[str, int] = {}
     for island in components(adjacency(minors, ((link.a, link.b) for link in links))):
         if len(island) > 1:
