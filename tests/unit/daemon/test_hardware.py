@@ -1,0 +1,173 @@
+"""What is done about hardware that comes and goes, asked of real workers of fake devices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent.clock import SystemClock
+from agent.config.decode import settings_from
+from agent.daemon.reactions.control import Control
+from agent.daemon.reactions.hardware import Hardware, concerned
+from agent.hotplug.uevent import Part
+from agent.hotplug.window import EVERYTHING
+from agent.model.device import HealthState
+from agent.model.snapshot import VendorState
+from agent.node.crew import enlist
+from agent.node.fleet import Fleet
+from agent.node.parts import Parts, build_parts
+from agent.recording.open import open_host
+from agent.web.admin import UnknownName
+from plugins.vendors.fake.vendor import FakeVendor
+
+CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
+DEADLINE_S = 30.0
+
+
+class Node:
+    """A fleet of one fake vendor, and what was done with the host."""
+
+    def __init__(self, cards: Path, thread: ThreadPoolExecutor, *, late: bool = False) -> None:
+        settings = settings_from({"discovery": {"fake": {"file": str(cards)}}})
+        vendors = {"fake": FakeVendor(str(cards))}
+        opened = open_host(None)
+        self.parts: Parts = build_parts(settings, opened, SystemClock(), vendors=vendors)
+        self.reads = 0
+        self.told: list[tuple[str, str]] = []
+        crew = () if late else enlist(vendors.values(), opened, settings)
+        self.fleet = Fleet(crew, settings, self.parts.store, self.parts.clock, lambda: None)
+        self.hardware = Hardware(self.parts, self.fleet, thread, self._read)
+        self.control = Control(
+            self.parts, self.fleet, self.hardware.look, lambda *told: self.told.append(told)
+        )
+
+    def _read(self) -> None:
+        self.reads += 1
+
+    @property
+    def vendor(self) -> VendorState:
+        return self.parts.store.current.vendors[0]
+
+    def states(self) -> dict[str, HealthState]:
+        inventory = self.vendor.inventory.value
+        assert inventory is not None
+        return {device.key: device.health.state for device in inventory.devices}
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+
+def on_node(
+    folder: Path, test: Callable[[Node], Coroutine[None, None, None]], *, late: bool = False
+) -> None:
+    cards = folder / "cards.yaml"
+    write(cards, CARD, OTHER)
+
+    async def live() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            node = Node(cards, thread, late=late)
+            node.fleet.start()
+            await node.until(node.fleet.settled)
+            try:
+                await test(node)
+            finally:
+                await node.fleet.stop()
+
+    asyncio.run(live())
+
+
+def write(cards: Path, *addresses: str) -> None:
+    devices = [{"bus_id": one, "uuid": one, "minor": n} for n, one in enumerate(addresses)]
+    cards.write_text(yaml.safe_dump({"devices": devices}))
+
+
+def test_the_devices_of_a_function_that_left_are_failed_in_that_very_moment(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        node.hardware.left(CARD)
+        assert node.states() == {CARD: HealthState.FAILED, OTHER: HealthState.HEALTHY}
+        inventory = node.vendor.inventory.value
+        assert inventory is not None
+        assert inventory.devices[0].health.reason == "DeviceGone"
+        node.hardware.left("0000:01:00.0")  # somebody else's
+        assert node.states()[OTHER] is HealthState.HEALTHY
+
+    on_node(tmp_path, test)
+
+
+def test_a_look_reads_the_host_and_asks_the_vendors_again(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        write(tmp_path / "cards.yaml", CARD, OTHER, "0000:af:00.0")
+        await node.hardware.look(EVERYTHING)
+        assert node.reads == 1
+        await node.until(lambda: len(node.states()) == 3)
+        write(tmp_path / "cards.yaml", CARD, OTHER)
+        await node.hardware.look(frozenset((Part.RDMA,)))
+        assert node.reads == 1  # what is no function's is read by who asks the vendor
+
+    on_node(tmp_path, test)
+
+
+def test_a_vendor_whose_hardware_came_gets_a_worker(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        assert node.fleet.clients == []
+        await node.hardware.look(frozenset((Part.HOST,)))
+        await node.until(lambda: bool(node.parts.store.current.vendors) and node.fleet.settled())
+        assert set(node.states()) == {CARD, OTHER}
+
+    on_node(tmp_path, test, late=True)
+
+
+def test_a_worker_that_rests_is_tried_at_once_and_one_that_is_released_is_not(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        await node.control.release("fake", 600.0)
+        await node.hardware.look(EVERYTHING)
+        await asyncio.sleep(0.1)
+        assert node.vendor.state == "released"
+        broken = (tmp_path / "cards.yaml").read_text()
+        (tmp_path / "cards.yaml").write_text("nonsense")
+        await node.control.rescan()
+        await node.until(lambda: node.vendor.state in ("restarting", "quarantined"))
+        (tmp_path / "cards.yaml").write_text(broken)
+        await node.hardware.look(EVERYTHING)
+        await node.until(lambda: node.vendor.state == "ready")
+
+    on_node(tmp_path, test)
+
+
+def test_actions_on_what_is_not_there_name_what_is(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        with pytest.raises(UnknownName, match="there are: fake"):
+            await node.control.release("nvidia", 600.0)
+        with pytest.raises(UnknownName, match="see xpu-agent devices"):
+            await node.control.clear("GPU-1")
+        assert await node.control.clear(CARD) == f"{CARD}: there was nothing to clear"
+        node.control.audit("clear", 0, "done", done=True)
+        assert node.told == [("AdminClear", "user 0: clear: done")]
+
+    on_node(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "parts", "asked"),
+    [
+        ("rdma", {Part.RDMA}, True),
+        ("rdma", {Part.ACCELERATORS, Part.HOST}, False),
+        ("nvidia", {Part.RDMA, Part.HOST}, False),
+        ("ascend", {Part.ACCELERATORS}, True),
+    ],
+)
+def test_only_those_whom_it_concerns_are_asked(
+    vendor: str, parts: set[Part], *, asked: bool
+) -> None:
+    assert concerned(vendor, frozenset(parts)) is asked
