@@ -140,8 +140,10 @@ class AscendSession:
         looked = {key: self._watch.look(watched) for key, watched in known.items()}
         self._watch.spread_resets(known.values())
         devices = [listed(w, self._verdict(w, looked[key]), self._host) for key, w in known.items()]
-        ours = {found.bus_id for found in devices}
+        ours = [found.bus_id for found in devices]
         rest = [device(s, "DriverError") for s in seen if s.bus_id not in ours]
+        if ours.count(None) >= len(rest):
+            rest = []  # they may be those of which the driver does not tell where they sit
         devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
         self._chips.remember(devices)
         self._book.flush()

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent.model.device import HealthState
+from agent.probe.wire import Failed
+from agent.recording.entries import Link
+from agent.recording.tree import TreeBuilder
+from plugins.vendors.ascend.vendor import AscendVendor
+from tests.machines import Sysfs
+from tests.stubs.dcmi.machines import IDLE_910B3, b3x8
+from tests.stubs.dcmi.machines import b3 as one
+from tests.unit.ascend.conftest import Machine
+
+SIX = "0000:41:00.0"
+BUSES = [bus for bus, *_ in IDLE_910B3]
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen"),
+    [
+        pytest.param({"device": "0xd802"}, True, id="V61 an NPU"),
+        pytest.param({"device": "0xd999"}, True, id="an NPU of the future"),
+        pytest.param({"device": "0x1711", "class": "0x030000"}, False, id="V61 iBMC"),
+        pytest.param({"device": "0x1711"}, False, id="a controller whatever its class"),
+        pytest.param({"device": "0xa222", "class": "0x020000"}, False, id="V61 NIC"),
+        pytest.param({"device": "0xd802", "physfn": ">../x"}, False, id="a piece of a chip"),
+        pytest.param({"device": "0xd802", "vendor": "0x10de"}, False, id="another maker's"),
+    ],
+)
+def test_npus_are_sighted_by_their_pci_identity(facts: dict[str, str], seen: bool) -> None:
+    sysfs = Sysfs()
+    sysfs.function("pci0000:00/0000:01:00.0", **{"vendor": "0x19e5", "class": "0x120000", **facts})
+    found = AscendVendor().sighted(sysfs.builder.build())
+    assert len(found) == seen
+    assert all(device.minor is None and device.health.message for device in found)
+
+
+def test_a_chip_of_a_virtual_machine_is_nobodys_here() -> None:
+    sysfs = Sysfs()
+    facts = {"vendor": "0x19e5", "class": "0x120000", "driver": ">../bus/pci/drivers/vfio-pci"}
+    sysfs.function("pci0000:00/0000:01:00.0", **facts)
+    (device,) = AscendVendor().sighted(sysfs.builder.build())
+    assert not device.managed
+    assert device.health.reason == "BoundToVFIO"
+
+
+def test_a_broken_tree_shows_nothing_and_raises_nothing() -> None:
+    builder = TreeBuilder()
+    builder.put("/sys/bus/pci/devices/0000:01:00.0", Link("../../../devices/nowhere"))
+    builder.put("/sys/bus/pci/devices/nonsense/vendor", b"0x19e5\n")
+    assert AscendVendor().sighted(builder.build()) == ()
+
+
+def test_cards_may_have_gaps_in_their_ids(b3: Machine) -> None:
+    b3.stub.play("card_list 0,1,4", *(line for i in (0, 1, 4) for line in one(i)))
+    with b3.session() as child:
+        found = child.discover()
+    assert [d.minor for d in found.devices if d.minor is not None] == [0, 1, 4]
+    rest = [d for d in found.devices if d.minor is None]
+    assert {d.health.reason for d in rest} == {"DriverError"}
+    assert len(rest) == 5
+
+
+def test_a_chip_that_fails_hides_no_other_and_is_listed_from_sysfs(b3: Machine) -> None:
+    b3.stub.add("call.*.6.0.ret -8010")
+    with b3.session() as child:
+        found = child.discover()
+    assert [d.minor for d in found.devices if d.minor is not None] == [0, 1, 2, 3, 4, 5, 7]
+    (lost,) = (d for d in found.devices if d.bus_id == SIX)
+    assert lost.health.state is HealthState.FAILED
+    assert any("card 6, chip 0" in problem.message for problem in found.problems)
+
+
+def test_a_chip_that_stops_answering_keeps_its_number_and_is_lost_after_a_while(
+    b3: Machine,
+) -> None:
+    with b3.session() as child:
+        before = child.discover().devices[6]
+        b3.stub.add("call.*.6.0.ret -8010")
+        found = [child.discover().devices[6] for _ in range(3)]
+        b3.stub.add("call.*.6.0.ret")
+        after = child.discover().devices[6]
+    assert [d.minor for d in found] == [6, 6, 6]
+    assert [d.resources for d in found] == [before.resources] * 3
+    assert [d.health.certain for d in found] == [False, False, True]
+    assert found[2].health.reason == "DeviceLost"
+    assert after.health.in_service
+
+
+@pytest.mark.parametrize("gone", ["sys/bus/pci/devices/0000:41:00.0", "dev/davinci6"])
+def test_a_chip_that_the_machine_lost_is_out_of_service(b3: Machine, gone: str) -> None:
+    b3.as_folder(BUSES)
+    with b3.session() as child:
+        assert all(d.health.in_service for d in child.discover().devices)
+        (b3.host / gone).rename(b3.folder / "gone")
+        found = child.discover().devices[6]
+        (b3.folder / "gone").rename(b3.host / gone)
+        again = child.discover().devices[6]
+    assert found.health.reason == "DeviceLost"
+    assert "not there any more" in found.health.message
+    assert again.health.in_service
+
+
+def test_a_driver_that_was_unloaded_takes_all_chips_out_and_wants_a_new_process_later(
+    b3: Machine,
+) -> None:
+    b3.as_folder(BUSES)
+    manager = b3.host / "dev/davinci_manager"
+    with b3.session() as child:
+        before = child.discover().devices
+        manager.unlink()
+        found = child.discover()
+        manager.write_text("")
+        reply = child.ask("discover")
+    assert {d.health.reason for d in found.devices} == {"DriverNotLoaded"}
+    assert {d.key: d.minor for d in found.devices} == {d.key: d.minor for d in before}
+    assert isinstance(reply, Failed)
+    assert reply.kind == "LibraryReplaced"
+
+
+@pytest.mark.parametrize(
+    ("lines", "minors", "told"),
+    [
+        pytest.param(["chip.3.0.phy 2"], [0, 1, 2, 4, 5, 6, 7], "both say", id="one number"),
+        pytest.param(["chip.3.0.phy 300"], [0, 1, 2, 4, 5, 6, 7], "id 300", id="too great"),
+        pytest.param(["chip.3.0.logic -1"], [0, 1, 2, 4, 5, 6, 7], "id -1", id="no logic id"),
+        pytest.param(["chip.3.0.name", "chip.3.0.chip_type"], None, "without a name", id="no name"),
+    ],
+)
+def test_what_cannot_be_true_costs_the_chip_that_says_it(
+    b3: Machine, lines: list[str], minors: list[int] | None, told: str
+) -> None:
+    b3.stub.add(*lines)
+    with b3.session() as child:
+        found = child.discover()
+    listed = [d.minor for d in found.devices if d.minor is not None]
+    assert listed == (minors or [0, 1, 2, 4, 5, 6, 7])
+    assert any(told in problem.message for problem in found.problems)
+
+
+def test_chips_that_share_a_die_id_are_named_by_their_place(b3: Machine) -> None:
+    b3.stub.add("chip.3.0.die 2:0:0:0:0")
+    with b3.session() as child:
+        found = child.discover()
+    assert [d.uuid for d in found.devices[2:4]] == ["npu-2-2", "npu-3-3"]
+    assert {p.reason for p in found.problems} == {"BadDriverAnswer"}
+
+
+def test_controllers_and_cpus_of_a_card_are_no_npus(b3: Machine) -> None:
+    b3.stub.add("card.0.chips 2", "chip.0.1.type 1", "chip.0.1.logic 90")
+    with b3.session() as child:
+        assert len(child.discover().devices) == 8
+
+
+@pytest.mark.parametrize("count", [-1, 65])
+def test_an_absurd_list_of_cards_leaves_what_sysfs_shows(b3: Machine, count: int) -> None:
+    b3.stub.add(f"card_count {count}")
+    with b3.session() as child:
+        found = child.discover()
+    assert found.problems[0].reason == "DriverError"
+    assert len(found.devices) == 8
+    assert not any(d.health.in_service for d in found.devices)
+
+
+def test_cards_that_are_still_booting_are_told_and_looked_for_again(b3: Machine) -> None:
+    b3.stub.add("card_list 0,1,2,3,4,5,-1,-1")
+    with b3.session() as child:
+        found = child.discover()
+        assert [p.reason for p in found.problems] == ["CardsBooting"]
+        assert len([d for d in found.devices if d.minor is not None]) == 6
+        b3.stub.play(*b3x8())
+        found = child.discover()
+    assert found.problems == ()
+    assert len([d for d in found.devices if d.minor is not None]) == 8
+
+
+def test_a_die_with_another_number_than_before_the_restart_is_told(b3: Machine) -> None:
+    state = str(b3.folder / "state")
+    with b3.session(state_dir=state) as child:
+        child.discover()
+    b3.stub.add("chip.1.0.phy 2", "chip.2.0.phy 1")
+    with b3.session(state_dir=state) as child:
+        child.discover()
+        events = [child.wait_event(), child.wait_event()]
+    assert {event.reason for event in events} == {"DeviceRenumbered"}
+    assert {event.key for event in events} == {"0000:c2:00.0", "0000:81:00.0"}
+
+
+def test_without_a_driver_chips_keep_the_numbers_that_they_had(b3: Machine) -> None:
+    state = str(b3.folder / "state")
+    with b3.session(state_dir=state) as child:
+        before = child.discover().devices
+    with b3.session(state_dir=state, library_path=str(b3.folder / "none.so")) as child:
+        found = child.discover()
+    assert found.problems[0].reason == "LibraryMissing"
+    assert {d.minor: d.uuid for d in found.devices} == {d.minor: d.uuid for d in before}
+    assert {d.resources for d in found.devices} == {before[0].resources}
+    assert not any(d.health.in_service for d in found.devices)
+
+
+def test_a_super_pod_is_told_of_the_node(a3: Machine) -> None:
+    with a3.session() as child:
+        facts = dict(child.discover().facts)
+    told = json.loads(facts["xpu-agent.io/super-pod"])
+    assert (told["superPodId"], told["serverId"]) == (7, 3)
+    assert told["sdid"]["15"] == 15 * 65536 + 1024
+    assert len(told["sdid"]) == 16
+
+
+def test_both_dies_of_a_card_are_devices_of_one_module(a3: Machine) -> None:
+    with a3.session() as child:
+        devices = child.discover().devices
+    assert [d.minor for d in devices] == list(range(16))
+    assert [d.module_id for d in devices[:4]] == [0, 0, 1, 1]
+    assert {d.model for d in devices} == {"Ascend-910C"}

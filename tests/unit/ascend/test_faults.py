@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import ParseError
+from agent.model.device import HealthState
+from plugins.faults.ascend import history as over_time
+from plugins.faults.ascend.book import FaultBook
+from plugins.faults.ascend.codes import (
+    FaultClass,
+    classify,
+    maker_table,
+    parse_fault_codes,
+    recurring,
+    worst,
+)
+from plugins.faults.ascend.history import CLEAN, History
+from plugins.faults.ascend.verdict import ChipState, judge
+
+HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
+LINK = 0x81078603
+
+
+def told(*times: tuple[float, Sequence[int]]) -> History:
+    """Return the history after looks at these times that showed these codes."""
+    found = CLEAN
+    for at_s, codes in times:
+        found = over_time.seen(found, codes, at_s)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("phy", "codes", "health", "state", "reason", "message"),
+    [
+        pytest.param(0, (), 0, HEALTHY, "DeviceHealthy", "device is healthy", id="E23"),
+        pytest.param(
+            5,
+            (0x80E01801,),
+            2,
+            FAILED,
+            "ChipFault",
+            "NPU 5 reports 1 chip fault: 80E01801 (RestartBusiness)",
+            id="E24",
+        ),
+        pytest.param(
+            0,
+            (0x8C2FA009, 0x80CB8009),
+            1,
+            FAILED,
+            "ChipFault",
+            "NPU 0 reports 2 chip faults: 80CB8009,8C2FA009 (RestartRequest)",
+            id="E25",
+        ),
+        pytest.param(1, (), 2, FAILED, "HealthCode2", "NPU 1 reports health 2", id="E29"),
+        pytest.param(
+            3,
+            (0x80DE0207,),
+            0,
+            SUSPECT,
+            "SubHealth",
+            "NPU 3 reports 1 chip fault: 80DE0207 (SubHealthFault)",
+            id="sub-health",
+        ),
+        pytest.param(
+            2,
+            (0x8F180220,),
+            0,
+            FAILED,
+            "PreSeparated",
+            "NPU 2 reports 1 chip fault: 8F180220 (PreSeparateNPU)",
+            id="pre-separated",
+        ),
+        pytest.param(
+            0, (0x8C2FA009,), 0, HEALTHY, "DeviceHealthy", "device is healthy", id="not to handle"
+        ),
+    ],
+)
+def test_codes_and_health_come_to_a_verdict(
+    phy: int, codes: Sequence[int], health: int, state: HealthState, reason: str, message: str
+) -> None:
+    found = judge(ChipState(phy=phy, health=health, history=told((0.0, codes))))
+    assert (found.state, found.reason, found.message) == (state, reason, message)
+
+
+@pytest.mark.parametrize(
+    ("severity", "health", "state"),
+    [
+        pytest.param(1, 0, HEALTHY, id="E30 severity 1"),
+        pytest.param(None, 0, SUSPECT, id="E30 no severity, health 0"),
+        pytest.param(None, 3, FAILED, id="E30 no severity, health 3"),
+        pytest.param(2, 0, FAILED, id="E30 severity 2"),
+    ],
+)
+def test_an_unknown_code_is_judged_by_its_severity_else_by_the_chip(
+    severity: int | None, health: int, state: HealthState
+) -> None:
+    severities = {} if severity is None else {0xDEADBEEF: severity}
+    history = told((0.0, (0xDEADBEEF,)))
+    found = judge(ChipState(phy=0, health=health, history=history, severities=severities))
+    assert found.state is state
+
+
+@pytest.mark.parametrize("code", [pytest.param(0xA2301001, id="E26")])
+def test_a_code_in_two_lists_is_of_the_worse_one(code: int) -> None:
+    assert classify(code, maker_table(), None, 0) is FaultClass.SEPARATE
+    assert judge(ChipState(phy=0, history=told((0.0, (code,))))).state is FAILED
+
+
+@pytest.mark.parametrize(
+    ("looks", "state", "reason"),
+    [
+        pytest.param([(0, 1), (5, 1)], HEALTHY, "DeviceHealthy", id="E27 for 5 s"),
+        pytest.param([(0, 1), (21, 1)], FAILED, "PreSeparated", id="E27 for 21 s"),
+        pytest.param([(0, 1), (21, 1), (30, 0), (89, 0)], FAILED, "PreSeparated", id="not yet"),
+        pytest.param([(0, 1), (21, 1), (30, 0), (91, 0)], HEALTHY, "DeviceHealthy", id="E27 gone"),
+        pytest.param([(0, 1), (5, 0), (30, 0)], HEALTHY, "DeviceHealthy", id="a short one"),
+    ],
+)
+def test_a_lost_link_counts_when_it_lasts(
+    looks: list[tuple[int, int]], state: HealthState, reason: str
+) -> None:
+    history = told(*((float(at), (LINK,) if there else ()) for at, there in looks))
+    found = judge(ChipState(phy=0, health=0, history=history))
+    assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    ("again_s", "reason"),
+    [
+        pytest.param(86_399.0, "ManuallySeparated", id="E31 within a day"),
+        pytest.param(86_401.0, "ChipFault", id="E31 a day later"),
+    ],
+)
+def test_a_fault_that_comes_back_within_a_day_takes_the_chip_out(
+    again_s: float, reason: str
+) -> None:
+    history = told((0.0, (0x80A18008,)), (10.0, ()), (again_s, (0x80A18008,)))
+    found = judge(ChipState(phy=4, health=2, history=history))
+    assert found.reason == reason
+    if reason == "ChipFault":
+        assert found.message.endswith("(RestartNPU)")
+    over = over_time.seen(history, (), again_s + 1e6)
+    assert (judge(ChipState(phy=4, history=over)).state is FAILED) == (reason != "ChipFault")
+
+
+def test_a_fault_that_stays_is_one_fault() -> None:
+    history = told(*((float(at), (0x80A18008,)) for at in range(0, 1000, 5)))
+    assert history.separated_s is None
+
+
+def test_a_link_that_was_lost_five_times_is_let_back_after_two_days() -> None:
+    looks = [(at, (LINK,) if at % 2 == 0 else ()) for at in range(10)]
+    history = told(*((float(at), codes) for at, codes in looks))
+    assert judge(ChipState(phy=0, history=history)).reason == "ManuallySeparated"
+    later = over_time.seen(history, (), 8.0 + over_time.LINK_RELEASED_S - 1)
+    assert later.separated_s is not None
+    assert over_time.seen(later, (), 8.0 + over_time.LINK_RELEASED_S).separated_s is None
+
+
+def test_three_hangs_of_the_driver_take_the_chip_out_and_two_do_not() -> None:
+    code = 0x80E18005
+    twice = told((0, (code,)), (1, ()), (2, (code,)))
+    assert twice.separated_s is None
+    assert over_time.seen(over_time.seen(twice, (), 3), (code,), 4).separated_s == 4
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        pytest.param({"lost": "x", "not_ready": True}, "DeviceLost", id="lost before all"),
+        pytest.param({"not_ready": True, "resetting_s": 1.0}, "CardDropped", id="E28"),
+        pytest.param({"resetting_s": 1.0, "failing": "x"}, "Resetting", id="resetting"),
+        pytest.param({"failing": "x", "health": 3}, "DriverError", id="no answer"),
+        pytest.param({"health": 3, "network": 3, "network_counts": True}, "HealthCode3", id="code"),
+        pytest.param({"network": 3, "network_counts": True}, "NetworkUnhealthy", id="network"),
+    ],
+)
+def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) -> None:
+    found = judge(ChipState(phy=4, **state))  # type: ignore[arg-type]
+    assert (found.state, found.reason) == (FAILED, reason)
+    if reason == "CardDropped":
+        assert found.message == "NPU 4 is not ready (-8012)"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"network": 3}, "NetworkUnhealthy"),
+        ({"inconsistent": True}, "FirmwareInconsistent"),
+        ({"denied": "dcmi_x"}, "PermissionDenied"),
+        ({"uncoded": 1}, "SubHealth"),
+    ],
+)
+def test_what_needs_a_look_leaves_the_chip_in_service(
+    state: dict[str, object], reason: str
+) -> None:
+    found = judge(ChipState(phy=4, **state))  # type: ignore[arg-type]
+    assert (found.state, found.reason) == (SUSPECT, reason)
+
+
+def test_faults_without_codes_are_counted() -> None:
+    found = judge(ChipState(phy=5, health=2, uncoded=1))
+    assert (found.reason, found.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
+
+
+def test_the_table_has_the_figures_of_the_maker() -> None:
+    table = maker_table()
+    assert len(recurring()) == 41
+    assert table[0x8F18021A - 1] is FaultClass.SEPARATE
+    assert table[0x8F180220] is FaultClass.PRE_SEPARATE
+    assert table[0x8C2FA001] is FaultClass.SUB_HEALTH
+    assert worst([FaultClass.SUB_HEALTH, FaultClass.RESTART_JOB]) is FaultClass.RESTART_JOB
+    assert worst([]) is FaultClass.NONE
+
+
+def test_administrators_replace_the_table_whole() -> None:
+    file = {"SubHealthFaultCodes": ["80E01801"], "NotHandleFaultCodes": ["80e01801", "80CB8009"]}
+    table = parse_fault_codes(json.dumps({**file, "Other": 3}).encode())
+    assert table == {0x80E01801: FaultClass.SUB_HEALTH, 0x80CB8009: FaultClass.NONE}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"\xff", b'{"NotHandleFaultCodes": "x"}', b'{"NotHandleFaultCodes": ["80G0"]}'],
+)
+def test_a_file_that_is_no_table_is_refused(data: bytes) -> None:
+    with pytest.raises(ParseError):
+        parse_fault_codes(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_file_is_a_table_or_refused(data: bytes) -> None:
+    with contextlib.suppress(ParseError):
+        parse_fault_codes(data)
+
+
+def test_a_restart_does_not_forget_and_does_not_count_twice(tmp_path: Path) -> None:
+    first = FaultBook(str(tmp_path))
+    first.polled("die", [0x80A18008], 0.0)
+    first.flush()
+    second = FaultBook(str(tmp_path))
+    assert second.polled("die", [0x80A18008], 100.0).separated_s is None
+    second.polled("die", [], 200.0)
+    assert second.raised("die", 0x80A18008, 3, 300.0).separated_s == 300.0
+    second.flush()
+    third = FaultBook(str(tmp_path))
+    assert third.of("die").separated_s == 300.0
+    assert third.release("die")
+    assert not third.release("die")
+    third.flush()
+    assert FaultBook(str(tmp_path)).of("die").separated_s is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"die": 3}'])
+def test_a_damaged_memory_is_put_aside_and_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "ascend-faults.json").write_text(content)
+    book = FaultBook(str(tmp_path))
+    assert book.problem is not None
+    assert book.problem.reason == "StateFileDamaged"
+    assert (tmp_path / "ascend-faults.json.bad").exists()

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from agent.errors import VendorFault
+from plugins.bindings.dcmi import layout
+from plugins.bindings.records import Records
+from tests.stubs.dcmi.library import RECORDS
+
+BY_NAME = {record.name: record for record in RECORDS}
+KEYWORDS = {"double_bit": "double"}  # a C compiler takes no member of that name
+
+
+def test_library_and_stub_describe_the_same_structures() -> None:
+    assert set(layout.NAMES) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("name", layout.NAMES)
+def test_a_structure_has_the_size_and_offsets_that_the_c_compiler_confirmed(name: str) -> None:
+    made, record = layout.structure(name), BY_NAME[name]
+    assert (ctypes.sizeof(made), ctypes.alignment(made)) == (record.size, record.align)
+    for member in record.members:
+        found = getattr(made, KEYWORDS.get(member.name, member.name))
+        assert found.offset == member.offset
+
+
+def test_a_layout_that_differs_is_refused_instead_of_read_wrongly() -> None:
+    with pytest.raises(VendorFault, match="lays the structure out"):
+        Records({"odd": "12 8: a@0:u32 b@4:u64"})["odd"]
+
+
+def test_text_ends_at_its_nul_and_drops_what_is_no_ascii() -> None:
+    made = layout.structure("chip_info")()
+    made.chip_name = b" 910B3\xff \0rest"
+    assert layout.text_of(made, "chip_name") == "910B3"

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import DeviceGone, NotSupported
+from agent.probe.wire import Failed
+from plugins.bindings.dcmi import codes
+from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL, locate
+from plugins.bindings.locate import LibraryAbsent
+from tests.unit.ascend.conftest import Machine
+
+SECOND = "dcmiv2_init"
+
+
+def put(folder: Path, mode: int = 0o755) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(mode)
+    file = folder / "libdcmi.so"
+    file.write_bytes(b"")
+    file.chmod(0o644)
+    return file
+
+
+def test_the_setting_is_the_only_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = put(tmp_path / "ld")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(other.parent))
+    chosen = put(tmp_path / "chosen")
+    assert locate({"library_path": str(chosen)}) == str(chosen)
+    with pytest.raises(LibraryAbsent) as refused:
+        locate({"library_path": str(tmp_path / "nowhere/libdcmi.so")})
+    assert refused.value.reason == "LibraryMissing"
+
+
+def test_the_linkers_path_comes_before_the_drivers_folders_below_its_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'ld'}")
+    settings = {"driver_root": str(tmp_path / "root")}
+    assert locate(settings) == "libdcmi.so"
+    common = put(tmp_path / "root/usr/local/Ascend/driver/lib64/common")
+    assert locate(settings) == str(common)
+    own = put(tmp_path / "root/usr/local/dcmi")
+    assert locate(settings) == str(own)
+    assert locate({**settings}) == str(own)
+    first = put(tmp_path / "ld")
+    assert locate(settings) == str(first)
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_a_library_that_others_may_change_is_refused(tmp_path: Path, which: str) -> None:
+    file = put(tmp_path / "open")
+    link = tmp_path / "link.so"
+    link.symlink_to(file)
+    (file if which == "file" else file.parent).chmod(0o777)
+    with pytest.raises(LibraryAbsent) as refused:
+        locate({"library_path": str(link)})
+    assert refused.value.reason == "LibraryUntrusted"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "reason"),
+    [
+        (-8001, NotSupported, "BadParameter"),
+        (-8002, codes.DcmiFault, "PermissionDenied"),
+        (-8003, codes.DcmiFault, "OutOfMemory"),
+        (-8005, codes.DcmiFault, "DriverError"),
+        (-8006, codes.DcmiFault, "DriverTimeout"),
+        (-8007, DeviceGone, "DeviceLost"),
+        (-8008, DeviceGone, "DeviceLost"),
+        (-8010, codes.DcmiFault, "SendFailed"),
+        (-8012, codes.DcmiFault, "NotReady"),
+        (-8013, NotSupported, "NotInContainer"),
+        (-8017, codes.DcmiFault, "FirmwareUpgrade"),
+        (-8020, codes.DcmiFault, "Occupied"),
+        (-8022, codes.DcmiFault, "FirmwareInconsistent"),
+        (-8023, NotSupported, "NotConfigured"),
+        (-8255, NotSupported, "NotSupported"),
+        (-99998, NotSupported, "SymbolMissing"),
+        (-1234, codes.DcmiFault, "DriverError"),
+    ],
+)
+def test_a_return_code_is_one_kind_of_error_and_keeps_its_number(
+    code: int, kind: type[Exception], reason: str
+) -> None:
+    error = codes.error_of("dcmi_x", code)
+    assert type(error) is kind
+    assert codes.reason_of(code) == reason
+    assert str(code) in str(error)
+
+
+@pytest.mark.parametrize("symbol", MANDATORY)
+def test_a_library_without_a_mandatory_symbol_is_refused_and_the_chips_stay_listed(
+    b3: Machine, symbol: str
+) -> None:
+    with b3.session(library_path=str(lacking(b3, symbol))) as child:
+        found = child.discover()
+    assert [problem.reason for problem in found.problems] == ["LibraryUnfit"]
+    assert symbol in found.problems[0].message
+    assert len(found.devices) == 8
+    assert {device.health.reason for device in found.devices} == {"LibraryUnfit"}
+
+
+@pytest.mark.parametrize("symbol", OPTIONAL)
+def test_a_symbol_that_is_missing_takes_its_fact_away_and_no_chip(b3: Machine, symbol: str) -> None:
+    with b3.session(library_path=str(lacking(b3, symbol))) as child:
+        found, samples = child.discover(), child.sample()
+    assert dict(found.facts).get("missing-symbols") == symbol
+    assert [d.minor for d in found.devices if d.resources] == list(range(8))
+    assert all(device.health.in_service for device in found.devices)
+    assert len(samples) == 8
+
+
+def lacking(machine: Machine, *symbols: str) -> Path:
+    """Return a copy of the stub whose table of symbols lacks some: their names are others."""
+    data = machine.stub.path.read_bytes()
+    for symbol in symbols:
+        data = data.replace(f"\0{symbol}\0".encode(), f"\0X{symbol[1:]}\0".encode())
+    folder = machine.folder / "lacking"
+    folder.mkdir(exist_ok=True)
+    path = folder / "libdcmi.so"
+    path.write_bytes(data)
+    path.chmod(0o644)
+    return path
+
+
+def test_a_driver_that_cannot_be_initialised_leaves_the_chips_of_sysfs(b3: Machine) -> None:
+    b3.stub.add("call.dcmi_init.ret -8005")
+    with b3.session() as child:
+        found = child.discover()
+        assert found.problems[0].reason == "DriverNotLoaded"
+        assert {d.health.reason for d in found.devices} == {"DriverNotLoaded"}
+        assert not any(device.health.in_service for device in found.devices)
+        assert child.sample() == ()
+        b3.stub.add("call.dcmi_init.ret")
+        assert all(device.health.in_service for device in child.discover().devices)
+
+
+def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None:
+    copy = lacking(b3)
+    with b3.session(library_path=str(copy)) as child:
+        child.discover()
+        fresh = copy.with_name("new")
+        fresh.write_bytes(copy.read_bytes() + b"\0")
+        fresh.chmod(0o644)
+        fresh.replace(copy)
+        for method in ("sample", "discover"):
+            reply = child.ask(method)
+            assert isinstance(reply, Failed)
+            assert reply.kind == "LibraryReplaced"

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from plugins.bindings.dcmi.facts import ChipFacts
+from plugins.vendors.ascend.describe import Described
+from plugins.vendors.ascend.links import Joined, Told, joined
+from tests.unit.ascend.conftest import Machine
+
+
+def chips(count: int, family: str, board: int | None = None) -> list[Described]:
+    return [
+        Described(
+            card=phy // 2 if family == "A3" else phy,
+            number=phy % 2 if family == "A3" else 0,
+            logic=phy,
+            phy=phy,
+            facts=ChipFacts(name="x", board_id=board),
+            bus_id=f"0000:{phy:02x}:00.0",
+            uuid=f"die-{phy}",
+            family=family,
+        )
+        for phy in range(count)
+    ]
+
+
+def told(pairs: list[tuple[int, int]], kind: str = "HCCS") -> Told:
+    return {(f"0000:{a:02x}:00.0", f"0000:{b:02x}:00.0"): kind for a, b in pairs}
+
+
+def table(found: Joined) -> dict[str, list[list[int]]]:
+    """Return the groups as the annotation has them: size to lists of numbers."""
+    groups: dict[str, list[list[int]]] = {}
+    for group in found.groups:
+        minors = [int(key.split(":")[1], 16) for key in group.keys]
+        groups.setdefault(str(len(minors)), []).append(minors)
+    return groups
+
+
+MESH = list(combinations(range(8), 2))
+TWO_MESHES = [*MESH, *((a + 8, b + 8) for a, b in MESH)]
+DIES = {**told(list(combinations(range(16), 2)), "HCCS_SW")}
+DIES |= told([(a, a + 1) for a in range(0, 16, 2)], "SIO")
+PAIRS = [[a, a + 1] for a in range(0, 16, 2)]
+ALL = list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("found", "groups", "policy"),
+    [
+        pytest.param(
+            joined(chips(8, "910B"), told(MESH), None), {"8": [ALL[:8]]}, "Prefer", id="E33"
+        ),
+        pytest.param(
+            joined(chips(16, "910B"), told(TWO_MESHES), None),
+            {"8": [ALL[:8], ALL[8:]]},
+            "Prefer",
+            id="E34",
+        ),
+        pytest.param(
+            joined(chips(8, "910A"), None, None),
+            {"4": [[0, 1, 2, 3], [4, 5, 6, 7]], "8": [ALL[:8]]},
+            "Prefer",
+            id="E35",
+        ),
+        pytest.param(
+            joined(chips(16, "A3"), DIES, 0), {"2": PAIRS, "16": [ALL]}, "Honor", id="E36"
+        ),
+        pytest.param(joined(chips(8, "910B", 0x3C), told(MESH), None), {}, None, id="E37"),
+        pytest.param(
+            joined(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None), {}, None, id="E38"
+        ),
+        pytest.param(
+            joined(chips(16, "A3"), None, None),
+            {"2": PAIRS, "16": [ALL]},
+            "Honor",
+            id="A3 when nobody tells",
+        ),
+        pytest.param(
+            joined(chips(16, "A3"), DIES, 1),
+            {"2": PAIRS, "16": [ALL]},
+            "Prefer",
+            id="dies may go alone",
+        ),
+        pytest.param(
+            joined(chips(16, "910B"), None, None),
+            {"8": [ALL[:8], ALL[8:]]},
+            "Prefer",
+            id="910B when nobody tells",
+        ),
+        pytest.param(joined(chips(7, "910A"), None, None), {"4": [[0, 1, 2, 3]]}, "Prefer", id="7"),
+        pytest.param(joined(chips(3, "910A"), None, None), {}, None, id="a few cards"),
+        pytest.param(joined(chips(2, "310P"), None, None), {}, None, id="310P over PCIe"),
+        pytest.param(
+            joined([*chips(2, "910B"), *chips(1, "310P")], None, None), {}, None, id="mixed"
+        ),
+    ],
+)
+def test_links_make_groups_and_a_policy(
+    found: Joined, groups: dict[str, list[list[int]]], policy: str | None
+) -> None:
+    assert table(found) == groups
+    assert found.policy == policy
+
+
+def test_links_that_form_no_groups_are_told() -> None:
+    found = joined(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None)
+    assert [problem.reason for problem in found.problems] == ["LinksWithoutGroups"]
+    assert len(found.links) == 3
+
+
+def test_pairs_of_dies_are_joined_by_their_own_link() -> None:
+    found = joined(chips(16, "A3"), DIES, 0)
+    kinds = {group.link_type for group in found.groups if len(group.keys) == 2}
+    assert kinds == {"SIO"}
+    assert {link.type for link in found.links} == {"SIO", "HCCS"}
+
+
+def test_links_are_asked_of_the_driver(b3: Machine) -> None:
+    with b3.session() as child:
+        found = child.discover()
+    assert len(found.links) == 28
+    assert [len(group.keys) for group in found.groups] == [8]
+    assert found.group_policy == "Prefer"
+
+
+def test_links_are_asked_once_and_stay_while_a_chip_is_silent(b3: Machine) -> None:
+    with b3.session() as child:
+        first = child.discover()
+        asked = b3.stub.counts()["dcmi_get_topo_info_by_device_id"]
+        b3.stub.add("call.*.3.0.ret -8012")
+        second = child.discover()
+    assert asked == 28
+    assert b3.stub.counts()["dcmi_get_topo_info_by_device_id"] == asked
+    assert second.groups == first.groups
+    assert second.links == first.links
+
+
+def test_the_driver_of_a_super_node_tells_groups_and_policy(a3: Machine) -> None:
+    with a3.session() as child:
+        found = child.discover()
+    assert [len(group.keys) for group in found.groups] == [2] * 8 + [16]
+    assert found.group_policy == "Honor"
+    a3.stub.add("die_policy 1")
+    with a3.session() as child:
+        assert child.discover().group_policy == "Prefer"
+
+
+def test_a_driver_that_knows_no_links_leaves_it_to_the_family(b3: Machine) -> None:
+    lines = b3.stub.scenario.read_text().splitlines()
+    b3.stub.play(*(line for line in lines if not line.startswith("topo.")))
+    with b3.session() as child:
+        found = child.discover()
+    assert [len(group.keys) for group in found.groups] == [8]

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pytest
+
+from agent.model.inventory import DeviceSample
+from plugins.vendors.ascend.vendor import FAMILIES
+from tests.stubs.dcmi.machines import b3 as one
+from tests.stubs.dcmi.machines import chip
+from tests.unit.ascend.conftest import Machine
+
+DECLARED = {family.name: len(family.labels) for family in FAMILIES}
+
+
+@pytest.fixture
+def machine(b3: Machine) -> Machine:
+    """Return the machine, whose scenario the test replaces."""
+    return b3
+
+
+def readings(sample: DeviceSample) -> dict[tuple[str, ...], float]:
+    return {(found.family, *found.labels): found.value for found in sample.readings}
+
+
+def sampled(machine: Machine, *lines: str, **settings: object) -> DeviceSample:
+    machine.stub.play("card_list 0", *lines)
+    with machine.session(**settings) as child:
+        child.discover()
+        return child.sample()[0]
+
+
+def test_an_idle_910machineshows_what_npu_smi_printed(machine: Machine) -> None:
+    found = sampled(machine, *one(0))
+    assert (found.core_percent, found.memory_total_bytes) == (0.0, 68719476736)
+    told = readings(found)
+    assert told["xpu_device_power_watts",] == 101.8
+    assert told["xpu_device_temperature_celsius", "chip"] == 43.0
+    assert "xpu_npu_ddr_used_bytes" not in {family for family, *_ in told}
+
+
+@pytest.mark.parametrize(
+    ("facts", "family", "value"),
+    [
+        pytest.param({"power": 1018}, ("xpu_device_power_watts",), 101.8, id="E21 power"),
+        pytest.param({"power": None}, ("xpu_device_power_watts",), None, id="E21 not supported"),
+        pytest.param({"power": -1}, ("xpu_device_power_watts",), None, id="negative power"),
+        pytest.param({"volt": 87}, ("xpu_npu_voltage_volts",), 0.87, id="voltage"),
+        pytest.param({"clock": 1800}, ("xpu_device_clock_hertz", "aicore"), 1.8e9, id="clock"),
+        pytest.param({"temp": -276}, ("xpu_device_temperature_celsius", "chip"), None, id="cold"),
+        pytest.param(
+            {"ecc": "7:2"}, ("xpu_device_ecc_errors_total", "uncorrected"), 2.0, id="errors"
+        ),
+        pytest.param(
+            {"util_12": 30}, ("xpu_npu_utilization_ratio", "vector"), 0.3, id="vector units"
+        ),
+        pytest.param(
+            {"hbm_busy": 101},
+            ("xpu_npu_utilization_ratio", "memory_bandwidth"),
+            None,
+            id="more than all of the bandwidth",
+        ),
+        pytest.param(
+            {"hccs_tx": "5,0,9", "hccs_rx": "5,0,9", "hccs_crc": "1,0,2", "hccs_retry": "0,0,3"},
+            ("xpu_npu_link_errors_total", "hccs", "2", "retry"),
+            3.0,
+            id="HCCS",
+        ),
+        pytest.param(
+            {"hccs_tx": "5", "hccs_crc": "4", "hccs_narrow": 1},
+            ("xpu_npu_link_errors_total", "hccs", "0", "crc"),
+            4.0,
+            id="HCCS of older drivers",
+        ),
+        pytest.param(
+            {"sio": "3,4"}, ("xpu_npu_link_errors_total", "sio", "0", "rx_crc"), 4.0, id="SIO"
+        ),
+    ],
+)
+def test_a_value_is_told_in_base_units_or_left_out(
+    machine: Machine, facts: dict[str, object], family: tuple[str, ...], value: float | None
+) -> None:
+    assert readings(sampled(machine, *one(0, **facts))).get(family) == value
+
+
+@pytest.mark.parametrize(
+    ("facts", "used"),
+    [
+        pytest.param({"hbm_used": 3318}, 3479175168, id="E22 HBM"),
+        pytest.param({"hbm_used": 65537}, None, id="more than there is"),
+        pytest.param({"hbm": None, "ddr": 100, "ddr_free": 120}, None, id="E22 DDR"),
+    ],
+)
+def test_used_memory_is_bytes_or_not_known(
+    machine: Machine, facts: dict[str, object], used: int | None
+) -> None:
+    assert sampled(machine, *one(0, **facts)).memory_used_bytes == used
+
+
+@pytest.mark.parametrize(
+    ("facts", "busy"),
+    [
+        pytest.param({"util": 77}, 77.0, id="by type"),
+        pytest.param({"util": 101}, None, id="E22 beyond 100"),
+        pytest.param({"util": None}, None, id="not told"),
+        pytest.param({"multi": "1:2:55:4"}, 55.0, id="by the call for all units"),
+        pytest.param({"multi_period": "1:2:66:4"}, 0.0, id="the blocking call is left alone"),
+    ],
+)
+def test_the_busy_share_is_of_the_ai_cores(
+    machine: Machine, facts: dict[str, object], busy: float | None
+) -> None:
+    assert sampled(machine, *one(0, **facts)).core_percent == busy
+
+
+def test_the_blocking_call_is_used_where_it_is_asked_for_seldom(machine: Machine) -> None:
+    found = sampled(machine, *one(0, multi_period="1:2:66:4"), sample_interval_s=10.0)
+    assert found.core_percent == 66.0
+
+
+def test_the_second_die_of_a_card_tells_no_power_and_no_zero(a3: Machine) -> None:
+    with a3.session() as child:
+        child.discover()
+        samples = child.sample()
+    power = [readings(found).get(("xpu_device_power_watts",)) for found in samples[:4]]
+    assert power == [172.2, None, 172.2, None]
+
+
+def test_the_power_of_a_310p_card_is_counted_once(machine: Machine) -> None:
+    duo = {"name": "310P3", "product": "Atlas 300I Duo", "ddr": 21527, "ddr_free": 20000}
+    lines = ["card.0.chips 2"]
+    for number in (0, 1):
+        facts = {**duo, "logic": number, "phy": number, "pci": f"0:{number + 1}:0:0"}
+        lines += chip(0, number, **facts, health=0, mcu_power=453)
+    machine.stub.play("card_list 0", *lines)
+    with machine.session() as child:
+        devices = child.discover().devices
+        samples = child.sample()
+    assert {d.model for d in devices if d.minor is not None} == {"Ascend-310P3-300I-DUO"}
+    power = [readings(found).get(("xpu_device_power_watts",)) for found in samples]
+    assert power == [45.3, None]
+    assert [found.memory_used_bytes for found in samples] == [1527 << 20] * 2
+
+
+def test_processes_are_counted_once_each(machine: Machine) -> None:
+    lines = [*one(0), "chip.0.0.proc.4100 1048576", "chip.0.0.proc.77 5"]
+    found = sampled(machine, *lines)
+    assert found.processes is not None
+    assert [(p.pid, p.memory_bytes) for p in found.processes] == [(77, 5), (4100, 1048576)]
+
+
+def test_a_vnpu_tells_what_it_uses(machine: Machine) -> None:
+    cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16384:8192"]
+    told = readings(sampled(machine, *one(0), *cut))
+    assert told["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
+    assert told["xpu_npu_vnpu_memory_used_bytes", "100"] == 8192 << 20
+
+
+def test_between_rounds_the_last_values_are_repeated_without_a_verdict(machine: Machine) -> None:
+    with machine.session(sample_interval_s=60.0, fault_codes="") as child:
+        child.discover()
+        first = child.sample()
+        asked = machine.stub.counts()["dcmi_get_device_temperature"]
+        again = child.sample()
+    assert machine.stub.counts()["dcmi_get_device_temperature"] == asked
+    assert [found.readings for found in again] == [found.readings for found in first]
+    assert {found.health for found in again} == {None}
+
+
+def test_readings_are_of_declared_families(a3: Machine) -> None:
+    with a3.session() as child:
+        child.discover()
+        samples = child.sample()
+    for found in samples:
+        for reading in found.readings:
+            assert len(reading.labels) == DECLARED[reading.family]
