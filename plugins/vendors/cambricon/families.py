@@ -23,12 +23,12 @@ FAMILIES = (
         name=SLICE_CORE,
         type="gauge",
         help="Share of the card's cores that the sMLU instance keeps busy.",
-        labels=("instance",),
+        labels=("slice",),
     ),
     MetricFamily(
         name=SLICE_MEMORY,
         type="gauge",
         help="Memory that the sMLU instance uses.",
-        labels=("instance",),
+        labels=("slice",),
     ),
 )
