@@ -38,13 +38,13 @@ def numbers(names: list[Claim], stored: dict[str, int] | None = None) -> list[in
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        pytest.param(("mlx5_0", "mlx5_3", "mlx5_10"), [0, 3, 10], id="62"),
-        pytest.param(("ibp24s0", "ibp64s0"), [0, 1], id="63"),
-        pytest.param(("mlx4_0", "mlx5_0", "mlx5_1"), [0, 2, 1], id="64"),
-        pytest.param(("bnxt_re0", "mlx5_0", "irdma1"), [2, 0, 1], id="65"),
-        pytest.param(("rocep31s0f0", "rocep31s0f1", "mlx5_1"), [0, 2, 1], id="66"),
-        pytest.param(("mlx5_bond_0", "mlx5_0"), [1, 0], id="67"),
-        pytest.param(("qib0",), [0], id="72-the-name-wants-nothing"),
+        pytest.param(("mlx5_0", "mlx5_3", "mlx5_10"), [0, 3, 10], id="V62"),
+        pytest.param(("ibp24s0", "ibp64s0"), [0, 1], id="V63"),
+        pytest.param(("mlx4_0", "mlx5_0", "mlx5_1"), [0, 2, 1], id="V64"),
+        pytest.param(("bnxt_re0", "mlx5_0", "irdma1"), [2, 0, 1], id="V65"),
+        pytest.param(("rocep31s0f0", "rocep31s0f1", "mlx5_1"), [0, 2, 1], id="V66"),
+        pytest.param(("mlx5_bond_0", "mlx5_0"), [1, 0], id="V67"),
+        pytest.param(("qib0",), [0], id="V72-the-name-wants-nothing"),
         pytest.param(("mlx5_999", "mlx5_0"), [1, 0], id="a-number-beyond-the-range"),
     ],
 )

@@ -31,8 +31,8 @@ def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> Port
     ("ports", "used", "policy", "state", "reason"),
     [
         pytest.param((UP,), ONE, "any", HEALTHY, "DeviceHealthy", id="active"),
-        pytest.param((UP, replace(DOWN, number=2)), ONE, "any", HEALTHY, "DeviceHealthy", id="75"),
-        pytest.param((ib(2, sm_lid=0),), ONE, "any", FAILED, "NoSubnetManager", id="76"),
+        pytest.param((UP, replace(DOWN, number=2)), ONE, "any", HEALTHY, "DeviceHealthy", id="V75"),
+        pytest.param((ib(2, sm_lid=0),), ONE, "any", FAILED, "NoSubnetManager", id="V76"),
         pytest.param((ib(2, sm_lid=3),), ONE, "any", FAILED, "PortInit", id="init-with-a-manager"),
         pytest.param((ib(2),), ONE, "any", FAILED, "PortInit", id="init-manager-not-told"),
         pytest.param(
@@ -111,7 +111,7 @@ GOOD, BAD = (HEALTHY, "DeviceHealthy"), (FAILED, "PortDown")
     ("looks", "told"),
     [
         pytest.param([(0, DOWN)], [BAD], id="the-first-look-counts"),
-        pytest.param([(0, UP), (1, DOWN), (2, UP)], [GOOD] * 3, id="77"),
+        pytest.param([(0, UP), (1, DOWN), (2, UP)], [GOOD] * 3, id="V77"),
         pytest.param(
             [(0, UP), (1, DOWN), (2, DOWN), (3, DOWN)], [GOOD, GOOD, GOOD, BAD], id="two-seconds"
         ),

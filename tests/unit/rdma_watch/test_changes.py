@@ -1,0 +1,122 @@
+"""What changes between two discoveries: virtual functions, nodes, fabrics, thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import BadConfig
+from agent.model.device import HealthState
+from plugins.vendors.rdma.settings import RdmaSettings, decode
+from tests.unit.rdma import made
+from tests.unit.rdma_watch.node import PF, PORT, Node, state
+
+
+def machine(folder: Path, settings: RdmaSettings | None = None, **files: str) -> Node:
+    entries = made.nic(PF, "mlx5_0")
+    entries |= {f"{made.place(PF)}/{name}": f"{text}\n".encode() for name, text in files.items()}
+    node = Node(folder, entries, settings or RdmaSettings(replay=False))
+    node.session.discover()
+    return node
+
+
+def test_a_pf_that_is_given_virtual_functions_is_told_once(tmp_path: Path) -> None:
+    node = machine(tmp_path, sriov_numvfs="0", sriov_totalvfs="8")
+    assert node.after(1) == ()
+    node.change({f"{made.place(PF)}/sriov_numvfs": b"4\n"})
+    (event,) = node.after(1)
+    assert (event.key, event.reason, event.state) == (PF, "VirtualFunctionsChanged", None)
+    assert event.message == "0 virtual functions before, now 4"
+    assert node.after(1) == ()
+    facts = dict(node.session.discover().devices[0].facts)
+    assert facts["sriov_numvfs"] == "4"
+    assert node.after(1) == ()
+    node.change({f"{made.place(PF)}/sriov_numvfs": b"0\n"})
+    assert [e.reason for e in node.after(1)] == ["VirtualFunctionsChanged"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "99999999"])
+def test_a_count_that_is_none_is_no_change(tmp_path: Path, text: str) -> None:
+    node = machine(tmp_path, sriov_numvfs="0")
+    node.change({f"{made.place(PF)}/sriov_numvfs": f"{text}\n".encode()})
+    assert node.after(1) == ()
+
+
+def test_samples_carry_the_verdict_with_what_is_wrong_beside_the_ports(tmp_path: Path) -> None:
+    node = machine(tmp_path)
+    sample = node.sample()
+    assert sample.health is not None
+    assert sample.health.state is HealthState.HEALTHY
+    entries = made.function(PF) | made.device(PF, "mlx5_0", uverbs=None)
+    bare = Node(tmp_path / "bare", entries, RdmaSettings())
+    (device,) = bare.session.discover().devices
+    assert device.health.reason == "DeviceNodeMissing"
+    assert bare.sample().health == device.health
+
+
+def test_a_port_that_fails_says_so_in_samples_too(tmp_path: Path) -> None:
+    node = machine(tmp_path)
+    node.change(state("1: DOWN"))
+    for _ in range(4):
+        node.after(1)
+    sample = node.sample()
+    assert sample.health is not None
+    assert sample.health.reason == "PortDown"
+
+
+def test_fabric_and_partitions_are_facts_of_an_infiniband_device(tmp_path: Path) -> None:
+    entries = {
+        f"{PORT}/pkeys/{n}": f"{key}\n".encode()
+        for n, key in enumerate(("0xffff", "0x8001", "0x0000", "0x8000", "junk"))
+    }
+    node = Node(tmp_path, made.nic(PF, "mlx5_0") | entries, RdmaSettings())
+    facts = dict(node.session.discover().devices[0].facts)
+    assert facts["subnet_prefix"] == "fe80:0000:0000:0000"
+    assert facts["pkeys"] == "0x8001,0xffff"
+
+
+def test_an_ethernet_port_is_on_no_fabric_of_that_kind(tmp_path: Path) -> None:
+    entries = made.function(PF) | made.device(PF, "mlx5_0")
+    entries |= made.port(f"{made.place(PF)}/infiniband/mlx5_0", layer="Ethernet")
+    node = Node(tmp_path, entries, RdmaSettings())
+    assert {"subnet_prefix", "pkeys"}.isdisjoint(dict(node.session.discover().devices[0].facts))
+
+
+def test_thresholds_of_errors_are_settings(tmp_path: Path) -> None:
+    limits = [
+        {"counter": "port_rcv_errors", "limit": 1},
+        {"counter": "link_error_recovery", "limit": 0},
+    ]
+    settings = decode({"error_limits": limits, "counters_interval_s": 1})
+    files = {
+        f"infiniband/mlx5_0/ports/1/counters/{name}": "0"
+        for name in ("port_rcv_errors", "link_error_recovery", "symbol_error")
+    }
+    node = machine(tmp_path, settings, **files)
+    node.sample()
+    for name, value in (("port_rcv_errors", 2), ("link_error_recovery", 1), ("symbol_error", 9)):
+        node.change({f"{PORT}/counters/{name}": f"{value}\n".encode()})
+    node.clock.advance(1)
+    node.sample()
+    (event,) = node.session.events(0)
+    assert event.reason == "PortErrors"
+    assert event.message.endswith("port_rcv_errors +2, link_error_recovery +1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"error_limits": [{"counter": "a/b", "limit": 1}]}, "error_limits[0].counter"),
+        ({"error_limits": [{"counter": "a", "limit": -1}]}, "error_limits[0].limit"),
+        ({"error_limits": [{"counter": "a", "limits": 1}]}, "error_limits[0]"),
+        ({"counters_interval_s": 0}, "counters_interval_s"),
+        ({"counters_interval_s": True}, "counters_interval_s"),
+    ],
+)
+def test_a_threshold_that_is_none_is_refused_by_its_key(
+    settings: dict[str, object], key: str
+) -> None:
+    with pytest.raises(BadConfig) as refused:
+        decode(settings)
+    assert f"discovery.rdma.{key}" in str(refused.value)
