@@ -8,6 +8,7 @@ from agent.cli.output import table
 from agent.model.device import Device, DevicePartition
 from agent.model.snapshot import DeviceView
 from agent.publish.device_view import group_rows, short_name
+from agent.publish.wire.conditions import UNSCHEDULABLE
 
 GIB = 2**30
 INDENT = "  "
@@ -23,6 +24,7 @@ def _rows(device: Device) -> Iterator[dict[str, object]]:
     info, place = device.info, device.place
     health = info.health
     why = "" if health.reason == "DeviceHealthy" else f"{health.reason}: {health.message}"
+    barred = dict(info.facts).get(UNSCHEDULABLE)
     also = "; ".join(f"{c.type}={c.status}: {c.reason}" for c in info.conditions if c.notable)
     vfs = sum(len(group.vfs) for group in info.vf_groups)
     yield {
@@ -35,7 +37,17 @@ def _rows(device: Device) -> Iterator[dict[str, object]]:
         "memory": _memory(info.memory_bytes),
         "health": health.state.value if info.managed else "unmanaged",
         "id": info.uuid,
-        "reason": "; ".join(filter(None, (why, also, f"{vfs} virtual functions" if vfs else ""))),
+        "reason": "; ".join(
+            filter(
+                None,
+                (
+                    why,
+                    f"nothing to grant: {barred}" if barred else "",
+                    also,
+                    f"{vfs} virtual functions" if vfs else "",
+                ),
+            )
+        ),
     }
     for part in info.partitions:
         yield _slice_row(part)
