@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.model.device import VendorDevice
+
 Counts = tuple[tuple[str, int], ...]  # by name, in order
 
 
@@ -15,3 +17,11 @@ class HotplugView(msgspec.Struct, frozen=True, kw_only=True):
     seen: Counts = ()  # events by subsystem
     dropped: Counts = ()  # events by why
     scans: Counts = ()  # looks at the host by what made us look
+
+
+class Departed(msgspec.Struct, frozen=True, kw_only=True):
+    """A device whose function the kernel removed, as it is shown until `until_s` (monotonic)."""
+
+    vendor: str
+    device: VendorDevice
+    until_s: float

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.model.device import Device, DeviceLink
 from agent.model.grant.sharing import SharingView
-from agent.model.hotplug import HotplugView
+from agent.model.hotplug import Departed, HotplugView
 from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
 from agent.model.pod import PodView
 from agent.model.usage import UsageReport, UsageSample
@@ -102,4 +102,5 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     report: Part[UsageReport] = Part(UsageReport())
     sharing: Part[SharingView] = Part(SharingView())
     hotplug: HotplugView = HotplugView()
+    departed: tuple[Departed, ...] = ()
     refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

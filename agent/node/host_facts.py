@@ -17,6 +17,7 @@ from agent.host.counting import CountingFiles
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
+from agent.hotplug.departed import with_departed
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
 from agent.model.inventory import Problem
@@ -157,7 +158,8 @@ class HostFacts:
 
         # not within the store's lock: the loop thread takes it too, and this may take long
         now = self._store.current
-        inventories = [v.inventory.value for v in now.vendors if v.inventory.value]
+        told = [v.inventory.value for v in now.vendors if v.inventory.value]
+        inventories = with_departed(told, now.departed, self._clock.monotonic())
         places = (now.pci.value, now.cpus.value, now.numa.value)
         view = assemble(inventories, *places, settings, self._held)
         awaited = tuple(v.vendor for v in now.vendors if v.state == "starting")

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from agent.hotplug.departed import GONE, MESSAGE, with_departure
 from agent.hotplug.uevent import Part
 from agent.model.assemble import parent_of
-from agent.model.device import HealthState
+from agent.model.device import HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent
 from agent.node.crew import recruits
 from agent.node.fleet import Fleet
@@ -16,8 +17,6 @@ from agent.node.parts import Parts
 
 RDMA = "rdma"  # the vendor whose devices the kernel itself makes
 RESTING = ("restarting", "quarantined")  # a driver that comes is worth an attempt
-GONE = "DeviceGone"
-_MESSAGE = "the kernel removed its PCI function"
 
 
 class Hardware:
@@ -61,13 +60,22 @@ class Hardware:
         for state in self._parts.store.current.vendors:
             inventory = state.inventory.value
             devices = () if inventory is None else inventory.devices
-            events = tuple(
-                DeviceEvent(key=device.key, reason=GONE, message=_MESSAGE, state=HealthState.FAILED)
-                for device in devices
-                if parent_of(device) == address
-            )
-            if events:
-                self._fleet.tell(state.vendor, events)
+            gone = [device for device in devices if parent_of(device) == address]
+            for device in gone:
+                if device.managed:
+                    self._keep(state.vendor, device)
+            if gone:
+                self._fleet.tell(state.vendor, tuple(_event(device) for device in gone))
+
+    def _keep(self, vendor: str, device: VendorDevice) -> None:
+        clock, store = self._parts.clock, self._parts.store
+        known = store.current.departed
+        times = (clock.monotonic(), clock.wall())
+        store.put(departed=with_departure(known, vendor, device, *times))
+
+
+def _event(device: VendorDevice) -> DeviceEvent:
+    return DeviceEvent(key=device.key, reason=GONE, message=MESSAGE, state=HealthState.FAILED)
 
 
 def concerned(vendor: str, parts: frozenset[Part]) -> bool:

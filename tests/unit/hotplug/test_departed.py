@@ -1,0 +1,53 @@
+"""What the kernel removed stays listed for ten minutes, and no longer than it is away."""
+
+from __future__ import annotations
+
+from agent.hotplug.departed import KEEP_S, MAX_DEPARTED, with_departed, with_departure
+from agent.model.device import DeviceKind, HealthState, VendorDevice
+from agent.model.hotplug import Departed
+from agent.model.inventory import Inventory
+
+CARDS = tuple(
+    VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=f"0000:{n:02x}:00.0", minor=n)
+    for n in range(3)
+)
+BOTH = Inventory(vendor="nvidia", devices=CARDS[:2])
+ONE = Inventory(vendor="nvidia", devices=CARDS[:1])
+NICS = Inventory(vendor="rdma")
+
+
+def departed() -> tuple[Departed, ...]:
+    return with_departure((), "nvidia", CARDS[1], now_s=100.0, wall_s=7.0)
+
+
+def test_a_card_that_its_vendor_lists_no_more_is_listed_as_failed() -> None:
+    (cards, nics) = with_departed([ONE, NICS], departed(), 101.0)
+    assert nics is NICS
+    assert [card.key for card in cards.devices] == [CARDS[0].key, CARDS[1].key]
+    health = cards.devices[1].health
+    assert (health.state, health.reason, health.since_s) == (
+        HealthState.FAILED,
+        "DeviceGone",
+        7.0,
+    )
+    assert cards.devices[1].minor == 1
+
+
+def test_what_the_vendor_says_itself_counts_more() -> None:
+    assert with_departed([BOTH], departed(), 101.0) == [BOTH]
+
+
+def test_it_goes_after_ten_minutes() -> None:
+    assert with_departed([ONE], departed(), 100.0 + KEEP_S - 1) != [ONE]
+    assert with_departed([ONE], departed(), 100.0 + KEEP_S) == [ONE]
+
+
+def test_one_that_leaves_again_counts_from_then_and_no_more_are_kept_than_allowed() -> None:
+    again = with_departure(departed(), "nvidia", CARDS[1], now_s=200.0, wall_s=107.0)
+    assert [one.until_s for one in again] == [200.0 + KEEP_S]
+    many: tuple[Departed, ...] = ()
+    for n in range(MAX_DEPARTED + 5):
+        card = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=None, uuid=f"{n}")
+        many = with_departure(many, "nvidia", card, now_s=1.0, wall_s=1.0)
+    assert len(many) == MAX_DEPARTED
+    assert with_departure(many, "nvidia", CARDS[0], now_s=1e6, wall_s=1.0)[:-1] == ()
