@@ -85,13 +85,13 @@ def inventory(
     fabrics: FabricWatch,
 ) -> Inventory:
     """Say all that this discovery found; verdicts that last are left in the roster, too."""
+    here = {seen.key for seen in sight.cards} | set(roster.cards)
+    vanished = roster.vanished(here)
     sides = {key: known.links for key, known in roster.known.items() if known.device.bus_id}
     links, problems = matrix(sides)
     told = [*problems, *(problem for item in found.values() for problem in item.problems)]
     told += _judge_fabrics(roster.known, sight, settings, fabrics)
     told += _judge_twins(roster.known)
-    here = {seen.key for seen in sight.cards} | set(roster.cards)
-    vanished = roster.vanished(here)
     joined = peers({key: roster.cards[key] for key in found if key in sides}, links)
     devices = [device(seen) for seen in sight.cards if seen.reason]
     devices += [_joined(k.device, joined) for key, k in roster.known.items() if key in here]

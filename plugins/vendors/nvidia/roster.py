@@ -9,11 +9,9 @@ from msgspec.structs import replace
 
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from agent.model.device import Health, HealthState, VendorDevice
-from agent.model.inventory import Reading
 from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.library import GarbledAnswer, Nvml
-from plugins.faults.nvidia.polled import HealthFacts
 from plugins.vendors.nvidia import names
 from plugins.vendors.nvidia.discover import Around, Found, describe, silent
 from plugins.vendors.nvidia.links import CardLinks
@@ -31,11 +29,8 @@ class Known(msgspec.Struct):
     seen: Sighting
     last_s: float  # monotonic; when its function was last there
     links: CardLinks = CardLinks()
-    facts: HealthFacts | None = None  # of this discovery; None: it did not answer
     standing: Health | None = None  # a verdict that no look at the card can lift
     shared_bytes: int | None = None  # the machine's memory, of a card that shares it
-    slow: tuple[Reading, ...] = ()
-    told: Health = Health()  # as last published or announced
 
 
 class Clocks(msgspec.Struct, frozen=True):
@@ -54,6 +49,7 @@ class Roster:
         self.memory = memory
         self._clocks = clocks
         self._forget_s = forget_s
+        self._owners: dict[str, str] = {}  # of UUIDs, in this discovery
 
     def ask(self, nvml: Nvml, sight: Sight, around: Around) -> dict[str, Found]:
         """Ask every card everything; one that does not answer hides no other.
@@ -68,6 +64,7 @@ class Roster:
         here = {seen.key for seen in ours}
         self.cards = {key: card for key, card in self.cards.items() if key in here}
         self.known = {k: v for k, v in self.known.items() if k in here or k not in others}
+        self._owners = {}
         found: dict[str, Found] = {}
         for seen in ours:
             card, before = self.cards.get(seen.key), self.known.get(seen.key)
@@ -117,15 +114,12 @@ class Roster:
 
     def _answered(self, found: Found, seen: Sighting, around: Around) -> None:
         unified = ("unified-memory", "true") in found.device.facts
-        before = self.known.get(seen.key)
         known = Known(
             device=found.device,
             seen=seen,
             last_s=self._clocks.monotonic(),
             links=found.links,
-            facts=found.facts,
             shared_bytes=around.system_bytes if unified else None,
-            slow=before.slow if before else (),
         )
         self._renumbered(known)
         self.known[seen.key] = known
@@ -152,6 +146,8 @@ class Roster:
         card = known.device
         if card.uuid is None or card.bus_id is None or not known.seen.driver:
             return
+        if self._owners.setdefault(card.uuid, card.key) != card.key:
+            return  # two cards with one UUID: nothing can be kept by it
         old = self.memory.see(card.uuid, card.bus_id, card.minor, self._clocks.wall())
         if old is None:
             return

@@ -181,7 +181,7 @@ def test_of_cards_with_one_uuid_the_second_cannot_be_granted(stub: Stub, tree: P
         True,
     )
     second = found.devices[3]
-    assert (second.uuid, second.resources) == (None, ())
+    assert (second.uuid, second.minor, second.resources) == (None, 3, ())
     assert second.health.reason == "DuplicateUUID"
 
 

@@ -93,12 +93,20 @@ def test_a_card_that_does_not_answer_is_named_by_what_is_remembered(stub: Stub, 
     assert reasons(found) == {5: "GpuLost"}
 
 
-def test_a_card_in_another_slot_is_the_same_card(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
-    (tree / "sys/bus/pci/devices" / BUSES[7]).rename(tree / "away")
-    add_function(tree, "0000:c4:00.0", GPU_UUID=UUID.format(7), Device_Minor="7")
-    found = once(stub, tree, *GPUS[:7], gpu(7, "0000:c4:00.0"))
-    assert [d.bus_id for d in found.devices] == [*BUSES[:7], "0000:c4:00.0"]
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_card_in_another_slot_is_the_same_card(stub: Stub, tree: Path, *, anew: bool) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
+        child.discover()
+        (tree / "sys/bus/pci/devices" / BUSES[7]).rename(tree / "away")
+        add_function(tree, "0000:0a:00.0", GPU_UUID=UUID.format(7), Device_Minor="7")
+        stub.play(SYSTEM, *GPUS[:7], gpu(7, "0000:0a:00.0"))
+        if not anew:
+            found = child.discover()
+    if anew:
+        found = once(stub, tree, *GPUS[:7], gpu(7, "0000:0a:00.0"))
+    assert [d.bus_id for d in found.devices] == ["0000:0a:00.0", *BUSES[:7]]
+    assert found.problems == ()
     assert reasons(found) == {}
 
 
