@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import msgspec
@@ -46,6 +47,25 @@ async def keep_running(loop: Loop, executor: Executor, clock: Clock, first_in_s:
         wait_s = await event_loop.run_in_executor(executor, loop.step, started_s)
         spent_s = clock.monotonic() - started_s
         await asyncio.sleep(max(0.0, wait_s - spent_s))
+
+
+async def run_when_changed(
+    changed: asyncio.Event, loop: Loop, executor: Executor, clock: Clock, window_s: float
+) -> None:
+    """Run the loop once for all changes within a window that the first one opens, for ever.
+
+    What changes during a run opens the next window. A failed run is tried again after a growing
+    pause, or at the next change. Ends when cancelled.
+    """
+    event_loop = asyncio.get_running_loop()
+    wait_s: float | None = None
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), wait_s)
+            await asyncio.sleep(window_s)
+        changed.clear()
+        pause_s = await event_loop.run_in_executor(executor, loop.step, clock.monotonic())
+        wait_s = pause_s if loop.failures else None
 
 
 class Heartbeat:

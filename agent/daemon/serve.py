@@ -22,6 +22,7 @@ from agent.daemon.schedule import (
     collector_thread,
     devices_thread,
     keep_running,
+    run_when_changed,
 )
 from agent.errors import AgentError
 from agent.loop import Loop
@@ -188,22 +189,9 @@ class Daemon:
                     await self._changed.wait()
 
     async def _react(self, devices: Loop) -> None:
-        """Publish devices when they change, once for all that changes within a short window.
-
-        What comes while they are published goes into the next window. A failure is tried again
-        after a growing pause, or at the next change.
-        """
+        """Publish devices when they change, once for all that changes within a short window."""
         window_s = self._parts.settings.publish.coalesce_ms / 1000
-        event_loop = asyncio.get_running_loop()
-        wait_s: float | None = None
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait_s)
-                await asyncio.sleep(window_s)
-            self._changed.clear()
-            now_s = self._parts.clock.monotonic()
-            pause_s = await event_loop.run_in_executor(self._devices, devices.step, now_s)
-            wait_s = pause_s if devices.failures else None
+        await run_when_changed(self._changed, devices, self._devices, self._parts.clock, window_s)
 
     async def _listen(self, view: DaemonView) -> None:
         from aiohttp import web  # noqa: PLC0415 - see `_load_web`

@@ -43,3 +43,18 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     kept = len(os.listdir("/proc/self/fd"))
     loops.measuring.close()
     assert kept > 2 * PODS
+
+
+def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path: Path) -> None:
+    host = CgroupHost(tmp_path / "host")
+    parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
+    out = str(tmp_path / "out")
+    loops = Loops(parts, DeviceChanges(parts, out), out, HealthFile("", ""), lambda: None)
+    loops.measuring.close()
+    threads = {timed.loop.name: timed.devices for timed in loops.timed}
+    assert {name for name, devices in threads.items() if devices} == {
+        "publish-device",
+        "publish-topology",
+        "events",
+    }
+    assert {"collect", "host", "publish-node_metric"} <= set(threads)

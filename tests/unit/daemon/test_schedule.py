@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from agent.clock import ManualClock, SystemClock
 from agent.daemon.checks import loop_checks, snapshot_checks
 from agent.daemon.listen import Address, parse_address
-from agent.daemon.schedule import Heartbeat, collector_thread, keep_running
+from agent.daemon.schedule import Heartbeat, collector_thread, keep_running, run_when_changed
 from agent.errors import BadConfig
 from agent.loop import Loop
 from tests import factory
@@ -113,3 +114,78 @@ def test_an_address_and_what_a_browser_opens(text: str, address: Address, url: s
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match="is not HOST:PORT"):
         parse_address(text)
+
+
+class Held:
+    """Work that goes on until it is told to end; counts how often it began."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.begins = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+
+    def work(self) -> None:
+        self.begun += 1
+        self.begins.release()
+        assert self.may_end.acquire(timeout=30)
+
+
+@pytest.mark.parametrize("window_s", [0.0, 0.02])
+def test_many_changes_at_once_are_one_run_and_those_during_it_one_more(window_s: float) -> None:
+    held = Held()
+
+    async def live() -> None:
+        changed, event_loop = asyncio.Event(), asyncio.get_running_loop()
+        loop = Loop("x", 1.0, held.work)
+
+        async def begun() -> None:
+            assert await event_loop.run_in_executor(None, lambda: held.begins.acquire(timeout=30))
+
+        with collector_thread() as executor:
+            task = asyncio.create_task(
+                run_when_changed(changed, loop, executor, SystemClock(), window_s)
+            )
+            for _ in range(100):
+                changed.set()
+            await begun()
+            for _ in range(100):
+                changed.set()
+                await asyncio.sleep(0)
+            held.may_end.release()
+            await begun()
+            held.may_end.release()
+            changed.set()
+            await begun()
+            held.may_end.release()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(live())
+    assert held.begun == 3
+
+
+def test_a_run_that_failed_is_tried_again_without_a_change() -> None:
+    runs: list[int] = []
+
+    async def live() -> None:
+        changed, done, event_loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+        def work() -> None:
+            runs.append(len(runs))
+            if len(runs) < 3:
+                failing()
+            event_loop.call_soon_threadsafe(done.set)
+
+        loop = Loop("x", 0.001, work, max_backoff_s=0.002)
+        with collector_thread() as executor:
+            task = asyncio.create_task(
+                run_when_changed(changed, loop, executor, SystemClock(), 0.0)
+            )
+            changed.set()
+            async with asyncio.timeout(30):
+                await done.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(live())
+    assert runs == [0, 1, 2]
