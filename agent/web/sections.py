@@ -55,10 +55,11 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     busy = sample.core_percent if sample else None
     state = info.health.state.value if info.managed else "unmanaged"
     word = state if info.health.certain else f"{state} or not: unknown"
+    tone = state if info.health.certain or not info.health.in_service else "suspect"
     why = _why(info.health)
     return [
         tag("strong", text(short_name(device))),
-        badge(state, word) + (tag("div", text(why), class_="why") if why else ""),
+        badge(tone, word) + (tag("div", text(why), class_="why") if why else ""),
         text(info.model or info.vendor),
         tag("code", text(info.bus_id)),
         text(place.numa_node if place.numa_node >= 0 else None),

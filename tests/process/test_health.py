@@ -1,0 +1,96 @@
+"""A device's health from its vendor to the files, over a kill of the agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.process.agent import Agent, running
+
+CARDS = "devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n"
+EVENT = "{at_s: 1, key: g1, reason: Xid 95!, message: uncontained error, state: failed}"
+
+
+def device(agent: Agent) -> Any:
+    return yaml.safe_load((agent.out / "device.yaml").read_text())
+
+
+def health(agent: Agent) -> Any:
+    """What the annotation says of the second card."""
+    return json.loads(device(agent)["metadata"]["annotations"]["xpu-agent.io/health"])["g1"]
+
+
+def condition(agent: Agent) -> Any:
+    return device(agent)["spec"]["devices"][1]["conditions"][0]
+
+
+def is_now(agent: Agent, state: str) -> Callable[[], bool]:
+    return lambda: (agent.out / "device.yaml").exists() and health(agent)["state"] == state
+
+
+def environment(folder: Path, scene: str, **more: str) -> dict[str, str]:
+    (folder / "cards.yaml").write_text(scene)
+    return {
+        "XPU_AGENT_DISCOVERY__FAKE__FILE": str(folder / "cards.yaml"),
+        "XPU_AGENT_NODE__STATE_DIR": str(folder / "state"),
+        "XPU_AGENT_HEALTH__LOOK_AGAIN_S": "1",
+        **more,
+    }
+
+
+def test_a_failed_card_is_watched_even_by_an_agent_that_did_not_see_it_fail(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    for_ever = {"XPU_AGENT_HEALTH__CLEAN_PROBES": "1000"}
+    scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT}\n", **for_ever)
+    with running(out, "--host", "/", **scene) as agent:
+        agent.wait_until(is_now(agent, "probing"), "the card fails, and looks well again")
+        seen = condition(agent)
+        assert (seen["status"], seen["reason"]) == ("False", "Xid95")
+        assert "uncontained error" in seen["message"]
+        assert "Xid 95!" in seen["message"]
+        since = health(agent)["since"]
+        kept = tmp_path / "state" / "health.json"
+        agent.wait_until(kept.exists, "it is kept")
+        agent.process.kill()
+    with running(out, "--host", "/", **environment(tmp_path, CARDS, **for_ever)) as agent:
+        found = health(agent)
+        assert (found["state"], found["reason"], found["since"]) == ("probing", "Xid95", since)
+        assert condition(agent)["lastTransitionTime"] == seen["lastTransitionTime"]
+        assert f"[+] health-state {kept}" in agent.get("healthz?verbose")[1]
+        agent.process.kill()
+    with running(out, "--host", "/", **environment(tmp_path, CARDS)) as agent:
+        agent.wait_until(is_now(agent, "healthy"), "it was looked at three times")
+        assert condition(agent)["status"] == "True"
+        assert agent.end() == 0
+    assert json.loads(kept.read_text())["vendors"]["fake"]["g1"]["state"] == "healthy"
+
+
+@pytest.mark.slow
+def test_cards_of_a_vendor_that_hangs_become_unknown_and_are_known_again_with_its_answer(
+    tmp_path: Path,
+) -> None:
+    faults = "misbehave:\n- {in: sample, do: hang, after: 1}\n"
+    limits = {
+        "XPU_AGENT_DISCOVERY__SAMPLE_DEADLINE_S": "0.5",
+        "XPU_AGENT_HEALTH__STALLED_UNKNOWN_S": "1",
+        "XPU_AGENT_HEALTH__STALLED_FAILED_S": "86400",
+    }
+    scene = environment(tmp_path, CARDS + faults, **limits)
+    with running(tmp_path / "out", "--host", "/", **scene) as agent:
+        agent.wait_until(lambda: condition(agent)["status"] == "Unknown", "nobody can tell")
+        assert condition(agent)["reason"] == "DriverStalled"
+        assert device(agent)["spec"]["devices"][1]["health"] is True
+        assert (health(agent)["state"], health(agent)["certain"]) == ("healthy", False)
+        page = agent.get("")[1]
+        assert "healthy or not: unknown" in page
+        (tmp_path / "cards.yaml").write_text(CARDS)
+        agent.wait_until(lambda: condition(agent)["status"] == "True", "it answers again")
+        assert "certain" not in health(agent)
+        assert agent.end() == 0
