@@ -28,7 +28,7 @@ from plugins.vendors.nvidia.fabric import (
 )
 from plugins.vendors.nvidia.links import CardLinks, matrix, node_clique, peers
 from plugins.vendors.nvidia.roster import Known, Roster, quiet_number, quiet_text
-from plugins.vendors.nvidia.sight import Sight, device
+from plugins.vendors.nvidia.sight import Sight
 
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 MAX_CHANNEL = (1 << 20) - 1
@@ -93,8 +93,13 @@ def inventory(
     told += _judge_fabrics(roster.known, sight, settings, fabrics)
     told += _judge_twins(roster.known)
     joined = peers({key: roster.cards[key] for key in found if key in sides}, links)
-    devices = [device(seen) for seen in sight.cards if seen.reason]
-    devices += [_joined(k.device, joined) for key, k in roster.known.items() if key in here]
+    unasked = {seen.key: roster.unasked(seen) for seen in sight.cards if seen.reason}
+    devices = [
+        _joined(known.device, joined)
+        for key, known in roster.known.items()
+        if key in here and key not in unasked
+    ]
+    devices += unasked.values()
     devices = sorted((*devices, *vanished), key=lambda card: card.key)
     grouping = _grouping(devices, links, sides, settings)
     facts = (

@@ -15,10 +15,11 @@ from plugins.bindings.nvml.library import GarbledAnswer, Nvml
 from plugins.vendors.nvidia import names
 from plugins.vendors.nvidia.discover import Around, Found, describe, silent
 from plugins.vendors.nvidia.links import CardLinks
-from plugins.vendors.nvidia.sight import Sight, Sighting, device
+from plugins.vendors.nvidia.sight import Sight, Sighting, device, placeless
 from plugins.vendors.nvidia.stored import CardMemory
 
 MAX_INDEX = 64  # cards asked for by index
+UNBOUND = ("DriverNotBound", "DriverMissing")  # functions that no driver has
 LOST = Health(state=HealthState.FAILED, reason="GpuLost", message="the PCI function is gone")
 
 
@@ -58,12 +59,13 @@ class Roster:
         """
         ours = [seen for seen in sight.cards if not seen.reason]
         others = {seen.key for seen in sight.cards if seen.reason}
+        given_away = {seen.key for seen in sight.cards if seen.reason not in ("", *UNBOUND)}
         faults = {seen.key: self._handle(nvml, seen.key) for seen in ours}
         refuse_if_over(faults.values())
         ours += self._unsighted(nvml, sight, len(ours))
         here = {seen.key for seen in ours}
         self.cards = {key: card for key, card in self.cards.items() if key in here}
-        self.known = {k: v for k, v in self.known.items() if k in here or k not in others}
+        self.known = {key: known for key, known in self.known.items() if key not in given_away}
         self._owners = {}
         found: dict[str, Found] = {}
         for seen in ours:
@@ -168,6 +170,36 @@ class Roster:
             age_s = self._clocks.wall() - record.last_seen_s
             last_s = self._clocks.monotonic() - max(0.0, age_s)
             self.known[seen.key] = Known(device=device(seen), seen=seen, last_s=last_s)
+
+    def unasked(self, seen: Sighting, reason: str = "", message: str = "") -> VendorDevice:
+        """Describe a card that cannot be asked now by what was known of it.
+
+        One that was ours and has lost its driver stays listed: pods may hold it, and the driver
+        is likely to be on its way.
+        """
+        told = device(seen, reason, message)
+        stored, before = self.memory.at(seen.bus_id), self.known.get(seen.key)
+        if seen.reason not in ("", *UNBOUND) or (stored is None and before is None):
+            return told
+        if before is not None:
+            before.last_s = self._clocks.monotonic()  # its function is there
+        health = told.health
+        if seen.reason:
+            health = replace(health, state=HealthState.FAILED)
+        if stored is not None:
+            uuid, record = stored
+            minor = told.minor if told.minor is not None else record.minor
+            told = replace(told, uuid=told.uuid or uuid, minor=minor)
+            self.memory.see(uuid, record.bdf, None, self._clocks.wall())
+        return replace(before.device if before else told, managed=True, health=health)
+
+    def unanswered(self, sight: Sight, reason: str, message: str) -> tuple[VendorDevice, ...]:
+        """Describe all cards while the library cannot be asked."""
+        here = {seen.key for seen in sight.cards}
+        self._recall(here)
+        seen = (*sight.cards, *placeless(sight.platform))
+        listed = [self.unasked(one, reason, message) for one in seen]
+        return tuple(sorted((*listed, *self.vanished(here)), key=lambda card: card.key))
 
     def vanished(self, here: set[str]) -> list[VendorDevice]:
         """Return cards whose functions are gone, for as long as pods may still hold them."""

@@ -22,7 +22,7 @@ from plugins.vendors.nvidia.fabric import FabricWatch
 from plugins.vendors.nvidia.inventory import inventory, module_version, read_system
 from plugins.vendors.nvidia.roster import Clocks, Roster
 from plugins.vendors.nvidia.sample import Sampler
-from plugins.vendors.nvidia.sight import Sight, device, placeless, recorded, survey
+from plugins.vendors.nvidia.sight import Sight, recorded, survey
 from plugins.vendors.nvidia.stored import CardMemory
 
 FORGET_AFTER_S = 86_400.0
@@ -93,12 +93,10 @@ class NvidiaSession:
         )
 
     def _without(self, sight: Sight, absent: LibraryAbsent) -> Inventory:
-        seen = (*sight.cards, *placeless(sight.platform))
+        listed = self._roster.unanswered(sight, absent.reason, str(absent))
         return Inventory(
             vendor="nvidia",
-            devices=tuple(
-                applied(device(one, absent.reason, str(absent)), self._diagnosis) for one in seen
-            ),
+            devices=tuple(applied(card, self._diagnosis) for card in listed),
             driver_version=module_version(self._host),
             problems=(
                 Problem(reason=absent.reason, message=str(absent)),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.model.device import HealthState
 from agent.model.inventory import Inventory
 from agent.probe.wire import Cleared
 from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
@@ -82,6 +83,43 @@ def test_a_card_that_is_away_too_long_is_forgotten(stub: Stub, tree: Path) -> No
     found = once(stub, tree, *GPUS[:3], *GPUS[4:])
     assert len(found.devices) == 7
     assert UUID.format(3) not in stored(stub)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_card_that_lost_its_driver_stays_listed(stub: Stub, tree: Path, *, anew: bool) -> None:
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
+        child.discover()
+        (tree / "sys/bus/pci/devices" / BUSES[3] / "driver").unlink()
+        if not anew:
+            found = child.discover()
+    if anew:
+        found = once(stub, tree, *GPUS)
+    assert reasons(found) == {3: "DriverNotBound"}
+    card = found.devices[3]
+    assert (card.managed, card.uuid, card.health.state) == (
+        True,
+        UUID.format(3),
+        HealthState.FAILED,
+    )
+
+
+def test_while_the_driver_is_away_all_cards_stay_listed(stub: Stub, tree: Path) -> None:
+    once(stub, tree, *GPUS)
+    (tree / "sys/bus/pci/devices" / BUSES[0]).rename(tree / "away")
+    for bus in BUSES[1:]:
+        (tree / "sys/bus/pci/devices" / bus / "driver").unlink()
+    (tree / "sys/module/nvidia").rmdir()
+    found = once(stub, tree, library_dirs=[str(tree)])
+    assert reasons(found) == {0: "GpuLost", **dict.fromkeys(range(1, 8), "DriverMissing")}
+    assert {card.managed for card in found.devices} == {True}
+    assert [p.reason for p in found.problems] == ["LibraryMissing"]
+
+
+def test_a_function_that_never_was_ours_is_none_of_ours(stub: Stub, tree: Path) -> None:
+    add_function(tree, "0000:c4:00.0", None)
+    found = once(stub, tree, *GPUS)
+    assert [d.managed for d in found.devices] == [True] * 8 + [False]
 
 
 def test_a_card_that_does_not_answer_is_named_by_what_is_remembered(stub: Stub, tree: Path) -> None:
