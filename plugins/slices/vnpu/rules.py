@@ -33,6 +33,6 @@ def difference(made: Vdev, template: Template) -> str:
     if not LEAST_PERCENT <= percent <= MOST_PERCENT:
         return (
             f"asked for {template.memory_mb} MB, got {made.memory_mb} MB:"
-            f" {percent:.0f} % of the template"
+            f" {percent:.4g} % of the template"
         )
     return ""

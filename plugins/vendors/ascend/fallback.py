@@ -69,14 +69,18 @@ class NpuSmi:
                 return real
         return None
 
-    def ask(self) -> Told | None:
-        """Return what the command tells; `None` without a command. `AgentError` if it fails."""
+    def ask(self, seen: tuple[Sighting, ...] = ()) -> Told | None:
+        """Return what the command tells of what sysfs shows; `None` without a command.
+
+        `AgentError` if it fails.
+        """
         path = self.path()
         if path is None:
             return None
         if self._last is None or self._clock() - self._last[0] >= EVERY_S:
             rows = parse_info(self._run(path, ("info",)))
-            chips = tuple((described(row), row) for row in rows)
+            devices = {function.bus_id: function.device_id for function in seen}
+            chips = tuple((described(row, devices.get(row.bus_id or "")), row) for row in rows)
             self._last = (self._clock(), Told(chips=chips, links=self._links(path, chips)))
         return self._last[1]
 
@@ -114,7 +118,7 @@ def run_command(path: str, arguments: tuple[str, ...]) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def described(row: Row) -> Described:
+def described(row: Row, pci_device: int | None = None) -> Described:
     """Describe a row; without a column for it, the number of the card is that of its one chip."""
     facts = ChipFacts(
         name=row.name or None,
@@ -131,7 +135,7 @@ def described(row: Row) -> Described:
         facts=facts,
         bus_id=row.bus_id,
         uuid=chip_uuid(facts, row.card, phy),
-        family=identity.family(row.name, None, None),
+        family=identity.family(row.name, None, pci_device),
     )
 
 

@@ -123,7 +123,7 @@ class AscendSession:
         self._told = None
         if problem.reason in ("LibraryMissing", "LibraryUnfit"):
             try:
-                self._told = self._command.ask()
+                self._told = self._command.ask(seen)
             except AgentError as error:
                 problem = replace(problem, message=f"{problem.message}; {error}")
         if self._told is not None:

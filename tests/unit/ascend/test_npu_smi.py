@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import contextlib
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import ParseError, VendorFault
+from agent.model.device import HealthState
+from plugins.bindings.dcmi.npu_smi import parse_info, parse_topo
+from plugins.vendors.ascend.fallback import NpuSmi, run_command
+from tests.captures import SHARED, needs_shared
+from tests.unit.ascend.conftest import Machine
+
+INFO = SHARED / "captures/ascend/npu-smi-info-910b3x8.txt"
+TOPO = SHARED / "captures/ascend/npu-smi-topo-910b3x8.txt"
+
+# two dies of an A3 card and one 310P card, in the form of the tool
+A3 = """\
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 3     Ascend910           | Alarm         | 172.2       36                0    / 0             |
+| 0     6                   | 0000:9D:00.0  | 7           0    / 0          3117 / 65536         |
++------------------------------------------------------------------------------------------------+
+| 3     Ascend910           | OK            | -           36                0    / 0             |
+| 1     7                   | 0000:9F:00.0  | 0           0    / 0          70000/ 65536         |
++===========================+===============+====================================================+
+| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
+| 3       0                 | 4242          | python                   | 3000                    |
+"""
+P310 = """\
+| NPU     Name            | Health          | Power(W)     Temp(C)         Hugepages-Usage(page) |
+| Chip    Device          | Bus-Id          | AICore(%)    Memory-Usage(MB)                      |
+| 8       310P3           | OK              | NA           47              0     / 0             |
+| 0       0               | 0000:01:00.0    | 0            1527 / 21527                          |
+"""
+
+
+@needs_shared
+def test_the_table_of_a_real_machine_is_read() -> None:
+    rows = parse_info(INFO.read_text())
+    assert [row.card for row in rows] == list(range(8))
+    assert {row.name for row in rows} == {"910B3"}
+    assert [row.bus_id for row in rows][:3] == ["0000:c1:00.0", "0000:c2:00.0", "0000:81:00.0"]
+    assert {row.phy for row in rows} == {None}
+    first = rows[0]
+    assert (first.power_watts, first.temperature_celsius, first.core_percent) == (101.8, 43.0, 0.0)
+    assert first.hbm_mb == (3318, 65536)
+    assert first.ddr_mb is None
+
+
+@needs_shared
+def test_the_matrix_of_a_real_machine_is_a_full_mesh() -> None:
+    found = parse_topo(TOPO.read_text())
+    assert set(found) == set(combinations(range(8), 2))
+    assert set(found.values()) == {"HCCS"}
+
+
+def test_dies_have_numbers_of_their_own_and_a_dash_is_not_zero() -> None:
+    first, second = parse_info(A3)
+    assert (first.card, first.chip, first.phy, first.health) == (3, 0, 6, "Alarm")
+    assert (second.chip, second.phy, second.power_watts) == (1, 7, None)
+    assert second.hbm_mb is None  # more in use than there is
+
+
+def test_a_310p_tells_its_ddr_memory() -> None:
+    (row,) = parse_info(P310)
+    assert (row.card, row.phy, row.name) == (8, 0, "310P3")
+    assert row.ddr_mb == (1527, 21527)
+    assert row.hbm_mb is None
+    assert row.power_watts is None
+
+
+@pytest.mark.parametrize("text", ["", "Command or option is not found", "NPU0 X\nNPU0 X"])
+def test_what_is_no_table_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_info(text)
+    with pytest.raises(ParseError):
+        parse_topo(text)
+
+
+@given(st.text(max_size=300), st.integers(0, len(A3)))
+def test_damaged_tables_raise_nothing_else(text: str, at: int) -> None:
+    for damaged in (A3[:at] + text + A3[at:], A3[:at], text):
+        with contextlib.suppress(ParseError):
+            parse_info(damaged)
+        with contextlib.suppress(ParseError):
+            parse_topo(damaged)
+
+
+def command(folder: Path, script: str) -> dict[str, object]:
+    """Put a command where the driver's would be; return the settings that find it."""
+    file = folder / "root/usr/local/bin/npu-smi"
+    file.parent.mkdir(parents=True)
+    file.parent.chmod(0o755)
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return {"driver_root": str(folder / "root"), "library_path": str(folder / "none.so")}
+
+
+def test_without_the_library_the_command_tells(a3: Machine) -> None:
+    table = a3.folder / "table"
+    table.write_text(A3.replace("0000:9D", "0000:61").replace("0000:9F", "0000:63"))
+    settings = command(a3.folder, f'[ "$2" ] && exit 1; cat {table}')
+    with a3.session(**settings) as child:
+        found = child.discover()
+        samples = child.sample()
+    told = {d.minor: d for d in found.devices if d.minor is not None}
+    assert [p.reason for p in found.problems] == ["LibraryMissing"]
+    assert [(m, d.uuid, d.model) for m, d in told.items()] == [
+        (6, "npu-3-6", "Ascend-910C"),
+        (7, "npu-3-7", "Ascend-910C"),
+    ]
+    assert told[6].health.state is HealthState.FAILED
+    assert told[7].health.in_service
+    assert dict(found.facts)["source"] == "npu-smi"
+    assert [sample.core_percent for sample in samples] == [7.0, 0.0]
+
+
+@needs_shared
+def test_the_command_tells_groups_as_the_library_does(b3: Machine) -> None:
+    settings = command(b3.folder, f'if [ "$2" ]; then cat {TOPO}; else cat {INFO}; fi')
+    with b3.session(**settings) as child:
+        found = child.discover()
+    assert [d.minor for d in found.devices] == list(range(8))
+    assert [len(group.keys) for group in found.groups] == [8]
+    assert found.group_policy == "Prefer"
+    assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in found.devices} == {"64Gi"}
+    assert {dict(d.resources)["huawei.com/npu-core"] for d in found.devices} == {"20"}
+
+
+@pytest.mark.parametrize("script", ["exit 203", "echo nonsense"])
+def test_a_command_that_fails_leaves_what_sysfs_shows(b3: Machine, script: str) -> None:
+    with b3.session(**command(b3.folder, script)) as child:
+        found = child.discover()
+    assert len(found.devices) == 8
+    assert found.problems[0].reason == "LibraryMissing"
+    assert "npu-smi" in found.problems[0].message
+
+
+def test_a_command_that_others_may_change_is_not_run(tmp_path: Path) -> None:
+    settings = command(tmp_path, "exit 0")
+    assert NpuSmi(settings).path() is not None
+    (tmp_path / "root/usr/local/bin/npu-smi").chmod(0o777)
+    assert NpuSmi(settings).path() is None
+    assert NpuSmi(settings).ask() is None
+
+
+def test_a_command_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plugins.vendors.ascend.fallback.DEADLINE_S", 0.05)
+    settings = command(tmp_path, "exec sleep 60")
+    path = NpuSmi(settings).path()
+    assert path is not None
+    with pytest.raises(VendorFault, match="TimeoutExpired"):
+        run_command(path, ("info",))
+
+
+def test_the_command_is_run_seldom(tmp_path: Path) -> None:
+    settings = command(tmp_path, "exit 0")
+    now, runs = [0.0], []
+
+    def run(path: str, arguments: tuple[str, ...]) -> str:
+        runs.append((path, arguments))
+        return A3
+
+    asked = NpuSmi(settings, run, lambda: now[0])
+    for now[0] in (0.0, 29.0, 31.0):
+        assert asked.ask() is not None
+    assert [arguments for _, arguments in runs].count(("info",)) == 2

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.stubs.child import ROOT
+from tests.unit.ascend.conftest import Machine
+
+KEY = "0000:c1:00.0"
+CREATE = ["create", KEY, "vir05_1c_16g", "pod-1"]
+Answer = dict[str, object]
+
+
+def do(machine: Machine, *steps: object, keep: bool = True) -> list[Answer]:
+    """Do the steps in one process, as a worker would."""
+    settings = {"library_path": str(machine.stub.path)}
+    if keep:
+        settings["state_dir"] = str(machine.folder / "state")
+    arguments = [str(machine.host), json.dumps(settings), *map(json.dumps, steps)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.ascend.vnpus", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **machine.stub.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def there(machine: Machine) -> list[int]:
+    """Return the numbers of the vNPUs that the driver has now, as a fresh look shows them."""
+    with machine.session() as child:
+        devices = child.discover().devices
+    return [p.instance for d in devices for p in d.partitions if p.instance is not None]
+
+
+def test_a_piece_is_made_read_back_and_listed(b3: Machine) -> None:
+    (made,) = do(b3, CREATE)
+    assert made == {"instance": 100, "memory": 16 << 30, "cores": 5}
+    with b3.session() as child:
+        device = child.discover().devices[0]
+    (piece,) = device.partitions
+    assert (piece.instance, piece.profile) == (100, "vir05_1c_16g")
+    assert dict(device.resources)["koordinator.sh/gpu-memory"] == "64Gi"  # totals stay
+
+
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param("template.vir05_1c_16g 5:32768", id="E50"), "template.vir05_1c_16g 6:16384"],
+)
+def test_a_piece_that_is_not_what_was_asked_for_is_destroyed(b3: Machine, line: str) -> None:
+    b3.stub.add(line)
+    (refused,) = do(b3, CREATE)
+    assert refused["error"] == "VnpuRefused"
+    assert "200 %" in str(refused["message"]) or "6" in str(refused["message"])
+    assert there(b3) == []
+
+
+def test_an_id_that_cannot_be_is_refused(b3: Machine) -> None:
+    b3.stub.add("vdev_next 99")
+    (refused,) = do(b3, CREATE)
+    assert refused["error"] == "BadDriverAnswer"
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (["create", KEY, "vir99", "p"], "no template"),
+        (["create", "0000:00:00.0", "vir05_1c_16g", "p"], "no chip"),
+        (["destroy", KEY, 100], "not made by this agent"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(b3: Machine, step: list[object], told: str) -> None:
+    (refused,) = do(b3, step)
+    assert refused["error"] == "VnpuRefused"
+    assert told in str(refused["message"])
+
+
+def test_a_full_chip_is_not_cut_further(b3: Machine) -> None:
+    answers = do(b3, *[CREATE] * 5)
+    assert [a.get("instance") for a in answers[:4]] == [100, 101, 102, 103]
+    assert "0 are free" in str(answers[4]["message"])
+
+
+def test_a_busy_driver_is_asked_again(b3: Machine) -> None:
+    b3.stub.add("call.dcmi_create_vdevice.ret -8020 x2")
+    (made,) = do(b3, CREATE)
+    assert made["instance"] == 100
+    assert b3.stub.counts()["dcmi_create_vdevice"] == 3
+
+
+@pytest.mark.parametrize("code", [-8020, -8013, -8005])
+def test_a_driver_that_refuses_leaves_nothing_behind(b3: Machine, code: int) -> None:
+    b3.stub.add(f"call.dcmi_create_vdevice.ret {code}")
+    (refused, after) = do(b3, CREATE, ["reconcile", []])
+    assert "error" in refused
+    assert after == {"destroyed": [], "lost": [], "failed": 0}
+
+
+def test_only_orphans_of_ours_are_destroyed(b3: Machine) -> None:
+    b3.stub.add("vdev.0.0.104 vir05_1c_16g:5:16384")  # somebody else's
+    do(b3, CREATE, [*CREATE[:3], "pod-2"])
+    assert there(b3) == [100, 101, 104]
+    (unknown,) = do(b3, ["reconcile", None])
+    assert unknown == {"destroyed": [], "lost": [], "failed": 0}
+    (told,) = do(b3, ["reconcile", ["pod-2"]])
+    assert told["destroyed"] == [100]
+    assert there(b3) == [101, 104]
+
+
+def test_nothing_is_made_that_could_not_be_found_again(b3: Machine) -> None:
+    (refused,) = do(b3, CREATE, keep=False)
+    assert refused["error"] == "HostFileError"
+    assert there(b3) == []
+
+
+def test_a_piece_made_just_before_the_worker_was_ended_is_ours(b3: Machine) -> None:
+    b3.stub.add("call.dcmi_get_device_info.abort 0")
+    do(b3, CREATE)
+    file = b3.folder / "state/ascend-vnpus.json"
+    (entry,) = json.loads(file.read_text())
+    file.write_text(json.dumps([{**entry, "vdev": None, "before": []}]))
+    (told,) = do(b3, ["reconcile", []])
+    assert told["destroyed"] == [100]
+    assert there(b3) == []
+
+
+def test_a_reset_that_removed_pieces_is_told(b3: Machine) -> None:
+    do(b3, CREATE)
+    (b3.folder / "scenario.state").unlink()
+    (told, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
+    assert told["lost"] == [100]
+    assert again == {"destroyed": [], "lost": [], "failed": 0}
+
+
+def test_a_number_that_another_piece_took_is_not_ours_any_more(b3: Machine) -> None:
+    do(b3, CREATE)
+    (b3.folder / "scenario.state").unlink()
+    b3.stub.add("vdev.0.0.100 vir10_3c_32g:10:32768")
+    (told,) = do(b3, ["reconcile", []])
+    assert (told["destroyed"], told["lost"]) == ([], [100])
+    assert there(b3) == [100]
+
+
+def test_a_chip_that_does_not_answer_loses_nothing(b3: Machine) -> None:
+    do(b3, CREATE)
+    b3.stub.add("call.dcmi_get_device_info.ret -8010")
+    (told,) = do(b3, ["reconcile", ["pod-1"]])
+    assert told == {"destroyed": [], "lost": [], "failed": 0}
+
+
+def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
+    do(b3, CREATE)
+    b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x1")
+    (told,) = do(b3, ["reconcile", []])
+    assert told["destroyed"] == [100]
+    assert b3.stub.counts()["dcmi_set_destroy_vdevice"] == 2
