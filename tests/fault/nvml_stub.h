@@ -53,6 +53,7 @@ struct gpu {
 struct fault { char symbol[TEXT]; int gpu, code, left; int kind; number ms; };
 enum { FAULT_ERROR, FAULT_DELAY, FAULT_HANG, FAULT_CRASH };
 
+struct event_data { void *device; u64 type, data; unsigned gi, ci; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 
 struct scenario {

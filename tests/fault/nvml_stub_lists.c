@@ -1,4 +1,4 @@
-/* Calls with lists: processes, samples, fields, MIG instances, events. */
+/* Calls with lists: processes, samples, fields, MIG instances. */
 #include "nvml_stub.h"
 
 #include <stdio.h>
@@ -18,7 +18,6 @@ struct field_value {
     int code;
     union value value;
 };
-struct event_data { void *device; u64 type, data; unsigned gi, ci; };
 struct attributes { unsigned sm, copy, dec, enc, jpeg, ofa, gi_slices, ci_slices; u64 mb; };
 struct gi_profile_v1 { unsigned id, p2p, slices, instances, sm, copy, dec, enc, jpeg, ofa; u64 mb; };
 struct gi_profile_v2 {
@@ -260,75 +259,6 @@ int nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned k, struct gi_pro
     return OK;
 }
 #endif
-
-/* Events: one set; each event is given once, also when the scenario is read again. */
-static double started_s;
-static u64 registered[MAX_GPUS];
-static struct event given[MAX_EVENTS];
-static int given_count;
-
-int nvmlEventSetCreate(void **to) {
-    ENTER(NULL);
-    if (!started_s) started_s = stub_now_s();
-    *to = &started_s;
-    return OK;
-}
-
-int nvmlEventSetFree(void *set) {
-    (void)set;
-    ENTER(NULL);
-    memset(registered, 0, sizeof registered);
-    return OK;
-}
-
-int nvmlDeviceGetSupportedEventTypes(void *device, u64 *to) {
-    ENTER(device);
-    GPU(device);
-    if (gpu->events == 0) return UNSUPPORTED;
-    *to = gpu->events == UNSET ? 0xFFFF : (u64)gpu->events;
-    return OK;
-}
-
-int nvmlDeviceRegisterEvents(void *device, u64 types, void *set) {
-    (void)set;
-    ENTER_WITH(device, types);
-    GPU(device);
-    registered[gpu - stub.gpus] = types;
-    return OK;
-}
-
-static int fresh(const struct event *e) {
-    for (int i = 0; i < given_count; i++)
-        if (!memcmp(e, &given[i], sizeof *e)) return 0;
-    return given_count < MAX_EVENTS;
-}
-
-static const struct event *due(void) {
-    for (int i = 0; i < stub.event_count; i++) {
-        const struct event *e = &stub.events[i];
-        int heard = e->gpu < MAX_GPUS && (registered[e->gpu] & (u64)e->type);
-        if (heard && stub_now_s() - started_s >= e->at && fresh(e)) return e;
-    }
-    return NULL;
-}
-
-int nvmlEventSetWait_v2(void *set, struct event_data *to, unsigned timeout_ms) {
-    (void)set;
-    ENTER_WITH(NULL, timeout_ms);
-    double until_s = stub_now_s() + timeout_ms / 1000.0;
-    do {
-        stub_reload();
-        const struct event *e = due();
-        if (e) {
-            given[given_count++] = *e;
-            *to = (struct event_data){&stub.gpus[e->gpu], (u64)e->type, (u64)e->data,
-                                      (unsigned)e->gi, (unsigned)e->ci};
-            return OK;
-        }
-        usleep(5000);
-    } while (stub_now_s() < until_s);
-    return TIMED_OUT;
-}
 
 /* Sizes and offsets, for the test that compares them with the binding's structures. */
 #define OFFSET(type, member) (unsigned)__builtin_offsetof(struct type, member)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 from agent.errors import DeviceGone, NotSupported
 from plugins.bindings.nvml import library
-from plugins.bindings.nvml.library import Field, GarbledAnswer, Nvml, NvmlFault
+from plugins.bindings.nvml.library import GarbledAnswer, Nvml, NvmlFault
+from plugins.bindings.nvml.lists import read_fields
 
 SLOW_CALL_S = 1.0
 SLOW_CYCLE_S = 10.0
@@ -129,15 +130,15 @@ class Card:
         wanted = tuple(i for i in ids if ("field", i) not in self._mute)
         if not wanted:
             return {}
-        found = self.attempt(("fields",), lambda: self.nvml.fields(self.handle, wanted))
-        if not isinstance(found, tuple):
+        found = self.attempt(("fields",), lambda: read_fields(self.nvml, self.handle, wanted))
+        if not isinstance(found, list):
             return {}
         values: dict[tuple[int, int], float] = {}
-        for key, answer in zip(wanted, found, strict=True):
-            if isinstance(answer, Field) and answer.value is not None:
-                values[key] = answer.value
-            elif isinstance(answer, Field):
-                self._field_fault(key, answer.code)
+        for key, (value, code) in zip(wanted, found, strict=True):
+            if value is not None:
+                values[key] = value
+            else:
+                self._field_fault(key, code)
         return values
 
     def _field_fault(self, key: tuple[int, int], code: int) -> None:

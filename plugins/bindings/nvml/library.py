@@ -22,7 +22,6 @@ DIRS = (
     "lib64",
     "usr/local/nvidia/lib64",
 )
-_SIZES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
 SUCCESS = 0
 UNINITIALIZED = 1
@@ -106,13 +105,6 @@ class LibraryAbsent(VendorFault):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-class Field(msgspec.Struct, frozen=True):
-    """The answer to one field: a number, or `None` with the code that NVML gave for it."""
-
-    value: float | int | None
-    code: int = SUCCESS
 
 
 def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
@@ -201,16 +193,6 @@ class Nvml:
         except UnicodeDecodeError as error:
             raise GarbledAnswer(f"{name}: the answer is not text") from error
 
-    def fields(self, handle: object, ids: tuple[tuple[int, int], ...]) -> tuple[Field, ...]:
-        """Ask (field, scope) pairs in one call; success of the whole says nothing of a part."""
-        values = self.call("nvmlDeviceGetFieldValues", handle, ids)
-        return tuple(
-            Field(getattr(v.value, _SIZES.get(int(v.valueType), "ullVal")))
-            if v.nvmlReturn == SUCCESS
-            else Field(None, int(v.nvmlReturn))
-            for v in values  # type: ignore[attr-defined]  # a ctypes array of the binding
-        )
-
     def memory(self, handle: object, *, version2: bool) -> tuple[int, int]:
         """Return (total, used) bytes; version 1 counts the driver's reserve as used."""
         version = (self._binding.nvmlMemory_v2,) if version2 else ()
@@ -233,44 +215,6 @@ class Nvml:
         self.call(name, handle, ctypes.byref(info))
         return info
 
-    def samples(self, handle: object, kind: int, after_us: int) -> tuple[tuple[int, float], ...]:
-        """Return (time stamp, value) of a ring's entries newer than `after_us`."""
-        try:
-            found = self.call("nvmlDeviceGetSamples", handle, kind, after_us)
-        except NvmlFault as error:
-            if error.code == INVALID_ARGUMENT:  # the ring was empty at the second call
-                return ()
-            raise
-        if not isinstance(found, tuple):
-            return ()
-        field = _SIZES.get(int(found[0]), "ullVal")
-        return tuple((int(s.timeStamp), float(getattr(s.sampleValue, field))) for s in found[1])
-
-    def process_utilization(
-        self, handle: object, after_us: int
-    ) -> tuple[tuple[int, int, int], ...]:
-        """Return (pid, time stamp, percent of the multiprocessors) newer than `after_us`."""
-        found = self.call("nvmlDeviceGetProcessUtilization", handle, after_us)
-        if not isinstance(found, list):
-            return ()
-        return tuple((int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in found)
-
-    def old_processes(self, symbol: str, handle: object) -> list[tuple[int, int]]:
-        """List (pid, bytes) by the unsuffixed symbol of drivers before 460; the binding left it."""
-        function = getattr(self._dll, symbol, None)
-        if function is None:
-            raise error_of(symbol, FUNCTION_NOT_FOUND)
-        count = ctypes.c_uint(64)
-        for _ in range(3):
-            room = (_OldProcess * count.value)()
-            code = int(function(handle, ctypes.byref(count), room))
-            if code == SUCCESS:
-                return [(p.pid, p.used) for p in room[: count.value]]
-            if code != INSUFFICIENT_SIZE:
-                break
-            count.value = min(count.value * 2 + 5, 65536)
-        raise error_of(symbol, code)
-
     def room(self, name: str, count: int) -> ctypes.Array[ctypes.Structure]:
         """Return an array of the binding's structures, for a call that fills it."""
         kind: type[ctypes.Structure] = getattr(self._binding, name)
@@ -289,10 +233,6 @@ class Nvml:
     def close(self) -> None:
         """Let go of the driver; the file stays loaded."""
         self.call("nvmlShutdown")
-
-
-class _OldProcess(ctypes.Structure):
-    _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
 
 
 def address_of(handle: object) -> int:

@@ -12,10 +12,11 @@ from agent.errors import DeviceGone, NotSupported, VendorFault
 from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.library import Nvml, address_of
+from plugins.bindings.nvml.lists import read_fields
 from plugins.bindings.nvml.structures import BOUND, SystemEvents
 
-SLICE_MS = 250  # of one wait; how long an orderly end may take
-JOIN_S = 0.3
+SLICE_MS = 500  # of one wait; how long an orderly end may take
+JOIN_S = 0.55
 PAUSE_S = 1.0  # after an answer that comes at once and again
 RECOVERY_ACTION = ((230, 0),)
 NOBODY = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
@@ -219,7 +220,7 @@ def _close(system: SystemEvents) -> None:
 
 def _action(nvml: Nvml, handle: object) -> int | None:
     try:
-        found = nvml.fields(handle, RECOVERY_ACTION)[0].value
+        found = read_fields(nvml, handle, RECOVERY_ACTION)[0][0]
     except (NotSupported, DeviceGone, VendorFault):
         return None
     return int(found) if found is not None else None

@@ -8,12 +8,10 @@ import msgspec
 
 from agent.model.inventory import ProcessSample
 from plugins.bindings.nvml.card import Card
-from plugins.bindings.nvml.library import INSUFFICIENT_SIZE, NvmlFault
+from plugins.bindings.nvml.lists import NOBODY, read_busy, read_processes
 
 KINDS = ("Compute", "Graphics", "MPSCompute")
 FIRST_WINDOW_US = 1_000_000  # a first sample looks back that far
-_MAX_TRIES = 3
-NOBODY = 0xFFFFFFFF  # an instance's number where there is none
 
 Slot = tuple[int, int]  # GPU instance, compute instance
 
@@ -41,7 +39,7 @@ def _list(card: Card, kind: str) -> list[Entry] | None:
     """Read one list by the newest entry point that the driver has; `None` if by none."""
     for suffix in ("_v3", "_v2", ""):
         symbol = f"nvmlDeviceGet{kind}RunningProcesses{suffix}"
-        found = card.attempt((symbol,), lambda s=symbol: _read_list(card, s))  # type: ignore[misc]
+        found = card.attempt((symbol,), lambda s=symbol: _entries(card, s))  # type: ignore[misc]
         if isinstance(found, list):
             return found
         if card.nothing:
@@ -49,27 +47,11 @@ def _list(card: Card, kind: str) -> list[Entry] | None:
     return None
 
 
-def _read_list(card: Card, symbol: str) -> list[Entry]:
-    if not symbol.endswith(("_v3", "_v2")):
-        return [Entry(pid, size) for pid, size in card.nvml.old_processes(symbol, card.handle)]
-    for _ in range(_MAX_TRIES - 1):
-        try:
-            return _entries(card, symbol)
-        except NvmlFault as error:
-            if error.code != INSUFFICIENT_SIZE:  # else more were born between two calls
-                raise
-    return _entries(card, symbol)
-
-
 def _entries(card: Card, symbol: str) -> list[Entry]:
-    found = card.nvml.call(symbol, card.handle)
-    return [_entry(process) for process in found] if isinstance(found, list) else []
-
-
-def _entry(process: object) -> Entry:
-    gi, ci = (getattr(process, n, NOBODY) for n in ("gpuInstanceId", "computeInstanceId"))
-    told = getattr(process, "usedGpuMemory", None)
-    return Entry(int(getattr(process, "pid", 0)), told, None if gi == NOBODY else (gi, ci))
+    return [
+        Entry(pid, size, None if gi == NOBODY else (gi, ci))
+        for pid, size, gi, ci in read_processes(card.nvml, symbol, card.handle)
+    ]
 
 
 def joined(
@@ -101,9 +83,7 @@ def joined(
 def process_percent(card: Card, wall_s: float) -> dict[int, float] | None:
     """Return each process's newest multiprocessor utilisation; `None` if it cannot be told."""
     last = card.seen.get("processes", look_back(wall_s))
-    found = card.attempt(
-        ("process utilisation",), lambda: card.nvml.process_utilization(card.handle, last)
-    )
+    found = card.attempt(("process utilisation",), lambda: read_busy(card.nvml, card.handle, last))
     if not isinstance(found, tuple):
         return {} if card.nothing else None
     newest: dict[int, tuple[int, float]] = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from agent.model.inventory import Reading
 from plugins.bindings.nvml.card import Card
+from plugins.bindings.nvml.lists import read_samples
 from plugins.bindings.nvml.processes import look_back
 
 ALL_LINKS = 0xFFFFFFFF
@@ -34,7 +35,9 @@ Fields = Mapping[tuple[int, int], float]
 def core_percent(card: Card, wall_s: float) -> float | None:
     """Return the mean of the busy samples since the last cycle, else the driver's own rate."""
     last = card.seen.get("gpu", look_back(wall_s))
-    found = card.attempt(("samples",), lambda: card.nvml.samples(card.handle, _GPU_SAMPLES, last))
+    found = card.attempt(
+        ("samples",), lambda: read_samples(card.nvml, card.handle, _GPU_SAMPLES, last)
+    )
     if isinstance(found, tuple) and found:
         card.seen["gpu"] = max(stamp for stamp, _ in found)
         return float(sum(value for _, value in found) / len(found))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from collections.abc import Iterable
 
 from plugins.bindings.nvml.library import SUCCESS, TIMEOUT, Nvml, NvmlFault, code_of
 
 _SRAM_VERSION = 0x01000068
 _GPM_VERSION = 1
+_METRIC = struct.Struct("=Iid24x")  # number, code, value
+_FIRST_METRIC = 24  # where they begin in a request
 BOUND, UNBOUND = 0x2, 0x1  # bits of a system event
 _MOST_EVENTS = 16
 _CREATE = _FREE = 0x01000010
@@ -44,6 +47,11 @@ class GpmMeter:
         self._old, self._new = (nvml.call("nvmlGpmSampleAlloc") for _ in range(2))
         self._filled = False
         self._request = nvml.room("c_nvmlGpmMetricsGet_t", 1)[0]
+        room = getattr(self._request, "metrics")  # noqa: B009 - a ctypes structure
+        for place, number in enumerate(self._metrics):
+            room[place].metricId = number
+        for name, value in (("version", _GPM_VERSION), ("numMetrics", len(self._metrics))):
+            setattr(self._request, name, value)
 
     def take(self, handle: object, instance: int | None = None) -> dict[int, float]:
         """Return each metric since the last call, in its unit; nothing at the first one.
@@ -60,17 +68,15 @@ class GpmMeter:
 
     def _between(self) -> dict[int, float]:
         request = self._request
-        metrics = getattr(request, "metrics")  # noqa: B009 - a ctypes structure
-        for place, number in enumerate(self._metrics):
-            metrics[place].metricId = number
-        told = (("version", _GPM_VERSION), ("numMetrics", len(self._metrics)))
-        for name, value in (*told, ("sample1", self._old), ("sample2", self._new)):
+        for name, value in (("sample1", self._old), ("sample2", self._new)):
             setattr(request, name, value)
         self._nvml.call("nvmlGpmMetricsGet", request)
+        first = _FIRST_METRIC
+        filled = memoryview(request).cast("B")[first : first + len(self._metrics) * _METRIC.size]
         return {
-            number: float(metrics[place].value)
-            for place, number in enumerate(self._metrics)
-            if metrics[place].nvmlReturn == SUCCESS and math.isfinite(metrics[place].value)
+            number: value
+            for number, code, value in _METRIC.iter_unpack(filled)
+            if code == SUCCESS and math.isfinite(value)
         }
 
 
