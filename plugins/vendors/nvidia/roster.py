@@ -154,7 +154,8 @@ class Roster:
         if old is None:
             return
         told = (
-            f"minor {card.minor} was {old}, under which pods may hold the card: clear it to go on"
+            f"minor {card.minor} was {old}, and pods may hold the card under that:"
+            f" end them, then run xpu-agent clear {card.key}"
         )
         known.standing = Health(state=HealthState.FAILED, reason="MinorChanged", message=told)
         known.device = replace(card, minor=old, facts=(*card.facts, ("minor-now", str(card.minor))))
