@@ -156,7 +156,10 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     pods: Annotated[bool, Rule("export xpu_pod_* and xpu_container_*", maturity="beta")] = True
     aliases: Annotated[
         tuple[str, ...],
-        Rule("export also under the names of HAMi's monitor", choices=("hami", "hami_legacy")),
+        Rule(
+            "export also under the names of HAMi's monitor, or RDMA ports under node_exporter's",
+            choices=("hami", "hami_legacy", "node_exporter"),
+        ),
     ] = ()
 
 

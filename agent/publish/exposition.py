@@ -11,6 +11,7 @@ from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
 from agent.publish.series.hami import hami_families, hami_series
+from agent.publish.series.infiniband import infiniband_families, infiniband_series
 from agent.publish.series.node import node_series
 from agent.publish.series.own import own_series
 from agent.publish.series.text import Key, Labels, Series, header
@@ -40,6 +41,7 @@ class MetricsRenderer:
             *FAMILIES,
             *(as_family(found.families[name]) for name in sorted(found.families)),
             *hami_families(aliases),
+            *infiniband_families(aliases),
         )
         self._vendor_families = {name: found.families[name] for name in sorted(found.families)}
         self._headers = {
@@ -102,6 +104,7 @@ class MetricsRenderer:
             yield from hami_series(
                 snapshot, samples, self._aliases, labels, sharing_is_fresh=is_fresh
             )
+            yield from infiniband_series(samples, self._aliases, labels)
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
 

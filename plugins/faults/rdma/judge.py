@@ -86,6 +86,12 @@ class Judge:
             found = fault
         return self._causes.health(key) or found
 
+    def clear(self, key: str) -> bool:
+        """Forget what the log says against a device; `False` if it says nothing."""
+        known = self._causes.health(key) is not None
+        self._causes.forget((key,))
+        return known
+
     def used(self, key: str) -> tuple[int, ...]:
         """Return the ports that were active in this boot or are expected to be."""
         return tuple(sorted(self._of(key).used))

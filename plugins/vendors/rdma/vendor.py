@@ -132,6 +132,10 @@ class RdmaSession:
             raise NotSupported("a recorded host has no events")
         return self._watch.wait(wait_s)
 
+    def clear(self, key: str) -> bool:
+        """Forget what the kernel's log says against a device."""
+        return self._watch.clear(key)
+
     def close(self) -> None:
         """End waiting and close the counters' files."""
         self._watch.close()

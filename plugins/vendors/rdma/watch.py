@@ -125,6 +125,11 @@ class Watch:
         with self._lock:
             return self._judge.used(key)
 
+    def clear(self, key: str) -> bool:
+        """Forget what the kernel's log says against a device; say whether there was something."""
+        with self._lock:
+            return self._judge.clear(key)
+
     def miss(self, key: str) -> int:
         """Count a look that did not find a device; return how many there were in a row."""
         with self._lock:

@@ -216,6 +216,14 @@ def test_a_device_that_was_added_anew_starts_anew(talking: Talking) -> None:
     assert talking.health() == HEALTHY
 
 
+def test_a_person_can_have_it_forgotten(talking: Talking) -> None:
+    talking.says(COMPROMISED)
+    assert talking.health()[1] == FIRMWARE
+    assert talking.session.clear(PF)
+    assert talking.health() == HEALTHY
+    assert not talking.session.clear(PF)
+
+
 def test_a_log_that_is_refused_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, made.nic(PF, "mlx5_0"), RdmaSettings())
     found = node.session.discover()
