@@ -137,7 +137,7 @@ MODULES = (
     Wanted(
         "/sys/module",
         (
-            "bnxt_re", "efa", "erdma", "hfi1", "hns_roce*", "ionic*", "irdma", "iw_*",
+            "nv_peer_mem", "bnxt_re", "efa", "erdma", "hfi1", "hns_roce*", "ionic*", "irdma", "iw_*",
             "mana*", "qedr", "usnic_verbs", "vmw_pvrdma",
         ),
     ),
