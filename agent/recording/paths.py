@@ -137,8 +137,8 @@ MODULES = (
     Wanted(
         "/sys/module",
         (
-            "nv_peer_mem", "bnxt_re", "efa", "erdma", "hfi1", "hns_roce*", "ionic*", "irdma", "iw_*",
-            "mana*", "qedr", "usnic_verbs", "vmw_pvrdma",
+            "bnxt_re", "efa", "erdma", "hfi1", "hns_roce*", "ionic*", "irdma", "iw_*",
+            "mana*", "nv_peer_mem", "qedr", "usnic_verbs", "vmw_pvrdma",
         ),
     ),
     Wanted("/sys/module/nvidia*", ("version",)),
