@@ -16,7 +16,7 @@ from tests.stubs.describe import Library
 from tests.stubs.generate import header, source
 
 HERE = Path(__file__).parent
-FLAGS = ("-std=gnu11", "-fPIC", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror")
 QUIET = ("-Wno-unused-parameter", "-Wno-unused-function", "-Wno-override-init")
 
 

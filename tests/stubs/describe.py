@@ -2,8 +2,9 @@
 
 A struct is one line, as in `Power 84 4: usage@0:i32 cap@4:i32 core@8:i32*10 name@48:c36`: size,
 alignment, then each member at its offset. A lower-case `v` before the size says that its first
-member is a version which the caller sets, `=0x2000028` that it has to be just this. Types: u8 to u64, i8 to i64, f32, f64, ptr, cN (text of
-N bytes) and any struct described before; `*N` makes an array.
+member is a version which the caller sets, `=0x2000028` that it has to be just this. Types: u8 to
+u64, i8 to i64, f32, f64, ptr, cN (text of N bytes) and any struct described before; `*N` makes an
+array.
 
 A symbol is a C prototype and what answers it. Integers among the arguments are keys that paths
 may name (`mlu.{h}.uuid`); the first of them, `Library.scope`, say whom a call is about.

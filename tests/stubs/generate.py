@@ -75,11 +75,11 @@ def source(library: Library) -> str:
         f"const int stub_too_small = {library.too_small};",
         f"const int stub_bad_handle = {library.bad_handle};",
     ]
+    if library.prototypes:
+        parts.append(f'#include "{library.prototypes}"')
     parts += [f"long long {name}({type_});" for type_, name in library.handles.items()]
     if library.version_check:
         parts.append(f"int {library.version_check}(int version);")
-    if library.prototypes:
-        parts.append(f'#include "{library.prototypes}"')
     known = {record.name: record for record in library.records}
     for number, symbol in enumerate(library.symbols):
         parts += _symbol(library, symbol, number, known)

@@ -67,7 +67,7 @@ static const char *say(const struct call *call, const char *what, char *path) {
 
 static long long number(const struct call *call, const char *what, long long otherwise) {
     char path[STUB_PATH];
-    const char *found = say(call, what, path);
+    const char *found = stub_behaves() ? say(call, what, path) : NULL;
     return found ? strtoll(found, NULL, 0) : otherwise;
 }
 
@@ -99,7 +99,7 @@ int stub_enter(struct call *call) {
     count_call(call->symbol);
     trace_call(call);
     long long late_ms = number(call, "sleep_ms", 0), signal_number = number(call, "abort", 0);
-    const char *hangs = say(call, "hang", hung);
+    const char *hangs = stub_behaves() ? say(call, "hang", hung) : NULL;
     long long byte = number(call, "fill", -1), code = number(call, "ret", INT64_MIN);
     stub_unlock();
     if (late_ms > 0) pause_ms(late_ms);

@@ -65,6 +65,7 @@ void stub_idle(unsigned *seen, int timeout_ms);
 /* For the files of the engine. */
 void stub_lock(void);
 void stub_unlock(void);
+int stub_behaves(void); /* whether the scenario has any line about calls */
 const char *stub_find(const char *path);
 const char *stub_take(const char *path); /* as find; one with a limit xN is used up */
 void stub_expand(const struct call *call, const char *path, char *to, size_t room);

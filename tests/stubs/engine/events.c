@@ -48,9 +48,11 @@ static void read_new(const char *path) {
     if (fd >= 0) close(fd);
 }
 
+/* The folder tells that a file was put there; only the events are watched for what is added. */
 static void *watch(void *path) {
     char events[4096];
-    for (;;) {
+    for (int watched = 0;;) {
+        watched = watched || inotify_add_watch(watch_fd, path, IN_MODIFY) >= 0;
         read_new(path);
         if (read(watch_fd, events, sizeof events) <= 0) return NULL;
         pthread_mutex_lock(&queue_mutex);
@@ -71,7 +73,7 @@ static void start(void) {
     read_until = stat(path, &now) ? 0 : now.st_size; /* what was before is history */
     snprintf(folder, sizeof folder, "%s", path);
     watch_fd = inotify_init1(IN_CLOEXEC);
-    if (inotify_add_watch(watch_fd, dirname(folder), IN_CREATE | IN_MODIFY | IN_MOVED_TO) < 0) return;
+    if (inotify_add_watch(watch_fd, dirname(folder), IN_CREATE | IN_MOVED_TO) < 0) return;
     pthread_t thread;
     if (!pthread_create(&thread, NULL, watch, path)) pthread_detach(thread);
 }
