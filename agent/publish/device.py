@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.model.device import Device, DeviceKind, VfGroup
+from agent.model.device import Device, DeviceKind, Pairs, VfGroup
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Desired, Json
 from agent.publish.wire import sanitise
@@ -27,6 +27,8 @@ UNMANAGED = "Unmanaged"
 NO_MINOR = "NoMinor"
 MINOR_OUT_OF_RANGE = "MinorOutOfRange"
 SAME_MINOR = "SameMinor"
+SAME_UUID = "SameUUID"
+MEMORY = "koordinator.sh/gpu-memory"
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -39,8 +41,9 @@ class Selection(msgspec.Struct, frozen=True):
 def select(devices: Iterable[Device]) -> Selection:
     """Choose what can be published; the order of the input does not matter.
 
-    A device without a number crashes the scheduler, a number used twice loses one device: of two
-    devices with one number the smaller bus id wins.
+    A device without a number crashes the scheduler, a number used twice loses one device, and an
+    id used twice grants one for the other: of two devices with one number or id the smaller bus
+    id wins.
     """
     devices = tuple(devices)
     times_seen = Counter(device.key for device in devices)
@@ -49,18 +52,27 @@ def select(devices: Iterable[Device]) -> Selection:
         return device.key, repr(device) if times_seen[device.key] > 1 else ""
 
     chosen: dict[tuple[str, int], Device] = {}
+    ids: set[tuple[str, str]] = set()
     left_out: list[tuple[Device, str]] = []
     for device in sorted(devices, key=order):
-        minor = device.info.minor
+        kind, minor, uuid = device.info.kind.wire_type, device.info.minor, _id(device)
         if not device.info.managed:
             left_out.append((device, UNMANAGED))
         elif minor is None:
             left_out.append((device, NO_MINOR))
         elif minor < 0 or sanitise.int32(minor) is None:
             left_out.append((device, MINOR_OUT_OF_RANGE))
-        elif chosen.setdefault((device.info.kind.wire_type, minor), device) is not device:
+        elif uuid and (kind, uuid) in ids:
+            left_out.append((device, SAME_UUID))
+        elif chosen.setdefault((kind, minor), device) is not device:
             left_out.append((device, SAME_MINOR))
+        else:
+            ids.add((kind, uuid))
     return Selection(tuple(chosen[key] for key in sorted(chosen)), tuple(left_out))
+
+
+def _id(device: Device) -> str:
+    return sanitise.plain(device.info.uuid or "")
 
 
 class DevicePublisher(msgspec.Struct, frozen=True):
@@ -162,21 +174,31 @@ def _device_info(device: Device, boot_time_s: float) -> Json:
     info = device.info
     entry = {
         "type": info.kind.wire_type,
-        "id": sanitise.plain(info.uuid or ""),
+        "id": _id(device),
         "minor": info.minor,
         "moduleID": sanitise.int32(info.module_id),
         "health": info.health.in_service,
         "labels": {sanitise.plain(key): sanitise.plain(value) for key, value in info.labels},
-        "resources": {
-            sanitise.plain(name): value
-            for name, value in info.resources
-            if sanitise.plain(name) and sanitise.quantity(value) is not None
-        },
+        "resources": _resources(info.resources),
         "topology": _topology(device),
         "vfGroups": [_vf_group(group) for group in info.vf_groups if group.vfs],
         "conditions": conditions(device, boot_time_s),
     }
     return {key: value for key, value in entry.items() if value not in (None, "", {}, [])}
+
+
+def _resources(named: Pairs) -> Json:
+    """Return what can be granted; nothing of a card without memory, which the scheduler divides by.
+
+    An amount that is no quantity, or of nothing, is left out.
+    """
+    found: dict[str, object] = {
+        sanitise.plain(name): value
+        for name, value in named
+        if sanitise.plain(name) and sanitise.is_some(value)
+    }
+    memory_is_odd = MEMORY in dict(named) and MEMORY not in found
+    return {} if memory_is_odd else found
 
 
 def _topology(device: Device) -> Json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agent.clock import rfc3339
 from agent.model.device import Device, DeviceKind, DevicePartition, Health
 from agent.model.inventory import DeviceGroup
 from agent.model.snapshot import DeviceView
+from agent.publish.wire import sanitise
 
 _SHORT = {DeviceKind.RDMA: "NIC"}
 
@@ -49,12 +49,11 @@ def _kernel_name(device: Device) -> str | None:
 
 def health_json(health: Health) -> dict[str, object]:
     """Return state, reason, message, since when (`null`: nobody saw it), and if it is known now."""
-    since = rfc3339(health.since_s) if health.since_s is not None else None
     return {
         "state": health.state.value,
         "reason": health.reason,
         "message": health.message,
-        "since": since,
+        "since": sanitise.known_time(health.since_s),
         "certain": health.certain,
     }
 

@@ -82,5 +82,20 @@ def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
 
 
 def dumps(data: object) -> bytes:
-    """Return indented JSON with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n"
+    """Return indented JSON with a newline at its end; names that are no UTF-8 are made readable."""
+    try:
+        text = msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_readable(data))
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def _readable(data: object) -> object:
+    """Replace what stands for bytes that are no UTF-8, as in names of folders."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "replace").decode()
+    if isinstance(data, Mapping):
+        return {_readable(key): _readable(value) for key, value in data.items()}
+    if isinstance(data, (tuple, list)):
+        return [_readable(item) for item in data]
+    return data

@@ -20,6 +20,7 @@ _QUANTITY = re.compile(
 )
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")  # as `time_text` writes it
 _YEAR_10000_S = 253_402_300_800
+_NUMBER = re.compile(r"[+-]?[0-9.]*")  # of a quantity, before its suffix
 
 
 def label_value(text: str) -> str:
@@ -51,14 +52,30 @@ def quantity(text: str) -> str | None:
     return text if len(text) <= MAX_LABEL and _QUANTITY.fullmatch(text) else None
 
 
+def is_some(text: str) -> bool:
+    """Say whether a text is a quantity of more than nothing."""
+    number = _NUMBER.match(text)
+    return (
+        quantity(text) is not None
+        and number is not None
+        and not text.startswith("-")
+        and any(digit in "123456789" for digit in number[0])
+    )
+
+
 def int32(value: int | None) -> int | None:
     """Return a number that fits the wire's int32; `None` for any other."""
     return value if value is not None and -(1 << 31) <= value < 1 << 31 else None
 
 
+def known_time(wall_s: float | None) -> str | None:
+    """Format a Unix time; `None` for one that no calendar holds."""
+    if wall_s is not None and math.isfinite(wall_s) and 0 <= wall_s < _YEAR_10000_S:
+        return rfc3339(wall_s)
+    return None
+
+
 def time_text(*candidates_s: float | None) -> str:
     """Format the first Unix time that a calendar holds; the epoch if none does."""
-    for wall_s in candidates_s:
-        if wall_s is not None and math.isfinite(wall_s) and 0 <= wall_s < _YEAR_10000_S:
-            return rfc3339(wall_s)
-    return rfc3339(0.0)
+    known = (known_time(wall_s) for wall_s in candidates_s)
+    return next((text for text in known if text is not None), rfc3339(0.0))

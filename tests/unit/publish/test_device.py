@@ -175,6 +175,7 @@ def test_a_partitioned_card_stays_listed_without_resources() -> None:
         ({"minor": 1 << 31}, "MinorOutOfRange"),
         ({"managed": False}, "Unmanaged"),
         ({"bus_id": "0000:ff:00.0", "minor": 0}, "SameMinor"),
+        ({"uuid": gpu(0).info.uuid}, "SameUUID"),
     ],
 )
 def test_what_cannot_be_published_is_left_out_with_a_reason(
@@ -184,6 +185,24 @@ def test_what_cannot_be_published_is_left_out_with_a_reason(
     selection = select((odd, gpu(0)))
     assert selection.published == (gpu(0),)
     assert selection.left_out == ((odd, reason),)
+
+
+@pytest.mark.parametrize(
+    ("memory", "core", "kept"),
+    [
+        ("0", "100", set()),
+        ("0Mi", "100", set()),
+        ("-1Gi", "100", set()),
+        ("1Gi", "0", {"koordinator.sh/gpu-memory"}),
+        ("1Gi", "1e2", {"koordinator.sh/gpu-memory", "koordinator.sh/gpu-core"}),
+    ],
+)
+def test_nothing_is_granted_of_a_card_without_memory(
+    memory: str, core: str, kept: set[str]
+) -> None:
+    resources = (("koordinator.sh/gpu-memory", memory), ("koordinator.sh/gpu-core", core))
+    (found,) = listed(gpu(0, resources=resources))
+    assert set(found.get("resources", ())) == kept
 
 
 def test_topology_is_always_there_even_when_nothing_is_known() -> None:
