@@ -55,6 +55,11 @@ def missed(track: Track, now: Moment) -> Track:
     return replace(track, streak=0, clean=0, bad_s=bad_s)
 
 
+def pardoned(track: Track) -> Track:
+    """Take in that a person wants the device held no longer; its looks have to be clean still."""
+    return replace(track, turns=(), flapping=False)
+
+
 def shown(track: Track, policy: HealthPolicy) -> Health:
     """Return what others are told; the words of the last cause are always in the message."""
     reason, message = track.cause.reason, track.cause.message

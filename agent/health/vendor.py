@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from agent.config.health import HealthPolicy, HealthSettings
-from agent.health.machine import missed, observe, shown
+from agent.health.machine import missed, observe, pardoned, shown
 from agent.health.policy import policy_of
 from agent.health.stall import Silence, silence_of
 from agent.health.track import Moment, Track, level
@@ -53,6 +53,7 @@ class VendorHealth:
         self._shown: Inventory | None = None
         self._samples: tuple[DeviceSample, ...] | None = None
         self._silence: Silence | None = None
+        self._asked_s: float | None = None  # when a look was wanted that has not come yet
 
     @property
     def tracks(self) -> Mapping[str, Track]:
@@ -97,13 +98,28 @@ class VendorHealth:
                 self._look(key, verdict, now, at_once=True)
         return self._dirty and self._told != self._all()
 
+    def pardon(self, key: str) -> bool:
+        """Hold a device and its slices no longer for flapping; say whether one was held."""
+        named = [k for k in self._tracks if k == key or k.startswith(f"{key}/")]
+        held = any(self._tracks[k].flapping for k in named)
+        self._tracks.update((k, pardoned(self._tracks[k])) for k in named)
+        self._dirty = True
+        return held
+
     def wants_look(self, now: Moment) -> bool:
-        """Say whether a device in doubt was not looked at for too long."""
-        return any(
+        """Say whether a device in doubt was not looked at for too long.
+
+        It is said once; again after an answer, or when none came for a minute.
+        """
+        if self._asked_s is not None and now.mono_s - self._asked_s < SELDOM_S:
+            return False
+        wanted = any(
             now.mono_s - track.looked_s >= self._pause_s(track)
             for track in map(self._tracks.get, self._keys)
             if track is not None
         )
+        self._asked_s = now.mono_s if wanted else None
+        return wanted
 
     def _pause_s(self, track: Track) -> float:
         again_s = self._health.look_again_s
@@ -114,7 +130,7 @@ class VendorHealth:
     def _look_at(self, answer: Inventory, now: Moment) -> None:
         """Take a whole answer in: everything that is listed was looked at, the rest was not."""
         verdicts = _verdicts(answer)
-        self._keys = tuple(verdicts)
+        self._keys, self._asked_s = tuple(verdicts), None
         for key, health in verdicts.items():
             self._look(key, health, now)
         for key in [key for key in self._tracks if key not in verdicts]:
@@ -137,9 +153,12 @@ class VendorHealth:
             self._tracks[key] = missed(track, now)
 
     def _take_samples(self, samples: Iterable[DeviceSample], now: Moment) -> None:
+        verdicts: dict[str, Health] = {}
         for sample in samples:
             if sample.health is not None and sample.key in self._tracks:
-                self._look(sample.key, sample.health, now)
+                _note(verdicts, sample.key, sample.health)
+        for key, health in verdicts.items():
+            self._look(key, health, now)
 
     def _happened_to(self, device: VendorDevice, event: DeviceEvent, now: Moment) -> None:
         self._happened[device.key] = event.reason
@@ -177,16 +196,18 @@ class VendorHealth:
 
 
 def _verdicts(answer: Inventory) -> dict[str, Health]:
-    """Return what the vendor says of each device and slice; of two with one key the graver.
-
-    Somebody else's devices are not judged.
-    """
+    """Return what the vendor says of each device and slice; somebody else's are not judged."""
     found: dict[str, Health] = {}
     for device in answer.devices:
         for key, health in _parts(device):
-            if key not in found or level(health.state) > level(found[key].state):
-                found[key] = health
+            _note(found, key, health)
     return found
+
+
+def _note(verdicts: dict[str, Health], key: str, health: Health) -> None:
+    """Note a verdict; of two on one key the graver."""
+    if key not in verdicts or level(health.state) > level(verdicts[key].state):
+        verdicts[key] = health
 
 
 def _parts(device: VendorDevice) -> Iterator[tuple[str, Health]]:

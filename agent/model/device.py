@@ -38,8 +38,9 @@ class HealthState(enum.Enum):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one.
 
-    A vendor says HEALTHY, SUSPECT or FAILED as it sees the device now; PROBING and the last three
-    members are the agent's own to fill.
+    A vendor says HEALTHY, SUSPECT or FAILED as it sees the device now, with all that it holds
+    against it, or that it cannot tell now (`certain`). PROBING, `changes` and `last_event` are the
+    agent's own to fill, and `since_s` where the vendor does not date what it saw.
     """
 
     state: HealthState = HealthState.HEALTHY

@@ -71,7 +71,7 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int | None = None
     processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not tell
     readings: tuple[Reading, ...] = ()
-    health: Health | None = None  # what the vendor saw now; None: it was not looked at
+    health: Health | None = None  # all that is held against it now; None: it was not looked at
 
 
 class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -170,6 +170,14 @@ class Fleet:
             self._keep(now)
             self._on_devices()
 
+    def pardon(self, vendor: str, key: str) -> bool:
+        """Hold a device no longer because it flapped; say whether it was held."""
+        held = self._health[vendor].pardon(key)
+        for client in self.clients:
+            if held and client.state.vendor == vendor:
+                self._heard_state(client.state)
+        return held
+
     def tell(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
         """Take what somebody else than the vendor noticed of its devices."""
         self._heard_events(vendor, events)

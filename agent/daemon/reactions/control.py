@@ -50,9 +50,11 @@ class Control:
         return f"{vendor}: {client.state.message}"
 
     async def clear(self, device: str) -> str:
-        """Have the vendor of a device forget its lasting fault."""
+        """Have the vendor of a device forget its lasting fault, and hold it no longer ourselves."""
         vendor, key = self._find(device)
-        cleared = await self._client(vendor).clear(key)
+        client = self._client(vendor)
+        held = self._fleet.pardon(vendor, key)
+        cleared = await client.clear(key) or held
         return f"{key}: {'cleared; it is asked again' if cleared else 'there was nothing to clear'}"
 
     def set_level(self, level: str) -> str:

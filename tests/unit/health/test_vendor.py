@@ -253,3 +253,35 @@ def test_a_device_that_is_odd_for_long_needs_no_extra_looks() -> None:
     assert looks_wanted(vendor, 600) == []
     vendor.answer(GOOD, GOOD)
     assert looks_wanted(vendor, 60) == [5]
+
+
+def test_a_look_that_does_not_come_is_not_asked_for_again_and_again() -> None:
+    vendor = Vendor(clean_probes=1000)
+    vendor.answer(BAD, GOOD)
+    vendor.answer(GOOD, GOOD)
+    wanted = [s for s in range(1, 130) if vendor.health.wants_look(at(vendor.second + s))]
+    assert wanted == [5, 65, 125]
+
+
+def test_a_person_ends_the_hold_of_a_device_and_of_its_slices_but_not_the_watching() -> None:
+    vendor = Vendor(flap_changes=1, clean_probes=3)
+    card = replace(CARDS[0], partitions=SLICES)
+    failed = replace(card, health=BAD, partitions=(SLICES[0], replace(SLICES[1], health=BAD)))
+    for listed in (card, failed, card, card, card):
+        vendor.list(listed)
+    assert vendor.told.devices[0].health.reason == "Flapping"
+    assert not vendor.health.pardon(CARDS[1].key)
+    assert vendor.health.pardon(card.key)
+    assert vendor.hear(0) == "F"
+    assert vendor.told.devices[0].health.reason == BAD.reason
+    assert vendor.list(card) == "H"
+    assert vendor.told.devices[0].partitions[1].health.state is HealthState.HEALTHY
+
+
+def test_two_verdicts_on_one_device_in_one_sample_are_one_look() -> None:
+    vendor = Vendor()
+    vendor.answer(BAD, GOOD)
+    twice = tuple(DeviceSample(key=CARDS[0].key, health=health) for health in (GOOD, BAD, GOOD))
+    assert vendor.hear(samples=Part(twice)) == "FH"
+    many = tuple(DeviceSample(key=CARDS[0].key, health=GOOD) for _ in range(9))
+    assert vendor.hear(samples=Part(many)) == "PH"
