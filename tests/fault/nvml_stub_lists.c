@@ -133,6 +133,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **to)
     ENTER_WITH(device, index);
     GPU(device);
     if (index >= MAX_MIGS || !gpu->migs[index].used) return NOT_FOUND;
+    if (gpu->migs[index].ci == UNSET) return NOT_FOUND;  /* a GPU instance alone is no device */
     *to = &gpu->migs[index];
     return OK;
 }

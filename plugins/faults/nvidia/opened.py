@@ -55,7 +55,8 @@ def judged(found: Health, standing: Health | None) -> Health:
 def applied(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
     """Return the device with the verdict of its causes, on its slices as well.
 
-    What the discovery itself has against the card stays, unless a cause is graver.
+    What the discovery itself has against the card stays, unless a cause is graver; what takes
+    the card out of service takes its slices along.
     """
     if not device.managed:
         return device
@@ -63,8 +64,9 @@ def applied(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
         *(c for c in device.conditions if c.type != "Degraded"),
         *diagnosis.conditions(device.key),
     )
+    whole = device.health if device.health.state is HealthState.FAILED else None
     parts = tuple(
-        replace(part, health=_over(part.health, diagnosis.health(device.key, part.uuid)))
+        replace(part, health=_over(whole or part.health, diagnosis.health(device.key, part.uuid)))
         for part in device.partitions
     )
     health = _over(device.health, diagnosis.health(device.key))

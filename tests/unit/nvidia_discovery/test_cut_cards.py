@@ -150,6 +150,31 @@ def test_an_instance_whose_size_is_not_told_is_suspect(stub: Stub, tree: Path) -
     assert (part.health.state, part.health.reason) == (HealthState.SUSPECT, "InstanceUnread")
 
 
+def test_instances_of_a_lost_card_are_lost_with_it(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, gpu(0, BUSES[0], **A100), *PROFILES, THREE)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, gpu(0, BUSES[0], **A100), *PROFILES, THREE, "lost 0")
+        silent = child.discover().devices[0]
+        (tree / "sys/bus/pci/devices" / BUSES[0]).rename(tree / "away")
+        stub.play(SYSTEM)
+        gone = child.discover().devices[0]
+    for card in (silent, gone):
+        assert [(p.uuid, p.health.reason) for p in card.partitions] == [("MIG-3g", "GpuLost")]
+
+
+def test_a_gpu_instance_without_compute_instances_takes_its_place(stub: Stub, tree: Path) -> None:
+    empty = "mig 0 0 gi=1 ci=na k=2 start=4 size=4"
+    card = first(told(stub, tree, *PROFILES, empty, ONE.replace("start=6", "start=0")))
+    assert [p.uuid for p in card.partitions] == ["MIG-1g"]
+    assert dict(card.free_slices) == {
+        "1g.5gb": (1, 2, 3),
+        "1g.5gb+me": (1, 2, 3),
+        "1g.10gb": (2,),
+        "2g.10gb": (2,),
+    }
+
+
 def test_a_card_that_is_to_be_cut_at_its_next_reset_says_so(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, gpu(0, BUSES[0], **{**A100, "migmode": 0, "migpending": 1}))
     with on_tree(stub, tree) as child:
