@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+from agent.errors import WorkerError
 from agent.hotplug.uevent import Part
 from agent.hotplug.window import EVERYTHING
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 from agent.probe.client import VendorClient
+from agent.probe.wire import NOT_SUPPORTED
 from agent.web.admin import UnknownName
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,12 @@ class Control:
         vendor, key = self._find(device)
         client = self._client(vendor)
         held = self._fleet.pardon(vendor, key)
-        cleared = await client.clear(key) or held
+        try:
+            cleared = await client.clear(key) or held
+        except WorkerError as error:
+            if held and error.reason == NOT_SUPPORTED:  # all that there was to clear
+                return f"{key}: no longer held for its flapping"
+            raise
         return f"{key}: {'cleared; it is asked again' if cleared else 'there was nothing to clear'}"
 
     def set_level(self, level: str) -> str:
