@@ -18,7 +18,7 @@ from tests.guest.packages import CannotRun, prepare
 CACHE = ROOT / "build" / "guest"
 LAST = CACHE / "last"  # kept until the next run, for who wants to know why it failed
 LIMIT = ROOT / "bench" / "usage" / "cgroup_read_limit.c"
-PARTS = ("soft_roce", "pods", "devices", "systemd", "bench")
+PARTS = ("soft_roce", "pods", "devices", "hotplug", "systemd", "bench")
 
 _rows = pytest.StashKey[list[Row]]()
 _ended = pytest.StashKey[Ended]()

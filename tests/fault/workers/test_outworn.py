@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from agent.errors import WorkerError
 from agent.probe.client import OUTWORN_AFTER_S
 from agent.probe.conversation import MEMORY_EVERY_S
 from agent.probe.process.memory import resident_bytes
@@ -139,6 +140,44 @@ def test_a_worker_that_the_kernel_refuses_says_so_and_no_device_failed(
         scene(file)
         worker.client.retry()
         await worker.until_state("ready")
+        await worker.client.stop()
+
+    go(test())
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [("exit", "Closed"), ("garbage", "Garbage"), ("endless", "TooLong"), ("raise", "Unexpected")],
+)
+def test_a_worker_that_fails_while_it_clears_is_like_any_other(
+    tmp_path: Path, do: str, reason: str
+) -> None:
+    async def test() -> None:
+        file = scene(tmp_path / "a", {"in": "clear", "do": do})
+        worker = Watched(file, QUICK, skip_waits=False)
+        await worker.until_state("ready")
+        with pytest.raises(WorkerError, match=reason):
+            await worker.client.clear("FAKE-0")
+        if do == "raise":  # that was one question: the others are answered
+            assert not worker.reasons()
+        else:
+            await worker.until_state("restarting")
+            scene(file)
+            await worker.until_state("ready")
+        await worker.client.stop()
+
+    go(test())
+
+
+@pytest.mark.parametrize("do", ["exit", "crash", "garbage", "half", "hang"])
+def test_how_a_worker_ends_that_is_to_end_counts_for_nothing(tmp_path: Path, do: str) -> None:
+    async def test() -> None:
+        worker = Watched(scene(tmp_path / "a", {"in": "close", "do": do}), QUICK, skip_waits=False)
+        await worker.until_state("ready")
+        await worker.client.release(600.0)
+        assert worker.states[-1].state == "released"
+        worker.client.retry()
+        assert (await worker.until_state("ready")).restarts == 0
         await worker.client.stop()
 
     go(test())

@@ -15,12 +15,13 @@ SHARE = Path("/share")
 
 def main() -> None:
     """Run each part; one that fails leaves its error in place of its facts."""
-    from tests.guest.inside import bench, devices, pods
+    from tests.guest.inside import bench, devices, hotplug, pods
 
     outside = Path(sys.argv[1])  # where the share is in this machine's cached root
     part("soft_roce", devices.add_soft_roce)
     part("pods", lambda: pods.cgroupfs(outside))
     part("devices", lambda: devices.facts(SHARE))
+    part("hotplug", lambda: hotplug.run(SHARE))
     part("systemd", lambda: pods.systemd(outside))
     part("bench", lambda: bench.rows(SHARE / "limit.so"))
 

@@ -28,11 +28,11 @@ def add_soft_roce() -> list[str]:
     """Make `rxe_<name>` on every Ethernet device; return their names."""
     names = sorted(name for name in os.listdir("/sys/class/net") if name.startswith("eth"))
     for name in names:
-        _add_link(f"rxe_{name}", name)
+        add_link(f"rxe_{name}", name)
     return names
 
 
-def _add_link(name: str, parent: str) -> None:
+def add_link(name: str, parent: str) -> None:
     """Do what `rdma link add NAME type rxe netdev PARENT` does."""
     pairs = ((_DEVICE, name), (_TYPE, "rxe"), (_PARENT, parent))
     body = b"".join(_attribute(kind, text) for kind, text in pairs)
