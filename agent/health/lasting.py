@@ -50,9 +50,6 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     vendors: dict[str, dict[str, _Kept]]
 
 
-_DOCUMENTS: msgspec.json.Decoder[_Document] = msgspec.json.Decoder(_Document)
-
-
 def worth_keeping(known: Known) -> dict[str, dict[str, _Kept]]:
     """Return what a restart must not forget, the devices out of service before the others.
 
@@ -94,7 +91,7 @@ def decode(data: bytes, boot_id: str, now: Moment) -> dict[str, dict[str, Track]
     another boot are moved by the wall clock.
     """
     try:
-        document = _DOCUMENTS.decode(data)
+        document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"health state: {error}", data[:80].decode("utf-8", "replace")) from error
     if document.version != VERSION:
