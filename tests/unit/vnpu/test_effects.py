@@ -22,7 +22,7 @@ def do(machine: Machine, *steps: object, keep: bool = True) -> list[Answer]:
         settings["state_dir"] = str(machine.folder / "state")
     arguments = [str(machine.host), json.dumps(settings), *map(json.dumps, steps)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.ascend.vnpus", *arguments],
+        [sys.executable, "-m", "tests.unit.vnpu.steps", *arguments],
         cwd=ROOT,
         env={**os.environ, **machine.stub.environment},
         capture_output=True,

@@ -1,6 +1,6 @@
 """Runs in a process with the stub: what a session does to vNPUs, one JSON line a step.
 
-    python -m tests.unit.ascend.vnpus HOST SETTINGS STEP...
+    python -m tests.unit.vnpu.steps HOST SETTINGS STEP...
 
 A step is JSON: ["create", key, template, pod], ["destroy", key, number], ["reconcile", pods].
 """

@@ -1,0 +1,112 @@
+"""A library that hangs, dies, lies, or costs time."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.model.device import HealthState
+from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL
+from tests.unit.ascend.conftest import Machine
+
+ASKED = [
+    name
+    for name in (*MANDATORY, *OPTIONAL)
+    if name not in ("dcmi_init", "dcmi_create_vdevice", "dcmi_set_destroy_vdevice")
+]
+
+
+def test_a_port_that_hangs_stops_nothing_else(b3: Machine) -> None:
+    b3.stub.add("chip.5.0.ip 10.0.0.5", "call.dcmi_get_device_network_health.sleep_ms 60000")
+    with b3.session() as child:
+        assert len(child.discover().devices) == 8
+        for _ in range(3):
+            assert len(child.sample()) == 8
+        child.ask("close", deadline_s=2.0)
+
+
+def test_a_call_that_hangs_is_late_and_the_process_can_be_ended(b3: Machine) -> None:
+    with b3.session() as child:
+        child.discover()
+        b3.stub.add("call.dcmi_get_device_temperature.hang 1")
+        with pytest.raises(TimeoutError):
+            child.ask("sample", deadline_s=0.3)
+    b3.stub.add("call.dcmi_get_device_temperature.hang")
+    with b3.session() as child:
+        assert len(child.discover().devices) == 8
+
+
+@pytest.mark.parametrize("signal", [1, 11])
+def test_a_call_that_dies_takes_its_process_only(b3: Machine, signal: int) -> None:
+    with b3.session() as child:
+        child.discover()
+        b3.stub.add(f"call.dcmi_get_device_health.abort {signal}")
+        with pytest.raises(EOFError):
+            child.ask("discover")
+    b3.stub.add("call.dcmi_get_device_health.abort")
+    with b3.session() as child:
+        assert all(d.health.in_service for d in child.discover().devices)
+
+
+@pytest.mark.parametrize("symbol", ASKED)
+@pytest.mark.parametrize("byte", [255, 127])
+def test_garbage_is_refused_and_costs_no_other_answer(b3: Machine, symbol: str, byte: int) -> None:
+    b3.stub.add("chip.5.0.ip 10.0.0.5", f"call.{symbol}.fill {byte}")
+    with b3.session() as child:
+        found, samples = child.discover(), child.sample()
+    assert len({device.key for device in found.devices}) == len(found.devices) >= 8
+    for device in found.devices:
+        assert device.minor is None or 0 <= device.minor < 64
+        assert (device.memory_bytes or 0) < 1 << 45
+        assert device.model is None or device.model.isascii()
+    for sample in samples:
+        assert sample.core_percent is None or 0 <= sample.core_percent <= 100
+        if sample.memory_used_bytes is not None and sample.memory_total_bytes is not None:
+            assert sample.memory_used_bytes <= sample.memory_total_bytes
+        for reading in sample.readings:
+            assert not reading.family.endswith("_ratio") or 0 <= reading.value <= 1
+
+
+def test_every_call_full_of_garbage_publishes_nothing(b3: Machine) -> None:
+    b3.stub.add(*(f"call.{symbol}.fill 255" for symbol in ASKED))
+    with b3.session() as child:
+        found = child.discover()
+        assert child.sample() == ()
+    assert all(device.minor is None and not device.resources for device in found.devices)
+    assert {device.health.state for device in found.devices} == {HealthState.FAILED}
+
+
+@pytest.mark.parametrize("code", [-8003, -8005, -8006, -8009, -8010, -8014, -8255, -1])
+def test_one_chip_whose_every_call_fails_leaves_fifteen(a3: Machine, code: int) -> None:
+    with a3.session() as child:
+        child.discover()
+        a3.stub.add(f"call.*.3.1.ret {code}")
+        found, samples = child.discover(), child.sample()
+    assert len(found.devices) == 16
+    assert [d.minor for d in found.devices if d.health == found.devices[0].health][:7] == [
+        *range(7)
+    ]
+    assert found.devices[7].minor == 7
+    assert len([sample for sample in samples if sample.core_percent is not None]) >= 15
+
+
+def test_a_flood_of_events_is_bounded_and_loses_no_chip(b3: Machine) -> None:
+    with b3.session() as child:
+        child.discover()
+        with (b3.folder / "scenario.events").open("a") as events:
+            events.write("".join(f"{n % 8} 0 {0x80000000 + n:X} 0 1\n" for n in range(3000)))
+        assert child.wait_event().reason == "FaultNotice"
+        assert len(child.discover().devices) == 8
+        assert len(child.sample()) == 8
+
+
+def test_a_round_asks_a_chip_few_questions(a3: Machine) -> None:
+    rounds, chips, most = 20, 16, 12  # a round of twelve calls a chip is some 3 ms of one core
+    with a3.session() as child:
+        child.discover()
+        child.sample()
+        before = a3.stub.counts()
+        for _ in range(rounds):
+            child.sample()
+        after = a3.stub.counts()
+    asked = sum(after[name] - before.get(name, 0) for name in after)
+    assert asked <= most * chips * rounds
