@@ -179,11 +179,12 @@ def _placing(card: Card, seen: Sighting) -> Pairs:
 
 def _labels(card: Card, model: str | None, mig: tuple[int, ...] | None) -> Pairs:
     architecture = card.number("nvmlDeviceGetArchitecture")
-    capability = card.numbers("nvmlDeviceGetCudaComputeCapability")
+    capability = card.numbers("nvmlDeviceGetCudaComputeCapability") or ()
+    sound = bool(capability) and min(capability) >= 0
     told = (
         ("model", model),
         ("architecture", names.ARCHITECTURES.get(architecture or 0)),
-        ("compute-capability", ".".join(map(str, capability)) if capability else None),
+        ("compute-capability", ".".join(map(str, capability)) if sound else None),
         ("mig", None if mig is None else "true" if mig[0] == 1 else "false"),
     )
     return tuple((LABEL + key, value) for key, value in told if value)

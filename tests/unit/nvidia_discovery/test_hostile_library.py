@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ LINES = (
     *(f"field {i} {f} u32 0" for i in range(4) for f in (91, 230)),
 )
 CODES = (2, 3, 4, 6, 7, 8, 15, 16, 19, 25, 27, 999, 12345)
+LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 Told = tuple[object, ...]
 
 
@@ -112,3 +114,4 @@ def test_a_lie_about_one_card_hides_no_other(
         child.sample()
     assert others(found) == others(before)
     assert len(found.devices) == len(before.devices)
+    assert all(LABEL.fullmatch(value) for d in found.devices for _, value in d.labels)
