@@ -52,7 +52,7 @@ def metrics(arguments: argparse.Namespace) -> int:
     from agent.probe.vendors import load_vendors  # noqa: PLC0415 - only here
     from agent.publish.exposition import MetricsRenderer  # noqa: PLC0415 - only here
     from agent.publish.families import reference_rows as rows_of  # noqa: PLC0415 - only here
-    from agent.publish.series.hami import NEW, OLD  # noqa: PLC0415 - only here
+    from agent.publish.series.hami_names import NEW, OLD  # noqa: PLC0415 - only here
 
     families = {name: vendor.families for name, vendor in load_vendors().items()}
     renderer = MetricsRenderer(families, aliases=(NEW, OLD))

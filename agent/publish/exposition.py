@@ -10,7 +10,8 @@ from agent.publish.families import FAMILIES, NODE, Family
 from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
-from agent.publish.series.hami import hami_families, hami_series
+from agent.publish.series.hami import hami_series
+from agent.publish.series.hami_names import hami_families
 from agent.publish.series.infiniband import infiniband_families, infiniband_series
 from agent.publish.series.node import node_series
 from agent.publish.series.own import own_series

@@ -104,7 +104,7 @@ def _environment(granted: Sequence[Match], host: HostMeans) -> tuple[str, str]:
     for match in granted:
         card = (f"/dev/cambricon_dev{match.minor}", f"/dev/cambricon_ipcm{match.minor}")
         nodes = [*(node.host_path for node in present(host, card)), *_caps(match)]
-        slices.append(",".join(nodes))
+        slices.append(",".join(dict.fromkeys(nodes)))
     return SLICES, ";".join(slices)
 
 

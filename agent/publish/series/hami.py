@@ -2,174 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-
-import msgspec
+from collections.abc import Iterator, Mapping
 
 from agent.model.device import Device, DeviceKind
 from agent.model.grant.sharing import SharedCard, SharedRegion, SharingView
 from agent.model.inventory import DeviceSample
 from agent.model.pod import PodView
 from agent.model.snapshot import NodeSnapshot
-from agent.publish.families import Family
+from agent.publish.series.hami_names import (
+    CARD_ROWS,
+    DESCRIBED,
+    HOST_ROWS,
+    NEW,
+    NODELESS,
+    OLD,
+    PARTS,
+    Row,
+    labels_of,
+)
 from agent.publish.series.text import Labels, Series, line, pairs
 
-NEW, OLD = "hami", "hami_legacy"  # values of `metrics.aliases`
 ZONE = "vGPU"  # constant in every series of HAMi's
 MAX_UUID = 40  # characters that a container's series repeat
-BUSY_FAMILY = "xpu_device_memory_busy_ratio"
-
-_HOST = ("zone", "node", "device_index", "device_uuid", "device_type")
-_HOST_OLD = ("zone", "nodeid", "deviceidx", "deviceuuid", "devicetype")
-_CARD = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
-_CARD_OLD = ("zone", "podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
-_PARTS = ("context", "module", "data", "offset")  # labels of one old family, values as text
-
-HostValue = Callable[[DeviceSample], float | None]
-CardValue = Callable[[SharedCard, float | None], float | None]
-
-
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact under both of its names."""
-
-    new: str
-    old: str = ""  # empty: it came after the old names
-    help: str
-    alias_of: str = ""
-
-
-def _percent(sample: DeviceSample) -> float | None:
-    return sample.core_percent
-
-
-def _used(sample: DeviceSample) -> float | None:
-    return sample.memory_used_bytes
-
-
-def _memory_busy(sample: DeviceSample) -> float | None:
-    busy = (reading.value for reading in sample.readings if reading.family == BUSY_FAMILY)
-    return next((value * 100 for value in busy), None)
-
-
-def _card_used(card: SharedCard, _: float | None) -> float:
-    """Return the driver's figure where the library's count has drifted off."""
-    return card.used_bytes if card.measured_bytes is None else card.measured_bytes
-
-
-_HOST_ROWS: tuple[tuple[_Row, HostValue], ...] = (
-    (
-        _Row(
-            new="hami_host_gpu_memory_used_bytes",
-            old="HostGPUMemoryUsage",
-            help="Memory in use on a card.",
-            alias_of="xpu_device_memory_used_bytes",
-        ),
-        _used,
-    ),
-    (
-        _Row(
-            new="hami_host_gpu_utilization_ratio",
-            old="HostCoreUtilization",
-            help="Busy time of a card, 0 to 100.",
-            alias_of="xpu_device_utilization_ratio",
-        ),
-        _percent,
-    ),
-    (
-        _Row(
-            new="hami_host_gpu_memory_controller_utilization_ratio",
-            help="Busy time of a card's memory, 0 to 100.",
-            alias_of=BUSY_FAMILY,
-        ),
-        _memory_busy,
-    ),
-)
-_CARD_ROWS: tuple[tuple[_Row, CardValue], ...] = (
-    (
-        _Row(
-            new="hami_vgpu_memory_used_bytes",
-            old="vGPU_device_memory_usage_in_bytes",
-            help="Memory that a container uses of a shared card.",
-        ),
-        _card_used,
-    ),
-    (
-        _Row(
-            new="hami_vgpu_memory_limit_bytes",
-            old="vGPU_device_memory_limit_in_bytes",
-            help="Memory that a container may use of a shared card.",
-        ),
-        lambda card, _: card.limit_bytes,
-    ),
-    (
-        _Row(
-            new="hami_container_device_memory_bytes",
-            old="Device_memory_desc_of_container",
-            help="Memory that a container uses of a shared card, of all kinds.",
-        ),
-        _card_used,
-    ),
-    (
-        _Row(
-            new="hami_container_device_utilization_ratio",
-            old="Device_utilization_desc_of_container",
-            help="Busy time of a shared card for a container, in percent.",
-        ),
-        lambda card, _: card.core_percent,
-    ),
-    (
-        _Row(
-            new="hami_container_last_kernel_elapsed_seconds",
-            old="Device_last_kernel_of_container",
-            help="Time since a container started a kernel on a shared card.",
-        ),
-        lambda _, idle_s: idle_s or None,
-    ),
-    (
-        _Row(new="hami_vgpu_memory_context_bytes", help="Memory of contexts on a shared card."),
-        lambda card, _: card.context_bytes,
-    ),
-    (
-        _Row(new="hami_vgpu_memory_module_bytes", help="Memory of modules on a shared card."),
-        lambda card, _: card.module_bytes,
-    ),
-    (
-        _Row(new="hami_vgpu_memory_buffer_bytes", help="Memory of buffers on a shared card."),
-        lambda card, _: card.buffer_bytes,
-    ),
-)
-_DESCRIBED = "Device_memory_desc_of_container"
-_NODELESS = "hami_host_gpu_memory_controller_utilization_ratio"
-
-
-def _labels(row: _Row, *, host: bool, old: bool) -> tuple[str, ...]:
-    if host:
-        new = tuple(name for name in _HOST if name != "node" or row.new != _NODELESS)
-        return _HOST_OLD if old else new
-    more = _PARTS if row.old == _DESCRIBED else ()
-    return (*_CARD_OLD, *more) if old else _CARD
-
-
-def _family(row: _Row, *, host: bool, old: bool) -> Family:
-    name = row.old if old else row.new
-    unit = next((unit for unit in ("bytes", "seconds") if row.new.endswith(f"_{unit}")), "")
-    return Family(
-        name=name,
-        type="gauge",
-        help=row.help,
-        labels=_labels(row, host=host, old=old),
-        unit="" if old else unit,
-        stability="alpha",
-        alias_of=row.new if old else row.alias_of,
-    )
-
-
-def hami_families(aliases: tuple[str, ...]) -> tuple[Family, ...]:
-    """Return the families that `metrics.aliases` asks for."""
-    rows = [(row, True) for row, _ in _HOST_ROWS] + [(row, False) for row, _ in _CARD_ROWS]
-    new = [_family(row, host=host, old=False) for row, host in rows if NEW in aliases]
-    old = [_family(row, host=host, old=True) for row, host in rows if OLD in aliases and row.old]
-    return (*new, *old)
 
 
 def hami_series(
@@ -186,12 +40,12 @@ def hami_series(
     view = snapshot.sharing.value if sharing_is_fresh else SharingView()
     shares = list(_shares(view, snapshot.pods.value))
     for _, old in named:
-        for host_row, host_value in _HOST_ROWS:
+        for host_row, host_value in HOST_ROWS:
             if host_row.old or not old:
                 yield _lines(
                     host_row, labels, [(v, host_value(s)) for v, s in hosts], host=True, old=old
                 )
-        for row, value in _CARD_ROWS:
+        for row, value in CARD_ROWS:
             if row.old or not old:
                 told = [
                     ((*values, *_parts(row, card, old=old)), value(card, idle_s))
@@ -201,21 +55,21 @@ def hami_series(
 
 
 def _lines(
-    row: _Row,
+    row: Row,
     labels: Labels,
     told: list[tuple[tuple[str, ...], float | None]],
     *,
     host: bool,
     old: bool,
 ) -> tuple[str, list[str]]:
-    name, names = row.old if old else row.new, _labels(row, host=host, old=old)
-    skipped = 1 if row.new == _NODELESS else None  # where the node's name stands
+    name, names = row.old if old else row.new, labels_of(row, host=host, old=old)
+    skipped = 1 if row.new == NODELESS else None  # where the node's name stands
     found: dict[str, float] = {}
     for values, value in told:
         if value is None:
             continue
         kept = tuple(text for at, text in enumerate(values) if at != skipped)
-        moving = len(names) > len(_CARD_OLD)  # labels that differ each time are not kept
+        moving = names[-1] == PARTS[-1]  # labels that differ each time are not kept
         found["{" + pairs(names, kept) if moving else labels.open(names, kept)] = value
     return name, [line(name, opened, value) for opened, value in found.items()]
 
@@ -255,9 +109,9 @@ def _idle_s(region: SharedRegion, wall_s: float) -> float | None:
     return None if region.last_kernel_s is None else max(0.0, wall_s - region.last_kernel_s)
 
 
-def _parts(row: _Row, card: SharedCard, *, old: bool) -> tuple[str, ...]:
+def _parts(row: Row, card: SharedCard, *, old: bool) -> tuple[str, ...]:
     """Return the values that one old family has as labels."""
-    if not old or row.old != _DESCRIBED:
+    if not old or row.old != DESCRIBED:
         return ()
     parts = (card.context_bytes, card.module_bytes, card.buffer_bytes, card.offset_bytes)
     return tuple(map(str, parts))

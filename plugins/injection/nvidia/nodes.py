@@ -60,9 +60,10 @@ class _Finder:
         yield self.must(f"/dev/nvidia{match.minor}", CARDS, match.minor)
         if match.partition is None:
             return
-        if not match.partition.nodes:
+        if len(match.partition.nodes) < 2:  # of the GPU instance and of the compute instance
             raise GrantRefused(
-                Refusal.MIG_NODE_MISSING, f"no capability nodes of {match.partition.uuid}"
+                Refusal.MIG_NODE_MISSING,
+                f"{match.partition.uuid} has {len(match.partition.nodes)} of 2 capability nodes",
             )
         for node in match.partition.nodes:
             yield self.must(node.path, CAPS, node.minor, Refusal.MIG_NODE_MISSING)

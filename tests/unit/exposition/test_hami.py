@@ -14,7 +14,7 @@ from agent.model.inventory import DeviceSample, Problem, Reading
 from agent.model.snapshot import NodeSnapshot, Part
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.families import FAMILIES
-from agent.publish.series.hami import NEW, OLD, hami_families
+from agent.publish.series.hami_names import NEW, OLD, hami_families
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"

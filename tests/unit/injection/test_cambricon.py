@@ -84,6 +84,19 @@ def test_with_the_makers_runtime_the_environment_is_all() -> None:
     assert env(found) == {"VIRTUAL_DEVICES": f"/dev/cambricon_dev0,/dev/cambricon_ipcm0,/dev/{CAP}"}
 
 
+def test_a_slice_that_lists_its_cards_nodes_itself_names_each_once() -> None:
+    part = smlu(0, 1)
+    whole = replace(part, nodes=(*part.nodes, *nodes("/dev/cambricon_ipcm0")))
+    there = host("cambricon_dev0", "cambricon_ipcm0", CAP)
+    found = edits((mlu(0, whole),), granted("smlu-0-1"), RUNTIME, there)
+    assert env(found)["VIRTUAL_DEVICES"].split(",") == [
+        "/dev/cambricon_dev0",
+        "/dev/cambricon_ipcm0",
+        f"/dev/{CAP}",
+    ]
+    assert len(edits((mlu(0, whole),), granted("smlu-0-1"), POD, there).nodes) == 3
+
+
 def test_the_makers_tool_is_mounted_where_it_is() -> None:
     there = host("cambricon_dev0", paths=frozenset({"/usr/bin/cnmon"}))
     (mount,) = edits((mlu(0),), granted("MLU-0"), POD, there).mounts

@@ -103,10 +103,10 @@ def test_a_needed_node_that_is_missing_refuses_the_grant(gone: list[str], words:
 
 
 def test_a_slice_whose_capability_nodes_are_missing_is_refused() -> None:
-    card = gpu(0, partitions=(mig(1, 12, 99), mig(2)))
+    card = gpu(0, partitions=(mig(1, 12, 99), mig(2), mig(3, 12)))
     host = nvidia_host(settings=NODES)
-    assert "MIGNodeMissing" in refused(granted("MIG-00000001"), host, (card,))
-    assert "MIGNodeMissing" in refused(granted("MIG-00000002"), host, (card,))
+    for part in card.partitions:
+        assert "MIGNodeMissing" in refused(granted(part.uuid), host, (card,))
 
 
 def test_a_card_that_is_cut_up_cannot_be_granted_whole() -> None:
