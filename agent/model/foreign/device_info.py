@@ -14,6 +14,8 @@ from agent.model.device import DeviceKind
 DIRECTORY = "/var/run/koordlet/xpu-device-infos"
 OWN_FILE = "xpu-agent"
 FILE_FACT = "device_info_file"  # of a device that such a file describes: the file's name
+NODE_FACT = "told_numa_node"  # facts of such a file: they count where sysfs says nothing
+ROOT_FACT = "told_pcie_root"
 
 KINDS: Mapping[str, DeviceKind] = MappingProxyType(
     {"huawei": DeviceKind.NPU, "cambricon": DeviceKind.MLU, "nvidia": DeviceKind.GPU}

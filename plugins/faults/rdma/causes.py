@@ -12,7 +12,7 @@ from agent.model.inventory import Problem
 from plugins.faults.rdma.kernel_log import Cause, logged, looked, parse_line
 
 MAX_CAUSES = 512
-REFUSED = "KernelLogRefused"
+UNREAD = "KernelLogUnread"
 
 
 class Causes:
@@ -80,4 +80,4 @@ class Causes:
         if isinstance(error, NotSupported):
             return None
         message = f"{error}: fatal errors of firmware and of the bus are not heard"
-        return Problem(reason=REFUSED, message=message)
+        return Problem(reason=UNREAD, message=message)

@@ -9,7 +9,7 @@ import msgspec
 
 from agent.errors import ParseError
 from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
-from agent.model.foreign.device_info import FILE_FACT, KINDS
+from agent.model.foreign.device_info import FILE_FACT, KINDS, NODE_FACT, ROOT_FACT
 from agent.model.foreign.quantities import parse_quantity
 from agent.model.foreign.reasons import UNKNOWN, reason_of
 from agent.model.inventory import DeviceGroup, Inventory, Problem
@@ -72,8 +72,8 @@ def _found(file: str, entry: Entry, where: str, problems: list[Problem]) -> Foun
     memory = parse_quantity(dict(resources).get(MEMORY, ""))
     facts: Mapping[str, str] = {
         FILE_FACT: file,
-        "told_numa_node": entry.numa_node,
-        "told_pcie_root": entry.pcie_root,
+        NODE_FACT: entry.numa_node,
+        ROOT_FACT: entry.pcie_root,
     }
     vendor = entry.vendor or "other"
     device = VendorDevice(

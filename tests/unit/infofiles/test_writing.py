@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from agent.clock import ManualClock
+from agent.config.decode import settings_from
+from agent.daemon.device_changes import DeviceChanges
 from agent.errors import PublishError
 from agent.model.assemble import assemble
 from agent.model.device import Device, DeviceKind, Health, HealthState, Placement
 from agent.model.foreign.device_info import FILE_FACT, OWN_FILE
 from agent.model.inventory import DeviceGroup, Inventory
 from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.node.parts import build_parts
 from agent.publish.device import DevicePublisher
 from agent.publish.infofiles import InfoFileApplier, InfoFilePublisher, encode, entries
 from agent.publish.wire.partitions import PARTITIONS
+from agent.recording.open import open_host
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciTree
@@ -172,8 +177,7 @@ def test_the_file_looks_as_koord_device_daemon_writes_it() -> None:
 
 def test_numbers_are_in_their_own_order_and_not_in_that_of_text() -> None:
     cards = [
-        replace(gpu(0), info=replace(gpu(0).info, minor=n, bus_id=f"0000:{n:02x}:00.0"))
-        for n in (10, 2, 1)
+        replace(gpu(0), info=replace(gpu(0).info, minor=n, uuid=f"GPU-{n}")) for n in (10, 2, 1)
     ]
     assert [entry["minor"] for entry in written(picture(*cards))] == ["1", "2", "10"]
 
@@ -226,3 +230,14 @@ def test_a_folder_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None
     applier = InfoFileApplier(str(tmp_path / "file" / "infos"))
     with pytest.raises(PublishError, match=r"publish\.device_info_directory"):
         applier.apply(InfoFilePublisher().render(picture(gpu(0)), 0.0))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wanted: bool) -> None:
+    publish = {"device_info_files": wanted, "device_info_directory": str(tmp_path / "infos")}
+    settings = settings_from({"publish": publish})
+    parts = build_parts(settings, open_host(None), ManualClock(), vendors={})
+    parts.store.change(lambda _: picture(gpu(0)))
+    for run in DeviceChanges(parts, str(tmp_path / "out")).runs:
+        run.run_once()
+    assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted

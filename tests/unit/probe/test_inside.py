@@ -23,6 +23,7 @@ from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.restart import RestartPolicy
 from agent.probe.survey import survey
+from agent.probe.vendors import load_vendors
 from agent.recording.open import open_host
 from agent.recording.tree import TreeBuilder
 from plugins.injection.lazily import lazily
@@ -213,6 +214,11 @@ def test_after_its_end_nothing_is_asked() -> None:
             await worker.discover(5)
 
     asyncio.run(live())
+
+
+def test_of_the_vendors_we_ship_only_readers_of_files_live_in_the_agent() -> None:
+    inside = {name for name, vendor in load_vendors().items() if not is_isolated(vendor)}
+    assert inside == {"accelerators", "infofiles"}
 
 
 def test_vendors_are_isolated_unless_they_say_otherwise() -> None:

@@ -227,7 +227,7 @@ def test_a_person_can_have_it_forgotten(talking: Talking) -> None:
 def test_a_log_that_is_refused_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, made.nic(PF, "mlx5_0"), RdmaSettings())
     found = node.session.discover()
-    assert [problem.reason for problem in found.problems] == ["KernelLogRefused"]
+    assert [problem.reason for problem in found.problems] == ["KernelLogUnread"]
     assert found.devices[0].health.state is HealthState.HEALTHY
     assert PORT
     recorded = Node(tmp_path, {}, RdmaSettings(replay=True))
