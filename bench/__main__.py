@@ -17,6 +17,7 @@ BENCHES = (
     "loop_hold",
     "steady_state",
     "fault_to_cr",
+    "nvml.sampling",
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -29,10 +29,9 @@ def look_back(wall_s: float) -> int:
     return max(0, int(wall_s * 1e6) - FIRST_WINDOW_US)
 
 
-def read_entries(card: Card) -> list[Entry] | None:
-    """Return the entries of all lists; `None` if the driver has none of them."""
-    lists = [found for kind in KINDS if (found := _list(card, kind)) is not None]
-    return [entry for found in lists for entry in found] if lists else None
+def read_lists(card: Card, kinds: Iterable[str] = KINDS) -> dict[str, list[Entry]]:
+    """Return the entries of these lists by kind; what the driver does not have is missing."""
+    return {kind: found for kind in kinds if (found := _list(card, kind)) is not None}
 
 
 def _list(card: Card, kind: str) -> list[Entry] | None:
@@ -55,7 +54,7 @@ def _entries(card: Card, symbol: str) -> list[Entry]:
 
 
 def joined(
-    entries: list[Entry], busy: Mapping[int, float] | None, slices: Mapping[Slot, str]
+    entries: Iterable[Entry], busy: Mapping[int, float] | None, slices: Mapping[Slot, str]
 ) -> tuple[ProcessSample, ...]:
     """Merge entries by pid and slice, with each pid's percent of the card's multiprocessors.
 

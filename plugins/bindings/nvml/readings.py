@@ -46,7 +46,7 @@ def core_percent(card: Card, wall_s: float) -> float | None:
 
 
 def of_every_cycle(card: Card, fields: Fields) -> Iterator[Reading]:
-    """Yield power, energy, heat, clocks and traffic; `fields` holds what `FIELDS` names."""
+    """Yield power, energy, heat and traffic; `fields` holds what `FIELDS` names."""
     power = _first(fields, (POWER_NOW, POWER_MEAN))
     power = power if power is not None else card.number("nvmlDeviceGetPowerUsage")
     energy = fields.get(ENERGY)
@@ -56,10 +56,6 @@ def of_every_cycle(card: Card, fields: Fields) -> Iterator[Reading]:
     heat = card.number("nvmlDeviceGetTemperature", 0)
     yield from reading("xpu_device_temperature_celsius", heat, "gpu")
     yield from reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), "memory")
-    for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
-        clock = card.number("nvmlDeviceGetClockInfo", number)
-        hertz = clock * 1e6 if clock is not None else None
-        yield from reading("xpu_device_clock_hertz", hertz, name)
     for direction, pcie, kib, five in zip(
         ("tx", "rx"), PCIE, NVLINK_KIB, NVLINK_BYTES, strict=True
     ):
@@ -69,7 +65,11 @@ def of_every_cycle(card: Card, fields: Fields) -> Iterator[Reading]:
 
 
 def of_engines(card: Card) -> Iterator[Reading]:
-    """Yield how busy the memory and the video engines were over the driver's last period."""
+    """Yield clocks, and how busy memory and video engines were over the driver's last period."""
+    for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
+        clock = card.number("nvmlDeviceGetClockInfo", number)
+        hertz = clock * 1e6 if clock is not None else None
+        yield from reading("xpu_device_clock_hertz", hertz, name)
     rates = card.ask("nvmlDeviceGetUtilizationRates")
     busy = getattr(rates, "memory", None)
     yield from reading("xpu_device_memory_busy_ratio", _hundredth(busy))

@@ -15,7 +15,7 @@ from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import Nvml
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.performance import Performance
-from plugins.bindings.nvml.processes import joined, process_percent, read_entries
+from plugins.bindings.nvml.processes import KINDS, Entry, joined, process_percent, read_lists
 from plugins.bindings.nvml.readings import (
     FIELDS,
     core_percent,
@@ -33,6 +33,7 @@ from plugins.faults.nvidia.polled import Finding, HealthFacts
 from plugins.slices.mig.usage import card_percent, slice_readings
 
 SLOW_EVERY = 10  # cycles between two looks at what changes seldom
+EMPTY_EVERY = 5  # and between two at lists of graphics and MPS processes that are empty
 PROBED_FOR_S = 900.0  # a card that was unwell is probed in every cycle for that long afterwards
 MAX_LINKS = 36
 LINK_COUNT = (91, 0)
@@ -49,6 +50,8 @@ class _Known:
         self.performance = Performance(clock)
         self.listing = Pace()
         self.processes: tuple[ProcessSample, ...] | None = None
+        self.listed = False  # the driver has lists of processes
+        self.rests: dict[str, int] = {}  # cycle in which a list that was empty is asked for again
         self.alive: set[int] = set()  # pids that were seen in /proc
         self.links: int | None = None
         self.orphan_since_s: float | None = None
@@ -100,6 +103,7 @@ class Sampler:
         known.shared_bytes, known.partitions = shared_bytes, device.partitions
         known.standing, known.links = standing, None
         known.performance.forget()
+        known.listed, known.rests = False, {}
         try:
             # it was looked up by its address and told who it is: a probe
             self._look(key, card, known, replace(facts, probed=True))
@@ -240,20 +244,27 @@ class Sampler:
         """List the processes if it is time, else as before; those that have ended are left out."""
         if known.listing.due(self._cycle):
             began_s = self._clock()
-            entries = read_entries(card)
-            known.processes = None
-            if entries is not None:
-                busy = process_percent(card, wall_s) if entries else {}
-                slots = {
-                    (p.instance, p.compute_instance): p.uuid
-                    for p in known.partitions
-                    if p.instance is not None and p.compute_instance is not None
-                }
-                known.processes = joined(entries, busy, slots)
+            entries = self._entries(card, known)
+            busy = process_percent(card, wall_s) if entries else {}
+            slots = {
+                (p.instance, p.compute_instance): p.uuid
+                for p in known.partitions
+                if p.instance is not None and p.compute_instance is not None
+            }
+            known.processes = joined(entries, busy, slots) if known.listed else None
             known.listing.took(self._cycle, self._clock() - began_s)
         if known.processes:
             known.processes = self._living(known, known.processes)
         return known.processes
+
+    def _entries(self, card: Card, known: _Known) -> list[Entry]:
+        """Read the lists of processes; those of a kind that few cards have may rest a while."""
+        lists = read_lists(card, [k for k in KINDS if self._cycle >= known.rests.get(k, 0)])
+        known.listed = known.listed or bool(lists)
+        for kind, entries in lists.items():
+            if not entries and kind != "Compute":
+                known.rests[kind] = self._cycle + EMPTY_EVERY
+        return [entry for entries in lists.values() for entry in entries]
 
     def _living(
         self, known: _Known, processes: tuple[ProcessSample, ...]

@@ -1,0 +1,1 @@
+"""What asking NVML costs, on the stub."""
