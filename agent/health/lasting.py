@@ -64,16 +64,21 @@ def worth_keeping(known: Known) -> dict[str, dict[str, _Kept]]:
     listed.sort(key=lambda entry: entry[2].state not in OUT_OF_SERVICE)
     found: dict[str, dict[str, _Kept]] = {}
     for vendor, key, track in listed[:MAX_KEPT]:
-        found.setdefault(vendor, {})[key] = _Kept(
+        found.setdefault(vendor, {})[_sayable(key)] = _Kept(
             state=track.state,
-            reason=track.cause.reason[:MAX_TEXT],
-            message=track.cause.message[:MAX_TEXT],
+            reason=_sayable(track.cause.reason),
+            message=_sayable(track.cause.message),
             since_s=track.since_s,
             turns=track.turns,
             worse=track.worse,
             flapping=track.flapping,
         )
     return found
+
+
+def _sayable(text: str) -> str:
+    """Return foreign text as JSON can say it: cut, and without lone surrogates."""
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def encode(kept: dict[str, dict[str, _Kept]], boot_id: str, now: Moment) -> bytes:

@@ -190,7 +190,7 @@ def _supports(raw: HealthState, target: HealthState) -> bool:
 def _date(track: Track, target: HealthState, verdict: Health, now: Moment) -> float:
     """Believe a vendor that dates the change it saw, unless that was before the last one."""
     dated_s = verdict.since_s if target is track.raw else None
-    if dated_s is None or dated_s > now.wall_s or dated_s < (track.since_s or dated_s):
+    if dated_s is None or not (track.since_s or dated_s) <= dated_s <= now.wall_s:
         return now.wall_s
     return dated_s
 

@@ -151,11 +151,11 @@ def test_getting_worse_in_steps_is_one_turn() -> None:
 @pytest.mark.parametrize(
     ("vendor", "looks_needed", "seconds"),
     [
-        ("nvidia", 3, 60.0),
-        ("ascend", 3, 15.0),
-        ("cambricon", 3, 0.0),
-        ("rdma", 1, 0.0),
-        ("x", 3, 0.0),
+        pytest.param("nvidia", 3, 60.0, id="V41-nvidia"),
+        pytest.param("ascend", 3, 15.0, id="E32-ascend"),
+        pytest.param("cambricon", 3, 0.0, id="cambricon"),
+        pytest.param("rdma", 1, 0.0, id="rdma"),
+        pytest.param("x", 3, 0.0, id="any other"),
     ],
 )
 def test_each_vendors_devices_come_back_in_their_own_time(

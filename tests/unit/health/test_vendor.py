@@ -7,62 +7,11 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from agent.config.health import HealthSettings
-from agent.health.vendor import VendorHealth
-from agent.model.device import DeviceKind, DevicePartition, Health, HealthState, VendorDevice
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.snapshot import Part, VendorState
-from tests.unit.health.looks import BAD, GOOD, ODD, SHORT, at
-
-CARDS = tuple(
-    VendorDevice(kind=DeviceKind.GPU, vendor="x", bus_id=f"0000:0{i}:00.0", uuid=f"g{i}", minor=i)
-    for i in range(2)
-)
-SLICES = tuple(DevicePartition(uuid=f"MIG-{i}", profile="1g.10gb") for i in range(2))
-
-
-class Vendor:
-    """A vendor that is heard, second by second."""
-
-    def __init__(self, vendor: str = "x", **settings: float) -> None:
-        sighted = Inventory(vendor="x", devices=CARDS)
-        self.sighted = VendorState(vendor="x", inventory=Part(sighted))
-        self.health = VendorHealth(vendor, HealthSettings(**settings), sighted)  # type: ignore[arg-type]  # as a test writes them
-        self.state = self.sighted
-        self.told = Inventory(vendor="x")
-        self.second = 0.0
-
-    def hear(self, after_s: float = 1.0, **parts: object) -> str:
-        """Publish a state; return the initials of the devices' states."""
-        self.second += after_s
-        self.state = replace(self.state, **parts)
-        told = self.health.heard(self.state, at(self.second)).inventory.value
-        assert told is not None
-        self.told = told
-        return "".join(SHORT[device.health.state] for device in told.devices)
-
-    def answer(self, *healths: Health, after_s: float = 1.0) -> str:
-        cards = (replace(c, health=h) for c, h in zip(CARDS, healths, strict=False))
-        return self.list(*cards, after_s=after_s)
-
-    def list(self, *cards: VendorDevice, after_s: float = 1.0) -> str:
-        answer = Inventory(vendor="x", devices=cards)
-        return self.hear(after_s, state="ready", message="", inventory=Part(answer))
-
-    def sample(self, *healths: Health | None) -> str:
-        samples = (DeviceSample(key=c.key, health=h) for c, h in zip(CARDS, healths, strict=False))
-        return self.hear(samples=Part(tuple(samples)))
-
-    def happen(self, *events: DeviceEvent) -> bool:
-        return self.health.happened(events, at(self.second))
-
-    def tick(self, after_s: float) -> bool:
-        self.second += after_s
-        return self.health.tick(at(self.second))
-
-
-def event(state: HealthState | None = HealthState.FAILED, key: str = CARDS[1].key) -> DeviceEvent:
-    return DeviceEvent(key=key, reason="Xid79", message="off the bus", state=state)
+from agent.model.device import HealthState
+from agent.model.inventory import DeviceSample
+from agent.model.snapshot import Part
+from tests.unit.health.heard import CARDS, SLICES, Vendor, event
+from tests.unit.health.looks import BAD, GOOD, ODD, at
 
 
 def test_what_sysfs_showed_is_passed_on_and_is_no_look() -> None:
