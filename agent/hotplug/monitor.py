@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
+import socket
 from typing import Any
 
 from agent.errors import AgentError
@@ -36,6 +38,7 @@ class UeventMonitor:
             self._monitor: Any = pyudev.Monitor.from_netlink(context, source="kernel")
             self._grow()
             self._monitor.start()
+            self._socket = socket.socket(fileno=os.dup(self.fileno()))  # for its errors alone
             self._poll = select.poll()  # not `select`: it knows no descriptor beyond a thousand
             self._poll.register(self.fileno(), select.POLLIN)
         except ImportError as error:  # also when libudev is missing
@@ -62,23 +65,18 @@ class UeventMonitor:
         """
         found: list[Uevent | str] = []
         try:
-            for _ in range(AT_ONCE):
-                readable, device = self._next()
-                if not readable:
-                    break
-                found.append(REFUSED if device is None else parse_uevent(device))
+            while len(found) < AT_ONCE and self._poll.poll(0):
+                device = self._monitor.poll(0)
+                found.append(REFUSED if device is None else parse_uevent(dict(device.properties)))
         except OSError as error:
-            if error.errno == errno.ENOBUFS:
+            # asking for the socket's error clears it
+            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or error.errno
+            if code == errno.ENOBUFS:
                 raise EventsLost("more events came than the socket could hold") from error
-            raise CannotListen(f"the kernel's events ended: {error.strerror}") from error
+            raise CannotListen(f"the kernel's events ended: {error}") from error
         return found
-
-    def _next(self) -> tuple[bool, dict[str, str] | None]:
-        if not self._poll.poll(0):
-            return False, None
-        device = self._monitor.poll(0)
-        return True, None if device is None else dict(device.properties)
 
     def close(self) -> None:
         """Close the socket, which libudev does when nobody holds it."""
+        self._socket.close()
         self._monitor = None

@@ -1,0 +1,110 @@
+"""The socket of the kernel's events where it overflows, is refused, or has no library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.hotplug import monitor
+from agent.hotplug.monitor import AT_ONCE, EventsLost, UeventMonitor
+from agent.hotplug.uevent import Uevent
+
+ROOT = Path(__file__).parents[2]
+NULL = Path("/sys/devices/virtual/mem/null/uevent")
+DEADLINE_S = 20.0
+
+only_root = pytest.mark.skipif(not os.access(NULL, os.W_OK), reason="only root causes events")
+
+
+@pytest.fixture
+def heard() -> Iterator[UeventMonitor]:
+    listening = UeventMonitor()
+    yield listening
+    listening.close()
+
+
+def cause(count: int) -> None:
+    with NULL.open("w") as file:
+        for _ in range(count):
+            file.write("change")
+            file.flush()
+            file.seek(0)
+
+
+def ours(events: list[Uevent | str]) -> int:
+    return sum(isinstance(e, Uevent) and e.devpath == "/devices/virtual/mem/null" for e in events)
+
+
+@pytest.mark.root
+@only_root
+def test_events_are_taken_a_few_at_a_time_and_none_is_left(heard: UeventMonitor) -> None:
+    cause(3 * AT_ONCE)
+    found, until_s = 0, time.monotonic() + DEADLINE_S
+    while found < 3 * AT_ONCE:
+        assert time.monotonic() < until_s
+        taken = heard.take()
+        assert len(taken) <= AT_ONCE
+        found += ours(taken)
+    assert found == 3 * AT_ONCE
+
+
+@pytest.mark.root
+@only_root
+def test_an_overflow_is_told_and_events_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "BUFFER_BYTES", 4096)
+    small = UeventMonitor()
+    cause(500)
+    with pytest.raises(EventsLost):
+        small.take()
+    until_s = time.monotonic() + DEADLINE_S
+    while small.take():
+        assert time.monotonic() < until_s
+    cause(1)
+    while not ours(small.take()):
+        assert time.monotonic() < until_s
+    small.close()
+
+
+def test_a_socket_that_is_closed_holds_no_descriptor() -> None:
+    listening = UeventMonitor()
+    number = listening.fileno()
+    os.fstat(number)
+    listening.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        pytest.param(
+            "import ctypes.util; ctypes.util.find_library = lambda name: None",
+            "libudev cannot be loaded",
+            id="no libudev",
+        ),
+        pytest.param(
+            "import pyudev, resource; pyudev.Context(); import agent.hotplug.monitor; "
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+            "the kernel's events cannot be heard",
+            id="no socket",
+        ),
+        pytest.param(
+            "import sys; sys.modules['pyudev'] = None", "cannot be loaded", id="no pyudev"
+        ),
+    ],
+)
+def test_where_nothing_can_be_heard_the_reason_is_said(before: str, why: str) -> None:
+    code = (
+        f"{before}\nfrom agent.hotplug.monitor import CannotListen, UeventMonitor\n"
+        "try: UeventMonitor()\nexcept CannotListen as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert why in done.stdout, done.stderr
