@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from agent.errors import ParseError
+from agent.errors import AgentError, ParseError
 from agent.model.grant.sharing import SharedCard, SharedProcess
 from agent.sharing.layouts import HEAD_BYTES, MAX_CARDS, MAX_SLOTS, UUID_BYTES, Layout, layout_of
 
@@ -17,6 +17,10 @@ TRIES = 3  # to read a slot that is being written
 MAX_BYTES = 1 << 50  # a larger figure is no card's memory
 MAX_TIME_S = 1 << 40
 _SUMS = ("context_bytes", "module_bytes", "buffer_bytes", "offset_bytes", "used_bytes")
+
+
+class Crowded(AgentError):
+    """A region claims more processes than were to be read."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -34,17 +38,21 @@ class _Slot(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def read_region(read: Read, file_bytes: int) -> Content:
+def read_region(read: Read, file_bytes: int, most: int = MAX_SLOTS) -> Content:
     """Return the sums over a region's processes, by card.
 
     Cards without a plain name are left out, and so are figures that no card can have. `ParseError`
-    for what is no region of a known layout, and for a file that ends early.
+    for what is no region of a known layout, and for a file that ends early; `Crowded` if it claims
+    more than `most` processes.
     """
     layout = layout_of(file_bytes, _exactly(read, HEAD_BYTES, 0))
+    count = _slots_used(read, layout)
+    if count > most:
+        raise Crowded(f"{count} processes are claimed")
     head = _exactly(read, layout.slots, 0)
-    slots = list(_slots(read, layout))
-    count = min(struct.unpack_from("<Q", head, layout.count)[0], MAX_CARDS)
-    cards = (_card(layout, head, slots, index) for index in range(count))
+    slots = list(_slots(read, layout, count))
+    cards_used = min(struct.unpack_from("<Q", head, layout.count)[0], MAX_CARDS)
+    cards = (_card(layout, head, slots, index) for index in range(cards_used))
     return Content(
         layout=layout.name,
         cards=tuple(card for card in cards if card is not None),
@@ -66,10 +74,13 @@ def _last_kernel(read: Read, layout: Layout) -> int | None:
     return int(at_s) if 0 < at_s < MAX_TIME_S else None
 
 
-def _slots(read: Read, layout: Layout) -> Iterator[_Slot]:
-    """Yield the slots of processes that live."""
+def _slots_used(read: Read, layout: Layout) -> int:
     (used,) = struct.unpack("<i", _exactly(read, 4, layout.slots_used))
-    count = max(0, min(used, MAX_SLOTS))
+    return max(0, min(int(used), MAX_SLOTS))
+
+
+def _slots(read: Read, layout: Layout, count: int) -> Iterator[_Slot]:
+    """Yield the slots of processes that live."""
     block = _exactly(read, count * layout.slot_bytes, layout.slots) if count else b""
     for index in range(count):
         start = index * layout.slot_bytes

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.model.grant.sharing import SharedRegion
 from agent.model.pod import ContainerView, KubeQos, PodView
-from agent.sharing.folders import MAX_FILES, read_regions
+from agent.sharing.folders import MAX_CROWDED, MAX_FILES, read_regions
 from agent.sharing.layouts import A, B
 from tests.unit.sharing.made import Region
 
@@ -112,6 +113,17 @@ def test_a_container_that_fills_its_folder_costs_a_bounded_look(tmp_path: Path) 
     regions, problems = read(tmp_path)
     assert regions == []
     assert len(problems) == 1
+
+
+def test_containers_that_claim_many_processes_wait_and_are_few(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(MAX_CROWDED + 2)]
+    containers = tuple(ContainerView(id=name, name=name) for name in (*names, "worker"))
+    for name in names:
+        region(tmp_path, name).write_bytes(Region(A).slots(5000).data)
+    region(tmp_path, "worker", used=5)
+    regions, problems = read(tmp_path, replace(POD, containers=containers))
+    assert [r.container for r in regions] == [*names[:MAX_CROWDED], "worker"]
+    assert ["more than 64 processes" in problem for problem in problems] == [True, True]
 
 
 def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
