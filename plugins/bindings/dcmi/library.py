@@ -7,9 +7,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from agent.errors import AgentError
+from agent.errors import AgentError, LibraryReplaced
+from agent.host.files import HostFiles, text
 from plugins.bindings.dcmi import codes
-from plugins.bindings.locate import LibraryAbsent, find_library
+from plugins.bindings.locate import LibraryAbsent, LibraryFile, find_library
 
 CHIP_INFO = ("dcmi_get_device_chip_info_v2", "dcmi_get_device_chip_info")  # either will do
 
@@ -60,6 +61,8 @@ SECOND_INIT = "dcmiv2_init"  # of the 950 generation, of which no more is publis
 SLOW_CALL_S = 1.0
 VERSION_LENGTH = 33
 SONAME = "libdcmi.so"
+VERSION = "/usr/local/Ascend/driver/version.info"
+MANAGER = "/dev/davinci_manager"
 _DRIVER = "/usr/local/Ascend/driver/lib64"
 FOLDERS = ("/usr/local/dcmi", _DRIVER, f"{_DRIVER}/driver", f"{_DRIVER}/common")
 
@@ -149,3 +152,58 @@ class Dcmi:
         except AgentError:
             return None
         return room.value.decode("ascii", "ignore").strip() or None
+
+
+def driver_version(host: HostFiles) -> str | None:
+    """Return the driver's version from the file that its installer leaves."""
+    for line in (text(host, VERSION) or "").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == "Version":
+            return value.strip() or None
+    return None
+
+
+class Loader:
+    """The library of one host: looked for, loaded once, and watched for what replaces it."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        settings: Mapping[str, object],
+        clock: Callable[[], float] = time.monotonic,
+        slow: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self.dcmi: Dcmi | None = None
+        self.unloaded = False  # the driver was here, and went away
+        self._host = host
+        self._settings = settings
+        self._clock = clock
+        self._slow = slow
+        self._file: LibraryFile | None = None  # what this process has loaded, for good
+        self._version: str | None = None
+        self._had_manager = False
+
+    def refuse_if_over(self) -> None:
+        """Raise `LibraryReplaced` if only a new process can go on with what is there now."""
+        if self._file is not None and self._file.replaced():
+            raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
+        if self.unloaded and self._host.exists(MANAGER):
+            raise LibraryReplaced("the driver was loaded again: a new process must talk to it")
+
+    def get(self) -> Dcmi:
+        """Return the library, loaded if need be; `LibraryAbsent` says why there is none."""
+        self.refuse_if_over()
+        now = driver_version(self._host)
+        if self._version is not None and now not in (None, self._version):
+            told = f"driver {now} was installed over {self._version}"
+            raise LibraryReplaced(f"{told}: a new process must load it")
+        if self._had_manager and not self._host.exists(MANAGER):
+            self.unloaded = True
+            raise LibraryAbsent("DriverNotLoaded", f"{MANAGER} is not there any more")
+        if self.dcmi is None:
+            path = locate(self._settings)
+            self._file = LibraryFile.of(path)
+            self.dcmi = Dcmi(path, self._clock, self._slow)
+        self._version = now if self._version is None else self._version
+        self._had_manager = self._had_manager or self._host.exists(MANAGER)
+        return self.dcmi

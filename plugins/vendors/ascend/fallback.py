@@ -16,12 +16,13 @@ from agent.model.device import Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceSample, Inventory, Problem, Reading
 from plugins import families
 from plugins.bindings.dcmi.facts import ChipFacts
+from plugins.bindings.dcmi.library import driver_version
 from plugins.bindings.dcmi.npu_smi import WELL, Row, parse_info, parse_topo
 from plugins.bindings.locate import refuse_untrusted
 from plugins.vendors.ascend import identity
 from plugins.vendors.ascend.describe import MIB, Described, chip_uuid, device
 from plugins.vendors.ascend.links import joined
-from plugins.vendors.ascend.sight import Sighting, driver_version
+from plugins.vendors.ascend.sight import Sighting
 from plugins.vendors.ascend.sight import device as sighted
 
 PLACES = (
@@ -29,7 +30,7 @@ PLACES = (
     "/usr/local/sbin/npu-smi",
     "/usr/local/Ascend/driver/tools/npu-smi",
 )
-DEADLINE_S = 5.0
+DEADLINE_S = 4.0
 EVERY_S = 30.0  # between two runs: each starts a process that asks all chips
 _LINKS = ("HCCS", "HCCS_SW", "SIO", "UB")
 Run = Callable[[str, tuple[str, ...]], str]
@@ -55,6 +56,8 @@ class NpuSmi:
         self._run = run or run_command
         self._clock = clock
         self._last: tuple[float, Told] | None = None
+        self._joined: Mapping[tuple[str, str], str] | None = None
+        self._asked_links = False  # they are asked once: they do not change
 
     def path(self) -> str | None:
         """Return the command, if there is one that only root could have put there."""
@@ -81,8 +84,19 @@ class NpuSmi:
             rows = parse_info(self._run(path, ("info",)))
             devices = {function.bus_id: function.device_id for function in seen}
             chips = tuple((described(row, devices.get(row.bus_id or "")), row) for row in rows)
-            self._last = (self._clock(), Told(chips=chips, links=self._links(path, chips)))
+            if not self._asked_links:
+                self._asked_links = True
+                self._joined = self._links(path, chips)
+            self._last = (self._clock(), Told(chips=chips, links=self._joined))
         return self._last[1]
+
+    def samples(self, seen: tuple[Sighting, ...]) -> tuple[DeviceSample, ...]:
+        """Return the rows as samples; none if the command fails."""
+        try:
+            told = self.ask(seen)
+        except AgentError:
+            return ()
+        return tuple(_sample(chip, row) for chip, row in told.chips) if told is not None else ()
 
     def _links(
         self, path: str, chips: tuple[tuple[Described, Row], ...]
@@ -148,11 +162,6 @@ def health(row: Row, phy: int) -> Health:
     return Health(
         state=state, reason=reason, message=f"NPU {phy} is said to be {row.health[:40]!r}"
     )
-
-
-def sampled(told: Told) -> tuple[DeviceSample, ...]:
-    """Return the rows as samples."""
-    return tuple(_sample(chip, row) for chip, row in told.chips)
 
 
 def _sample(chip: Described, row: Row) -> DeviceSample:

@@ -13,9 +13,9 @@ from agent.host.files import HostFiles
 from agent.model.device import DevicePartition, Health, HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
 from plugins.bindings.dcmi.events import FaultQueue
-from plugins.bindings.dcmi.library import Dcmi, locate
+from plugins.bindings.dcmi.library import Dcmi, Loader, driver_version
 from plugins.bindings.dcmi.network import NetworkWatch
-from plugins.bindings.locate import LibraryAbsent, LibraryFile
+from plugins.bindings.locate import LibraryAbsent
 from plugins.faults.ascend.book import FaultBook
 from plugins.slices.vnpu.ledger import Ledger
 from plugins.slices.vnpu.make import Reconciled, VnpuMaker
@@ -27,7 +27,7 @@ from plugins.vendors.ascend.identity import template_model
 from plugins.vendors.ascend.listing import boot_id, facts_of, joined_of, listed, table_of
 from plugins.vendors.ascend.roster import Roll, Roster
 from plugins.vendors.ascend.sample import sample
-from plugins.vendors.ascend.sight import MANAGER, Sighting, device, driver_version, look
+from plugins.vendors.ascend.sight import Sighting, device, look
 from plugins.vendors.ascend.watch import HealthWatch, Watched
 
 AGAIN_S = 30.0  # between two looks for a driver that is not there
@@ -50,11 +50,9 @@ class AscendSession:
         self._host = host
         self._settings = settings
         self._clock = clock
-        self._dcmi: Dcmi | None = None
-        self._file: LibraryFile | None = None  # what this process has loaded, for good
-        self._had_driver = self._lost_driver = False
+        self._loader = Loader(host, settings, clock, self._slow)
         self._command = fallback.NpuSmi(settings, clock=clock)
-        self._told: fallback.Told | None = None  # by the command, while there is no library
+        self._by_command = False  # while there is no library
         self._roster = Roster()
         self._chips = Chips(host, settings, clock)
         self._network = NetworkWatch(clock)
@@ -68,6 +66,7 @@ class AscendSession:
         self._pending: deque[DeviceEvent] = deque(maxlen=MAX_PENDING)
         self._late: set[str] = set()  # symbols that took too long
         self._again_s: float | None = None  # when a discovery is to be asked for
+        self._try_s = clock() + AGAIN_S  # when a driver that is not there is looked for
         self._booting = 0  # looks at a list that was not complete
         given = settings.get("sample_interval_s")
         self._interval_s = float(given) if isinstance(given, int | float) else INTERVAL_S
@@ -93,24 +92,11 @@ class AscendSession:
         return self._inventory(dcmi, roll, seen)
 
     def _library(self) -> Dcmi:
-        self._refuse_if_over()
-        if self._had_driver and not self._host.exists(MANAGER):
-            self._lost_driver = True
-            raise LibraryAbsent("DriverNotLoaded", f"{MANAGER} is not there any more")
-        if self._dcmi is None:
-            path = locate(self._settings)
-            self._file = LibraryFile.of(path)
-            self._dcmi = Dcmi(path, self._clock, self._slow)
-            self._watch.subscribed = self._queue.subscribe(self._dcmi)
-        self._had_driver = self._had_driver or self._host.exists(MANAGER)
-        return self._dcmi
-
-    def _refuse_if_over(self) -> None:
-        """Raise if only a new process can go on with what is there now."""
-        if self._file is not None and self._file.replaced():
-            raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
-        if self._lost_driver and self._host.exists(MANAGER):
-            raise LibraryReplaced("the driver was loaded again: a new process must talk to it")
+        fresh = self._loader.dcmi is None
+        dcmi = self._loader.get()
+        if fresh:
+            self._watch.subscribed = self._queue.subscribe(dcmi)
+        return dcmi
 
     def _slow(self, symbol: str, elapsed_s: float) -> None:
         if symbol not in self._late:
@@ -119,15 +105,15 @@ class AscendSession:
             self._tell(DeviceEvent(key="", reason="SlowAnswer", message=told))
 
     def _without(self, seen: tuple[Sighting, ...], problem: Problem) -> Inventory:
-        self._again_s = self._clock() + AGAIN_S
-        self._told = None
+        told = None
         if problem.reason in ("LibraryMissing", "LibraryUnfit"):
             try:
-                self._told = self._command.ask(seen)
+                told = self._command.ask(seen)
             except AgentError as error:
                 problem = replace(problem, message=f"{problem.message}; {error}")
-        if self._told is not None:
-            return fallback.by_command(self._told, self._host, seen, problem)
+        self._by_command = told is not None
+        if told is not None:
+            return fallback.by_command(told, self._host, seen, problem)
         return fallback.by_sysfs(seen, self._chips.remembered, self._host, problem)
 
     def _inventory(self, dcmi: Dcmi, roll: Roll, seen: tuple[Sighting, ...]) -> Inventory:
@@ -172,8 +158,6 @@ class AscendSession:
                 self._again_s = self._clock() + BOOTING_S
         else:
             self._booting = 0
-        if any(watched.missing for watched in self._chips.known.values()):
-            self._again_s = self._again_s or self._clock() + BOOTING_S
         if self._queue.dropped:
             told = f"{self._queue.dropped} fault events came faster than they were read"
             found.append(Problem(reason="EventsLost", message=told))
@@ -199,20 +183,31 @@ class AscendSession:
 
         In between the last values are repeated, without a verdict: nobody looked.
         """
-        self._refuse_if_over()
+        self._loader.refuse_if_over()
         now_s = self._clock()
-        if self._again_s is not None and now_s >= self._again_s:
-            self._again_s = None
-            self._tell(DeviceEvent(key="", reason="DriverLookedFor"))
+        self._look_again(now_s)
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
             self._samples = self._round()
             return self._samples
         return tuple(replace(found, health=None) for found in self._samples)
 
+    def _look_again(self, now_s: float) -> None:
+        """Ask for a discovery where cards are booting, or when the driver has come."""
+        if self._again_s is not None and now_s >= self._again_s:
+            self._again_s = None
+            self._tell(DeviceEvent(key="", reason="CardsBooting"))
+        if self._loader.dcmi is None and now_s >= self._try_s:
+            self._try_s = now_s + AGAIN_S
+            try:
+                self._library()
+            except LibraryAbsent:
+                return
+            self._tell(DeviceEvent(key="", reason="DriverCame"))
+
     def _round(self) -> tuple[DeviceSample, ...]:
-        if self._dcmi is None or self._lost_driver:
-            return fallback.sampled(self._told) if self._told is not None else ()
+        if self._loader.dcmi is None or self._loader.unloaded:
+            return self._command.samples(look(self._host)) if self._by_command else ()
         known = self._chips.known
         self._chips.notice_gone()
         before = {key: watched.health for key, watched in known.items()}

@@ -10,8 +10,6 @@ from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.topology.address import parse_address, sort_key
 
 DEVICES = "/sys/bus/pci/devices"
-MANAGER = "/dev/davinci_manager"
-VERSION = "/usr/local/Ascend/driver/version.info"
 MAX_FUNCTIONS = 8192
 VFIO = "vfio-pci"
 MAKER = "huawei"
@@ -98,12 +96,3 @@ def device(seen: Sighting, reason: str = "NotYetAsked", message: str = "") -> Ve
         ),
         facts=(("driver", seen.driver),) if seen.driver else (),
     )
-
-
-def driver_version(host: HostFiles) -> str | None:
-    """Return the driver's version from the file that its installer leaves."""
-    for line in (text(host, VERSION) or "").splitlines():
-        name, equals, value = line.partition("=")
-        if equals and name.strip() == "Version":
-            return value.strip() or None
-    return None

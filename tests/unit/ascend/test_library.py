@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from agent.probe.wire import Failed
 from plugins.bindings.dcmi import codes
 from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL, locate
 from plugins.bindings.locate import LibraryAbsent
+from tests.stubs.child import ROOT
 from tests.unit.ascend.conftest import Machine
 
 SECOND = "dcmiv2_init"
@@ -149,3 +153,41 @@ def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None
             reply = child.ask(method)
             assert isinstance(reply, Failed)
             assert reply.kind == "LibraryReplaced"
+
+
+def test_a_library_that_comes_later_is_found_and_told(b3: Machine) -> None:
+    here, later = lacking(b3), b3.folder / "later/libdcmi.so"
+    later.parent.mkdir()
+    script = f"""
+import os
+from agent.recording.open import open_host
+from plugins.vendors.ascend.session import AscendSession
+now = [0.0]
+settings = {{"library_path": {str(later)!r}, "sample_interval_s": 0.0}}
+session = AscendSession(open_host({str(b3.host)!r}).files, settings, clock=lambda: now[0])
+assert session.discover().problems[0].reason == "LibraryMissing"
+assert session.sample() == () and session.events(0.0) == ()
+os.rename({str(here)!r}, {str(later)!r})
+now[0] = 31.0
+session.sample()
+assert [event.reason for event in session.events(0.0)] == ["DriverCame"]
+assert all(device.health.in_service for device in session.discover().devices)
+"""
+    environment = {**os.environ, **b3.stub.environment}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=ROOT, check=False, timeout=30
+    )
+    assert done.returncode == 0
+
+
+def test_a_driver_of_another_version_asks_for_a_new_process(b3: Machine) -> None:
+    b3.as_folder(["c1"])
+    version = b3.host / "usr/local/Ascend/driver/version.info"
+    version.parent.mkdir(parents=True)
+    version.write_text("Version=24.1.rc1\n")
+    with b3.session() as child:
+        assert child.discover().driver_version == "24.1.rc1"
+        version.write_text("Version=25.0.rc1\n")
+        reply = child.ask("discover")
+    assert isinstance(reply, Failed)
+    assert reply.kind == "LibraryReplaced"
