@@ -94,16 +94,17 @@ class MetricsRenderer:
             for sample in vendor.samples.value
         }
         devices = snapshot.devices.value.devices
+        shared_is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
+        mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from own_series(snapshot, now_s, publishers, opened)
         yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
         yield from device_series(
-            devices, snapshot.vendors, samples, self._vendor_families, labels, node
+            devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps
         )
         yield from direct_series(snapshot.devices.value.direct, labels, node)
         if self._aliases:
-            is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
             yield from hami_series(
-                snapshot, samples, self._aliases, labels, sharing_is_fresh=is_fresh
+                snapshot, samples, self._aliases, labels, sharing_is_fresh=shared_is_fresh
             )
             yield from infiniband_series(samples, self._aliases, labels)
         if self._pods and usage_is_fresh:

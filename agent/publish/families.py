@@ -242,6 +242,7 @@ _DEVICE: tuple[_Row, ...] = (
     ("memory_used_bytes", "gauge", DEVICE, "bytes", "Memory in use on a device."),
     ("utilization_ratio", "gauge", DEVICE, "ratio", "Busy time of a device."),
     ("processes", "gauge", DEVICE, "", "Host processes that use a device."),
+    ("mps_servers", "gauge", DEVICE, "", "MPS servers at work for a card that has a daemon."),
 )
 
 

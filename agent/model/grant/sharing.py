@@ -54,6 +54,10 @@ class MpsDaemon(msgspec.Struct, frozen=True, kw_only=True):
         """Say whether the daemon was started for this very card."""
         return uuid in self.cards
 
+    def reaches(self, uuid: str) -> bool:
+        """Say whether its clients can use the card; one that was told no cards reaches them all."""
+        return uuid in self.cards or (self.pipe_dir is not None and not self.cards)
+
 
 class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     """All regions and daemons of the node, and what could not be read of them."""

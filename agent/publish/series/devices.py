@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.model.device import Device, DeviceKind, HealthState, VendorDevice
+from agent.model.grant.sharing import MpsDaemon
 from agent.model.inventory import DeviceSample, MetricFamily
 from agent.model.snapshot import VendorState
 from agent.publish.families import DEVICE, FAMILIES, RDMA, Family
@@ -83,6 +84,7 @@ def device_series(
     families: Mapping[str, MetricFamily],
     labels: Labels,
     node: str,
+    mps: tuple[MpsDaemon, ...] = (),
 ) -> Series:
     """Yield the families of devices; what nobody told has no sample."""
     rows = list({_opened(device, labels, node): device for device in devices}.items())
@@ -114,6 +116,13 @@ def device_series(
         ],
     )
     yield from _sample_series(rows, fresh)
+    name = "xpu_device_mps_servers"
+    reached = [
+        (opened, [daemon for daemon in mps if daemon.reaches(device.info.uuid or "")])
+        for opened, device in rows
+        if device.info.vendor == "nvidia" and device.info.uuid
+    ]
+    yield name, [line(name, o, sum(len(d.servers) for d in found)) for o, found in reached if found]
     yield from _reading_series(rows, fresh, families, labels, node)
 
 

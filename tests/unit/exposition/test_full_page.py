@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.model.grant.sharing import MpsDaemon, SharingView
+from agent.model.hotplug import HotplugView
 from agent.model.inventory import DeviceSample, Problem, ProcessSample
 from agent.model.snapshot import DirectPair, NodeSnapshot, Part
 from agent.model.usage import NumaUsage
@@ -43,6 +45,10 @@ def told() -> NodeSnapshot:
         devices=Part(view, NOW_S),
         vendors=(replace(nvidia, samples=Part((sample,), NOW_S)),),
         usage=Part(usage, NOW_S),
+        sharing=Part(SharingView(mps=(MpsDaemon(pid=1, pipe_dir="/tmp/nvidia-mps"),)), NOW_S),
+        hotplug=HotplugView(
+            state="listening", seen=(("pci", 1),), dropped=(("full", 1),), scans=(("timer", 1),)
+        ),
         refused=(("EACCES", 2),),
     )
 
