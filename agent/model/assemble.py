@@ -15,6 +15,7 @@ from agent.model.minors import NOTHING_HELD, Held, unique_minors
 from agent.model.snapshot import DeviceView
 from agent.topology.address import parse_address, sort_key
 from agent.topology.cpu import CpuTopology
+from agent.topology.distance import near_disks, nvme_seats, seat_of
 from agent.topology.link import degraded
 from agent.topology.numa import UNKNOWN, NumaTopology
 from agent.topology.pci import PciFunction, PciTree
@@ -135,12 +136,18 @@ class _Desk:
         self.settings = settings
         self._packages = {package.socket: package.package_id for package in cpus.packages}
         self._placer = Placer(pci, numa, settings.rules)
+        self._disks = nvme_seats(pci)
 
     def device(self, info: VendorDevice) -> Device:
         address = parent_of(info)
         place = Placement()
         if address is not None:
-            place = self.place(self.pci.get(address) or PciFunction(address=address))
+            function = self.pci.get(address) or PciFunction(address=address)
+            place = self.place(function)
+            if info.kind is not DeviceKind.RDMA and self._disks:
+                seat = seat_of(self.pci, function, place.numa_node)
+                near = near_disks(seat, self._disks, self.pci.switch_links)
+                place = replace(place, near_disks=near)
         place = self._told(place, dict(info.facts))
         return Device(
             info=info, place=place, pcie_scope_id=pcie_scope_id(place, self.settings.pcie_scope)

@@ -180,6 +180,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     link_degraded: str | None = None  # None, width, speed
     acs: tuple[int | None, ...] | None = None  # control words along the bridges; None: unreadable
     virtual: tuple[str, ...] = ()  # root and switches by the topology file, if sysfs has no switch
+    near_disks: tuple[str, ...] = ()  # NVMe below the same switches, of an accelerator
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):

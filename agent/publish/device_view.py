@@ -73,6 +73,7 @@ def device_json(device: Device) -> dict[str, object]:
         "socket": place.socket if place.socket >= 0 else None,
         "pcie_path": list(place.path),
         "pcie_switch": place.switch,
+        "near_disks": list(place.near_disks),
         "link": {
             "speed_gts": place.link.speed / 10 if place.link.speed else None,
             "width": place.link.width,

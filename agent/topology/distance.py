@@ -24,6 +24,8 @@ NVB = "NVB"  # over one more GPU
 
 # Direct links by type, nearest first, and how a count of them is written.
 _WRITTEN = {"NVLink": "NV{}", "C2C": "C2C", "HCCS": "HCCS", "MLULink": "ML{}"}
+_NVME = 0x0108  # class of NVMe controllers
+MAX_DISKS = 256
 _NVLINK = "NVLink"
 _NVSWITCH = "NVSwitch"
 
@@ -181,3 +183,17 @@ def levels(
         (a.address, b.address): table.level(a.address, b.address) or pci_level(a, b, linked)
         for a, b in combinations(ordered, 2)
     }
+
+
+def nvme_seats(tree: PciTree) -> tuple[Seat, ...]:
+    """Return the seats of NVMe controllers, without virtual functions and what fell off."""
+    disks = (f for f in tree.functions.values() if f.base_class == _NVME and not f.gone)
+    found = [seat_of(tree, disk, UNKNOWN) for disk in disks if disk.physfn is None]
+    return tuple(found[:MAX_DISKS])
+
+
+def near_disks(
+    seat: Seat, disks: Iterable[Seat], linked: SwitchLinks = frozenset()
+) -> tuple[str, ...]:
+    """Return the disks that only switches are between: what GPUDirect Storage is worth it for."""
+    return tuple(disk.address for disk in disks if pci_level(seat, disk, linked) in (PIX, PXB))

@@ -12,7 +12,8 @@ from agent.model.inventory import Inventory
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciFunction, PciTree
-from tests.machines import nodes, tree_of
+from tests.captures import needs_shared
+from tests.machines import Sysfs, machine, nodes, tree_of
 
 ADDRESS = "0000:3b:00.0"
 PLAIN = VendorDevice(kind=DeviceKind.XPU, vendor="metax", bus_id=ADDRESS, managed=False)
@@ -100,3 +101,29 @@ def test_a_place_that_a_file_tells_counts_where_sysfs_says_nothing(
 def test_a_node_that_cannot_be_is_not_taken_over(node: str) -> None:
     (device,) = joined({"a": described(facts=(("told_numa_node", node),))}, numa=nodes(2))
     assert device.place.numa_node == -1
+
+
+def test_disks_below_the_cards_switch_are_named_and_those_beyond_the_bridge_are_not() -> None:
+    sysfs = Sysfs()
+    above = "pci0000:20/0000:20:00.0/0000:21:00.0"
+    for port, end, kind in (
+        ("22:00.0", "23:00.0", "0x030200"),
+        ("22:01.0", "24:00.0", "0x010802"),
+        ("22:02.0", "25:00.0", "0x010601"),
+        ("22:03.0", "26:00.0", "0x020700"),
+    ):
+        sysfs.function(f"{above}/0000:{port}/0000:{end}", **{"class": kind})
+    sysfs.function("pci0000:20/0000:20:01.0/0000:27:00.0", **{"class": "0x010802"})
+    tree = sysfs.read()
+    gpu = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
+    nic = VendorDevice(kind=DeviceKind.RDMA, vendor="mlx5_core", bus_id="0000:26:00.0", minor=0)
+    found = {device.key: device.place.near_disks for device in joined({"a": gpu, "b": nic}, tree)}
+    assert found == {"0000:23:00.0": ("0000:24:00.0",), "0000:26:00.0": ()}
+
+
+@needs_shared
+def test_the_disks_of_the_guest_are_beyond_the_bridge() -> None:
+    found = machine("qemu")
+    gpu = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
+    (device,) = joined({"nvidia": gpu}, found.tree, found.numa)
+    assert device.place.near_disks == ()
