@@ -21,53 +21,20 @@ A value that is not given is one that the driver does not support.
 
 from __future__ import annotations
 
-import functools
-import os
-import select
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.stubs.build import build as build_stub
+from tests.stubs.child import Child
+from tests.stubs.nvml.statements import Translator
 
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.probe.wire import (
-    Ask,
-    Discovered,
-    Failed,
-    Happened,
-    LineSplitter,
-    Opened,
-    Reply,
-    Sampled,
-    decode_reply,
-    encode,
-    encode_start,
-)
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[2]
 NEWEST = 999
 
 
-@functools.cache
 def build(level: int = NEWEST) -> Path:
     """Compile the stub of one driver branch, once a run; skip, and say so, without a compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler: the NVML stub cannot be built")
-    folder = Path(tempfile.mkdtemp(prefix=f"nvml-stub-{level}-"))
-    sources = sorted(str(path) for path in HERE.glob("nvml_stub*.c"))
-    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", f"-DSTUB_DRIVER={level}"]
-    target = folder / "libnvidia-ml.so.1"
-    command = [compiler, *flags, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(target), *sources]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder
+    return build_stub("nvml", defines=(f"STUB_DRIVER={level}",))
 
 
 @dataclass(slots=True)
@@ -93,7 +60,7 @@ class Stub:
     def play(self, *lines: str) -> None:
         """Replace the scenario whole; the stub reads it at its next call."""
         fresh = self.folder / "scenario.new"
-        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        fresh.write_text("\n".join(Translator().lines(lines)) + "\n", encoding="utf-8")
         fresh.replace(self.scenario)
 
     def take_calls(self) -> list[str]:
@@ -104,115 +71,25 @@ class Stub:
         return lines
 
 
-@dataclass(slots=True)
-class Child:
-    """A worker process that serves a session; every answer has a deadline."""
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    settings: Mapping[str, object] = field(default_factory=dict)
-    events: list[DeviceEvent] = field(default_factory=list)
-    _number: int = 0
-    _process: subprocess.Popen[bytes] | None = None
-    _lines: list[bytes] = field(default_factory=list)
-    _splitter: LineSplitter = field(default_factory=lambda: LineSplitter("nvidia"))
-
-    def __enter__(self) -> Child:
-        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
-        self._process = subprocess.Popen(
-            [sys.executable, *self.arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env={**kept, "PYTHONPATH": str(ROOT), **self.environment},
-        )
-        self._say(encode_start("nvidia", self.settings, events=True))
-        assert isinstance(self._reply(time.monotonic() + 20), Opened)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        process = self.process
-        process.kill()
-        process.wait(10)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
-
-    def _say(self, line: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line)
-        self.process.stdin.flush()
-
-    def _reply(self, deadline_s: float) -> Reply:
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
-        while not self._lines:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            data = os.read(fd, 65536)
-            if not data:
-                raise EOFError
-            self._lines += self._splitter.feed(data)
-        return decode_reply("nvidia", self._lines.pop(0))
-
-    def ask(self, method: str, deadline_s: float = 20.0, device: str = "") -> Reply:
-        """Return the answer; `TimeoutError` if late, `EOFError` if the process died."""
-        self._number += 1
-        asked = Ask(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
-        self._say(encode(asked))
-        until_s = time.monotonic() + deadline_s
-        while True:
-            reply = self._reply(until_s)
-            if not isinstance(reply, Happened):
-                return reply
-            self.events += reply.events
-
-    def discover(self) -> Inventory:
-        """Return the inventory; an error of the session fails the test."""
-        reply = self.ask("discover")
-        assert isinstance(reply, Discovered), reply
-        return reply.inventory
-
-    def sample(self) -> tuple[DeviceSample, ...]:
-        """Return the samples; an error of the session fails the test."""
-        reply = self.ask("sample")
-        assert isinstance(reply, Sampled), reply
-        return reply.samples
-
-    def wait_event(self, deadline_s: float = 20.0) -> DeviceEvent:
-        """Return the next event that was pushed."""
-        until_s = time.monotonic() + deadline_s
-        while not self.events:
-            reply = self._reply(until_s)
-            assert not isinstance(reply, Failed), reply
-            if isinstance(reply, Happened):
-                self.events += reply.events
-        return self.events.pop(0)
-
-
 def on_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child whose session sees `tree` as the machine's root and the stub as NVML."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
-    return Child(["-m", "tests.fault.nvml_worker", str(tree)], stub.environment, given)
+    return Child("nvidia", ["-m", "tests.fault.nvml_worker", str(tree)], stub.environment, given)
 
 
 def on_live_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child as `on_tree` does, to which the tree is a machine with a kernel log."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
-    return Child(["-m", "tests.fault.nvml_worker", str(tree), "live"], stub.environment, given)
+    return Child(
+        "nvidia", ["-m", "tests.fault.nvml_worker", str(tree), "live"], stub.environment, given
+    )
 
 
 def real_worker(stub: Stub, **settings: object) -> Child:
     """Return the agent's own worker; its host is this machine, which shows it no GPUs of ours."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
     arguments = ["-m", "agent.probe.worker", "--vendor", "nvidia"]
-    return Child(arguments, stub.environment, given)
+    return Child("nvidia", arguments, stub.environment, given)
 
 
 def add_function(

@@ -88,10 +88,11 @@ class Child:
             self._lines += self._splitter.feed(data)
         return decode_reply(self.vendor, self._lines.pop(0))
 
-    def ask(self, method: str, deadline_s: float = 20.0) -> Reply:
+    def ask(self, method: str, deadline_s: float = 20.0, device: str = "") -> Reply:
         """Return the answer; `TimeoutError` if late, `EOFError` if the process died."""
         self._number += 1
-        self._say(encode(Ask(self._number, method)))  # type: ignore[arg-type]  # tests ask nonsense too
+        asked = Ask(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
+        self._say(encode(asked))
         until_s = time.monotonic() + deadline_s
         while True:
             reply = self._reply(until_s)

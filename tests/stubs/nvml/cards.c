@@ -103,16 +103,21 @@ int nvml_handle(const struct call *call, void **to) {
     return OK;
 }
 
-int nvml_by_uuid(const char *uuid, void **to) {
+static int named(long long card, long long slot, const char *path, const char *uuid) {
+    struct call one = nvml_about(card, slot);
     char known[128];
+    return stub_text(&one, path, known, sizeof known) && !strcmp(known, uuid);
+}
+
+int nvml_by_uuid(const char *uuid, void **to) {
+    *to = NULL;
     for (long long card = 0; card < MAX_GPUS; card++) {
-        struct call one = nvml_about(card, 0);
-        if (here(card) && stub_text(&one, "gpu.{0}.uuid", known, sizeof known) && !strcmp(known, uuid)) {
-            *to = nvml_card_handle(card);
-            return OK;
-        }
+        if (!here(card)) continue;
+        if (named(card, 0, "gpu.{0}.uuid", uuid)) *to = nvml_card_handle(card);
+        for (long long slot = 0; slot < MAX_MIGS; slot++)
+            if (named(card, slot, "mig.{0}.{1}.uuid", uuid)) *to = nvml_mig_handle(card, slot);
     }
-    return NOT_FOUND;
+    return *to ? OK : NOT_FOUND;
 }
 
 int nvml_uuid(const struct call *call, mig *instance, char *to, unsigned room) {
@@ -132,6 +137,15 @@ int nvml_pci(const struct call *call, struct Pci *to) {
     stub_text(call, "gpu.{0}.bus", to->bus_id, sizeof to->bus_id);
     snprintf(to->legacy, sizeof to->legacy, "%s", tail(to->bus_id));
     to->id = 0x233010de;
+    return OK;
+}
+
+int nvml_any_memory(const struct call *call, mig *instance, struct MemoryV1 *to) {
+    struct call one = nvml_about(call->keys[0], nvml_slot(instance));
+    if (one.keys[1] < 0) return nvml_memory(call, to, NULL);
+    to->total = (u64)nvml_get(&one, "mig.{0}.{1}.mb", 0) << 20;
+    to->used = (u64)nvml_get(&one, "mig.{0}.{1}.used", 0);
+    to->free = to->total - to->used;
     return OK;
 }
 

@@ -39,6 +39,7 @@ int nvml_uuid(const struct call *call, mig *instance, char *to, unsigned room);
 int nvml_index(const struct call *call, unsigned *to);
 int nvml_pci(const struct call *call, struct Pci *to);
 int nvml_memory(const struct call *call, struct MemoryV1 *first, struct MemoryV2 *second);
+int nvml_any_memory(const struct call *call, mig *instance, struct MemoryV1 *to);
 int nvml_platform(const struct call *call, struct Platform *to);
 
 /* links.c */

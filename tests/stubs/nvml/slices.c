@@ -23,6 +23,7 @@ int nvml_most(const struct call *call, unsigned *to) {
 
 int nvml_mig(const struct call *call, void **to) {
     if (call->keys[1] >= MAX_MIGS || !nvml_get(call, "mig.{0}.{1}", 0)) return NOT_FOUND;
+    if (nvml_get(call, "mig.{0}.{1}.ci", 0) == -1) return NOT_FOUND; /* no device by itself */
     *to = nvml_mig_handle(call->keys[0], call->keys[1]);
     return OK;
 }
@@ -31,7 +32,8 @@ int nvml_mig_member(mig *instance, const char *member, unsigned *to) {
     struct call one = about(instance);
     char path[64];
     snprintf(path, sizeof path, "mig.{0}.{1}.%s", member);
-    return one.keys[1] < 0 ? INVALID : nvml_member(&one, path, to);
+    *to = (unsigned)nvml_get(&one, path, 0);
+    return one.keys[1] < 0 ? INVALID : *to == (unsigned)-1 ? UNSUPPORTED : OK;
 }
 
 int nvml_parent(mig *instance, void **to) {

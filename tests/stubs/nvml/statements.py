@@ -52,7 +52,9 @@ class Translator:
             yield from _members(f"{what}.{card}", rest)
         elif what in ("mig", "profile", "link"):
             yield f"{what}.{card}.{rest[0]} 1"
-            yield from _members(f"{what}.{card}.{rest[0]}", rest[1:])
+            # an instance that has no compute instance says so: -1
+            told = [word.replace("=na", "=-1") for word in rest[1:]]
+            yield from _members(f"{what}.{card}.{rest[0]}", told)
         elif what == "proc":
             yield f"proc.{card}.{next(self._procs)} {_joined(named, _PROC)}"
         elif what == "field":

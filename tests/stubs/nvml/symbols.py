@@ -86,7 +86,7 @@ PLAIN = (
         f"{CARD}, unsigned sensor, unsigned *to",
         'sensor ? INVALID : nvml_member(&call, "gpu.{0}.temp", to)',
     ),
-    code("DeviceGetMemoryInfo", f"{MIG}, MemoryV1 *to", "nvml_memory(&call, to, NULL)"),
+    code("DeviceGetMemoryInfo", f"{MIG}, MemoryV1 *to", "nvml_any_memory(&call, instance, to)"),
     code("DeviceGetMemoryInfo_v2", f"{CARD}, MemoryV2 *to", "nvml_memory(&call, NULL, to)", 510),
     Symbol(
         "nvmlDeviceGetAddressingMode",

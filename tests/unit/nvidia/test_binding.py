@@ -8,6 +8,7 @@ import pynvml
 import pytest
 
 from tests.fault.nvml_stub import build
+from tests.stubs.build import described
 
 # structure: bytes, then members with their offsets
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
@@ -99,16 +100,40 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "c_nvmlGpmMetric_t": (40, {"metricId": 0, "nvmlReturn": 4, "value": 8}),
 }
 
-STUB_SIZES = {
-    "c_nvmlProcessInfo_v2_t": ("usedGpuMemory", "gpuInstanceId", "computeInstanceId"),
-    "c_nvmlProcessUtilizationSample_t": ("timeStamp", "smUtil", "decUtil"),
-    "c_nvmlSample_t": ("sampleValue",),
-    "c_nvmlFieldValue_t": ("valueType", "value"),
-    "c_nvmlEventData_t": ("gpuInstanceId",),
-    "c_nvmlDeviceAttributes": ("gpuInstanceSliceCount", "memorySizeMB"),
-    "c_nvmlGpuInstanceProfileInfo_t": (),
-    "c_nvmlGpuInstanceProfileInfo_v2_t": ("name",),
-    "c_nvmlGpuInstanceInfo_t": ("profileId", "placement"),
+# structure of the binding: that of the stub, whose C asserts every size and offset of it
+STUB_RECORDS = {
+    "nvmlPciInfo_t": "Pci",
+    "c_nvmlMemory_t": "MemoryV1",
+    "c_nvmlMemory_v2_t": "MemoryV2",
+    "c_nvmlBAR1Memory_t": "Bar1",
+    "c_nvmlUtilization_t": "Utilization",
+    "c_nvmlGpuInstancePlacement_t": "Placement",
+    "c_nvmlProcessInfo_v2_t": "Process",
+    "c_nvmlProcessUtilizationSample_t": "Busy",
+    "c_nvmlSample_t": "Sample",
+    "c_nvmlFieldValue_t": "FieldValue",
+    "c_nvmlEventData_t": "EventData",
+    "c_nvmlDeviceAttributes": "Attributes",
+    "c_nvmlGpuInstanceProfileInfo_t": "GiProfileV1",
+    "c_nvmlGpuInstanceProfileInfo_v2_t": "GiProfileV2",
+    "c_nvmlComputeInstanceProfileInfo_t": "CiProfileV1",
+    "c_nvmlComputeInstanceProfileInfo_v2_t": "CiProfileV2",
+    "c_nvmlGpuInstanceInfo_t": "GiInfo",
+    "c_nvmlComputeInstanceInfo_t": "CiInfo",
+    "c_nvmlGpuFabricInfo_t": "FabricV1",
+    "c_nvmlGpuFabricInfo_v2_t": "FabricV2",
+    "c_nvmlGpuFabricInfo_v3_t": "FabricV3",
+    "c_nvmlDeviceAddressingMode_t": "Addressing",
+    "c_nvmlPlatformInfo_v2_t": "Platform",
+    "c_nvmlGpmMetric_t": "GpmMetric",
+    "c_nvmlGpmSupport_t": "GpmSupport",
+    "c_nvmlEccSramErrorStatus_v1_t": "Sram",
+    "c_nvmlRepairStatus_t": "Repair",
+    "c_nvmlUnrepairableMemory_v1_t": "Unrepairable",
+    "c_nvmlSystemEventSetCreateRequest_v1_t": "SetRequest",
+    "c_nvmlSystemRegisterEventRequest_v1_t": "RegisterRequest",
+    "c_nvmlSystemEventData_v1_t": "SystemEvent",
+    "c_nvmlSystemEventSetWaitRequest_v1_t": "WaitRequest",
 }
 
 
@@ -120,39 +145,15 @@ def test_the_bindings_structure_is_laid_out_as_documented(name: str) -> None:
     assert {member: getattr(structure, member).offset for member in offsets} == offsets
 
 
-def test_the_stub_has_the_same_layout() -> None:
-    wanted = []
-    for name, members in STUB_SIZES.items():
-        size, offsets = LAYOUTS[name]
-        wanted += [size, *(offsets[member] for member in members)]
-    library = ctypes.CDLL(str(build() / "libnvidia-ml.so.1"))
-    found = (ctypes.c_uint * len(wanted)).in_dll(library, "stub_sizes")
-    assert list(found) == wanted
-
-
-COUNTERS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
-    ("c_nvmlGpmMetric_t", True, ("value",)),
-    ("c_nvmlGpmMetricsGet_t", False, ("metrics",)),
-    ("c_nvmlGpmSupport_t", True, ()),
-    ("c_nvmlEccSramErrorStatus_v1_t", True, ("bThresholdExceeded",)),
-    ("c_nvmlRepairStatus_t", True, ()),
-    ("c_nvmlUnrepairableMemory_v1_t", True, ()),
-    ("c_nvmlSystemEventSetCreateRequest_v1_t", True, ()),
-    ("c_nvmlSystemRegisterEventRequest_v1_t", True, ()),
-    ("c_nvmlSystemEventData_v1_t", True, ()),
-    ("c_nvmlSystemEventSetWaitRequest_v1_t", True, ()),
-)
-
-
-def test_the_stub_counts_in_the_bindings_structures() -> None:
-    wanted: list[int] = []
-    for name, whole, members in COUNTERS:
-        structure = getattr(pynvml, name)
-        wanted += [ctypes.sizeof(structure)] if whole else []
-        wanted += [getattr(structure, member).offset for member in members]
-    library = ctypes.CDLL(str(build() / "libnvidia-ml.so.1"))
-    found = (ctypes.c_uint * len(wanted)).in_dll(library, "stub_counter_sizes")
-    assert list(found) == wanted
+@pytest.mark.parametrize("name", STUB_RECORDS)
+def test_the_stub_has_the_same_layout(name: str) -> None:
+    structure = getattr(pynvml, name)
+    records = {record.name: record for record in described("nvml").records}
+    record = records[STUB_RECORDS[name]]
+    offsets = {getattr(structure, field[0]).offset for field in structure._fields_}
+    assert record.size == ctypes.sizeof(structure)
+    assert record.align == ctypes.alignment(structure)
+    assert {member.offset for member in record.members} <= offsets
 
 
 @pytest.mark.parametrize(("level", "missing"), [(450, True), (510, False), (570, False)])

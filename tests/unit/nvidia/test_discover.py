@@ -11,7 +11,8 @@ from agent.model.inventory import Inventory
 from agent.model.quantity import binary
 from plugins.vendors.nvidia.discover import distinct_modules, memory_total
 from tests.captures import SHARED, needs_shared
-from tests.fault.nvml_stub import Child, Stub, add_function, gpu, on_tree, real_worker
+from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree, real_worker
+from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
 
 SYSTEM = "system driver=570.124.06 cuda=12080"

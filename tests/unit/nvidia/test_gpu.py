@@ -12,7 +12,7 @@ from agent.model.device import HealthState
 from agent.probe.tape import TapeSession, TapeWriter, parse_tape
 from plugins.bindings.nvml.library import SONAME, find_library
 from plugins.vendors.nvidia.vendor import NvidiaVendor
-from tests.fault.nvml_stub import Child
+from tests.stubs.child import Child
 
 WORKER = ["-m", "agent.probe.worker", "--vendor", "nvidia"]
 
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def test_a_real_card_is_described() -> None:
-    with Child(WORKER, {}) as child:
+    with Child("nvidia", WORKER, {}) as child:
         found = child.discover()
     answering = [d for d in found.devices if d.health.state is HealthState.HEALTHY]
     assert answering
@@ -57,7 +57,7 @@ def test_a_real_card_is_described() -> None:
 
 def test_a_real_card_is_sampled() -> None:
     families = {f.name: f for f in NvidiaVendor.families}
-    with Child(WORKER, {}) as child:
+    with Child("nvidia", WORKER, {}) as child:
         keys = {d.key for d in child.discover().devices}
         child.sample()
         samples = child.sample()
@@ -73,7 +73,7 @@ def test_a_real_card_is_sampled() -> None:
 
 def test_a_real_cards_answers_play_back_from_a_tape_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "nvidia.jsonl"
-    with path.open("wb") as file, Child(WORKER, {}) as child:
+    with path.open("wb") as file, Child("nvidia", WORKER, {}) as child:
         writer = TapeWriter("nvidia", file.write)
         started_s = time.monotonic()
         found = child.discover()

@@ -9,7 +9,8 @@ import pytest
 
 from agent.model.device import VendorDevice
 from agent.model.inventory import Inventory
-from tests.fault.nvml_stub import Child, Stub, gpu, on_tree
+from tests.fault.nvml_stub import Stub, gpu, on_tree
+from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
 from tests.unit.nvidia_discovery.test_cut_cards import ONE, PROFILES, THREE
 

@@ -14,7 +14,8 @@ from agent.model.device import HealthState
 from agent.model.inventory import Inventory
 from agent.probe.wire import Cleared
 from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
-from tests.fault.nvml_stub import Child, Stub, add_function, gpu, on_tree
+from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
+from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
