@@ -9,7 +9,8 @@ import pytest
 
 from agent.model.device import Health, HealthState
 from agent.model.inventory import DeviceSample
-from tests.fault.nvml_stub import Child, Stub, gpu, on_tree
+from tests.fault.nvml_stub import Stub, gpu, on_tree
+from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
