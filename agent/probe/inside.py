@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0  # between two questions for events, which never wait here
 EVENTS_RETRY_S = 30.0
+UNEXPECTED = "UnexpectedError"  # as a worker calls what its vendor should not have raised
 KILL_S = 0.8  # for the call in progress, as a killed process has to be reaped
 
 T = TypeVar("T")
@@ -124,6 +125,9 @@ class InsideWorker:
             return call.result()
         except AgentError as error:
             raise WorkerError(self.vendor, kind_of(error), str(error)) from error
+        except Exception as error:  # a vendor's faults end here, as in a worker
+            log.error("vendor_failed", extra={"vendor": self.vendor, "asked": what}, exc_info=error)
+            raise WorkerError(self.vendor, UNEXPECTED, repr(error)) from error
 
     def _keep(self, call: asyncio.Future[T]) -> None:
         """Remember a call until it returns; nobody may be left to hear what it raises then."""

@@ -47,6 +47,7 @@ class Files:
         self.threads: set[str] = set()
         self.closed = 0
         self.refuse = ""
+        self.fault: type[Exception] = NotSupported
         self.hold: threading.Event | None = None
         self.pending: list[tuple[DeviceEvent, ...]] = []
 
@@ -65,7 +66,7 @@ class Files:
         if self.hold is not None:
             self.hold.wait(30)
         if self.refuse:
-            raise NotSupported(self.refuse)
+            raise self.fault(self.refuse)
         return Inventory(vendor="files", devices=(CARD,))
 
     def sample(self) -> tuple[DeviceSample, ...]:
@@ -161,9 +162,14 @@ def test_its_events_reach_the_agent() -> None:
     assert asyncio.run(live()) == [(CHANGED,)]
 
 
-def test_a_failure_is_told_and_does_not_last_longer_than_its_cause() -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(NotSupported, "NotSupported"), (ZeroDivisionError, "UnexpectedError")]
+)
+def test_a_failure_is_told_and_does_not_last_longer_than_its_cause(
+    fault: type[Exception], reason: str
+) -> None:
     vendor = Files()
-    vendor.refuse = "no such folder"
+    vendor.refuse, vendor.fault = "no such folder", fault
 
     async def live() -> tuple[VendorState, VendorState]:
         with ThreadPoolExecutor(1) as executor:
@@ -176,7 +182,7 @@ def test_a_failure_is_told_and_does_not_last_longer_than_its_cause() -> None:
             return failed, watched.client.state
 
     failed, well = asyncio.run(live())
-    assert (failed.reason, "no such folder" in failed.message) == ("NotSupported", True)
+    assert (failed.reason, "no such folder" in failed.message) == (reason, True)
     assert (well.reason, well.inventory.error) == ("", "")
 
 
