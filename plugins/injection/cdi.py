@@ -13,7 +13,8 @@ MAX_DEVICES = 1024  # of one spec
 MAX_PARTS = 4096  # nodes of a device, mounts of a spec
 _KIND = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,252}")
-_VERSIONED = re.compile(r"/lib[^/]+\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
+# the libraries that are always of the driver's own version; others beside them count on their own
+_VERSIONED = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 
 
 def decode_spec(path: str, plain: object) -> CdiSpec:

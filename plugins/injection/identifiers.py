@@ -22,6 +22,11 @@ def safe(name: str | None, what: str) -> str:
 
 
 def visible_id(match: Match) -> str:
-    """Return what names a card, or the slice of it, to the vendor's runtime."""
+    """Return what names a card, or the slice of it, to the vendor's runtime.
+
+    A library that calls a card `all` or `0` would have the runtime show others: `BadDeviceId`.
+    """
     uuid = match.partition.uuid if match.partition else match.device.uuid
+    if "-" not in (uuid or ""):
+        raise GrantRefused(Refusal.BAD_DEVICE_ID, f"{match.device.key}: {(uuid or '')[:64]!r}")
     return safe(uuid, match.device.key)

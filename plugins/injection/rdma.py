@@ -20,7 +20,6 @@ MANAGER = "/dev/infiniband/rdma_cm"
 NAMES, ADDRESSES = "XPU_RDMA_DEVICES", "XPU_RDMA_PCI"
 PLUGIN_ADDRESSES = "PCIDEVICE_KOORDINATOR_SH_RDMA"  # convention of the SR-IOV plug-in
 NCCL = "NCCL_IB_HCA"
-CDI_KIND = "xpu-agent.io/rdma"
 _ALL_MAY = 0o666
 _MEMLOCK = RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED, hard=UNLIMITED)
 
@@ -66,11 +65,6 @@ def edits(
         rlimits=(_MEMLOCK,) if policy.memlock else (),
         notes=tuple(notes),
     )
-
-
-def cdi_name(address: str) -> str:
-    """Return the CDI name of a function, as a spec of ours would list it."""
-    return f"{CDI_KIND}={safe(address, 'RDMA function')}"
 
 
 def _manager(host: HostMeans, policy: RdmaPolicy) -> Iterator[NodeEdit]:

@@ -32,7 +32,7 @@ class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
     """The RDMA devices of one PCI function now; a VF's may be in a pod's namespace already."""
 
     address: str
-    names: tuple[str, ...] = ()  # of its RDMA devices, the primary first
+    names: tuple[str, ...] = ()  # of its RDMA devices, the primary first; no subfunctions, no smi
     verbs: tuple[DeviceNode, ...] = ()  # in the order of the names
     umad: tuple[DeviceNode, ...] = ()
     driver: str | None = None
@@ -61,11 +61,11 @@ class HostMeans(msgspec.Struct, frozen=True, kw_only=True):
         """Return a device node; `None` if it is not there."""
         return next((node for node in self.nodes if node.path == path), None)
 
-    def must_have(self, path: str, refusal: Refusal = Refusal.DEVICE_NODE_MISSING) -> DeviceNode:
-        """Return a device node or refuse the grant with the path."""
+    def must_have(self, path: str) -> DeviceNode:
+        """Return a device node, or raise `GrantRefused` with its path."""
         node = self.node(path)
         if node is None:
-            raise GrantRefused(refusal, f"{path} does not exist")
+            raise GrantRefused(Refusal.DEVICE_NODE_MISSING, f"{path} does not exist")
         return node
 
     def major(self, *drivers: str) -> int | None:

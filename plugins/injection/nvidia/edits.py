@@ -51,9 +51,9 @@ def edits(
         return withheld(container, VISIBLE, policy.ungranted, ours=ours)
     granted = by_bus_id(named)
     for match in granted:
-        if match.partition is None and dict(match.device.facts).get("unschedulable"):
-            why = dict(match.device.facts)["unschedulable"]
-            raise GrantRefused(Refusal.MIG_ENABLED, f"{match.device.key} is granted whole: {why}")
+        cut = dict(match.device.facts).get("unschedulable") == Refusal.MIG_ENABLED.value
+        if cut and match.partition is None:
+            raise GrantRefused(Refusal.MIG_ENABLED, f"{match.device.key} was granted whole")
     parts = [_visible(named, granted, grant, container, host, policy)]
     if hami.asked_for(container):
         preload_file = policy.preload == "file"

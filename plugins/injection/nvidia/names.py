@@ -57,7 +57,7 @@ def _same(match: Match) -> Callable[[CdiDevice], bool]:
     def fits(device: CdiDevice) -> bool:
         if device.name == uuid:
             return True
-        if not _NUMBERED.fullmatch(device.name):
+        if not _NUMBERED.fullmatch(device.name) or (part is not None and len(caps) < 2):
             return False
         own = {path for path in device.nodes if _CARD.fullmatch(path)}
         own_caps = {path for path in device.nodes if _CAP.fullmatch(path)}

@@ -211,8 +211,9 @@ def test_a_setting_that_is_no_choice_is_named() -> None:
         edits(CARDS, granted(UUIDS[0]), POD, nvidia_host(settings={"injection": "magic"}))
 
 
-def test_an_odd_uuid_never_reaches_the_environment() -> None:
+@pytest.mark.parametrize("uuid", ["GPU-a,all", "all", "none", "0", "GPU a", "../GPU-a", "GPU-ä"])
+def test_an_odd_uuid_never_reaches_the_environment(uuid: str) -> None:
     card = VendorDevice(
-        kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:10:00.0", uuid="GPU-a,all", minor=0
+        kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:10:00.0", uuid=uuid, minor=0
     )
-    assert "BadDeviceId" in refused(granted("GPU-a,all"), nvidia_host(settings=ENV), (card,))
+    assert "BadDeviceId" in refused(granted(uuid), nvidia_host(settings=ENV), (card,))

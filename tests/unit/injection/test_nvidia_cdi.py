@@ -13,6 +13,7 @@ from plugins.injection.nvidia.edits import edits
 from tests.unit.injection.made import HAMI, POD, UUIDS, gpu, granted, mig, nvidia_host
 
 CARDS = tuple(gpu(minor) for minor in range(3))
+EGL = "/usr/lib/x86_64-linux-gnu/libnvidia-egl-wayland.so.1.1.13"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"
 
 
@@ -93,6 +94,16 @@ def test_a_slice_is_named_by_parent_and_capabilities() -> None:
     assert edits((card,), granted("MIG-00000001"), POD, host(found)).cdi == ("nvidia.com/gpu=0:1",)
 
 
+def test_a_slice_whose_capabilities_are_unknown_is_not_taken_for_its_card() -> None:
+    card = gpu(0, partitions=(mig(1),))
+    whole = spec(("0", "/dev/nvidia0"))
+    with pytest.raises(GrantRefused, match="CDINameMissing"):
+        edits((card,), granted("MIG-00000001"), POD, host(whole, settings={"injection": "cdi"}))
+    named = spec(("MIG-00000001", ""))
+    found = edits((card,), granted("MIG-00000001"), POD, host(named))
+    assert found.cdi == ("nvidia.com/gpu=MIG-00000001",)
+
+
 def test_channels_and_limits_come_along_with_names() -> None:
     grant = replace(granted(UUIDS[0], amounts={"ratio": 50, "memory": 1 << 30}), channels=(2,))
     paths = ["/usr/local/vgpu/libvgpu.so"]
@@ -110,6 +121,7 @@ def test_channels_and_limits_come_along_with_names() -> None:
         ((LIBRARY,), {LIBRARY}, "580.65.06", "the loaded driver is 580.65.06"),
         ((LIBRARY,), set(), "570.124.06", "is gone"),
         (("/usr/bin/nvidia-smi",), {"/usr/bin/nvidia-smi"}, "580.65.06", ""),
+        ((EGL,), {EGL}, "580.65.06", ""),  # it counts on its own
     ],
 )
 def test_a_spec_of_another_driver_is_stale(

@@ -10,7 +10,7 @@ from agent.model.grant.edits import NONE
 from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import HostMeans, RdmaFunction
 from agent.model.grant.refusal import GrantRefused
-from plugins.injection.rdma import cdi_name, edits
+from plugins.injection.rdma import edits
 from tests.unit.injection.made import POD, env, granted, names_of, node, reasons
 
 PF, VF = "0000:18:00.0", "0000:18:00.2"
@@ -140,10 +140,6 @@ def test_nccl_is_told_unless_the_pod_tells_it(
 
 def test_nothing_granted_changes_nothing() -> None:
     assert edits((nic(),), Grant(), POD, host(function(PF, 0))) == NONE
-
-
-def test_a_cdi_name_keeps_the_address_as_it_is() -> None:
-    assert cdi_name(PF) == f"xpu-agent.io/rdma={PF}"
 
 
 @given(st.lists(st.text(st.characters(), max_size=30), max_size=3).map(tuple), st.text(max_size=20))
