@@ -59,6 +59,10 @@ class Aliases:
         """Replace 64 hexadecimal digits: the id of a container."""
         return self._alias("digest", bytes.fromhex(digits), lambda noise: noise).hex()
 
+    def die(self, digits: str) -> str:
+        """Replace 40 hexadecimal digits: the id of an Ascend chip's die."""
+        return self._alias("die", bytes.fromhex(digits), lambda noise: noise[:20]).hex()
+
     def serial(self, text: str) -> str:
         """Replace letters by letters, digits by digits; everything else stays."""
         raw = text.encode("utf-8", "surrogatepass")

@@ -173,8 +173,11 @@ NVIDIA = (
     Wanted("/var/run/nvidia-topologyd", ("virtualTopology.xml",)),
 )
 
+ASCEND = (Wanted("/usr/local/Ascend/driver", ("version.info",)),)
+
 DEVICE_NODES = (
     Wanted("/dev", ("nvidia*", "dxg", "infiniband")),
+    Wanted("/dev", ("davinci*", "vdavinci*", "devmm_svm", "hisi_hdc", "dvpp_cmdlist")),
     Wanted("/dev/nvidia-caps", ("nvidia-cap*",)),
     Wanted("/dev/nvidia-caps-imex-channels", ("channel*",)),
     Wanted("/dev/infiniband", ("*",)),
@@ -216,5 +219,5 @@ def cgroup_pods(mount: str) -> tuple[Wanted, ...]:
 
 HOST = (
     *CPUS, *NODES, *PCI, *NETWORK, *RDMA, *STORAGE, *MODULES,
-    *PROCESSES, *NVIDIA, *DEVICE_NODES,
+    *PROCESSES, *NVIDIA, *ASCEND, *DEVICE_NODES,
 )  # fmt: skip

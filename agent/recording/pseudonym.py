@@ -24,6 +24,7 @@ _IDENTIFIER = re.compile(
     rb"(?:(?<=pod)|(?<![0-9a-z:]))(?:"
     rb"(?P<pairs>(?:%(h2)s:){19}%(h2)s|(?:%(h2)s:){7}%(h2)s|(?:%(h2)s:){5}%(h2)s)|"
     rb"(?P<words>(?:%(h4)s:){7}%(h4)s|(?:%(h4)s:){3}%(h4)s)|"
+    rb"(?P<die>[0-9a-f]{8}(?:-[0-9a-f]{8}){4})|"
     rb"(?P<uuid>[0-9a-f]{8}(?P<mark>[-_])%(h4)s(?P=mark)%(h4)s(?P=mark)%(h4)s(?P=mark)[0-9a-f]{12})"
     rb")(?![0-9a-z:])"
     rb"|(?:(?<=enx)|(?<=soft-))(?P<flat>[0-9a-f]{16}|[0-9a-f]{12})(?![0-9a-z])"
@@ -117,6 +118,9 @@ class _Words:
 
     def _swap(self, match: re.Match[bytes]) -> bytes:
         original = match[0]
+        if match["die"]:
+            digits = self.aliases.die(original.replace(b"-", b"").decode()).encode()
+            return _cased(original, b"-".join(digits[at : at + 8] for at in range(0, 40, 8)))
         mark = match["mark"] or b":"
         plain = original.replace(mark, b"")
         if match["uuid"]:

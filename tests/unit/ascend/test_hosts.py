@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,3 +88,17 @@ def test_their_metrics_are_of_what_the_chips_do(name: str) -> None:
     assert any('unit="aicore"' in line and not line.endswith(" 0") for line in lines)
     powers = [n for n in done.stdout.splitlines() if n.startswith("xpu_device_power_watts{")]
     assert len(powers) == 8  # of the second dies nobody tells
+
+
+def test_a_recording_keeps_what_tells_the_chips_and_no_name_of_theirs(tmp_path: Path) -> None:
+    out = tmp_path / "recorded"
+    host = HOSTS / "atlas-a3x16"
+    done = run_agent("record", "--host", str(host), "--pseudonymise", str(out))
+    assert done.returncode == 0
+    text = (out / "host.txt").read_text()
+    assert all(f"davinci{n} @ 236:{n}" in text for n in range(16))
+    assert "|Version=24.1.rc1" in text
+    tape = (out / "tapes/ascend.jsonl").read_text()
+    dies = re.findall(r'"uuid":"([0-9A-F-]{44})"', tape.splitlines()[1])
+    assert len(set(dies)) == 16
+    assert not [die for die in dies if die.startswith("A3000000")]
