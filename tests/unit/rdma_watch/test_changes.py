@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,42 @@ def test_a_threshold_that_is_none_is_refused_by_its_key(
     with pytest.raises(BadConfig) as refused:
         decode(settings)
     assert f"discovery.rdma.{key}" in str(refused.value)
+
+
+def test_a_bond_that_loses_one_member_is_suspect_and_well_again_with_it(tmp_path: Path) -> None:
+    second = "0000:18:00.1"
+    entries = made.function(PF, net="ens1") | made.device(PF, "mlx5_bond_0")
+    entries |= made.function(second, net="ens2")
+    carriers = {
+        address: f"{made.place(address)}/net/{name}/carrier"
+        for address, name in ((PF, "ens1"), (second, "ens2"))
+    }
+    node = Node(tmp_path, entries | dict.fromkeys(carriers.values(), b"1\n"), RdmaSettings())
+    (device,) = node.session.discover().devices
+    assert (device.health.reason, dict(device.facts)["members"]) == (
+        "DeviceHealthy",
+        f"{PF},{second}",
+    )
+    node.change({carriers[second]: b"0\n"})
+    (event,) = node.after(1)
+    assert (event.key, event.reason, event.state) == (PF, "LagDegraded", HealthState.SUSPECT)
+    node.change({carriers[second]: b"1\n"})
+    assert [e.reason for e in node.after(1)] == ["DeviceHealthy"]
+
+
+def test_a_virtual_function_in_a_pod_stays_one_that_can_be_granted(tmp_path: Path) -> None:
+    address = "0000:18:00.2"
+    entries = made.exclusive() | made.nic(PF, "mlx5_0")
+    entries |= made.virtual(PF, 0, address, "mlx5_core", "mlx5_2")
+    node = Node(tmp_path, entries, RdmaSettings())
+
+    def granted() -> list[str]:
+        (device,) = node.session.discover().devices
+        return [vf.bus_id for group in device.vf_groups for vf in group.vfs]
+
+    assert granted() == [address]
+    node.remove("/sys/class/infiniband/mlx5_2")
+    shutil.rmtree(tmp_path / f"{made.place(address)}/infiniband".lstrip("/"))
+    assert granted() == [address]
+    node.remove(f"{made.place(address)}/driver")
+    assert granted() == []
