@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from agent.model.device import Health, HealthState
 from plugins.bindings.cndev.card import Vitals
-from plugins.bindings.cndev.codes import DEVICE_IN_PROBLEM
+from plugins.bindings.cndev.codes import DEVICE_IN_PROBLEM, NO_PERMISSION
 
 RUNNING = 4  # of the driver
 MAX_FAILING = 3  # calls in a row
@@ -78,8 +78,12 @@ def _incident_words(found: Vitals) -> str:
 def not_answering(calls: int, code: int) -> Health | None:
     """Return the verdict on a card whose health could not be read that often in a row.
 
-    One failing call says nothing yet; that the device is in problem is said at once.
+    One failing call says nothing yet; that the device is in problem is said at once. That we may
+    not ask is no fault of the card.
     """
+    if code == NO_PERMISSION:
+        told = "its health cannot be read: the agent lacks the permission (CNDev error 13)"
+        return Health(state=HealthState.SUSPECT, reason="PermissionDenied", message=told)
     if code == DEVICE_IN_PROBLEM:
         told = f"its health cannot be read (CNDev error {code})"
         return Health(state=HealthState.FAILED, reason="DeviceInProblem", message=told)

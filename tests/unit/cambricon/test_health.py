@@ -90,6 +90,17 @@ def test_a_device_in_problem_is_told_at_once(tmp_path: Path) -> None:
     assert sample.health.reason == "DeviceInProblem"
 
 
+def test_a_permission_that_was_lost_is_no_fault_of_the_card(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        stub.add("call.cndevGetCardHealthState.ret 13")
+        verdicts = [child.sample()[0].health for _ in range(4)]
+    assert {(v.state, v.reason) for v in verdicts if v} == {
+        (HealthState.SUSPECT, "PermissionDenied")
+    }
+
+
 def test_a_card_that_never_said_how_it_is_is_not_healthy(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1), "call.cndevGetCardHealthState.ret 7")
     with session(stub, tree_of(tmp_path, 1)) as child:

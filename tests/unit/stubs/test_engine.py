@@ -56,6 +56,10 @@ def run(stub: Stub, script: str) -> subprocess.CompletedProcess[str]:
         (("mlu.0.power",), "(10, 0)"),
         (("call.cndevGetDevicePowerInfo.ret 18",), "(18, 0)"),
         (("call.cndevGetDevicePowerInfo.ret 18 x1",), "(18, 0) (0, 30)"),
+        (
+            ("call.cndevGetDevicePowerInfo.ret 7", "call.cndevGetDevicePowerInfo.ret 18 x1"),
+            "(18, 0) (7, 0)",
+        ),
         (("call.cndevGetDevicePowerInfo.0.ret 18",), "(18, 0)"),
         (("call.cndevGetDevicePowerInfo.1.ret 18",), "(0, 30)"),
         (("call.*.0.ret 18",), "(18, 0)"),
