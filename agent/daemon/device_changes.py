@@ -40,7 +40,8 @@ class DeviceChanges:
 def info_file_run(parts: Parts) -> PublisherRun:
     """Return the run that keeps our device-info file, which has a folder of its own."""
     # imported here: few nodes have a koordlet that reads it
-    from agent.publish.infofiles import InfoFileApplier, InfoFilePublisher  # noqa: PLC0415 - see above
+    from agent.publish.infofiles.keep import InfoFileApplier  # noqa: PLC0415 - see above
+    from agent.publish.infofiles.render import InfoFilePublisher  # noqa: PLC0415 - see above
 
     settings = parts.settings.publish
     applier = InfoFileApplier(settings.device_info_directory)

@@ -89,7 +89,9 @@ def iommu_checks(tree: PciTree, gpu: PciFunction, nic: PciFunction) -> Iterator[
     """Yield whose addresses are translated; no group anywhere is an IOMMU that is off."""
     if all(function.iommu_group is None for function in tree.functions.values()):
         if all(function.port_type is None for function in tree.functions.values()):
-            detail = "neither configuration nor IOMMU groups: a virtual machine, or no right to read"
+            detail = (
+                "neither configuration nor IOMMU groups: a virtual machine, or no right to read"
+            )
             yield _said(NOTHING_READABLE, UNKNOWN, detail)
         return
     types = dict(tree.iommu_types)

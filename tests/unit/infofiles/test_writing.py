@@ -21,7 +21,8 @@ from agent.model.inventory import DeviceGroup, Inventory
 from agent.model.snapshot import DeviceView, NodeSnapshot, Part
 from agent.node.parts import build_parts
 from agent.publish.device import DevicePublisher
-from agent.publish.infofiles import InfoFileApplier, InfoFilePublisher, encode, entries
+from agent.publish.infofiles.keep import InfoFileApplier
+from agent.publish.infofiles.render import InfoFilePublisher, encode, entries
 from agent.publish.wire.partitions import PARTITIONS
 from agent.recording.open import open_host
 from agent.topology.cpu import CpuTopology

@@ -7,27 +7,20 @@ version, partitions of one card and bandwidths.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-from agent.errors import PublishError
 from agent.model.device import Device, DeviceKind, Health
 from agent.model.foreign.device_info import FILE_FACT, OWN_FILE
 from agent.model.inventory import DeviceGroup
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Desired
 from agent.publish.device import select
-from agent.publish.files import Applied
 from agent.publish.wire import sanitise
 from agent.publish.wire.partitions import policy_of
 
-MODE = 0o644
-FOLDER_MODE = 0o755
 RATIO = "koordinator.sh/gpu-memory-ratio"  # koordlet adds it to every device
 HONOR = "Honor"
 DEVICES = "devices"  # member of the body that holds the array
@@ -133,81 +126,3 @@ def encode(listed: object) -> bytes:
     """Write the array as koord-device-daemon does: two blanks a level, texts as they are."""
     text = json.dumps(listed, indent=2, ensure_ascii=False)
     return text.encode("utf-8", "replace")
-
-
-class InfoFileApplier:
-    """Keeps our one file in the folder, replaced whole when it says something new.
-
-    The file stays when the agent ends: devices do not vanish because the agent is upgraded.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
-
-    def where(self, desired: Desired) -> str:
-        """Return the path of the file."""
-        return str(self.folder / desired.file_name)
-
-    def apply(self, desired: Iterable[Desired]) -> Applied:
-        """Make the file say what is desired; raise `PublishError` if that cannot be."""
-        written: list[str] = []
-        unchanged: list[str] = []
-        for item in desired:
-            path = Path(self.where(item))
-            data = encode(item.body[DEVICES])
-            try:
-                if _read(path, len(data)) == data:
-                    unchanged.append(item.file_name)
-                    continue
-                self.folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-                _replace(path, data)
-            except OSError as error:
-                detail = f"{error.strerror}; make publish.device_info_directory writable"
-                raise PublishError(str(path), detail, error.errno or 0) from error
-            written.append(item.file_name)
-        return Applied(tuple(written), tuple(unchanged))
-
-
-def _read(path: Path, size: int) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            return file.read(size + 1)
-    except FileNotFoundError:
-        return None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write beside the folder, which koordlet reads whole, and only then let the file in.
-
-    Where the folder is a mount of its own, a hidden file in it has to do.
-    """
-    outside = path.parent.with_name(f".{path.parent.name}.{path.name}.tmp")
-    inside = path.with_name(f".{path.name}.tmp")
-    try:
-        _write(outside, data)
-        os.replace(outside, path)
-    except OSError as error:
-        _remove(outside)
-        if error.errno not in (errno.EXDEV, errno.EACCES, errno.EROFS, errno.EPERM):
-            raise
-        try:
-            _write(inside, data)
-            os.replace(inside, path)
-        except OSError:
-            _remove(inside)
-            raise
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.exists():  # a read-only file system refuses even what is not there
-        path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    _remove(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(path, flags, MODE), "wb") as file:  # noqa: PTH123 - of a descriptor
-        os.fchmod(file.fileno(), MODE)  # whatever the umask: koordlet runs as somebody else
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
