@@ -1,4 +1,4 @@
-"""Keeps our device-info file where koordlet reads it: replaced whole, when it says something new."""
+"""Keeps our device-info file where koordlet reads it: whole, and written only on a difference."""
 
 from __future__ import annotations
 
