@@ -243,16 +243,22 @@ class VendorClient:
 
     async def _stay_away(self) -> None:
         """Start nothing until the time of the release is over, or it is taken back."""
-        until = rfc3339(self._clock.wall() + self._released_s())
+        told_s: float | None = None
+        while not self._stopping and (left_s := self._released_s()) > 0:
+            if told_s != self._released_until_s:
+                told_s = self._released_until_s
+                self._tell_release(left_s)
+            await self._wishes.pause(left_s)
+        self._released_until_s = None
+
+    def _tell_release(self, left_s: float) -> None:
+        until = rfc3339(self._clock.wall() + left_s)
         message = f"released on request until {until}"
         if self._stuck:
             message += f", but {self._stuck_words()}"
         log.info("worker_released", extra={"vendor": self._spec.vendor, "until": until})
         self._publish_trouble("released", RELEASED, message)
         self._away.set()
-        while not self._stopping and (left_s := self._released_s()) > 0:
-            await self._wishes.pause(left_s)
-        self._released_until_s = None
 
     def _released_s(self) -> float:
         """Return for how long no process may be started."""

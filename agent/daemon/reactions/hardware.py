@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 
 from agent.hotplug.departed import GONE, MESSAGE, with_departure
 from agent.hotplug.uevent import Part
+from agent.loop import Loop
 from agent.model.assemble import parent_of
 from agent.model.device import HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent
@@ -15,6 +16,7 @@ from agent.node.crew import recruits
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
+FAILED_S = 30.0  # what its heartbeat would expect; nothing waits that long
 RDMA = "rdma"  # the vendor whose devices the kernel itself makes
 RESTING = ("restarting", "quarantined")  # a driver that comes is worth an attempt
 
@@ -29,13 +31,14 @@ class Hardware:
         self._parts = parts
         self._fleet = fleet
         self._executor = executor
-        self._read_host = read_host
+        self._reading = Loop("hotplug-host", FAILED_S, read_host)
+        self._finding = Loop("hotplug-vendors", FAILED_S, self._find)
+        self._loop = asyncio.get_running_loop()
 
     async def look(self, parts: frozenset[Part]) -> None:
         """Read what may be another, welcome vendors that have something now, ask the others."""
-        loop = asyncio.get_running_loop()
         if Part.HOST in parts:
-            await loop.run_in_executor(self._executor, self._read_host)
+            await self._step(self._reading)
         for client in self._fleet.clients:
             if not concerned(client.state.vendor, parts):
                 continue
@@ -43,17 +46,26 @@ class Hardware:
                 client.retry()
             else:
                 client.rediscover()
-        await loop.run_in_executor(self._executor, self.welcome, loop)
+        await self._step(self._finding)
 
-    def welcome(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Find vendors that had nothing here so far; call on the executor.
+    async def _step(self, work: Loop) -> None:
+        """Do it on the executor; a failure is logged, and the periodic look follows anyway."""
+        now_s = self._parts.clock.monotonic()
+        await self._loop.run_in_executor(self._executor, work.step, now_s)
 
-        Their workers are started by the loop's thread, which they end with.
+    def find_loop(self, interval_s: float) -> Loop:
+        """Return the periodic search for vendors that had nothing here so far."""
+        return Loop("vendors", interval_s, self._find)
+
+    def _find(self) -> None:
+        """Find them on the executor; their workers are started by the loop's thread.
+
+        They end with the thread that starts them.
         """
         known = {client.state.vendor for client in self._fleet.clients}
         others = [vendor for name, vendor in self._parts.vendors.items() if name not in known]
         for late in recruits(others, self._parts.opened, self._parts.settings):
-            loop.call_soon_threadsafe(self._fleet.welcome, late)
+            self._loop.call_soon_threadsafe(self._fleet.welcome, late)
 
     def left(self, address: str) -> None:
         """Say at once that the devices of a function are gone; their vendor is asked then."""

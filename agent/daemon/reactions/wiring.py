@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,9 +51,8 @@ class Reactions:
 
     def welcoming(self) -> Timed:
         """Return the loop that looks for vendors that had nothing here at the start."""
-        find = partial(self._hardware.welcome, asyncio.get_running_loop())
         look_s = self._parts.settings.discovery.host_interval_s
-        return Timed(Loop("vendors", look_s, find), look_s)
+        return Timed(self._hardware.find_loop(look_s), look_s)
 
     def hotplug(self, loops: Iterable[Loop]) -> Coroutine[None, None, None] | None:
         """Return what listens to the kernel for ever; `None` on a recorded host or if it is off.

@@ -40,6 +40,20 @@ def test_a_released_worker_is_gone_and_what_it_said_stays_with_the_reason(tmp_pa
     go(test())
 
 
+def test_a_release_can_be_made_longer_while_it_lasts(tmp_path: Path) -> None:
+    async def test() -> None:
+        worker = Watched(scene(tmp_path / "a"), QUICK, skip_waits=False)
+        await worker.until_state("ready")
+        await worker.client.release(600.0)
+        first = worker.states[-1]
+        await worker.client.release(3600.0)
+        assert worker.states[-1].state == "released"
+        assert worker.states[-1].message > first.message  # a later time
+        await worker.client.stop()
+
+    go(test())
+
+
 def test_a_release_ends_with_its_time(tmp_path: Path) -> None:
     async def test() -> None:
         worker = Watched(scene(tmp_path / "a"), Timing(), skip_waits=True)

@@ -14,6 +14,7 @@ from agent.clock import SystemClock
 from agent.config.decode import settings_from
 from agent.daemon.reactions.control import Control
 from agent.daemon.reactions.hardware import Hardware, concerned
+from agent.errors import HostFileError
 from agent.hotplug.uevent import Part
 from agent.hotplug.window import EVERYTHING
 from agent.model.device import HealthState
@@ -38,6 +39,7 @@ class Node:
         opened = open_host(None)
         self.parts: Parts = build_parts(settings, opened, SystemClock(), vendors=vendors)
         self.reads = 0
+        self.broken = False
         self.told: list[tuple[str, str]] = []
         crew = () if late else enlist(vendors.values(), opened, settings)
         self.fleet = Fleet(crew, settings, self.parts.store, self.parts.clock, lambda: None)
@@ -48,6 +50,8 @@ class Node:
 
     def _read(self) -> None:
         self.reads += 1
+        if self.broken:
+            raise HostFileError("/sys/bus/pci/devices", 5)
 
     @property
     def vendor(self) -> VendorState:
@@ -114,6 +118,19 @@ def test_a_look_reads_the_host_and_asks_the_vendors_again(tmp_path: Path) -> Non
         assert node.reads == 1  # what is no function's is read by who asks the vendor
 
     on_node(tmp_path, test)
+
+
+def test_a_host_that_cannot_be_read_keeps_nobody_from_being_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(node: Node) -> None:
+        node.broken = True
+        write(tmp_path / "cards.yaml", CARD, OTHER, "0000:af:00.0")
+        await node.hardware.look(EVERYTHING)
+        await node.until(lambda: len(node.states()) == 3)
+
+    on_node(tmp_path, test)
+    assert "loop_failed" in {record.getMessage() for record in caplog.records}
 
 
 def test_a_vendor_whose_hardware_came_gets_a_worker(tmp_path: Path) -> None:
