@@ -30,7 +30,8 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Rule("looks in a row without a fault before a failed one serves again", low=1, high=1000),
     ] = 3
     clean_s: Annotated[
-        float, Rule("and time since its last fault", unit="s", low=0, high=86400)
+        float,
+        Rule("and time since its last fault; nvidia 60, ascend 15", unit="s", low=0, high=86400),
     ] = 0.0
     flap_changes: Annotated[
         int, Rule("turns for the worse and back in the window; then it is held", low=1, high=1000)
@@ -60,7 +61,7 @@ class HealthSettings(HealthPolicy, frozen=True, kw_only=True):
     ] = 300.0
     vendors: Annotated[
         Table,
-        Rule("for one vendor other values than above: {vendor, failed_looks ... flap_hold_s}"),
+        Rule("of one vendor: {vendor, failed_looks ... flap_hold_s}; known makers have their own"),
     ] = ()
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agent.config.health import HealthPolicy
-from agent.health.track import OUT_OF_SERVICE, Cause, Moment, Track, level
+from agent.health.track import NEVER_S, OUT_OF_SERVICE, Cause, Moment, Track, level
 from agent.model.device import Health, HealthState
 
 FLAPPING = "Flapping"
@@ -98,7 +98,7 @@ def _first(verdict: Health, raw: HealthState, now: Moment) -> Track:
         since_s=verdict.since_s,
         raw=raw,
         looked_s=now.mono_s,
-        bad_s=now.mono_s if bad else Track.bad_s,
+        bad_s=now.mono_s if bad else NEVER_S,
         clean=int(raw is not FAILED),
         worse=bad,
         unsure=None if verdict.certain else _cause(verdict),

@@ -176,8 +176,9 @@ class HealthModel(RuleBasedStateMachine):
             assert health.reason in (BAD.reason, "Flapping")
 
     @invariant()
-    def memory_is_bounded(self) -> None:
+    def memory_is_bounded_and_in_the_past(self) -> None:
         if self.track is not None:
+            assert max(self.track.bad_s, self.track.looked_s) <= self.now.mono_s
             assert len(self.track.turns) <= self.policy.flap_changes
 
 
