@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -29,6 +29,7 @@ from tests.schemas import CRDS, check
 CRD = "scheduling.koordinator.sh_devices.yaml"
 needs_crds = pytest.mark.skipif(not CRDS.is_dir(), reason="CRDs are not beside the checkout")
 any_two = given(inventories("nvidia"), inventories("huawei"))
+few = settings(max_examples=40)  # making inventories takes longer than looking at them
 
 
 def card(**changes: object) -> VendorDevice:
@@ -76,6 +77,7 @@ def test_any_inventories_give_an_object_that_its_schema_takes(
     check(CRD, device_object(first, second))
 
 
+@few
 @any_two
 @example(
     Inventory(vendor="nvidia", devices=(card(), card(bus_id="0000:02:00.0", minor=1))),
@@ -89,6 +91,7 @@ def test_no_id_and_no_number_stands_for_two_devices(first: Inventory, second: In
     assert all(times == 1 for times in ids.values())
 
 
+@few
 @any_two
 @example(
     Inventory(vendor="nvidia", devices=(card(resources=(("koordinator.sh/gpu-memory", "0Mi"),)),)),
@@ -106,6 +109,7 @@ def test_nothing_is_granted_of_which_there_is_none(first: Inventory, second: Inv
                 assert any(digit in amount for digit in "123456789")
 
 
+@few
 @any_two
 def test_the_table_of_partitions_names_published_cards_only(
     first: Inventory, second: Inventory
@@ -119,6 +123,7 @@ def test_the_table_of_partitions_names_published_cards_only(
             assert set(row["minors"]) <= published
 
 
+@few
 @any_two
 def test_every_annotation_is_bounded_json(first: Inventory, second: Inventory) -> None:
     for text in device_object(first, second)["metadata"]["annotations"].values():
@@ -126,6 +131,7 @@ def test_every_annotation_is_bounded_json(first: Inventory, second: Inventory) -
         json.loads(text)
 
 
+@few
 @any_two
 def test_each_device_is_published_or_left_out_with_a_reason(
     first: Inventory, second: Inventory
@@ -136,11 +142,13 @@ def test_each_device_is_published_or_left_out_with_a_reason(
     assert all(reason.isalnum() for _, reason in found.left_out)
 
 
+@few
 @any_two
 def test_the_order_of_vendors_changes_nothing(first: Inventory, second: Inventory) -> None:
     assert device_object(first, second)["spec"] == device_object(second, first)["spec"]
 
 
+@few
 @any_two
 def test_all_other_views_of_it_are_rendered(first: Inventory, second: Inventory) -> None:
     picture = snap(first, second)
