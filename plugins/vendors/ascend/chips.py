@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 
+from msgspec.structs import replace
+
 from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
+from agent.model.device import Health, VendorDevice
 from agent.model.inventory import DeviceEvent, Problem
 from plugins.bindings.dcmi.chip import Chip
 from plugins.bindings.dcmi.library import Dcmi
@@ -35,6 +37,7 @@ class Chips:
         self.known: dict[str, Watched] = {}
         self._told: dict[frozenset[str], str] = {}
         self._asked: frozenset[str] = frozenset()
+        self._heard = False  # of any link
         forget = settings.get("forget_after_s")
         self._forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
 
@@ -54,9 +57,14 @@ class Chips:
             watched.missing, watched.seen_s = 0, now_s
             watched.sighted = watched.sighted or chip.bus_id in sighted
         answered = {chip.key for chip in roll.chips}
+        phys, uuids = {c.phy for c in roll.chips}, {c.uuid for c in roll.chips}
         for key in [key for key in self.known if key not in answered]:
-            self.known[key].missing += 1
-            if now_s - self.known[key].seen_s > self._forget_s:
+            watched = self.known[key]
+            watched.missing += 1
+            chip = watched.described
+            # it has another key now, or another chip has its number
+            another = chip.phy in phys or chip.uuid in uuids
+            if another or now_s - watched.seen_s > self._forget_s:
                 del self.known[key]
         self.notice_gone(sighted)
         return self._renumbered()
@@ -94,8 +102,9 @@ class Chips:
         return tuple(found)
 
     def remember(self, devices: Sequence[VendorDevice]) -> None:
-        """Keep what chips are for a time when their driver does not answer."""
-        self.remembered = {device.key: device for device in devices if device.minor is not None}
+        """Keep what chips are, but not how, for a time when their driver does not answer."""
+        numbered = [replace(found, health=Health()) for found in devices if found.minor is not None]
+        self.remembered = {found.key: found for found in numbered}
         self._file.save(tuple(self.remembered.values()))
 
     def handles(self) -> dict[str, Chip]:
@@ -110,7 +119,7 @@ class Chips:
         answering = {key: w.chip for key, w in self.known.items() if w.answers and not w.missing}
         if frozenset(answering) - self._asked:
             self._ask_links(answering)
-        if not self._asked:
+        if not self._heard:
             return None
         pairs = ((tuple(sorted(pair)), kind) for pair, kind in self._told.items())
         return {(a, b): kind for (a, b), kind in pairs if a in self.known and b in self.known}
@@ -122,9 +131,12 @@ class Chips:
         }
         if told and all(kind is None for kind in told.values()):
             return  # the driver has the function, and does not know
+        self._heard = True
         for pair, kind in told.items():
             if kind in LINKS:
                 self._told[pair] = LINKS[kind]
             elif kind is not None:
                 self._told.pop(pair, None)
-        self._asked = frozenset(answering)
+        # who did not answer for a moment is asked again; who cannot tell costs no call
+        untold = {key for pair, kind in told.items() if kind is None for key in pair}
+        self._asked = frozenset(answering) - untold

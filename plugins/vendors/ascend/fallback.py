@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -81,7 +82,7 @@ class NpuSmi:
         if path is None:
             return None
         if self._last is None or self._clock() - self._last[0] >= EVERY_S:
-            rows = parse_info(self._run(path, ("info",)))
+            rows = _numbered(parse_info(self._run(path, ("info",))))
             devices = {function.bus_id: function.device_id for function in seen}
             chips = tuple((described(row, devices.get(row.bus_id or "")), row) for row in rows)
             if not self._asked_links:
@@ -130,6 +131,12 @@ def run_command(path: str, arguments: tuple[str, ...]) -> str:
     if done.returncode:
         raise VendorFault(f"{path}: it ended with {done.returncode}")
     return done.stdout.decode("utf-8", "replace")
+
+
+def _numbered(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Leave out chips whose number the table does not tell: those of cards with several."""
+    chips = Counter(row.card for row in rows)
+    return tuple(row for row in rows if row.phy is not None or chips[row.card] == 1)
 
 
 def described(row: Row, pci_device: int | None = None) -> Described:

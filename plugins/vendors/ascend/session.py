@@ -172,7 +172,7 @@ class AscendSession:
         """Return a look's verdict, or the last one in doubt if the look told nothing."""
         if looked is not None:
             return looked if not looked.certain else self._watch.judge(watched)
-        if watched.gone:
+        if watched.out:
             return self._watch.judge(watched)
         known = watched.health or Health(state=HealthState.SUSPECT)
         told = f"NPU {watched.described.phy}: the driver does not tell how it is"
@@ -216,7 +216,7 @@ class AscendSession:
         samples = []
         for key, watched in known.items():
             health = looked[key]
-            if health is not None or watched.gone:
+            if health is not None or watched.out:
                 health = self._verdict(watched, health)
                 self._announce(key, before[key], health)
             samples.append(replace(self._sample(watched), health=health))

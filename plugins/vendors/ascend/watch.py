@@ -57,6 +57,11 @@ class Watched(msgspec.Struct):
     vdevs: tuple[Vdev, ...] = ()
 
     @property
+    def out(self) -> bool:
+        """Say whether others than the chip itself know that it is out of service."""
+        return bool(self.gone) or self.sibling_starting_s is not None
+
+    @property
     def answers(self) -> bool:
         """Say whether there is a point in sampling the chip."""
         silent = (codes.NOT_READY, codes.UPGRADING, *codes.LOST)

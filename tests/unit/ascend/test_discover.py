@@ -216,3 +216,14 @@ def test_both_dies_of_a_card_are_devices_of_one_module(a3: Machine) -> None:
     assert [d.minor for d in devices] == list(range(16))
     assert [d.module_id for d in devices[:4]] == [0, 0, 1, 1]
     assert {d.model for d in devices} == {"Ascend-910C"}
+
+
+def test_a_chip_whose_place_was_told_late_is_not_two_chips(b3: Machine) -> None:
+    b3.stub.add("call.dcmi_get_device_pcie_info_v2.6.0.ret -8010")
+    with b3.session() as child:
+        first = child.discover()
+        b3.stub.add("call.dcmi_get_device_pcie_info_v2.6.0.ret")
+        second = child.discover()
+    assert [d.minor for d in first.devices if d.minor is not None] == list(range(8))
+    assert [d.minor for d in second.devices] == list(range(8))
+    assert second.devices[6].bus_id == SIX

@@ -121,6 +121,20 @@ def test_dies_of_a_card_are_out_of_service_together(a3: Machine) -> None:
     assert [d.minor for d in devices if d.health.reason == "Resetting"] == [4, 5]
 
 
+def test_a_die_that_is_reset_takes_the_other_out_at_once(a3: Machine) -> None:
+    a3.stub.add("chip.2.1.health 2")  # so that it is looked at often
+    with a3.session() as child:
+        child.discover()
+        a3.stub.add("chip.2.1.boot 2")
+        a3.stub.happen("2 1 8C2FA001 1 1")
+        child.wait_event()
+        samples = {found.key: found.health for found in child.sample()}
+    for key in ("0000:41:00.0", "0000:43:00.0"):
+        found = samples[key]
+        assert found is not None
+        assert found.reason == "Resetting"
+
+
 @pytest.mark.parametrize(
     ("line", "reason", "state"),
     [

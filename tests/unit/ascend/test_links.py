@@ -154,3 +154,14 @@ def test_a_driver_that_knows_no_links_leaves_it_to_the_family(b3: Machine) -> No
     with b3.session() as child:
         found = child.discover()
     assert [len(group.keys) for group in found.groups] == [8]
+
+
+def test_a_link_that_was_not_told_for_a_moment_is_asked_for_again(b3: Machine) -> None:
+    b3.stub.add("call.dcmi_get_topo_info_by_device_id.3.0.ret -8010")
+    with b3.session() as child:
+        first = child.discover()
+        b3.stub.add("call.dcmi_get_topo_info_by_device_id.3.0.ret")
+        second = child.discover()
+    assert len(first.links) < 28
+    assert len(second.links) == 28
+    assert [len(group.keys) for group in second.groups] == [8]

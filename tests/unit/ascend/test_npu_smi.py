@@ -161,6 +161,13 @@ def test_a_command_that_does_not_end_is_ended(
         run_command(path, ("info",))
 
 
+def test_chips_of_one_card_without_numbers_are_left_to_sysfs(tmp_path: Path) -> None:
+    settings = command(tmp_path, "exit 0")
+    asked = NpuSmi(settings, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).ask()
+    assert asked is not None
+    assert asked.chips == ()
+
+
 def test_the_command_is_run_seldom(tmp_path: Path) -> None:
     settings = command(tmp_path, "exit 0")
     now, runs = [0.0], []
