@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from agent.model.device import Health, HealthState, VendorDevice
-from agent.model.hotplug import Departed
 from agent.model.inventory import Inventory
+from agent.model.snapshot import Departed
 
 KEEP_S = 600.0  # after the function left; a vendor that keeps a card longer does so itself
 MAX_DEPARTED = 256

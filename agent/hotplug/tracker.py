@@ -7,7 +7,7 @@ from collections import Counter
 from agent.hotplug.arrivals import Arrivals, Due, Missing
 from agent.hotplug.uevent import Part, Uevent
 from agent.hotplug.window import EVERYTHING, GAP, Look, Window
-from agent.model.hotplug import Counts
+from agent.model.snapshot import Counts
 
 OTHER = "other"
 

@@ -6,9 +6,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from agent.model.device import Device, DeviceLink
+from agent.model.device import Device, DeviceLink, VendorDevice
 from agent.model.grant.sharing import SharingView
-from agent.model.hotplug import Departed, HotplugView
 from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
 from agent.model.pod import PodView
 from agent.model.usage import UsageReport, UsageSample
@@ -17,6 +16,7 @@ from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciTree
 
 T = TypeVar("T")
+Counts = tuple[tuple[str, int], ...]  # by name, in order
 
 
 class Part(msgspec.Struct, Generic[T], frozen=True):
@@ -86,6 +86,27 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
     awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far
     direct: tuple[DirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
+
+
+class HotplugView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent learns of hardware that comes and goes, with counters since the start.
+
+    `problem` says why there are no events where there should be.
+    """
+
+    state: str = "off"  # off (a recorded host, or a setting), listening, polling
+    problem: str = ""
+    seen: Counts = ()  # events by subsystem
+    dropped: Counts = ()  # events by why
+    scans: Counts = ()  # looks at the host by what made us look
+
+
+class Departed(msgspec.Struct, frozen=True, kw_only=True):
+    """A device whose function the kernel removed, as it is shown until `until_s` (monotonic)."""
+
+    vendor: str
+    device: VendorDevice
+    until_s: float
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):

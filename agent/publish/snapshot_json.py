@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.model.hotplug import HotplugView
-from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.model.snapshot import HotplugView, NodeSnapshot, Part, VendorState
 from agent.topology.text import format_cpu_list
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from agent.hotplug.monitor import CannotListen, EventsLost, UeventMonitor
 from agent.hotplug.tracker import Tracker
 from agent.hotplug.uevent import Part, Uevent
 from agent.hotplug.window import EVERYTHING
-from agent.model.hotplug import HotplugView
+from agent.model.snapshot import HotplugView
 from agent.node.store import SnapshotStore
 
 log = logging.getLogger(__name__)

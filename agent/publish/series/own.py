@@ -5,8 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 
-from agent.model.hotplug import HotplugView
-from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.model.snapshot import HotplugView, NodeSnapshot, VendorState
 from agent.publish.device import select
 from agent.publish.series.text import Series, line, pairs
 from agent.publish.snapshot_json import PARTS

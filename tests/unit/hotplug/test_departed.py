@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent.hotplug.departed import KEEP_S, MAX_DEPARTED, with_departed, with_departure
 from agent.model.device import DeviceKind, HealthState, VendorDevice
-from agent.model.hotplug import Departed
 from agent.model.inventory import Inventory
+from agent.model.snapshot import Departed
 
 CARDS = tuple(
     VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=f"0000:{n:02x}:00.0", minor=n)
