@@ -43,6 +43,10 @@ def test_a_gpu_is_listed_within_a_second_with_its_place(found: Any, within_s: fl
     assert gpu["listed"]["pcie_path"][0] == "pci0000:50"
 
 
+def test_a_gpu_without_its_driver_is_told_to_be_incomplete(found: Any) -> None:
+    assert found["gpu"]["incomplete"].endswith(": still without driver")
+
+
 def test_a_gpu_that_leaves_serves_no_more_within_a_second(found: Any, within_s: float) -> None:
     assert found["gpu"]["removed_s"] <= within_s
 

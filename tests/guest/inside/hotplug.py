@@ -135,13 +135,14 @@ class Published:
         return entry is not None and bool(entry["health"])
 
 
-def told(reason: str, address: str) -> bool | None:
-    """Say whether the agent wrote an event about a device."""
+def told(reason: str, address: str) -> str | None:
+    """Return what the agent wrote as an event about a device; `None` if it has not."""
     try:
         lines = (OUT / "events.jsonl").read_text().splitlines()
     except FileNotFoundError:
         return None
-    return any(f'"{reason}"' in line and address in line for line in lines) or None
+    found = [line for line in lines if f'"{reason}"' in line and address in line]
+    return str(json.loads(found[0])["message"]) if found else None
 
 
 def snapshot(url: str, path: str) -> Any:
@@ -219,7 +220,7 @@ def _gpu(kernel: Kernel, emulator: Emulator, url: str) -> dict[str, Any]:
     address = came["PCI_SLOT_NAME"]
     until(lambda: told("DeviceAppeared", address), "the GPU among the devices")
     shown_s = time.monotonic()
-    time.sleep(SETTLED_S)
+    incomplete = until(lambda: told("DeviceIncomplete", address), "that it lacks its driver")
     devices = snapshot(url, "api/v1/devices")["devices"]
     heard = len(kernel.heard)
     emulator.ask(("device_del", {"id": "hot1"}))
@@ -227,6 +228,7 @@ def _gpu(kernel: Kernel, emulator: Emulator, url: str) -> dict[str, Any]:
     until(lambda: told("DeviceGone", address), "that the GPU is gone")
     return {
         "event": came,
+        "incomplete": incomplete,
         "listed": next(device for device in devices if device["bus_id"] == address),
         "added_s": shown_s - came_s,
         "removed_s": time.monotonic() - left_s,
