@@ -17,6 +17,7 @@ from plugins.bindings.nvml.structures import BOUND, SystemEvents
 
 SLICE_MS = 500  # of one wait; how long an orderly end may take
 JOIN_S = 0.55
+SYSTEM_EVERY = 4  # waits between two looks for cards that are bound or taken away
 PAUSE_S = 1.0  # after an answer that comes at once and again
 RECOVERY_ACTION = ((230, 0),)
 NOBODY = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
@@ -100,13 +101,15 @@ class Notices:
             self._registered[key] = pointer
 
     def _listen(self) -> None:
+        waits = 0
         while not self._stop.is_set():
+            waits += 1
             with self._lock:
                 nvml, event_set, system = self._nvml, self._set, self._system
             if nvml is None:
                 self._stop.wait(SLICE_MS / 1000)
                 continue
-            if system is not None:
+            if system is not None and waits % SYSTEM_EVERY == 0:
                 self._take_system(system)
             self._take(nvml, event_set)
 

@@ -79,6 +79,13 @@ def joined(
     )
 
 
+def total_memory(processes: tuple[ProcessSample, ...] | None) -> int | None:
+    """Add up what all processes use; `None` if that of one is not told."""
+    if processes is None or any(p.memory_bytes is None for p in processes):
+        return None
+    return sum(p.memory_bytes or 0 for p in processes)
+
+
 def process_percent(card: Card, wall_s: float) -> dict[int, float] | None:
     """Return each process's newest multiprocessor utilisation; `None` if it cannot be told."""
     last = card.seen.get("processes", look_back(wall_s))

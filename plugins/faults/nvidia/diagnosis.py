@@ -66,6 +66,7 @@ class Diagnosis:
         self._rules = rules
         self._now = now
         self._lock = threading.RLock()
+        self._disk = threading.Lock()  # one writes at a time
         self._cards: dict[str, CardState] = {}
         self._file = LastingFile(folder, FILE_NAME, Record)
         self._take_up(self._file.load())
@@ -90,10 +91,16 @@ class Diagnosis:
 
     def save(self) -> None:
         """Write the causes if they are others than were written; as slow as the disk."""
+        with self._disk:
+            record = self._changed()
+            if record is not None:
+                self._file.save(record)
+
+    def _changed(self) -> Record | None:
         with self._lock:
             content = self._content()
             if content == self._written:
-                return
+                return None
             self._written = content
             cards = {
                 key: CardRecord(uuid=card.uuid, causes=card.causes, marks=card.marks)
@@ -101,8 +108,7 @@ class Diagnosis:
                 if card.causes
             }
             boot_id, read_to = self._now().boot_id, self.read_to
-            record = Record(version=VERSION, boot_id=boot_id, read_to=read_to, cards=cards)
-        self._file.save(record)
+            return Record(version=VERSION, boot_id=boot_id, read_to=read_to, cards=cards)
 
     def _card(self, key: str) -> CardState:
         found = self._cards.get(key)

@@ -25,6 +25,8 @@ _SXID = re.compile(
 _SEVERITY = re.compile(r"\b(Fatal|Nonfatal) XC[01]\b")
 _LINK = re.compile(r"\bLink ([0-9]{1,3})\b")
 _PID = re.compile(r"\bpid='?([0-9]{1,8})\b")
+# of Xid 154: the action in force before, the one in force now
+_ACTION = re.compile(r"action changed from 0x[0-9a-fA-F]{1,8}\b.{0,60}? to 0x([0-9a-fA-F]{1,8})\b")
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX\b")
 
 
@@ -37,6 +39,7 @@ class LoggedXid(msgspec.Struct, frozen=True, kw_only=True):
     instance: int | None = None  # GPU instance of MIG
     link: int | None = None
     pid: int | None = None
+    action: int | None = None  # that the driver asks for from now on, as Xid 154 tells
     switch: int | None = None  # number of the NVSwitch; None: a GPU
 
 
@@ -61,7 +64,7 @@ def parse_line(text: str) -> LoggedXid | DriverLoaded | None:
 def _xid(match: re.Match[str]) -> LoggedXid:
     severity = _SEVERITY.search(match[4])
     link = _LINK.search(match[4]) if severity else None
-    pid = _PID.search(match[4])
+    pid, action = _PID.search(match[4]), _ACTION.search(match[4])
     return LoggedXid(
         card=address(match[1]),
         number=int(match[3]),
@@ -69,6 +72,7 @@ def _xid(match: re.Match[str]) -> LoggedXid:
         fatal=severity[1] == "Fatal" if severity else None,
         link=int(link[1]) if link else None,
         pid=int(pid[1]) if pid else None,
+        action=int(action[1], 16) if action else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis for one host, and what it makes of the devices that a discovery described."""
+"""A diagnosis for one host, what the host shows, and what follows for devices described."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
+from agent.errors import HostFileError
 from agent.host.files import HostFiles, LiveRoot, text
 from agent.model.device import Health, HealthState, VendorDevice
 from plugins.faults.nvidia.card_state import Now
@@ -45,6 +46,17 @@ def module_identity(host: HostFiles) -> str:
         return str(os.stat(host.path(MODULE)).st_ino)
     except OSError:
         return ""
+
+
+def fallen_off(host: HostFiles, bus_id: str) -> bool:
+    """Say whether a function's config space reads all ones: nothing is there any more.
+
+    Only for cards that are under suspicion already; reading wakes a sleeping one.
+    """
+    try:
+        return host.read(f"/sys/bus/pci/devices/{bus_id}/config", 2) == b"\xff\xff"
+    except HostFileError:
+        return False  # gone from sysfs as well, or not ours to read: the library is asked
 
 
 def judged(found: Health, standing: Health | None) -> Health:

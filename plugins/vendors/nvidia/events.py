@@ -222,7 +222,11 @@ class EventWatch:
             past=self._past,
             age_s=age_s,
         )
-        return self._diagnosis.xid(key, report)
+        events = self._diagnosis.xid(key, report)
+        # of the past only what the driver asks for now counts, which it is asked itself
+        if found.action is not None and not self._past:
+            events += self._diagnosis.action(key, found.action)
+        return events
 
     def _close_log(self, log: KernelLog) -> None:
         if log.pollable:
@@ -232,7 +236,13 @@ class EventWatch:
 
     def close(self) -> bool:
         """Stop listening; `False` if the library still waits for events: leave it alone."""
-        return self._notices.close()
+        closed = self._notices.close()
+        self._diagnosis.save()
+        if closed:
+            if self._log is not None:
+                self._close_log(self._log)
+            os.close(self._wake)
+        return closed
 
 
 def _taken(source: queue.Queue[T]) -> list[T]:

@@ -15,7 +15,14 @@ from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import Nvml
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.performance import Performance
-from plugins.bindings.nvml.processes import KINDS, Entry, joined, process_percent, read_lists
+from plugins.bindings.nvml.processes import (
+    KINDS,
+    Entry,
+    joined,
+    process_percent,
+    read_lists,
+    total_memory,
+)
 from plugins.bindings.nvml.readings import (
     FIELDS,
     core_percent,
@@ -28,7 +35,7 @@ from plugins.faults.nvidia import polled, trends
 from plugins.faults.nvidia.causes import Cure
 from plugins.faults.nvidia.diagnosis import Diagnosis
 from plugins.faults.nvidia.figures import polled_readings
-from plugins.faults.nvidia.opened import judged
+from plugins.faults.nvidia.opened import fallen_off, judged
 from plugins.faults.nvidia.polled import Finding, HealthFacts
 from plugins.slices.mig.usage import card_percent, slice_readings
 
@@ -141,7 +148,7 @@ class Sampler:
 
     def _absent(self, nvml: Nvml | None, key: str, *, look: bool) -> DeviceSample:
         """Say how a card is that could not be looked up; try it now and then."""
-        if look and nvml is not None and _answers(nvml, key):
+        if look and nvml is not None and not fallen_off(self._host, key) and _answers(nvml, key):
             told = "the card answers again: it is looked at anew"
             self._tell(DeviceEvent(key=key, reason="CardAnswers", message=told))
         return DeviceSample(key=key, health=self._health(key))
@@ -170,6 +177,8 @@ class Sampler:
         return replace(found, health=health) if tell else found
 
     def _stopped(self, card: Card) -> None:
+        if not card.faults:
+            return  # it was found to be gone without being asked
         facts = replace(polled.stopped(card), probed=False)
         self._say(self._diagnosis.looked(card.bus_id, facts))
 
@@ -181,6 +190,11 @@ class Sampler:
 
     def _probe(self, card: Card, known: _Known) -> None:
         """Look the card up anew, as one that comes back has another handle."""
+        if fallen_off(self._host, card.bus_id):
+            # calls on such a card may never return
+            told = Finding("GpuLost", "the card's config space reads all ones", Cure.ANSWER)
+            self._diagnosis.happened(card.bus_id, told)
+            raise CardStopped(f"{card.bus_id}: {told.message}")
         handle = card.attempt((_LOOK_UP,), lambda: card.nvml.call(_LOOK_UP, card.bus_id))
         if handle is None:
             codes = card.faults or {6: _LOOK_UP}
@@ -217,7 +231,7 @@ class Sampler:
         known.performance.read(card, known.instances, self._cycle)
         busy = core_percent(card, wall_s) if not known.partitions else None
         processes = self._processes(card, known, wall_s)
-        total, used = memory or (known.shared_bytes, _sum(processes))
+        total, used = memory or (known.shared_bytes, total_memory(processes))
         if known.partitions and total:
             busy = card_percent(known.partitions, known.performance.values, total)
         count = len(processes) if processes is not None else None
@@ -287,9 +301,3 @@ def _answers(nvml: Nvml, bus_id: str) -> bool:
     except (VendorFault, DeviceGone):
         return False
     return True
-
-
-def _sum(processes: tuple[ProcessSample, ...] | None) -> int | None:
-    if processes is None or any(p.memory_bytes is None for p in processes):
-        return None
-    return sum(p.memory_bytes or 0 for p in processes)

@@ -48,6 +48,12 @@ from plugins.faults.nvidia.kernel_log import DriverLoaded, LoggedXid, address, p
             id="V35-nonfatal",
         ),
         pytest.param(
+            "NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x0 (None) to 0x2"
+            " (Node Reboot Required)",
+            LoggedXid(card="0000:05:00", number=154, action=2),
+            id="recovery-action",
+        ),
+        pytest.param(
             "nvidia-nvswitch3: SXid (PCI:0000:c6:00.0): 20009, Non-fatal, Link 27 RX Short Error",
             LoggedXid(card="0000:c6:00", number=20009, fatal=False, link=27, switch=3),
             id="of-a-switch",

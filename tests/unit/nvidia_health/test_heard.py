@@ -115,6 +115,22 @@ def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path
     assert found[BUSES[3]] == "LibraryMissing"
 
 
+def test_the_log_tells_what_the_driver_asks_for_when_it_cannot_be_asked(
+    tree: Path, tmp_path: Path
+) -> None:
+    log_line(tree, "ready")
+    session = NvidiaSession(LiveRoot(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session.events(0.0)
+    change = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    log_line(tree, xid(BUSES[1], 154, change), first=2)
+    events = session.events(0.0)
+    session.close()
+    assert told(list(events)) == [
+        (BUSES[1], "Xid154", None),
+        (BUSES[1], "GPUResetRequired", FAILED),
+    ]
+
+
 @pytest.mark.parametrize("hung", ["nvmlDeviceGetMemoryInfo_v2 3", "nvmlEventSetWait_v2"])
 def test_the_kernels_log_is_heard_while_the_library_hangs(
     stub: Stub, tree: Path, hung: str

@@ -104,6 +104,26 @@ def test_a_card_that_comes_back_as_another_is_not_taken_for_the_one_that_failed(
         assert [reason(child.sample()[1]) for _ in range(3)] == ["GpuLost"] * 3
 
 
+def test_a_card_whose_config_space_reads_all_ones_is_not_asked_any_more(
+    stub: Stub, tree: Path
+) -> None:
+    config = tree / "sys/bus/pci/devices" / BUSES[1] / "config"
+    config.write_bytes(b"\xde\x10" + bytes(62))
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, *GPUS, "event 1 type=8 data=79 at=0")
+        child.wait_event()
+        child.sample()
+        config.write_bytes(b"\xff" * 64)
+        stub.take_calls()
+        sample = child.sample()[1]
+        calls = [c for c in stub.take_calls() if c.split()[1:2] == ["1"]]
+    assert calls == []
+    assert sample.health is not None
+    assert sample.health.message.endswith("; also GpuLost")
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
