@@ -251,6 +251,8 @@ class Daemon:
 
 def _load_web() -> None:
     """Load the HTTP library, which takes longer than all that had to come before it."""
+    import agent.daemon.reactions.control  # noqa: PLC0415 - see above
+    import agent.daemon.reactions.uevents  # noqa: PLC0415 - see above
     import agent.web.server  # noqa: F401, PLC0415 - see above
 
 
