@@ -10,6 +10,7 @@ from agent.health.vendor import VendorHealth
 from agent.model.device import Health, HealthState
 from agent.model.inventory import Inventory
 from agent.model.snapshot import Part, VendorState
+from agent.probe.wire import Cleared
 from tests.stubs.child import Child
 from tests.unit.ascend.conftest import Machine
 
@@ -223,6 +224,11 @@ def test_a_chip_that_a_person_let_back_is_judged_anew(b3: Machine) -> None:
             child.discover()
     with b3.session(state_dir=state) as child:
         assert verdict(child, FIVE).reason == "ManuallySeparated"
+        told = [child.ask("clear", device=key) for key in (FIVE, FIVE, "0000:ff:00.0")]
+        assert [isinstance(t, Cleared) and t.cleared for t in told] == [True, False, False]
+        assert verdict(child, FIVE) == Health()
+    with b3.session(state_dir=state) as child:
+        assert verdict(child, FIVE) == Health()
 
 
 def test_the_administrators_table_is_in_force(b3: Machine) -> None:
