@@ -172,7 +172,7 @@ class Notices:
         now_s = self._clock()
         if now_s - self._probed_s >= PAUSE_S:
             self._probed_s = now_s
-            lost = frozenset(key for key in self._cards if _gone(nvml, key))
+            lost = frozenset(key for key in self._cards if is_gone(nvml, key))
             for key in sorted(lost - self._lost):
                 self._put(Notice(key=key, kind=LOST, at_s=now_s))
             self._lost = lost
@@ -237,7 +237,8 @@ def _quiet(nvml: Nvml, name: str, *args: object) -> object | None:
         return None
 
 
-def _gone(nvml: Nvml, bus_id: str) -> bool:
+def is_gone(nvml: Nvml, bus_id: str) -> bool:
+    """Say whether a card cannot be looked up by its address, or is lost when it is asked."""
     try:
         handle = nvml.call("nvmlDeviceGetHandleByPciBusId", bus_id)
         nvml.memory(handle, version2=False)

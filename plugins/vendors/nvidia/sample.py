@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from agent.errors import DeviceGone, NotSupported, VendorFault
 from agent.host.files import HostFiles
 from agent.model.device import DevicePartition, Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, ProcessSample, Reading
 from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import Nvml
+from plugins.bindings.nvml.notices import is_gone
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.performance import Performance
 from plugins.bindings.nvml.processes import (
@@ -148,7 +148,7 @@ class Sampler:
 
     def _absent(self, nvml: Nvml | None, key: str, *, look: bool) -> DeviceSample:
         """Say how a card is that could not be looked up; try it now and then."""
-        if look and nvml is not None and not fallen_off(self._host, key) and _answers(nvml, key):
+        if look and nvml is not None and not fallen_off(self._host, key) and not is_gone(nvml, key):
             told = "the card answers again: it is looked at anew"
             self._tell(DeviceEvent(key=key, reason="CardAnswers", message=told))
         return DeviceSample(key=key, health=self._health(key))
@@ -291,13 +291,3 @@ class Sampler:
         kept = tuple(p for p in processes if p.pid in here or p.pid not in known.alive)
         known.alive = here
         return kept
-
-
-def _answers(nvml: Nvml, bus_id: str) -> bool:
-    try:
-        nvml.memory(nvml.call(_LOOK_UP, bus_id), version2=False)
-    except NotSupported:
-        return True  # it told that it cannot tell
-    except (VendorFault, DeviceGone):
-        return False
-    return True
