@@ -14,13 +14,14 @@ from agent.topology.address import parse_address, sort_key
 CORE = "koordinator.sh/gpu-core"
 MEMORY = "koordinator.sh/gpu-memory"
 RATIO = "koordinator.sh/gpu-memory-ratio"
+REPLICA = "::"  # between a card's uuid and the number of its replica, where time is shared
 
 
 class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device of a grant. An `id` decides; the minor only where the grant names no id."""
 
     type: str  # of the Device object: gpu, rdma
-    id: str = ""  # of the device or of one of its slices
+    id: str = ""  # of the device, of one of its slices, or of a replica of either
     minor: int | None = None
     resources: tuple[tuple[str, int], ...] = ()  # amounts in base units: bytes, percent
     vfs: tuple[str, ...] = ()  # addresses of virtual functions
@@ -89,9 +90,9 @@ def _number(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def _means(entry: GrantedDevice, device: VendorDevice) -> bool:
+def _means(entry: GrantedDevice, name: str, device: VendorDevice) -> bool:
     if entry.id:
-        return entry.id in (device.uuid, device.bus_id)
+        return name in (device.uuid, device.bus_id)
     return entry.minor is not None and entry.minor == device.minor
 
 
@@ -100,9 +101,10 @@ def _match(entry: GrantedDevice, known: tuple[VendorDevice, ...]) -> Iterable[Ma
         if device.kind.wire_type != entry.type:
             continue
         slices = {part.uuid: part for part in device.partitions}
-        if entry.id and entry.id in slices:
-            yield Match(entry=entry, device=device, partition=slices[entry.id])
-        elif _means(entry, device):
+        name = entry.id.partition(REPLICA)[0]
+        if name and name in slices:
+            yield Match(entry=entry, device=device, partition=slices[name])
+        elif _means(entry, name, device):
             if entry.partition and entry.partition not in slices:
                 raise GrantRefused(
                     Refusal.PARTITION_MISSING, f"{device.key} has no slice {entry.partition}"

@@ -98,10 +98,10 @@ def _environment(
 ) -> ContainerEdits:
     """Name the cards by UUID: a number would be NVML's index, which is not the minor."""
     if policy.upstream_compatible and all(match.partition is None for match in named):
-        visible = ",".join(str(match.minor) for match in named)
+        visible = [str(match.minor) for match in named]
     else:
-        visible = ",".join(visible_id(match) for match in granted)
-    env = [(VISIBLE, visible)]
+        visible = [visible_id(match) for match in granted]
+    env = [(VISIBLE, ",".join(dict.fromkeys(visible)))]  # a card once, however many replicas
     if grant.channels:
         env.append((CHANNELS, ",".join(map(str, grant.channels))))
     return ContainerEdits(env=tuple(env))

@@ -65,7 +65,8 @@ class _Choice:
         """Return the ids of the best set."""
         top, equals = -1, list[Sequence[Card]]()
         for cards in sets:
-            score = sum(self._score[a.id, b.id] for a, b in combinations(cards, 2))
+            ids = [card.id for card in cards]
+            score = sum(map(self._score.__getitem__, combinations(ids, 2)))
             if score > top:
                 top, equals = score, []
             if score == top:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from agent.model.grant.granted import REPLICA
 from plugins.injection.preferred.cards import NotEnough
-
-SEPARATOR = "::"  # between a card's UUID and the replica's number
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +22,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 def replica_slot(replica: str, minor: int) -> Slot | None:
     """Return the slot of an id `<uuid>::<n>`; `None` if it is no such id."""
-    card, separator, number = replica.rpartition(SEPARATOR)
+    card, separator, number = replica.rpartition(REPLICA)
     if not separator or not card or not (number.isascii() and number.isdecimal()):
         return None
     return Slot(id=replica, card=card, minor=minor, number=(int(number),))

@@ -82,6 +82,14 @@ def test_cards_come_by_pci_order_whatever_the_order_of_the_grant() -> None:
     assert names_of(found)[4:] == ["nvidia3", "nvidia5"]
 
 
+def test_replicas_of_a_card_show_it_once() -> None:
+    grant = granted(f"{UUIDS[3]}::1", f"{UUIDS[3]}::0", f"{UUIDS[2]}::4")
+    found = edits(CARDS, grant, POD, nvidia_host(settings=ENV))
+    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[2]},{UUIDS[3]}"}
+    found = edits(CARDS, grant, POD, nvidia_host(settings=NODES))
+    assert names_of(found)[4:] == ["nvidia2", "nvidia3"]
+
+
 def test_a_grant_without_id_means_the_minor_and_with_an_unknown_id_nothing_of_ours() -> None:
     host = nvidia_host(settings=ENV)
     by_minor = Grant(devices=(GrantedDevice(type="gpu", minor=4),))
