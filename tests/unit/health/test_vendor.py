@@ -7,6 +7,9 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from agent.config.health import HealthSettings
+from agent.health.lasting import decode, encode, worth_keeping
+from agent.health.vendor import VendorHealth
 from agent.model.device import HealthState
 from agent.model.inventory import DeviceSample
 from agent.model.snapshot import Part
@@ -17,9 +20,20 @@ from tests.unit.health.looks import BAD, GOOD, ODD, at
 def test_what_sysfs_showed_is_passed_on_and_is_no_look() -> None:
     vendor = Vendor()
     told = vendor.health.heard(vendor.sighted, at(0))
-    assert told is vendor.sighted
+    assert told == vendor.sighted
+    assert vendor.health.heard(vendor.sighted, at(1)).inventory.value is told.inventory.value
     assert dict(vendor.health.tracks) == {}
     assert not vendor.happen(event())
+
+
+def test_what_had_failed_is_not_well_because_sysfs_shows_it() -> None:
+    before = Vendor()
+    before.answer(GOOD, BAD)
+    kept = decode(encode(worth_keeping({"x": before.health.tracks}), "b", at(2)), "b", at(3))
+    after = VendorHealth("x", HealthSettings(), before.sighted.inventory.value, kept["x"])
+    told = after.heard(before.sighted, at(4)).inventory.value
+    assert told is not None
+    assert [d.health.state for d in told.devices] == [HealthState.HEALTHY, HealthState.PROBING]
 
 
 def test_answers_and_verdicts_of_samples_are_looks_and_events_too() -> None:
@@ -155,6 +169,21 @@ def test_a_driver_that_was_let_go_on_request_makes_nothing_fail() -> None:
     assert {(d.health.reason, d.health.certain) for d in vendor.told.devices} == {
         ("DriverReleased", False)
     }
+
+
+def test_a_permission_that_was_lost_makes_nothing_fail_however_long() -> None:
+    vendor = Vendor()
+    vendor.answer(GOOD, BAD)
+    vendor.hear(state="restarting", reason="NoPermission", message="/dev/nvidiactl: EPERM")
+    assert vendor.tick(1)
+    assert vendor.hear(0, state="quarantined") == "HF"
+    assert not vendor.tick(9000)
+    card, other = (device.health for device in vendor.told.devices)
+    assert (card.reason, card.certain, other.certain) == ("NoPermission", False, False)
+    assert "/dev/nvidiactl: EPERM" in card.message
+    assert vendor.hear(state="ready", reason="", message="") is not None
+    assert vendor.answer(GOOD, BAD) == "HF"
+    assert all(device.health.certain for device in vendor.told.devices)
 
 
 def test_a_vendor_that_never_answered_is_not_silent() -> None:
