@@ -21,7 +21,8 @@ MAX_WATTS = 10_000
 MAX_CELSIUS = 200
 MAX_PORTS = 64
 MAX_INCIDENTS = 64
-_NO_COUNT = (1 << 64) - 1  # all bits set: no answer
+_NO_NUMBER = (1 << 64) - 1  # all bits set: no answer
+_MAX_COUNT = 1 << 53  # what a reading holds exactly; no card lives to see that many errors
 _FAIL = 20  # of an incident
 _MAX_STATE = 31  # of a driver; nine are known
 _OVERALL = (0, 10, _FAIL)
@@ -125,7 +126,7 @@ class Card:
     def serial(self) -> str | None:
         """Return the serial number in hexadecimal."""
         found = self._read("cndevGetCardSN", "CardSN")
-        return f"{found.sn:x}" if found and 0 < found.sn < _NO_COUNT else None
+        return f"{found.sn:x}" if found and 0 < found.sn < _NO_NUMBER else None
 
     def driver(self) -> str | None:
         """Return the version of the driver."""
@@ -200,7 +201,7 @@ class Card:
         if found is None:
             return ()
         told = (("corrected", found.corrected), ("uncorrected", found.uncorrected))
-        return tuple((kind, int(count)) for kind, count in told if count != _NO_COUNT)
+        return tuple((kind, int(count)) for kind, count in told if count <= _MAX_COUNT)
 
     def processes(self) -> tuple[Process, ...] | None:
         """Return the processes on the card, with their busy time where it is told."""

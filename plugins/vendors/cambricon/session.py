@@ -15,7 +15,7 @@ from agent.model.device import DeviceLink, Health, HealthState, VendorDevice
 from agent.model.grouping.graph import Grouping
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
 from plugins.bindings.cndev.card import Card, open_cards
-from plugins.bindings.cndev.codes import GARBLED
+from plugins.bindings.cndev.codes import GARBLED, NOT_LOADED, CndevFault
 from plugins.bindings.cndev.library import Cndev, locate
 from plugins.bindings.locate import LibraryAbsent, LibraryFile
 from plugins.faults.cambricon import judge, not_answering
@@ -25,7 +25,7 @@ from plugins.vendors.cambricon.families import XID
 from plugins.vendors.cambricon.links import groups, links, ring_pairs
 from plugins.vendors.cambricon.sample import sample
 from plugins.vendors.cambricon.sight import device, look
-from plugins.vendors.cambricon.xids import XidWatch, retry_after_s
+from plugins.vendors.cambricon.xids import XidWatch
 
 MAX_CARDS = 64
 MAX_RINGS_BYTES = 4 << 20
@@ -62,7 +62,6 @@ class CambriconSession:
         self._known: dict[int, _Known] = {}  # by index
         self._watch = XidWatch(self._verdict_of, clock)
         self._lock = threading.Lock()  # the thread of events looks at cards too
-        self._incomplete = 0  # discoveries in a row
         unit = settings.get("smlu_unit_mib")
         self._unit = unit if isinstance(unit, int) else 0
 
@@ -74,10 +73,10 @@ class CambriconSession:
             return Inventory(vendor="cambricon", devices=devices)
         try:
             cndev = self._library()
+            cards, failed = self._cards(cndev)
         except LibraryAbsent as absent:
-            self._look_again()
             return self._without(functions, absent)
-        return self._inventory(cndev, functions)
+        return self._inventory(cndev, functions, cards, failed)
 
     def _library(self) -> Cndev:
         if self._file is not None and self._file.replaced():
@@ -88,10 +87,6 @@ class CambriconSession:
             self._cndev = Cndev(path)
         return self._cndev
 
-    def _look_again(self) -> None:
-        self._watch.look_again(retry_after_s(self._incomplete))
-        self._incomplete += 1
-
     def _without(self, functions: tuple[str, ...], absent: LibraryAbsent) -> Inventory:
         problem = Problem(reason=absent.reason, message=str(absent))
         if absent.reason != "DriverNotLoaded" and (told := tool.ask(self._settings)):
@@ -99,8 +94,22 @@ class CambriconSession:
         seen = (device(b, absent.reason, str(absent), HealthState.FAILED) for b in functions)
         return Inventory(vendor="cambricon", devices=tuple(seen), problems=(problem,))
 
-    def _inventory(self, cndev: Cndev, functions: tuple[str, ...]) -> Inventory:
-        cards, failed = open_cards(cndev, MAX_CARDS)
+    def _cards(self, cndev: Cndev) -> tuple[dict[int, Card], dict[int, AgentError]]:
+        try:
+            return open_cards(cndev, MAX_CARDS)
+        except CndevFault as error:
+            if error.code not in NOT_LOADED:
+                raise
+            self._cndev = None  # initialised anew once the driver is back
+            raise LibraryAbsent("DriverNotLoaded", str(error)) from error
+
+    def _inventory(
+        self,
+        cndev: Cndev,
+        functions: tuple[str, ...],
+        cards: Mapping[int, Card],
+        failed: Mapping[int, AgentError],
+    ) -> Inventory:
         remotes: dict[str, tuple[str, ...]] = {}
         uuids: dict[str, str] = {}
         for index, card in cards.items():
@@ -116,10 +125,6 @@ class CambriconSession:
         self._known = {i: k for i, k in self._known.items() if i in cards or i in failed}
         listed = [known.device for _, known in sorted(self._known.items())]
         missing = _missing(functions, listed)
-        if missing:
-            self._look_again()
-        else:
-            self._incomplete = 0
         joined = links(uuids, remotes)
         table = self._groups(joined)
         self._watch.watch(cndev, {k.device.key: k.card for k in self._known.values()})
@@ -204,7 +209,7 @@ class CambriconSession:
         )
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for Xids, and for the time to look again for a driver that is starting."""
+        """Wait for Xids; each is told once its card was looked at."""
         return self._watch.wait(wait_s)
 
     def close(self) -> None:

@@ -32,53 +32,48 @@ class XidWatch:
         self._look = look
         self._clock = clock
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._closed = threading.Event()
         self._cndev: Cndev | None = None
         self._set = ctypes.c_void_p()
         self._keys: dict[int, str] = {}  # by handle
         self._due: list[tuple[float, str, int]] = []  # when to look, at whom, after which Xid
-        self._again_s: float | None = None
 
     def watch(self, cndev: Cndev, cards: Mapping[str, Card]) -> None:
         """Hear of these cards; one without events is looked at by its samples only."""
         with self._lock:
-            try:
-                if self._cndev is None:
-                    cndev.call("cndevEventHandleCreate", ctypes.byref(self._set))
-                self._cndev = cndev
-                for key, card in cards.items():
-                    if self._keys.get(card.handle) != key:
-                        types = ctypes.c_uint64(XID_EVENT)
-                        cndev.call("cndevRegisterEvents", self._set, types, card.handle)
-                        self._keys[card.handle] = key
-            except (codes.CndevFault, NotSupported):
+            if self._cndev is None and not self._ready(cndev):
                 return
+            self._cndev = cndev
+            before, self._keys = self._keys, {}
+            for key, card in cards.items():
+                if before.get(card.handle) == key or self._register(cndev, card):
+                    self._keys[card.handle] = key
 
-    def look_again(self, in_s: float) -> None:
-        """Ask for another discovery after a while, without being asked for one."""
-        self._again_s = self._clock() + in_s
+    def _ready(self, cndev: Cndev) -> bool:
+        try:
+            cndev.call("cndevEventHandleCreate", ctypes.byref(self._set))
+        except (codes.CndevFault, NotSupported):
+            return False
+        return True
+
+    def _register(self, cndev: Cndev, card: Card) -> bool:
+        types = ctypes.c_uint64(XID_EVENT)
+        try:
+            cndev.call("cndevRegisterEvents", self._set, types, card.handle)
+        except (codes.CndevFault, NotSupported):
+            return False
+        return True
 
     def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Return events as soon as there are some, nothing after `wait_s`."""
         until_s = self._clock() + wait_s
         while True:
-            if told := (*self._looked(), *self._asked()):
+            if told := self._looked():
                 return told
             now_s = self._clock()
-            if now_s >= until_s:
+            if now_s >= until_s or self._closed.is_set():
                 return ()
-            self._listen(min(until_s, self._next_s(until_s)) - now_s)
-
-    def _next_s(self, otherwise_s: float) -> float:
-        times = [due_s for due_s, _, _ in self._due]
-        return min((*times, self._again_s or otherwise_s, otherwise_s))
-
-    def _asked(self) -> tuple[DeviceEvent, ...]:
-        if self._again_s is None or self._clock() < self._again_s:
-            return ()
-        self._again_s = None
-        told = "the driver was not complete; the cards are looked at again"
-        return (DeviceEvent(key="", reason="DriverStarting", message=told),)
+            self._listen(min((until_s, *(due_s for due_s, _, _ in self._due))) - now_s)
 
     def _looked(self) -> tuple[DeviceEvent, ...]:
         now_s = self._clock()
@@ -99,14 +94,14 @@ class XidWatch:
         with self._lock:
             cndev = self._cndev
         if cndev is None:
-            self._wake.wait(max(0.001, wait_s))
+            self._closed.wait(max(0.001, wait_s))
             return
         event = cndev.record("Event")
         try:
             cndev.wait("cndevEventWait", self._set, ctypes.byref(event), max(1, int(wait_s * 1000)))
         except (codes.CndevFault, NotSupported) as error:
             if getattr(error, "code", 0) != codes.TIMED_OUT:
-                self._wake.wait(min(PAUSE_S, max(0.001, wait_s)))
+                self._closed.wait(min(PAUSE_S, max(0.001, wait_s)))
             return
         self._heard(int(event.device), int(event.type), int(event.data))
 
@@ -122,9 +117,4 @@ class XidWatch:
 
     def close(self) -> None:
         """Wake who waits."""
-        self._wake.set()
-
-
-def retry_after_s(times: int) -> float:
-    """Return how long to wait for a driver that is starting: 0.1 s doubled each time, up to 60."""
-    return min(60.0, 0.1 * 2.0 ** min(times, 16))
+        self._closed.set()

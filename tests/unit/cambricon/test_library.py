@@ -11,6 +11,7 @@ from agent.probe.wire import Failed
 from plugins.bindings.cndev.library import MANDATORY, OPTIONAL, SONAME, locate
 from plugins.bindings.locate import LibraryAbsent
 from plugins.vendors.cambricon.vendor import CambriconVendor
+from tests.stubs.child import real_worker
 from tests.unit.cambricon.cards import card, machine, session, stub_of, tree_of
 
 
@@ -60,15 +61,35 @@ def test_a_driver_that_is_not_loaded_leaves_what_sysfs_shows(code: int, tmp_path
     stub = stub_of(tmp_path, *machine(), f"call.cndevInit.ret {code}")
     with session(stub, tree_of(tmp_path)) as child:
         before = child.discover()
-        again = child.wait_event()
         stub.play(*machine())
         after = child.discover()
     assert [(d.bus_id, d.health.reason) for d in before.devices] == [
         ("0000:1a:00.0", "DriverNotLoaded"),
         ("0000:1b:00.0", "DriverNotLoaded"),
     ]
-    assert (again.key, again.state) == ("", None)  # asks to be looked at again, soon
     assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
+
+
+def test_a_driver_that_is_unloaded_and_comes_back_is_initialised_anew(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine())
+    with session(stub, tree_of(tmp_path)) as child:
+        child.discover()
+        stub.add("call.cndevGetDeviceCount.ret 1")
+        gone = child.discover()
+        stub.play(*machine())
+        back = child.discover()
+    assert {d.health.reason for d in gone.devices} == {"DriverNotLoaded"}
+    assert {d.health.reason for d in back.devices} == {"DeviceHealthy"}
+    assert stub.counts()["cndevInit"] == 2
+
+
+def test_the_agents_own_worker_serves_the_cards(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine())
+    settings = {"library_path": str(stub.path)}
+    with real_worker("cambricon", stub.environment, settings) as child:
+        found = child.discover()
+        assert len(child.sample()) == 2
+    assert [d.minor for d in found.devices] == [0, 1]
 
 
 @pytest.mark.parametrize("method", ["discover", "sample"])

@@ -80,13 +80,12 @@ def test_a_value_that_cannot_be_is_no_value(line: str, member: str, tmp_path: Pa
     assert getattr(_first(*machine(1), line, folder=tmp_path), member) is None
 
 
-@pytest.mark.parametrize("byte", [255, 0, 127])
 @pytest.mark.parametrize("symbol", ROUND)
-def test_garbage_of_one_call_spoils_nothing_else(symbol: str, byte: int, tmp_path: Path) -> None:
+def test_garbage_of_one_call_spoils_nothing_else(symbol: str, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(2))
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()
-        stub.add(f"call.{symbol}.0.fill {byte}")
+        stub.add(f"call.{symbol}.0.fill 255")
         found, samples = child.discover(), child.sample()
     assert [d.minor for d in found.devices][:2] == [0, 1]
     assert found.devices[1].health.in_service
@@ -97,12 +96,13 @@ def test_garbage_of_one_call_spoils_nothing_else(symbol: str, byte: int, tmp_pat
         assert all(0 <= reading.value < 1 << 64 for reading in sample.readings)
 
 
-def test_all_garbage_at_once_is_told_as_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("byte", [255, 127])
+def test_all_garbage_at_once_is_told_as_nothing(byte: int, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
         child.discover()
         calls = [name for name in ROUND if name != "cndevGetDeviceHandleByIndex"]
-        stub.add(*(f"call.{symbol}.fill 255" for symbol in calls))
+        stub.add(*(f"call.{symbol}.fill {byte}" for symbol in calls))
         reply = child.ask("sample")
     assert isinstance(reply, Sampled)
     assert [s for s in reply.samples if s.core_percent is not None or s.readings] == []
