@@ -10,7 +10,7 @@ from agent.config.health import HealthPolicy, HealthSettings
 from agent.health.machine import missed, observe, pardoned, shown
 from agent.health.policy import policy_of
 from agent.health.stall import Silence, silence_of
-from agent.health.track import Moment, Track, level
+from agent.health.track import OUT_OF_SERVICE, Moment, Track, level
 from agent.model.device import Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.snapshot import VendorState
@@ -29,7 +29,8 @@ def slice_key(device: VendorDevice, uuid: str) -> str:
 class VendorHealth:
     """Belongs to one thread. What it returns is frozen, and the same object while nothing changed.
 
-    `sighted` is what sysfs showed before the first answer: no look, and passed on as it is.
+    `sighted` is what sysfs showed before the first answer: no look, and passed on as it is, except
+    for devices that had failed before the agent began anew.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class VendorHealth:
         self._policy: HealthPolicy = policy_of(health, vendor)
         self._sighted = sighted
         self._tracks: dict[str, Track] = dict(known or {})
+        self._remembered = sighted and self._with_known(sighted)
         self._told: dict[str, Health] = {}
         self._happened: dict[str, str] = {}  # reason of the last event, by key of the device
         self._events: dict[str, str] = {}  # those of them that are told
@@ -63,8 +65,10 @@ class VendorHealth:
     def heard(self, state: VendorState, now: Moment) -> VendorState:
         """Return the vendor's state with the health that others are told."""
         answer = state.inventory.value
-        if answer is None or answer is self._sighted:
+        if answer is None:
             return state
+        if answer is self._sighted:
+            return replace(state, inventory=replace(state.inventory, value=self._remembered))
         self._silence = silence_of(self._silence, state, now.mono_s)
         if answer is not self._answer:
             self._answer = answer
@@ -126,6 +130,20 @@ class VendorHealth:
         if track.state is HealthState.FAILED:
             return min(max(again_s, SELDOM_S), again_s * (1 + track.streak // EASING_LOOKS))
         return again_s if track.raw is not track.state else float("inf")
+
+    def _with_known(self, sighted: Inventory) -> Inventory:
+        known = {
+            key: shown(track, self._policy)
+            for key, track in self._tracks.items()
+            if track.state in OUT_OF_SERVICE
+        }
+        devices = tuple(
+            replace(device, health=known[device.key])
+            if device.managed and device.key in known
+            else device
+            for device in sighted.devices
+        )
+        return replace(sighted, devices=devices)
 
     def _look_at(self, answer: Inventory, now: Moment) -> None:
         """Take a whole answer in: everything that is listed was looked at, the rest was not."""
