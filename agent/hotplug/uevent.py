@@ -18,6 +18,7 @@ from agent.topology.address import parse_address
 MAX_BYTES = 8192  # of one message; the kernel's own are a tenth of that
 
 NO_ACTION = "no_action"
+ODD_ACTION = "odd_action"
 NO_DEVPATH = "no_devpath"
 TOO_LONG = "too_long"
 REFUSED = "refused"  # by the library: not from the kernel, or no message at all
@@ -71,8 +72,6 @@ class Uevent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def parts(self) -> frozenset[Part]:
         """Return what has to be read again; empty if the event means nothing to us."""
-        if self.action not in ACTIONS:
-            return frozenset()
         name = self.devpath.rpartition("/")[2]
         if self.subsystem == "net" and self.devpath.startswith(_VIRTUAL_NET):
             return frozenset()
@@ -98,6 +97,8 @@ def parse_uevent(fields: Mapping[str, str]) -> Uevent | str:
     action, devpath = fields.get("ACTION", ""), fields.get("DEVPATH", "")
     if not action:
         return NO_ACTION
+    if action not in ACTIONS:
+        return ODD_ACTION
     if not devpath.startswith("/"):
         return NO_DEVPATH
     number = fields.get("SEQNUM", "")

@@ -10,6 +10,7 @@ from agent.hotplug.uevent import (
     MAX_BYTES,
     NO_ACTION,
     NO_DEVPATH,
+    ODD_ACTION,
     TOO_LONG,
     Part,
     Uevent,
@@ -78,7 +79,6 @@ MODULE = "ACTION=add\nDEVPATH=/module/nvidia_uvm\nSUBSYSTEM=module\nSEQNUM=2201"
 OTHER_MODULE = "ACTION=add\nDEVPATH=/module/nf_conntrack\nSUBSYSTEM=module\nSEQNUM=2202"
 CPU = "ACTION=offline\nDEVPATH=/devices/system/cpu/cpu3\nSUBSYSTEM=cpu\nSEQNUM=2203"
 NULL = "ACTION=change\nDEVPATH=/devices/virtual/mem/null\nSUBSYSTEM=mem\nSEQNUM=2204"
-ODD = "ACTION=rejoice\nDEVPATH=/devices/x\nSUBSYSTEM=pci\nSEQNUM=2205"
 
 
 def fields(text: str) -> dict[str, str]:
@@ -105,7 +105,6 @@ def event(text: str) -> Uevent:
         pytest.param(POD_NET, set(), None, id="a pod starts"),
         pytest.param(OTHER_MODULE, set(), None, id="any other module"),
         pytest.param(NULL, set(), None, id="any other device"),
-        pytest.param(ODD, set(), None, id="an action nobody knows"),
     ],
 )
 def test_an_event_tells_what_to_read_again_and_where(
@@ -134,10 +133,12 @@ def test_only_a_function_that_is_removed_is_gone() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"ACTION": ""}, NO_ACTION),
-        ({"DEVPATH": ""}, NO_DEVPATH),
-        ({"DEVPATH": "devices/x"}, NO_DEVPATH),
-        ({"MODALIAS": "x" * MAX_BYTES}, TOO_LONG),
+        pytest.param({"ACTION": ""}, NO_ACTION, id="no action"),
+        pytest.param({"ACTION": "explode"}, ODD_ACTION, id="hostile-21-an-action-nobody-knows"),
+        pytest.param({"DEVPATH": ""}, NO_DEVPATH, id="no path"),
+        pytest.param({"DEVPATH": "devices/x"}, NO_DEVPATH, id="no path of the kernel"),
+        pytest.param({"MODALIAS": "x" * MAX_BYTES}, TOO_LONG, id="too long"),
+        pytest.param({"MODALIAS": "x" * (10 << 20)}, TOO_LONG, id="hostile-21-ten-mebibytes"),
     ],
 )
 def test_what_is_no_event_is_dropped_with_a_word_why(change: dict[str, str], reason: str) -> None:
