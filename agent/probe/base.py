@@ -49,7 +49,11 @@ class DeviceVendor(Protocol):
     """
 
     name: str
-    families: tuple[MetricFamily, ...]  # what the readings of its samples are
+
+    @property
+    def families(self) -> tuple[MetricFamily, ...]:
+        """What the readings of its samples are; asked for after the first devices are told."""
+        ...
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List the vendor's hardware from sysfs and procfs alone, in less than 10 ms.

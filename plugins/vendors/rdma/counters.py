@@ -10,11 +10,17 @@ import msgspec
 
 from agent.host.files import HostFiles, LiveRoot, text
 from agent.model.inventory import MetricFamily, Reading
+from plugins.bindings.rdma_class.classes import CLASS, entries
+from plugins.bindings.rdma_class.pods import FAMILIES as POD_FAMILIES
+from plugins.bindings.rdma_class.text import (
+    is_name,
+    parse_counter,
+    parse_enum,
+    parse_lid,
+    parse_rate,
+)
 from plugins.faults.rdma.ports import ACTIVE, ACTIVE_DEFER, PortSeen
-from plugins.vendors.rdma.classes import CLASS, entries
-from plugins.vendors.rdma.pods import FAMILIES as POD_FAMILIES
 from plugins.vendors.rdma.ports import INFINIBAND
-from plugins.vendors.rdma.text import is_name, parse_counter, parse_enum, parse_lid, parse_rate
 
 PREFIX = "xpu_rdma_"
 MAX_HW = 512  # counters taken from one directory

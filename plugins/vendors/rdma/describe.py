@@ -17,13 +17,13 @@ from agent.model.device import (
     Pairs,
     VendorDevice,
 )
+from plugins.bindings.rdma_class.classes import ClassKind, Nodes, RdmaClass
+from plugins.bindings.rdma_class.text import show_guid, subnet_prefix
 from plugins.faults.rdma.ports import health_of
-from plugins.vendors.rdma.classes import ClassKind, Nodes, RdmaClass
 from plugins.vendors.rdma.functions import DRIVERS, PENDING, Function, Scan
 from plugins.vendors.rdma.minors import Seen
 from plugins.vendors.rdma.nics import Nic, VirtualFunctions
 from plugins.vendors.rdma.ports import INFINIBAND
-from plugins.vendors.rdma.text import show_guid, subnet_prefix
 
 SOFT_WORDS = "software on a network device: published with discovery.rdma.soft only"
 RESOURCES: Pairs = (("koordinator.sh/rdma", "100"),)

@@ -13,7 +13,7 @@ from agent.host.files import HostFiles, text
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.topology.address import is_root, parse_address, slot, sort_key
 from agent.topology.text import parse_hex_id, parse_int
-from plugins.vendors.rdma.classes import (
+from plugins.bindings.rdma_class.classes import (
     CLASS,
     MAX_DEVICES,
     ClassKind,
@@ -28,7 +28,7 @@ from plugins.vendors.rdma.classes import (
     read_nodes,
     read_origin,
 )
-from plugins.vendors.rdma.text import is_name
+from plugins.bindings.rdma_class.text import is_name
 
 PCI = "/sys/bus/pci/devices"
 NETWORK = 0x02  # PCI base class

@@ -18,8 +18,8 @@ import msgspec
 from agent.errors import ParseError
 from agent.model.inventory import Problem
 from agent.topology.address import parse_address
+from plugins.bindings.rdma_class.text import is_name
 from plugins.vendors.rdma.functions import Function
-from plugins.vendors.rdma.text import is_name
 
 MAX_MINORS = 512
 

@@ -11,10 +11,10 @@ import msgspec
 from agent.model.device import VfGroup, VirtualFunction
 from agent.model.inventory import Problem
 from agent.topology.address import slot
-from plugins.vendors.rdma.classes import ClassKind, RdmaClass, primary_of
+from plugins.bindings.rdma_class.classes import ClassKind, RdmaClass, primary_of
+from plugins.bindings.rdma_class.text import show_guid
 from plugins.vendors.rdma.functions import DRIVERS, NETWORK, Function, Scan
 from plugins.vendors.rdma.settings import PoolRule
-from plugins.vendors.rdma.text import show_guid
 
 MAX_PROBLEMS = 16
 

@@ -8,9 +8,8 @@ import msgspec
 
 from agent.host.files import HostFiles, text
 from agent.model.device import DevicePort
-from plugins.faults.rdma.ports import ACTIVE, ACTIVE_DEFER, INIT, PortSeen
-from plugins.vendors.rdma.classes import CLASS, entries
-from plugins.vendors.rdma.text import (
+from plugins.bindings.rdma_class.classes import CLASS, entries
+from plugins.bindings.rdma_class.text import (
     is_ipv4,
     is_link_local,
     is_name,
@@ -21,6 +20,7 @@ from plugins.vendors.rdma.text import (
     parse_port,
     parse_rate,
 )
+from plugins.faults.rdma.ports import ACTIVE, ACTIVE_DEFER, INIT, PortSeen
 
 MAX_GIDS = 256
 MAX_EMPTY = 16  # empty slots in a row that end a table

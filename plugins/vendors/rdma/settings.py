@@ -12,8 +12,8 @@ from agent.errors import BadConfig, ParseError
 from agent.model.device import Pairs
 from agent.topology.address import is_root, parse_user_address
 from agent.topology.text import parse_cpu_list
+from plugins.bindings.rdma_class.text import is_name
 from plugins.faults.rdma.ports import ERROR_LIMITS
-from plugins.vendors.rdma.text import is_name
 
 ROLE_LABEL = "xpu-agent.io/role"
 ROLES = ("compute", "storage")

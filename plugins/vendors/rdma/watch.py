@@ -11,9 +11,10 @@ import msgspec
 from agent.host.files import HostFiles
 from agent.model.device import Health
 from agent.model.inventory import DeviceEvent, DeviceSample, Problem, Reading
+from plugins.bindings.rdma_class.classes import CLASS, entries
+from plugins.bindings.rdma_class.pods import pod_readings
 from plugins.faults.rdma.judge import Judge
 from plugins.faults.rdma.ports import ErrorWindow, PortSeen, check_errors
-from plugins.vendors.rdma.classes import CLASS, entries
 from plugins.vendors.rdma.counters import (
     PREFIX,
     CounterFile,
@@ -24,7 +25,6 @@ from plugins.vendors.rdma.counters import (
     readings_of,
 )
 from plugins.vendors.rdma.functions import numvfs
-from plugins.vendors.rdma.pods import pod_readings
 from plugins.vendors.rdma.ports import carrier, look
 from plugins.vendors.rdma.settings import RdmaSettings
 

@@ -10,7 +10,7 @@ from agent.publish.exposition import MetricsRenderer
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.unit.rdma import made
 
-VENDORS = {"rdma": RdmaVendor.families}
+VENDORS = {"rdma": RdmaVendor().families}
 
 
 PF = "0000:18:00.0"
@@ -55,7 +55,7 @@ def test_nobody_who_does_not_ask_gets_them() -> None:
 
 
 def test_every_alias_is_of_a_family_that_the_vendor_declares() -> None:
-    declared = {family.name for family in RdmaVendor.families}
+    declared = {family.name for family in RdmaVendor().families}
     renderer = MetricsRenderer(VENDORS, aliases=("node_exporter",))
     aliases = [f for f in renderer.families if f.name.startswith("node_infiniband_")]
     assert {family.alias_of for family in aliases} <= declared

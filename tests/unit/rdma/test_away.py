@@ -7,8 +7,8 @@ import pytest
 
 from agent.model.device import HealthState, VendorDevice
 from agent.recording.entries import Link
+from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
-from plugins.vendors.rdma.vendor import RdmaSession
 from tests.unit.rdma import made
 
 PF = "0000:18:00.0"

@@ -4,7 +4,7 @@ import pytest
 
 from agent.model.device import VirtualFunction
 from agent.recording.entries import Link
-from plugins.vendors.rdma.classes import (
+from plugins.bindings.rdma_class.classes import (
     ClassKind,
     Origin,
     netns_mode,
@@ -12,6 +12,7 @@ from plugins.vendors.rdma.classes import (
     primary_of,
     read_nodes,
 )
+from plugins.bindings.rdma_class.pods import pod_limits
 from plugins.vendors.rdma.functions import PCI, Scan, read_function, read_scan
 from plugins.vendors.rdma.nics import (
     Nic,
@@ -20,7 +21,6 @@ from plugins.vendors.rdma.nics import (
     virtual_functions,
     without_device,
 )
-from plugins.vendors.rdma.pods import pod_limits
 from plugins.vendors.rdma.settings import PoolRule, decode
 from tests.unit.rdma import made
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.vendors.rdma import text
+from plugins.bindings.rdma_class import text
 
 
 @pytest.mark.parametrize(

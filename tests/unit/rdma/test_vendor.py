@@ -9,8 +9,9 @@ from agent.host.files import LiveRoot
 from agent.model.device import DeviceNode, HealthState, VendorDevice
 from agent.recording.entries import DeviceNode as NodeEntry
 from agent.recording.entries import Entry, Link
+from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
-from plugins.vendors.rdma.vendor import RdmaSession, RdmaVendor
+from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import capture, needs_shared
 from tests.unit.rdma import made
 

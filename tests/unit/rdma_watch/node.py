@@ -7,8 +7,8 @@ from pathlib import Path
 from agent.clock import ManualClock
 from agent.host.files import LiveRoot
 from agent.model.inventory import DeviceEvent, DeviceSample
+from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
-from plugins.vendors.rdma.vendor import RdmaSession
 from tests.unit.rdma import made
 
 PF = "0000:18:00.0"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.vendors.rdma.pods import FAMILIES, MAX_PODS, pod_limits, pod_readings
+from plugins.bindings.rdma_class.pods import FAMILIES, MAX_PODS, pod_limits, pod_readings
+from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
-from plugins.vendors.rdma.vendor import RdmaSession
 from tests.unit.rdma import made
 from tests.unit.rdma_watch.node import PF
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from agent.host.files import HostFiles, text
 from agent.model.inventory import MetricFamily, Reading
-from plugins.vendors.rdma.classes import entries
-from plugins.vendors.rdma.text import is_name, parse_limits
+from plugins.bindings.rdma_class.classes import entries
+from plugins.bindings.rdma_class.text import is_name, parse_limits
 
 MAX_PODS = 1024
 MAX_BYTES = 16 * 1024  # of one file; a line has less than 100

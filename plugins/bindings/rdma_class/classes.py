@@ -13,7 +13,7 @@ from agent.host.files import HostFiles, text
 from agent.model.device import DeviceNode
 from agent.topology.address import parse_address
 from agent.topology.text import parse_dev_number
-from plugins.vendors.rdma.text import is_name, parse_enum, parse_guid
+from plugins.bindings.rdma_class.text import is_name, parse_enum, parse_guid
 
 CLASS = "/sys/class/infiniband"
 MAX_DEVICES = 1024  # of one class; a node with 256 VFs on each of two ports stays below

@@ -1,0 +1,1 @@
+"""The edge to the kernel's RDMA classes: what their files say, in plain data."""
