@@ -40,6 +40,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     names: tuple[str, ...]
     nodes: tuple[DeviceNode, ...]
+    netdevs: tuple[str, ...] = ()  # of RoCE, outside the pod's own network namespace
 
 
 def edits(
@@ -59,12 +60,21 @@ def edits(
         text = f"{MANAGER} does not exist: programs that connect by it will fail"
         notes.append(Note(reason="RdmaManagerMissing", message=text))
     nodes += [shown(node, file_mode=_ALL_MAY) for item in given for node in item.nodes]
+    notes += _left_behind(given, container)
     return ContainerEdits(
         nodes=missing_in(container, nodes),
         env=_environment(given, container, policy),
         rlimits=(_MEMLOCK,) if policy.memlock else (),
         notes=tuple(notes),
     )
+
+
+def _left_behind(given: Sequence[_Given], container: Container) -> Iterator[Note]:
+    """Tell of RoCE functions whose network device the pod does not have: their GIDs are its."""
+    for item in given if not container.host_network else ():
+        if item.netdevs:
+            text = f"{item.address}: {item.netdevs[0]} is not in the pod's network namespace"
+            yield Note(reason="RdmaWithoutNetdev", message=text)
 
 
 def _manager(host: HostMeans, policy: RdmaPolicy) -> Iterator[NodeEdit]:
@@ -75,15 +85,16 @@ def _manager(host: HostMeans, policy: RdmaPolicy) -> Iterator[NodeEdit]:
 
 def _given(match: Match, host: HostMeans, policy: RdmaPolicy) -> Iterator[_Given]:
     functions = {function.address: function for function in host.functions}
+    roce = any(port.link_layer == "Ethernet" for port in match.device.ports)
     if match.entry.vfs:
         for address in match.entry.vfs:
-            yield _function(functions.get(address), address, policy)
+            yield _function(functions.get(address), address, policy, roce=roce)
         return
     device = match.device
     address = device.bus_id or device.uuid or ""
     seen = functions.get(address)
     if seen is not None and seen.verbs:
-        yield _function(seen, address, policy)
+        yield _function(seen, address, policy, roce=roce)
     elif seen is not None and seen.driver == "vfio-pci":
         raise GrantRefused(Refusal.BOUND_TO_VFIO, f"{address} is a virtual machine's")
     else:
@@ -91,7 +102,7 @@ def _given(match: Match, host: HostMeans, policy: RdmaPolicy) -> Iterator[_Given
         yield _known(device, address, policy)
     if policy.inject_all_ports:
         for member in _members(device):
-            yield _function(functions.get(member), member, policy)
+            yield _function(functions.get(member), member, policy, roce=roce)
 
 
 def _members(device: VendorDevice) -> tuple[str, ...]:
@@ -100,7 +111,7 @@ def _members(device: VendorDevice) -> tuple[str, ...]:
     return tuple(address for address in listed if address and address != device.bus_id)
 
 
-def _function(seen: RdmaFunction | None, address: str, policy: RdmaPolicy) -> _Given:
+def _function(seen: RdmaFunction | None, address: str, policy: RdmaPolicy, *, roce: bool) -> _Given:
     safe(address, "RDMA function")
     if seen is not None and seen.driver == "vfio-pci":
         raise GrantRefused(Refusal.BOUND_TO_VFIO, f"{address} is a virtual machine's")
@@ -109,7 +120,12 @@ def _function(seen: RdmaFunction | None, address: str, policy: RdmaPolicy) -> _G
         raise GrantRefused(Refusal.VERBS_MISSING, f"{address} {why}")
     count = None if policy.inject_all_ports else 1
     umad = seen.umad if policy.inject_umad else ()
-    return _Given(address=address, names=seen.names[:count], nodes=(*seen.verbs[:count], *umad))
+    return _Given(
+        address=address,
+        names=seen.names[:count],
+        nodes=(*seen.verbs[:count], *umad),
+        netdevs=seen.netdevs if roce else (),
+    )
 
 
 def _known(device: VendorDevice, address: str, policy: RdmaPolicy) -> _Given:

@@ -35,6 +35,7 @@ class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # of its RDMA devices, the primary first; no subfunctions, no smi
     verbs: tuple[DeviceNode, ...] = ()  # in the order of the names
     umad: tuple[DeviceNode, ...] = ()
+    netdevs: tuple[str, ...] = ()  # that are in the host's network namespace
     driver: str | None = None
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.model.device import DeviceKind, VendorDevice
+from agent.model.device import DeviceKind, DevicePort, VendorDevice
 from agent.model.grant.edits import NONE
 from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import HostMeans, RdmaFunction
@@ -119,6 +119,25 @@ def test_what_the_container_could_not_use_is_refused(
 ) -> None:
     with pytest.raises(GrantRefused, match=words):
         edits((nic(),), grant, POD, there)
+
+
+@pytest.mark.parametrize(
+    ("layer", "host_network", "netdevs", "told"),
+    [
+        ("Ethernet", False, ("eth4",), ["RdmaWithoutNetdev"]),
+        ("Ethernet", True, ("eth4",), []),
+        ("Ethernet", False, (), []),  # it is in the pod
+        ("InfiniBand", False, ("ib0",), []),  # which needs none
+    ],
+)
+def test_a_pod_without_the_network_device_of_its_roce_function_is_told(
+    layer: str, host_network: bool, netdevs: tuple[str, ...], told: list[str]
+) -> None:
+    card = nic(ports=(DevicePort(number=1, state=4, link_layer=layer),))
+    there = host(function(PF, 0, netdevs=netdevs))
+    found = edits((card,), WHOLE, replace(POD, host_network=host_network), there)
+    assert reasons(found) == told
+    assert names_of(found) == ["rdma_cm", "uverbs0"]
 
 
 def test_one_path_with_other_numbers_in_the_container_is_a_conflict() -> None:
