@@ -51,7 +51,6 @@ def test_events_are_taken_a_few_at_a_time_and_none_is_left(heard: UeventMonitor)
         taken = heard.take()
         assert len(taken) <= AT_ONCE
         found += ours(taken)
-    assert found == 3 * AT_ONCE
 
 
 @pytest.mark.root
