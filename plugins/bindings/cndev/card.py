@@ -55,7 +55,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     profile: int
     name: str  # of the profile
     uuid: str
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # its own, beside those of the card
     cores: int
     memory_bytes: int
     used_percent: int | None = None
@@ -269,7 +269,7 @@ class Card:
                 profile=int(m.profile),
                 name=text_of(m.profile_name),
                 uuid=text_of(m.uuid),
-                nodes=tuple(n for n in (text_of(m.dev_node), text_of(m.ipcm_node)) if n),
+                nodes=(text_of(m.dev_node),) if text_of(m.dev_node) else (),
                 cores=int(m.cores),
                 memory_bytes=int(m.memory) * MIB,
             )

@@ -23,6 +23,7 @@ from plugins.vendors.cambricon import tool
 from plugins.vendors.cambricon.describe import describe
 from plugins.vendors.cambricon.families import XID
 from plugins.vendors.cambricon.links import groups, links, ring_pairs
+from plugins.vendors.cambricon.names import device_id
 from plugins.vendors.cambricon.sample import sample
 from plugins.vendors.cambricon.sight import device, look
 from plugins.vendors.cambricon.xids import XidWatch
@@ -91,8 +92,13 @@ class CambriconSession:
         problem = Problem(reason=absent.reason, message=str(absent))
         if absent.reason != "DriverNotLoaded" and (told := tool.ask(self._settings)):
             return tool.inventory(told, self._host, functions, problem)
-        seen = (device(b, absent.reason, str(absent), HealthState.FAILED) for b in functions)
-        return Inventory(vendor="cambricon", devices=tuple(seen), problems=(problem,))
+        # cards that were known stay what they are: pods may hold them
+        health = Health(state=HealthState.FAILED, reason=absent.reason, message=str(absent))
+        known = [replace(k.device, health=health) for _, k in sorted(self._known.items())]
+        named = {found.bus_id for found in known}
+        seen = (device(b, health.reason, health.message, health.state) for b in functions)
+        devices = (*known, *(found for found in seen if found.bus_id not in named))
+        return Inventory(vendor="cambricon", devices=devices, problems=(problem,))
 
     def _cards(self, cndev: Cndev) -> tuple[dict[int, Card], dict[int, AgentError]]:
         try:
@@ -113,7 +119,7 @@ class CambriconSession:
         remotes: dict[str, tuple[str, ...]] = {}
         uuids: dict[str, str] = {}
         for index, card in cards.items():
-            before = self._known.get(index)
+            before = self._before(index, card)
             found = describe(card, self._host, self._unit, before.device if before else None)
             known = self._known[index] = _Known(card, found, before.failing if before else 0)
             last = before.device.health if before else _UNTOLD
@@ -143,6 +149,12 @@ class CambriconSession:
             groups=table.groups,
             group_policy="Prefer" if table.groups else None,
         )
+
+    def _before(self, index: int, card: Card) -> _Known | None:
+        """Return what was known of this very card; another one may have its number by now."""
+        before = self._known.get(index)
+        uuid = device_id(card.uuid())
+        return None if before and uuid and uuid != before.device.uuid else before
 
     def _keep(self, index: int, error: AgentError) -> None:
         """Keep a card that has no handle any more as what it was."""
@@ -190,7 +202,7 @@ class CambriconSession:
         if self._file is not None and self._file.replaced():
             raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
         samples: list[DeviceSample] = []
-        for known in tuple(self._known.values()):
+        for known in tuple(self._known.values()) if self._cndev is not None else ():
             key = known.device.key
             health = self._judge(known)
             sliced = ("smlu", "on") in known.device.facts

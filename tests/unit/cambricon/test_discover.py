@@ -66,6 +66,16 @@ def test_what_a_card_cannot_say_for_a_moment_is_what_it_said_before(tmp_path: Pa
     }
 
 
+def test_another_card_of_the_same_number_inherits_nothing(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        stub.play("count 1", *card(0, uuid="f0000000-0000-4000-8000-000000000000", mem=None))
+        (found,) = child.discover().devices
+    assert found.uuid == "MLU-f0000000-0000-4000-8000-000000000000"
+    assert found.memory_bytes is None
+
+
 def test_a_card_without_memory_has_nothing_to_grant(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, "count 1", *card(0, mem=0))
     with session(stub, tree_of(tmp_path, 1)) as child:

@@ -75,10 +75,14 @@ def test_a_driver_that_is_unloaded_and_comes_back_is_initialised_anew(tmp_path: 
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()
         stub.add("call.cndevGetDeviceCount.ret 1")
-        gone = child.discover()
+        gone, silent = child.discover(), child.sample()
         stub.play(*machine())
         back = child.discover()
-    assert {d.health.reason for d in gone.devices} == {"DriverNotLoaded"}
+    assert [(d.minor, d.health.reason) for d in gone.devices] == [
+        (0, "DriverNotLoaded"),
+        (1, "DriverNotLoaded"),
+    ]
+    assert silent == ()
     assert {d.health.reason for d in back.devices} == {"DeviceHealthy"}
     assert stub.counts()["cndevInit"] == 2
 
