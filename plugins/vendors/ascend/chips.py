@@ -111,6 +111,11 @@ class Chips:
         """Return the chips by the id of their die."""
         return {w.described.uuid: w.chip for w in self.known.values() if w.answers}
 
+    def ports(self) -> tuple[tuple[str, int, int], ...]:
+        """Return key, card and number of the chips that may have a network port."""
+        chips = (watched.described for watched in self.known.values())
+        return tuple((chip.key, chip.card, chip.number) for chip in chips if chip.has_port)
+
     def links(self, dcmi: Dcmi) -> Told | None:
         """Return how chips are joined, asked once for each two; `None` if the driver is silent."""
         families = {watched.described.family for watched in self.known.values()}

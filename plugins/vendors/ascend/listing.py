@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -19,6 +19,8 @@ from plugins.slices.vnpu.make import listed as listed_vdevs
 from plugins.vendors.ascend.chips import Chips
 from plugins.vendors.ascend.describe import device
 from plugins.vendors.ascend.links import Joined, joined
+from plugins.vendors.ascend.sight import Sighting
+from plugins.vendors.ascend.sight import device as sighted
 from plugins.vendors.ascend.watch import Watched
 
 SUPER_POD = "xpu-agent.io/super-pod"
@@ -55,6 +57,37 @@ def listed(watched: Watched, health: Health, host: HostFiles) -> VendorDevice:
     watched.vdevs = vdevs
     watched.described = replace(watched.described, vdevs=tuple(vdev.id for vdev in vdevs))
     return device(watched.described, health, host, vdevs)
+
+
+def in_doubt(found: VendorDevice, why: str) -> VendorDevice:
+    """Return a device of which nobody can tell now how it is."""
+    health = replace(found.health, reason="DriverError", message=why, certain=False)
+    return replace(found, health=health)
+
+
+def unlisted(
+    seen: Iterable[Sighting],
+    devices: Collection[VendorDevice],
+    remembered: Mapping[str, VendorDevice],
+) -> list[VendorDevice]:
+    """Return functions that the driver does not list, with the numbers they had before.
+
+    None, where the driver does not tell where its chips sit: they may be those.
+    """
+    ours = [found.bus_id for found in devices]
+    rest = [function for function in seen if function.bus_id not in ours]
+    if ours.count(None) >= len(rest):
+        return []
+    minors = {found.minor for found in devices}
+    found = []
+    for function in rest:
+        plain = sighted(function, "DriverError")
+        before = remembered.get(function.bus_id)
+        if before is None or before.minor in minors or not plain.managed:
+            found.append(plain)
+        else:
+            found.append(replace(before, health=plain.health, partitions=()))
+    return found
 
 
 def joined_of(dcmi: Dcmi, chips: Chips) -> Joined:

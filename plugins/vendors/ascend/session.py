@@ -24,11 +24,19 @@ from plugins.vendors.ascend import fallback
 from plugins.vendors.ascend.chips import Chips
 from plugins.vendors.ascend.describe import cores, partition
 from plugins.vendors.ascend.identity import template_model
-from plugins.vendors.ascend.listing import boot_id, facts_of, joined_of, listed, table_of
+from plugins.vendors.ascend.listing import (
+    boot_id,
+    facts_of,
+    in_doubt,
+    joined_of,
+    listed,
+    table_of,
+    unlisted,
+)
 from plugins.vendors.ascend.roster import Roll, Roster
 from plugins.vendors.ascend.sample import sample
 from plugins.vendors.ascend.sight import Sighting, device, look
-from plugins.vendors.ascend.watch import HealthWatch, Watched
+from plugins.vendors.ascend.watch import FAILING_LOOKS, HealthWatch, Watched
 
 AGAIN_S = 30.0  # between two looks for a driver that is not there
 BOOTING_S = 10.0  # between two looks for cards that are still booting
@@ -72,6 +80,8 @@ class AscendSession:
         self._interval_s = float(given) if isinstance(given, int | float) else INTERVAL_S
         self._next_s = 0.0
         self._samples: tuple[DeviceSample, ...] = ()
+        self._last: Inventory | None = None
+        self._failures = 0  # discoveries in a row that told nothing
 
     def discover(self) -> Inventory:
         """Describe every chip; one that does not answer stays listed and hides no other."""
@@ -88,8 +98,9 @@ class AscendSession:
         except LibraryReplaced:
             raise
         except AgentError as error:
-            return self._without(seen, Problem(reason="DriverError", message=str(error)))
-        return self._inventory(dcmi, roll, seen)
+            return self._failed(seen, Problem(reason="DriverError", message=str(error)))
+        self._failures, self._last = 0, self._inventory(dcmi, roll, seen)
+        return self._last
 
     def _library(self) -> Dcmi:
         fresh = self._loader.dcmi is None
@@ -103,6 +114,14 @@ class AscendSession:
             self._late.add(symbol)
             told = f"{symbol} took {elapsed_s:.1f} s"
             self._tell(DeviceEvent(key="", reason="SlowAnswer", message=told))
+
+    def _failed(self, seen: tuple[Sighting, ...], problem: Problem) -> Inventory:
+        """Doubt what was known; one failing call condemns no chip, three in a row do all."""
+        self._failures += 1
+        if self._last is None or self._failures >= FAILING_LOOKS:
+            return self._without(seen, problem)
+        doubted = tuple(in_doubt(found, str(problem.message)) for found in self._last.devices)
+        return replace(self._last, devices=doubted, problems=(problem,))
 
     def _without(self, seen: tuple[Sighting, ...], problem: Problem) -> Inventory:
         told = None
@@ -125,19 +144,18 @@ class AscendSession:
             watched.due_s = 0.0
         looked = {key: self._watch.look(watched) for key, watched in known.items()}
         self._watch.spread_resets(known.values())
-        devices = [listed(w, self._verdict(w, looked[key]), self._host) for key, w in known.items()]
-        ours = [found.bus_id for found in devices]
-        rest = [device(s, "DriverError") for s in seen if s.bus_id not in ours]
-        if ours.count(None) >= len(rest):
-            rest = []  # they may be those of which the driver does not tell where they sit
+        devices = [
+            listed(w, self._watch.verdict(w, looked[key]), self._host) for key, w in known.items()
+        ]
         devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
+        devices += unlisted(seen, devices, self._chips.remembered)
         self._chips.remember(devices)
         self._book.flush()
-        self._follow_ports(dcmi)
+        self._network.watch(dcmi, self._chips.ports())
         found = joined_of(dcmi, self._chips)
         return Inventory(
             vendor="ascend",
-            devices=(*devices, *rest),
+            devices=tuple(devices),
             links=found.links,
             driver_version=driver_version(self._host) or dcmi.version(),
             library=dcmi.path,
@@ -162,21 +180,6 @@ class AscendSession:
             told = f"{self._queue.dropped} fault events came faster than they were read"
             found.append(Problem(reason="EventsLost", message=told))
         return tuple(found)
-
-    def _follow_ports(self, dcmi: Dcmi) -> None:
-        chips = [w.described for w in self._chips.known.values()]
-        ports = [(c.key, c.card, c.number) for c in chips if c.has_port]
-        self._network.watch(dcmi, ports)
-
-    def _verdict(self, watched: Watched, looked: Health | None) -> Health:
-        """Return a look's verdict, or the last one in doubt if the look told nothing."""
-        if looked is not None:
-            return looked if not looked.certain else self._watch.judge(watched)
-        if watched.out:
-            return self._watch.judge(watched)
-        known = watched.health or Health(state=HealthState.SUSPECT)
-        told = f"NPU {watched.described.phy}: the driver does not tell how it is"
-        return replace(known, reason="DriverError", message=told, certain=False)
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the chips that answer, at most as often as the settings say.
@@ -217,7 +220,7 @@ class AscendSession:
         for key, watched in known.items():
             health = looked[key]
             if health is not None or watched.out:
-                health = self._verdict(watched, health)
+                health = self._watch.verdict(watched, health)
                 self._announce(key, before[key], health)
             samples.append(replace(self._sample(watched), health=health))
         self._book.flush()

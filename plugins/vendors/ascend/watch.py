@@ -142,6 +142,16 @@ class HealthWatch:
         for watched in together:
             watched.sibling_starting_s = starting.get(watched.described.card)
 
+    def verdict(self, watched: Watched, looked: Health | None) -> Health:
+        """Return what a look came to, or the last verdict in doubt if the look told nothing."""
+        if looked is not None and not looked.certain:
+            return looked
+        if looked is not None or watched.out:
+            return self.judge(watched)
+        known = watched.health or Health(state=HealthState.SUSPECT)
+        told = f"NPU {watched.described.phy}: the driver does not tell how it is"
+        return replace(known, reason="DriverError", message=told, certain=False)
+
     def judge(self, watched: Watched) -> Health:
         """Return the verdict on what is known now."""
         chip, polled = watched.described, watched.polled

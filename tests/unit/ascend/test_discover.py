@@ -227,3 +227,31 @@ def test_a_chip_whose_place_was_told_late_is_not_two_chips(b3: Machine) -> None:
     assert [d.minor for d in first.devices if d.minor is not None] == list(range(8))
     assert [d.minor for d in second.devices] == list(range(8))
     assert second.devices[6].bus_id == SIX
+
+
+def test_a_chip_that_fails_after_a_restart_keeps_the_number_that_it_had(b3: Machine) -> None:
+    state = str(b3.folder / "state")
+    with b3.session(state_dir=state) as child:
+        before = child.discover().devices[6]
+    b3.stub.add("call.*.6.0.ret -8010")
+    for _ in range(2):
+        with b3.session(state_dir=state) as child:
+            (found,) = (d for d in child.discover().devices if d.bus_id == SIX)
+        assert (found.minor, found.uuid, found.resources) == (6, before.uuid, before.resources)
+        assert not found.health.in_service
+
+
+def test_a_list_of_cards_that_fails_once_condemns_nobody(b3: Machine) -> None:
+    with b3.session() as child:
+        child.discover()
+        b3.stub.add("call.dcmi_get_card_list.ret -8010")
+        found = [child.discover() for _ in range(3)]
+        b3.stub.add("call.dcmi_get_card_list.ret")
+        after = child.discover()
+    certain = [{device.health.certain for device in one.devices} for one in found]
+    assert certain == [{False}, {False}, {True}]
+    assert [{d.health.state for d in one.devices} for one in found[:2]] == [
+        {HealthState.HEALTHY}
+    ] * 2
+    assert not any(device.health.in_service for device in found[2].devices)
+    assert all(device.health.in_service for device in after.devices)
