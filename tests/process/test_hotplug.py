@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,26 @@ def test_an_event_of_the_kernel_is_counted_and_has_the_host_looked_at(tmp_path: 
         assert seen["cpu"] >= 1
         assert seen["other"] >= 1
         assert agent.snapshot()["hotplug"]["state"] == "listening"
+        assert agent.end() == 0
+
+
+def test_ten_thousand_events_at_once_are_no_more_than_a_look_a_second(tmp_path: Path) -> None:
+    with running(tmp_path / "out", "--host", "/") as agent:
+        agent.wait_until(
+            lambda: counts(agent, "xpu_agent_host_looks", "cause").get("start") == 1, "a start"
+        )
+        began_s = time.monotonic()
+        with CPU.open("w") as file:
+            for _ in range(10_000):
+                file.write("change")
+                file.flush()
+                file.seek(0)
+        agent.wait_until(
+            lambda: "event" in counts(agent, "xpu_agent_host_looks", "cause"), "a look"
+        )
+        looks = sum(counts(agent, "xpu_agent_host_looks", "cause").values())
+        assert looks <= 2 + (time.monotonic() - began_s)
+        agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "ready")
         assert agent.end() == 0
 
 
