@@ -53,13 +53,12 @@ class LastingFile(Generic[T]):
         self._tell("StateFileDamaged", told)
 
     def save(self, value: T) -> bool:
-        """Write the value if it is another than was written last; say whether it is on disk.
-
-        Without a folder nothing is on disk.
-        """
+        """Write the value if it is another than was written last; say whether it is on disk."""
         data = msgspec.json.encode(value)
-        if self._path is None or data == self._written:
-            return self._path is not None
+        if self._path is None:
+            return False
+        if data == self._written and os.path.exists(self._path):
+            return True
         fresh = f"{self._path}.new"
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o750, exist_ok=True)

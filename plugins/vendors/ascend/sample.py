@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from agent.model.inventory import DeviceSample, MetricFamily, ProcessSample, Reading
 from plugins import families
@@ -14,18 +15,37 @@ from plugins.bindings.dcmi.network import PortState
 from plugins.vendors.ascend.describe import MIB, Described
 from plugins.vendors.ascend.identity import A3, A910, B310, B910, P310, S310
 
-PERIOD_FROM_S = 10.0  # the call that blocks for a second is used from this interval on
+PERIOD_FROM_S = 10.0  # the call that may block for a second is used from this interval on
+LATE_S = 0.3  # a chip that takes longer was waited for
 _WITH_HBM = (A910, B910, A3)
 _WITH_DDR = (A910, P310, B310, S310)
 _WITH_ERRORS = (B910, A3)
 
 
-def sample(
-    described: Described, chip: Chip, interval_s: float, port: PortState | None
+class Sampler:
+    """Samples chips one after the other.
+
+    With a long interval busy shares are asked for over a full second, as long as the call for
+    that does not block for it: all chips together have to be done within the deadline.
+    """
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._period = interval_s >= PERIOD_FROM_S
+        self._clock = clock
+
+    def sample(self, described: Described, chip: Chip, port: PortState | None) -> DeviceSample:
+        """Sample one chip. It never raises: a call that fails leaves its value out."""
+        began_s = self._clock()
+        found = _sample(described, chip, port, period=self._period)
+        self._period = self._period and self._clock() - began_s < LATE_S
+        return found
+
+
+def _sample(
+    described: Described, chip: Chip, port: PortState | None, *, period: bool
 ) -> DeviceSample:
-    """Sample one chip. It never raises: a call that fails leaves its value out."""
     of = described.family
-    busy = meters.rates(chip, period=interval_s >= PERIOD_FROM_S)
+    busy = meters.rates(chip, period=period)
     hbm = meters.hbm(chip) if of in _WITH_HBM or not described.facts.ddr_mb else None
     ddr = meters.ddr(chip) if of in _WITH_DDR else None
     total, used = _memory(described.facts, hbm, ddr)

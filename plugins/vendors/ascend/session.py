@@ -34,7 +34,7 @@ from plugins.vendors.ascend.listing import (
     unlisted,
 )
 from plugins.vendors.ascend.roster import Roll, Roster
-from plugins.vendors.ascend.sample import sample
+from plugins.vendors.ascend.sample import Sampler
 from plugins.vendors.ascend.sight import Sighting, device, look
 from plugins.vendors.ascend.watch import FAILING_LOOKS, HealthWatch, Watched
 
@@ -78,6 +78,7 @@ class AscendSession:
         self._booting = 0  # looks at a list that was not complete
         given = settings.get("sample_interval_s")
         self._interval_s = float(given) if isinstance(given, int | float) else INTERVAL_S
+        self._sampler = Sampler(self._interval_s, clock)
         self._next_s = 0.0
         self._samples: tuple[DeviceSample, ...] = ()
         self._last: Inventory | None = None
@@ -231,7 +232,7 @@ class AscendSession:
             return DeviceSample(key=watched.described.key)
         watched.chip.begin()
         port = self._network.port(watched.described.key)
-        return sample(watched.described, watched.chip, self._interval_s, port)
+        return self._sampler.sample(watched.described, watched.chip, port)
 
     def _announce(self, key: str, before: Health | None, now: Health) -> None:
         """Tell at once that a chip is out of service: the driver is sure of what it says."""

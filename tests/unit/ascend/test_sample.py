@@ -116,6 +116,17 @@ def test_the_blocking_call_is_used_where_it_is_asked_for_seldom(machine: Machine
     assert found.core_percent == 66.0
 
 
+def test_a_call_that_does_block_is_not_used_for_the_other_chips(a3: Machine) -> None:
+    symbol = "dcmi_get_device_multi_utilization_rate_period"
+    lines = [f"chip.{n // 2}.{n % 2}.multi_period 1:2:66:4" for n in range(16)]
+    a3.stub.add(*lines, f"call.{symbol}.sleep_ms 500")
+    with a3.session(sample_interval_s=10.0) as child:
+        child.discover()
+        busy = [found.core_percent for found in child.sample()]
+    assert busy == [66.0, *[0.0] * 15]
+    assert a3.stub.counts()[symbol] == 1
+
+
 def test_the_second_die_of_a_card_tells_no_power_and_no_zero(a3: Machine) -> None:
     with a3.session() as child:
         child.discover()
