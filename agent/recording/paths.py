@@ -175,9 +175,13 @@ NVIDIA = (
 
 ASCEND = (Wanted("/usr/local/Ascend/driver", ("version.info",)),)
 
+INFO_FILES = (Wanted("/var/run/koordlet/xpu-device-infos", ("*",)),)  # of other vendors' agents
+
 DEVICE_NODES = (
     Wanted("/dev", ("nvidia*", "dxg", "infiniband")),
     Wanted("/dev", ("davinci*", "vdavinci*", "devmm_svm", "hisi_hdc", "dvpp_cmdlist")),
+    Wanted("/dev", ("cambricon*", "cambr-*", "cmsg_ctrl*", "commu*", "xpu*", "mxcd")),
+    Wanted("/dev/cambricon-caps", ("cap_*",)),
     Wanted("/dev/nvidia-caps", ("nvidia-cap*",)),
     Wanted("/dev/nvidia-caps-imex-channels", ("channel*",)),
     Wanted("/dev/infiniband", ("*",)),
@@ -199,7 +203,17 @@ _KUBEPODS = (
 CGROUP_FILE_SYSTEMS = ("cgroup", "cgroup2", "cpuset")  # the last is what came before version 1
 CGROUP_MOUNTS = tuple(
     f"/sys/fs/cgroup{below}"
-    for below in ("", "/unified", "/cpu", "/cpuacct", "/cpu,cpuacct", "/cpuset", "/memory", "/pids")
+    for below in (
+        "",
+        "/unified",
+        "/cpu",
+        "/cpuacct",
+        "/cpu,cpuacct",
+        "/cpuset",
+        "/memory",
+        "/pids",
+        "/rdma",
+    )
 )  # where to look besides the mount table, which recordings may lack
 
 
@@ -219,5 +233,5 @@ def cgroup_pods(mount: str) -> tuple[Wanted, ...]:
 
 HOST = (
     *CPUS, *NODES, *PCI, *NETWORK, *RDMA, *STORAGE, *MODULES,
-    *PROCESSES, *NVIDIA, *ASCEND, *DEVICE_NODES,
+    *PROCESSES, *NVIDIA, *ASCEND, *INFO_FILES, *DEVICE_NODES,
 )  # fmt: skip
