@@ -15,8 +15,6 @@ from plugins.bindings.dcmi.library import Dcmi
 MAX_CARDS = 64
 MAX_CHIPS = 4
 NPU = 0  # of dcmi_get_device_type; a card's controller and CPU are listed, too
-BOOT_PAUSE_S = 10.0
-BOOT_TRIES = 7  # looks at a list that is not complete: a minute
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):

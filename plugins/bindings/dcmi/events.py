@@ -14,7 +14,7 @@ from plugins.bindings.dcmi.library import Dcmi
 
 MAX_QUEUED = 1024
 FAULT = 0  # type of an event that is about a fault
-RAISED, CLEARED, ONCE = 1, 0, 2  # assertion, with `CLEARED` for an end
+CLEARED, ONCE = 0, 2  # assertions; 1 is a fault that began
 _EVERY_CHIP = -1
 _HEAD = 8  # bytes before the fault in an event
 _SIZE = 352

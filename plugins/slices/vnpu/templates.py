@@ -63,6 +63,7 @@ _TABLE: dict[str, tuple[str, ...]] = {
         "vir12_3c_32g 12c.3cpu.32g 12 3 - 32768",
     ),
 }
+_NOMINAL_MB = {"310P3": 24576}  # where the driver tells what is left of it
 _SAME = {"910B4-1": "910B3", "910C of 20": "910B3"}
 
 
@@ -83,6 +84,11 @@ def _rows(model: str) -> Iterator[Template]:
             dvpp=None if dvpp == "-" else int(dvpp),
             memory_mb=int(memory),
         )
+
+
+def capacity_mb(model: str, told_mb: int) -> int:
+    """Return the memory that a whole chip counts with; the driver may tell less than that."""
+    return max(told_mb, _NOMINAL_MB.get(model, 0))
 
 
 def choose(known: Sequence[Template], memory_mb: int, capacity_mb: int) -> Template | None:

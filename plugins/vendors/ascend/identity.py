@@ -48,7 +48,6 @@ MODELS: dict[str, Model] = {
     "910C": Model(None, 7, 65536),
     "310P3": Model(8, 7, 21527),
 }
-WHOLE_MB: dict[str, int] = {"310P3": 24576}  # where a driver tells less than the chip has
 
 
 def short_name(name: str) -> str:
