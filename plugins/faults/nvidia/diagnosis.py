@@ -22,7 +22,7 @@ from plugins.lasting import LastingFile
 
 FILE_NAME = "nvidia-causes.json"
 VERSION = 1
-MAX_CARDS = 256
+MAX_CARDS = 64
 
 _CURES = {XidClass.RESET: Cure.RESET, XidClass.REBOOT: Cure.REBOOT, XidClass.FAULT: Cure.QUIET}
 

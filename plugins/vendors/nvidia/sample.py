@@ -11,7 +11,7 @@ from agent.host.files import HostFiles
 from agent.model.device import DevicePartition, Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, ProcessSample, Reading
 from plugins.bindings.nvml.card import Card, CardStopped
-from plugins.bindings.nvml.library import Nvml
+from plugins.bindings.nvml.library import NOT_FOUND, Nvml
 from plugins.bindings.nvml.notices import is_gone
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.performance import Performance
@@ -45,6 +45,7 @@ PROBED_FOR_S = 900.0  # a card that was unwell is probed in every cycle for that
 MAX_LINKS = 36
 LINK_COUNT = (91, 0)
 _LOOK_UP = "nvmlDeviceGetHandleByPciBusId"
+_BY_UUID = "nvmlDeviceGetHandleByUUID"
 
 
 class _Known:
@@ -64,6 +65,7 @@ class _Known:
         self.orphan_since_s: float | None = None
         self.probed_until_s = 0.0
         self.standing: Health | None = None  # a verdict that no look at the card lifts
+        self.placeless: str | None = None  # UUID of a card that no bus shows
 
     @property
     def instances(self) -> list[int]:
@@ -109,6 +111,7 @@ class Sampler:
         known = self._known.setdefault(key, _Known(self._clock))
         known.shared_bytes, known.partitions = shared_bytes, device.partitions
         known.standing, known.links = standing, None
+        known.placeless = device.uuid if device.bus_id is None else None
         known.performance.forget()
         known.listed, known.rests = False, {}
         try:
@@ -195,10 +198,10 @@ class Sampler:
             told = Finding("GpuLost", "the card's config space reads all ones", Cure.ANSWER)
             self._diagnosis.happened(card.bus_id, told)
             raise CardStopped(f"{card.bus_id}: {told.message}")
-        handle = card.attempt((_LOOK_UP,), lambda: card.nvml.call(_LOOK_UP, card.bus_id))
+        name, arg = (_BY_UUID, known.placeless) if known.placeless else (_LOOK_UP, card.bus_id)
+        handle = card.attempt((name,), lambda: card.nvml.call(name, arg))
         if handle is None:
-            codes = card.faults or {6: _LOOK_UP}
-            self._say(self._diagnosis.lost(card.bus_id, codes))
+            self._say(self._diagnosis.lost(card.bus_id, card.faults or {NOT_FOUND: name}))
             raise CardStopped(f"{card.bus_id}: not found")
         card.handle = handle
         expected, uuid = self._diagnosis.uuid_of(card.bus_id), card.text("nvmlDeviceGetUUID")

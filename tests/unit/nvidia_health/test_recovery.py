@@ -92,6 +92,23 @@ def test_a_lost_card_that_answers_again_is_told_and_found_well(stub: Stub, tree:
         assert child.sample()[1].core_percent == 11.0
 
 
+def test_a_card_that_no_bus_shows_is_probed_by_its_uuid(stub: Stub, tmp_path: Path) -> None:
+    root = tmp_path / "wsl"
+    for name in ("proc", "sys", "dev"):
+        (root / name).mkdir(parents=True)
+    (root / "dev/dxg").touch()
+    card = gpu(0, BUSES[0], module=None, minor=None)
+    event = "event 0 type=8 data=119 at=0"
+    stub.play(SYSTEM, card, "field 0 230 u32 0")
+    with on_tree(stub, root) as child:
+        assert child.discover().devices[0].bus_id is None
+        stub.play(SYSTEM, card, "field 0 230 u32 1", event)
+        assert child.wait_event().reason == "Xid119"
+        assert reason(child.sample()[0]) == "Xid119"
+        stub.play(SYSTEM, card, "field 0 230 u32 0", event)
+        assert reason(child.sample()[0]) == "DeviceHealthy"
+
+
 def test_a_card_that_comes_back_as_another_is_not_taken_for_the_one_that_failed(
     stub: Stub, tree: Path
 ) -> None:
