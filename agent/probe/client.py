@@ -29,7 +29,7 @@ MAX_STUCK = 3  # processes in uninterruptible sleep that are left behind before 
 CLOSE_S = 1.1  # of an orderly end; killing takes less than the rest of `STOP_S`
 STOP_S = 2.0
 OUTWORN = frozenset((MEMORY_LIMIT, LIBRARY_REPLACED))  # why a fresh process is better, at once
-OUTWORN_AFTER_S = 60.0  # a process that is outworn sooner is no better than one that dies
+OUTWORN_AGAIN_S = 60.0  # one that is outworn so soon after another is like one that dies
 UNKILLABLE = "Unkillable"
 RELEASED = "Released"
 NOT_RUNNING = "NotRunning"
@@ -72,6 +72,7 @@ class VendorClient:
         self._worker: Worker | None = None
         self._stuck: list[Worker] = []
         self._deaths = 0
+        self._outworn_s = float("-inf")  # monotonic, of the last replacement in good order
         self._released_until_s: float | None = None
         self._away = asyncio.Event()  # released, and no process is left that could be ended
         self._hurry = False  # do not wait before the next process
@@ -158,9 +159,8 @@ class VendorClient:
             self._worker = worker = self._start(self._spec, self._heard, launched)
             worker.lost.add_done_callback(lambda _: self._wishes.nudge())
             self._publish(pid=worker.pid, restarts=self._deaths)
-            began_s = self._clock.monotonic()
             await worker.opened(self._timing.open_deadline_s)
-            await self._talk(worker, began_s)
+            await self._talk(worker)
             await self._close(worker)
         except WorkerError as error:
             if self._stopping or self._released_s() > 0:
@@ -175,8 +175,8 @@ class VendorClient:
             if worker_now is not None and not await worker_now.kill():
                 self._leave(worker_now)
 
-    async def _talk(self, worker: Worker, began_s: float) -> None:
-        """Ask the worker until it is to end; one that is outworn after a good while is to."""
+    async def _talk(self, worker: Worker) -> None:
+        """Ask the worker until it is to end; one that is outworn is to, but not time and again."""
         conversation = Conversation(
             worker,
             self._wishes,
@@ -188,9 +188,11 @@ class VendorClient:
         try:
             await conversation.run()
         except WorkerError as error:
-            young = self._clock.monotonic() - began_s < OUTWORN_AFTER_S
-            if worker.lost.done() or error.reason not in OUTWORN or young:
+            now_s = self._clock.monotonic()
+            again = now_s - self._outworn_s < OUTWORN_AGAIN_S
+            if worker.lost.done() or error.reason not in OUTWORN or again:
                 raise
+            self._outworn_s = now_s
             fields = {"vendor": self._spec.vendor, "reason": error.reason, "error": str(error)}
             log.warning("worker_recycled", extra=fields)
             self._publish(pid=None, recycles=self.state.recycles + 1)

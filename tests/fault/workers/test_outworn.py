@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.errors import WorkerError
-from agent.probe.client import OUTWORN_AFTER_S
+from agent.probe.client import OUTWORN_AGAIN_S
 from agent.probe.conversation import MEMORY_EVERY_S
 from agent.probe.process.memory import resident_bytes
 from tests.fault.workers.watched import QUICK, Watched, go, nothing_left, scene
@@ -64,8 +64,8 @@ def test_a_worker_that_is_too_large_from_the_start_ends_in_quarantine_and_says_w
         timing = replace(SECONDS, memory_limit_bytes=MIB)
         worker = Watched(scene(tmp_path / "a"), timing, skip_waits=True)
         found = await worker.until_state("quarantined")
-        assert (found.reason, found.recycles) == ("MemoryLimit", 0)
-        assert MEMORY_EVERY_S < OUTWORN_AFTER_S
+        assert (found.reason, found.restarts) == ("MemoryLimit", 4)
+        assert MEMORY_EVERY_S < OUTWORN_AGAIN_S
         await worker.client.stop()
 
     go(test())
@@ -95,7 +95,7 @@ def test_a_library_that_was_upgraded_gets_a_new_process_at_once_and_no_mark(
 ) -> None:
     async def test() -> None:
         timing = replace(SECONDS, discover_every_s=30.0)
-        after = 4 if where == "discover" else 90
+        after = 2 if where == "discover" else 5
         upgrade = {"in": where, "do": "upgrade", "after": after}
         worker = Watched(scene(tmp_path / "a", upgrade), timing, skip_waits=True)
         first = await worker.until_state("ready")
@@ -115,7 +115,7 @@ def test_a_library_that_seems_upgraded_all_the_time_is_no_endless_loop(tmp_path:
         upgrade = {"in": "sample", "do": "upgrade"}
         worker = Watched(scene(tmp_path / "a", upgrade), SECONDS, skip_waits=True)
         found = await worker.until_state("quarantined")
-        assert (found.reason, found.recycles) == ("LibraryReplaced", 0)
+        assert (found.reason, found.restarts) == ("LibraryReplaced", 4)
         await worker.client.stop()
 
     go(test())
