@@ -143,6 +143,15 @@ def test_a_chip_whose_memory_nobody_knows_is_listed_and_grants_nothing(b3: Machi
     assert dict(device.facts)["unschedulable"] == "MemoryUnknown"
 
 
+@pytest.mark.parametrize("name", [pytest.param("Ascend950PR_9579", id="E10")])
+def test_a_chip_of_the_generation_after_says_that_little_is_known(b3: Machine, name: str) -> None:
+    b3.stub.add(f"chip.0.0.name {name}")
+    with b3.session() as child:
+        device = child.discover().devices[0]
+    assert (device.model, device.health.reason) == ("Ascend-950PR_9579", "UnsupportedGeneration")
+    assert device.health.in_service
+
+
 def test_a_placeholder_is_made_of_card_and_physical_id() -> None:
     assert chip_uuid(ChipFacts(), 3, 6) == "npu-3-6"
 

@@ -13,9 +13,8 @@ from plugins.bindings.dcmi import codes
 from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL, locate
 from plugins.bindings.locate import LibraryAbsent
 from tests.stubs.child import ROOT
+from tests.stubs.dcmi.library import NEXT
 from tests.unit.ascend.conftest import Machine
-
-SECOND = "dcmiv2_init"
 
 
 def put(folder: Path, mode: int = 0o755) -> Path:
@@ -139,6 +138,19 @@ def test_a_driver_that_cannot_be_initialised_leaves_the_chips_of_sysfs(b3: Machi
         assert child.sample() == ()
         b3.stub.add("call.dcmi_init.ret")
         assert all(device.health.in_service for device in child.discover().devices)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, "UnsupportedGeneration"), (-8005, None)])
+def test_the_generation_after_is_known_from_sysfs(
+    b3: Machine, code: int, reason: str | None
+) -> None:
+    b3.stub.defines = (f"STUB_DRIVER={NEXT}",)
+    b3.stub.add("call.dcmi_init.ret -8005", f"call.dcmiv2_init.ret {code}")
+    with b3.session() as child:
+        found = child.discover()
+    assert found.problems[0].reason == (reason or "DriverNotLoaded")
+    assert len(found.devices) == 8
+    assert {d.health.in_service for d in found.devices} == {reason is not None}
 
 
 def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None:
