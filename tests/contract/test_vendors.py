@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from agent.errors import NotSupported
 from agent.model.device import HealthState
 from agent.model.inventory import Inventory
 from agent.probe import wire
+from agent.probe.base import clear_in
 from tests.contract.asked import (
     NAMES,
     across,
@@ -130,6 +132,15 @@ def test_events_do_not_wait_longer_than_asked_and_survive_the_wire(
     assert across(wire.Happened(events)) == wire.Happened(events)
     assert all(REASON.fullmatch(event.reason) for event in events)
     assert all(event.state is not HealthState.PROBING for event in events)
+
+
+def test_clearing_a_device_that_nobody_knows_clears_nothing(name: str, tmp_path: Path) -> None:
+    with session_of(name, EMPTY, tmp_path) as (_, session):
+        session.discover()
+        try:
+            assert clear_in(session, "0000:ff:1f.7") is False
+        except NotSupported:
+            assert not hasattr(session, "clear")
 
 
 def test_closing_twice_is_closing_once(name: str, tmp_path: Path) -> None:
