@@ -43,7 +43,17 @@ def build(name: str, *, without: tuple[str, ...] = (), defines: tuple[str, ...] 
     library = described(name)
     objects = [*_engine(), *_objects(name, (*(f"NO_{symbol}" for symbol in without), *defines))]
     target = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder())) / library.soname
-    _cc(["-shared", f"-Wl,-soname,{library.soname}", "-o", str(target), *objects, "-lpthread"])
+    _cc(
+        [
+            "-shared",
+            f"-Wl,-soname,{library.soname}",
+            "-o",
+            str(target),
+            *objects,
+            "-lpthread",
+            "-ldl",
+        ]
+    )
     return target.parent
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,10 @@ class Stub:
         """Return the shared object, compiled when first asked for."""
         library = build(self.name, without=self.without, defines=self.defines)
         return library / described(self.name).soname
+
+    def installed(self) -> Path:
+        """Return a copy beside the scenario, which finds it without the environment's help."""
+        return Path(shutil.copy(self.path, self.folder))
 
     @property
     def scenario(self) -> Path:

@@ -1,6 +1,8 @@
 /* The scenario and what calls changed since: two tables of `<path> <value>` lines. */
+#define _GNU_SOURCE
 #include "engine.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -18,10 +20,17 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 void stub_lock(void) { pthread_mutex_lock(&mutex); }
 void stub_unlock(void) { pthread_mutex_unlock(&mutex); }
 
+/* The environment names the scenario; else it stands beside this library. */
 const char *stub_file(const char *suffix, char *to, size_t room) {
     const char *scenario = getenv(stub_scenario_env);
-    if (!scenario) return NULL;
-    snprintf(to, room, "%s%s", scenario, suffix);
+    Dl_info self;
+    if (scenario) {
+        snprintf(to, room, "%s%s", scenario, suffix);
+        return to;
+    }
+    if (!dladdr((void *)stub_file, &self) || !strchr(self.dli_fname, '/')) return NULL;
+    int length = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
+    snprintf(to, room, "%.*s/scenario%s", length, self.dli_fname, suffix);
     return to;
 }
 
