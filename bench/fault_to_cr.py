@@ -3,6 +3,7 @@
 Each event is an Xid 79 of a card that was well. Peer: a poller that asks all cards each three
 seconds and writes a file, as koordlet does; each second for the second row. Limit: one process
 hears the event, another is told through a pipe and replaces a file of the same size durably.
+The agent waits 50 ms for further changes; the row without that window shows its own share.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ PAUSE_S = (0.05, 0.25)  # between two events
 _FATAL = (48, 62, 64, 79, 95, 110, 119)  # Xids that take a card out of service
 
 
-def agent_ms(node: StubNode) -> list[float]:
-    """Return how long each of `EVENTS` took; an agent sees each card fail once."""
+def agent_ms(node: StubNode, events: int = EVENTS, window_ms: int = 50) -> list[float]:
+    """Return how long each event took; an agent sees each card fail once."""
     taken: list[float] = []
     chance = random.Random(1)
-    while len(taken) < EVENTS:
-        with running_agent(node) as device:
+    while len(taken) < events:
+        with running_agent(node, window_ms) as device:
             time.sleep(SETTLED_S)
-            for card in range(min(CARDS, EVENTS - len(taken))):
+            for card in range(min(CARDS, events - len(taken))):
                 time.sleep(chance.uniform(*PAUSE_S))
                 began_s = time.monotonic()
                 node.play(f"event {card} type={XID} data=79 at=0")
@@ -147,6 +148,9 @@ def rows() -> Iterator[Row]:
                 peer=of(each_1s),
                 limit=limit,
             )
+        at_once = statistics.median(agent_ms(node, 3 * CARDS, window_ms=0))
+        limit = statistics.median(relay)
+        yield Row(name="fault_to_cr_no_window", metric="wall_ms", subject=at_once, limit=limit)
         yield Row(
             name="fault_burst",
             metric="writes",

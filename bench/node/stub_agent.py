@@ -1,6 +1,7 @@
-"""The agent whose NVIDIA worker sees a tree and the NVML stub: `... stub_agent TREE LIBRARIES OUT`.
+"""The agent whose NVIDIA worker sees a tree and the NVML stub: `... TREE LIBRARIES OUT WINDOW`.
 
-Nothing else of it is arranged: the worker is a process that is asked over its pipe.
+Nothing else of it is arranged: the worker is a process that is asked over its pipe. WINDOW is
+the setting `publish.coalesce_ms`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ class TreeSpec(WorkerSpec, frozen=True, kw_only=True):
 
 def main() -> None:
     """Run until SIGTERM."""
-    tree, libraries, out = sys.argv[1:4]
+    tree, libraries, out, window_ms = sys.argv[1:5]
     off = dict.fromkeys(OTHERS, "off")
     settings = settings_from(
-        {"discovery": {"vendors": off, "nvidia": {"library_dirs": [libraries]}}}
+        {
+            "discovery": {"vendors": off, "nvidia": {"library_dirs": [libraries]}},
+            "publish": {"coalesce_ms": window_ms},
+        }
     )
     configure(settings.log.level)
     opened = OpenedHost(files=LiveRoot(tree), source="bench")

@@ -90,12 +90,13 @@ def running(node: StubNode, *arguments: str) -> Iterator[subprocess.Popen[bytes]
 
 
 @contextmanager
-def running_agent(node: StubNode) -> Iterator[Path]:
+def running_agent(node: StubNode, window_ms: int = 50) -> Iterator[Path]:
     """Run a fresh agent on the node with all cards well; yield its Device file."""
     node.begin()
     with tempfile.TemporaryDirectory(prefix="xpu-bench-out-") as out:
         libraries = str(build())
-        with running(node, "bench.node.stub_agent", str(node.tree), libraries, out):
+        arguments = (str(node.tree), libraries, out, str(window_ms))
+        with running(node, "bench.node.stub_agent", *arguments):
             device = Path(out, "device.yaml")
             wait_until_bad(device, 0)
             yield device
