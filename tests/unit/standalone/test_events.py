@@ -18,6 +18,9 @@ SUSPECT = Health(state=HealthState.SUSPECT, reason="LinkFlapping", message="3 ed
 PROBING = Health(state=HealthState.PROBING, reason="Xid79", message="well for 5 s")
 
 
+UNKNOWN = Health(reason="DriverStalled", certain=False)
+
+
 def worker(state: str, **more: Any) -> NodeSnapshot:
     return replace(snapshot(()), vendors=(VendorState(vendor="nvidia", state=state, **more),))
 
@@ -68,6 +71,11 @@ def test_devices_appear_and_go() -> None:
         (FAILED, replace(FAILED, reason="Xid48"), [("Warning", "DeviceUnhealthy")]),
         (FAILED, replace(FAILED, message="still"), []),
         (Health(), Health(reason="Fine", since_s=5.0), []),
+        (Health(), UNKNOWN, [("Warning", "DeviceHealthUnknown")]),
+        (UNKNOWN, replace(UNKNOWN, message="still"), []),
+        (UNKNOWN, Health(), [("Normal", "DeviceHealthy")]),
+        (UNKNOWN, FAILED, [("Warning", "DeviceUnhealthy")]),
+        (FAILED, replace(FAILED, certain=False), [("Warning", "DeviceHealthUnknown")]),
     ],
 )
 def test_a_change_of_health_is_an_event(
