@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from agent.hotplug.departed import GONE, MESSAGE, with_departure
+from agent.hotplug.departed import GONE, MESSAGE, still_away, with_departure
 from agent.hotplug.uevent import Part
 from agent.loop import Loop
 from agent.model.assemble import parent_of
@@ -38,7 +38,9 @@ class Hardware:
     async def look(self, parts: frozenset[Part]) -> None:
         """Read what may be another, welcome vendors that have something now, ask the others."""
         if Part.HOST in parts:
+            began_s = self._parts.clock.monotonic()
             await self._step(self._reading)
+            self._forget_returned(began_s)
         for client in self._fleet.clients:
             if not concerned(client.state.vendor, parts):
                 continue
@@ -47,6 +49,11 @@ class Hardware:
             else:
                 client.rediscover()
         await self._step(self._finding)
+
+    def _forget_returned(self, read_s: float) -> None:
+        now = self._parts.store.current
+        if now.departed:
+            self._parts.store.put(departed=still_away(now.departed, now.pci.value, read_s))
 
     async def _step(self, work: Loop) -> None:
         """Do it on the executor; a failure is logged, and the periodic look follows anyway."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from agent.hotplug.departed import KEEP_S, MAX_DEPARTED, with_departed, with_departure
+from agent.hotplug.departed import KEEP_S, MAX_DEPARTED, still_away, with_departed, with_departure
 from agent.model.device import DeviceKind, HealthState, VendorDevice
 from agent.model.inventory import Inventory
 from agent.model.snapshot import Departed
+from agent.topology.pci import PciFunction, PciTree
 
 CARDS = tuple(
     VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=f"0000:{n:02x}:00.0", minor=n)
@@ -51,3 +52,11 @@ def test_one_that_leaves_again_counts_from_then_and_no_more_are_kept_than_allowe
         many = with_departure(many, "nvidia", card, now_s=1.0, wall_s=1.0)
     assert len(many) == MAX_DEPARTED
     assert with_departure(many, "nvidia", CARDS[0], now_s=1e6, wall_s=1.0)[:-1] == ()
+
+
+def test_one_whose_function_came_back_is_kept_no_longer() -> None:
+    assert CARDS[1].bus_id is not None
+    here = PciTree(functions={CARDS[1].bus_id: PciFunction(address=CARDS[1].bus_id)})
+    assert still_away(departed(), here, 101.0) == ()
+    assert still_away(departed(), here, 99.0) == departed()  # read before it left
+    assert still_away(departed(), PciTree(), 101.0) == departed()
