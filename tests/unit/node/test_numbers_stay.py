@@ -1,0 +1,92 @@
+"""The view of devices over time: who came, who left, and whose number stays."""
+
+from __future__ import annotations
+
+from agent.clock import ManualClock
+from agent.config.decode import settings_from
+from agent.hotplug.departed import KEEP_S, with_departure
+from agent.model.device import DeviceKind, HealthState, VendorDevice
+from agent.model.inventory import Inventory
+from agent.model.snapshot import HotplugView, NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.node.host_facts import HostFacts
+from agent.node.store import SnapshotStore
+from agent.recording.open import OpenedHost
+from agent.recording.tree import TreeBuilder
+
+GPUS = tuple(
+    VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=f"0000:1{n}:00.0", minor=n)
+    for n in range(2)
+)
+NPUS = tuple(
+    VendorDevice(kind=DeviceKind.NPU, vendor="huawei", bus_id=f"0000:c{n}:00.0", minor=n)
+    for n in range(2)
+)
+
+
+class View:
+    """A node whose vendors say what a test has them say."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+        opened = OpenedHost(files=TreeBuilder().build(""))
+        self._facts = HostFacts(opened, settings_from({}), self.store, self.clock)
+
+    def join(self, *, state: str = "ready", **told: tuple[VendorDevice, ...]) -> dict[str, object]:
+        """Return minor and state by key after the vendors said this."""
+        self.store.put(
+            vendors=tuple(
+                VendorState(
+                    vendor=vendor,
+                    state=state,
+                    inventory=Part(Inventory(vendor=vendor, devices=devices), 1.0),
+                )
+                for vendor, devices in sorted(told.items())
+            )
+        )
+        self._facts.join()
+        return {d.key: d.info.minor for d in self.store.current.devices.value.devices}
+
+
+def test_a_vendor_that_answers_first_decides_nothing_while_another_is_awaited() -> None:
+    view = View()
+    view.join(nvidia=GPUS, state="starting")
+    assert view.join(nvidia=GPUS, ascend=NPUS) == {
+        NPUS[0].key: 0,
+        NPUS[1].key: 1,
+        GPUS[0].key: 2,
+        GPUS[1].key: 3,
+    }
+
+
+def test_numbers_stay_when_a_card_leaves_and_when_it_comes_back() -> None:
+    view = View()
+    first = view.join(nvidia=GPUS, ascend=NPUS)
+    assert view.join(nvidia=GPUS, ascend=NPUS[:1]) == {
+        key: minor for key, minor in first.items() if key != NPUS[1].key
+    }
+    assert view.join(nvidia=GPUS, ascend=NPUS) == first
+
+
+def test_a_card_that_the_kernel_removed_stays_listed_for_ten_minutes() -> None:
+    view = View()
+    first = view.join(nvidia=GPUS)
+    now_s = view.clock.monotonic()
+    gone = with_departure((), "nvidia", GPUS[1], now_s, view.clock.wall())
+    view.store.put(departed=gone)
+    assert view.join(nvidia=GPUS[:1]) == first
+    states = [d.info.health.state for d in view.store.current.devices.value.devices]
+    assert states == [HealthState.HEALTHY, HealthState.FAILED]
+    view.clock.advance(KEEP_S)
+    assert view.join(nvidia=GPUS[:1]) == {GPUS[0].key: 0}
+
+
+def test_a_node_that_hears_nothing_says_so_among_its_problems() -> None:
+    view = View()
+    view.store.put(hotplug=HotplugView(state="polling", problem="libudev cannot be loaded"))
+    view.join()
+    ((_, problem),) = view.store.current.devices.value.problems
+    assert (problem.reason, problem.message) == (
+        "UeventsUnavailable",
+        "libudev cannot be loaded; every half minute is looked instead",
+    )
