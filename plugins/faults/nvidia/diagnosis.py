@@ -16,7 +16,7 @@ from plugins.faults.nvidia import polled
 from plugins.faults.nvidia.card_state import CardState, Now
 from plugins.faults.nvidia.causes import Cause, Cure, Marks
 from plugins.faults.nvidia.polled import Finding, HealthFacts
-from plugins.faults.nvidia.tally import Tally, Witness
+from plugins.faults.nvidia.tally import Heard, Tally, Witness
 from plugins.faults.nvidia.xid import EVENT_ONLY, XidClass, XidRules, message
 from plugins.lasting import LastingFile
 
@@ -54,6 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[str, ...] = ()  # slices it is confined to; none: the whole card
     past: bool = False  # from before this process
     age_s: float = 0.0
+    sequence: int = -1  # number of the kernel's record
 
 
 class Diagnosis:
@@ -61,8 +62,9 @@ class Diagnosis:
 
     def __init__(self, rules: XidRules, now: Callable[[], Now], folder: object) -> None:
         """Take up what `folder` keeps; without a folder nothing outlives the process."""
-        self.tally = Tally()
-        self.read_to = -1  # kernel records up to this one were looked at by an earlier process
+        self._tally = Tally()
+        self.read_to = -1  # kernel records up to this one have been looked at, also by others
+        self._judged_to = -1  # the last of them that says something against a card
         self._rules = rules
         self._now = now
         self._lock = threading.RLock()
@@ -80,9 +82,10 @@ class Diagnosis:
         for key, kept in list(record.cards.items())[:MAX_CARDS]:
             self._cards[key] = CardState(kept.uuid, kept.causes[: why.MAX_CAUSES], kept.marks)
 
-    def _content(self) -> dict[str, tuple[Cause, ...]]:
+    def _content(self) -> tuple[int, dict[str, tuple[Cause, ...]]]:
         """Return what the file is about; marks move all the time and go with it."""
-        return {key: card.causes for key, card in self._cards.items() if card.causes}
+        causes = {key: card.causes for key, card in self._cards.items() if card.causes}
+        return self._judged_to, causes
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -136,7 +139,7 @@ class Diagnosis:
     def xid(self, key: str, report: Report) -> tuple[DeviceEvent, ...]:
         """Take a reported Xid; return what others should hear of it."""
         with self._lock:
-            heard = self.tally.hear((key, report.number), report.witness, report.at_s)
+            heard = self._tally.hear((key, report.number), report.witness, report.at_s)
             kind = self._class(report, again=heard.again)
             if not heard.new and not (report.fatal and kind is XidClass.RESET):
                 return ()
@@ -145,6 +148,7 @@ class Diagnosis:
             if found is not None:
                 now = self._now()
                 then = replace(now, wall_s=now.wall_s - report.age_s)
+                self._judged_to = max(self._judged_to, report.sequence)
                 for part in report.partitions or ("",):
                     news |= card.add(found, then, part, past=report.past)
             if report.past or not (heard.tell or news):
@@ -161,6 +165,16 @@ class Diagnosis:
             )
             for part in report.partitions or ("",)
         )
+
+    def recount(self, key: str, number: int, at_s: float) -> Heard:
+        """Count a line of the kernel's log, and nothing more."""
+        with self._lock:
+            return self._tally.hear((key, number), Witness.KERNEL_LOG, at_s)
+
+    def xids(self, key: str) -> tuple[tuple[int, int], ...]:
+        """Return (number, count) of the Xids of a card, by number."""
+        with self._lock:
+            return self._tally.of(key)
 
     def _class(self, report: Report, *, again: bool) -> XidClass:
         kind = self._rules.class_of(report.number)

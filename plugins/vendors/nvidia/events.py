@@ -75,6 +75,7 @@ class EventWatch:
         self._poll.register(self._wake, select.POLLIN)
         self._quiet.register(self._wake, select.POLLIN)
         self._log = self._open(host)
+        self._closed = False
         self._past = self._log is not None  # the log is still at lines from before us
 
     def _open(self, host: HostFiles) -> KernelLog | None:
@@ -92,7 +93,7 @@ class EventWatch:
 
     def tell(self, event: DeviceEvent) -> None:
         """Add an event that was noticed elsewhere; beyond `MAX_PENDING` they are dropped."""
-        if not self._pending.full():
+        if not self._pending.full() and not self._closed:
             self._pending.put_nowait(event)
             os.eventfd_write(self._wake, 1)
 
@@ -188,30 +189,34 @@ class EventWatch:
         return told
 
     def _line(self, record: KernelRecord) -> Event:
-        if self._past and record.sequence <= self._diagnosis.read_to:
-            return ()
         found = parse_line(record.text)
         if found is None:
+            return ()
+        stamp_s = record.stamp_us / 1e6
+        at_s = stamp_s if self._past else self._clock()
+        if self._past and record.sequence <= self._diagnosis.read_to:
+            # an earlier process has judged it, and what it said may be over
+            if isinstance(found, LoggedXid) and found.switch is None:
+                self._diagnosis.recount(_key(found), found.number, at_s)
             return ()
         self._diagnosis.read(record.sequence)
         if isinstance(found, DriverLoaded):
             self._diagnosis.driver_loaded()
             return ()
-        stamp_s = record.stamp_us / 1e6
         age_s = max(0.0, self._clock() - stamp_s) if self._past else 0.0
-        at_s = stamp_s if self._past else self._clock()
-        return self._line_xid(found, at_s, age_s)
-
-    def _line_xid(self, found: LoggedXid, at_s: float, age_s: float) -> Event:
         if found.switch is not None:
-            grave = "fatal" if found.fatal else "not fatal"
-            told = f"NVSwitch {found.switch} ({found.card}) reports SXid {found.number}, {grave}"
-            event = DeviceEvent(key="", reason=f"SXid{found.number}", message=told)
-            heard = self._diagnosis.tally.hear(
-                (f"nvswitch{found.switch}", found.number), Witness.KERNEL_LOG, at_s
-            )
-            return (event,) if heard.tell and not self._past else ()
-        key = f"{found.card}.0"  # GPUs are function 0 of their device
+            return self._switch(found, at_s)
+        return self._line_xid(found, at_s, age_s, record.sequence)
+
+    def _switch(self, found: LoggedXid, at_s: float) -> Event:
+        grave = "fatal" if found.fatal else "not fatal"
+        told = f"NVSwitch {found.switch} ({found.card}) reports SXid {found.number}, {grave}"
+        heard = self._diagnosis.recount(f"nvswitch{found.switch}", found.number, at_s)
+        event = DeviceEvent(key="", reason=f"SXid{found.number}", message=told)
+        return (event,) if heard.tell and not self._past else ()
+
+    def _line_xid(self, found: LoggedXid, at_s: float, age_s: float, sequence: int) -> Event:
+        key = _key(found)
         gi = found.instance if found.instance is not None else NOBODY
         report = Report(
             number=found.number,
@@ -221,6 +226,7 @@ class EventWatch:
             partitions=self._slices(key, gi, NOBODY),
             past=self._past,
             age_s=age_s,
+            sequence=sequence,
         )
         events = self._diagnosis.xid(key, report)
         # of the past only what the driver asks for now counts, which it is asked itself
@@ -238,11 +244,16 @@ class EventWatch:
         """Stop listening; `False` if the library still waits for events: leave it alone."""
         closed = self._notices.close()
         self._diagnosis.save()
-        if closed:
+        if closed and not self._closed:
+            self._closed = True
             if self._log is not None:
                 self._close_log(self._log)
             os.close(self._wake)
         return closed
+
+
+def _key(found: LoggedXid) -> str:
+    return f"{found.card}.0"  # GPUs are function 0 of their device
 
 
 def _taken(source: queue.Queue[T]) -> list[T]:

@@ -240,7 +240,7 @@ class Sampler:
         count = len(processes) if processes is not None else None
         known.orphan_since_s = trends.orphan_since(known.orphan_since_s, used, count, self._clock())
         whole = known.performance.values.get(None, {})
-        xids = self._diagnosis.tally.of(card.bus_id)
+        xids = self._diagnosis.xids(card.bus_id)
         return DeviceSample(
             key=card.bus_id,
             core_percent=busy,

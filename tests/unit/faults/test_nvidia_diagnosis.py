@@ -90,10 +90,10 @@ def test_two_witnesses_of_one_event_are_one_and_the_grave_word_counts() -> None:
     assert len(site.xid(149)) == 1
     (event,) = site.xid(149, KERNEL, fatal=True)
     assert event.state is HealthState.FAILED
-    assert site.diagnosis.tally.of(CARD) == ((149, 1),)
+    assert site.diagnosis.xids(CARD) == ((149, 1),)
     site.pass_time(SAME_S)
     site.xid(149, KERNEL)
-    assert site.diagnosis.tally.of(CARD) == ((149, 2),)
+    assert site.diagnosis.xids(CARD) == ((149, 2),)
 
 
 def test_a_storm_is_counted_in_full_and_told_now_and_then() -> None:
@@ -101,7 +101,7 @@ def test_a_storm_is_counted_in_full_and_told_now_and_then() -> None:
     for _ in range(1000):
         told += len(site.xid(31))
         site.pass_time(0.01)
-    assert site.diagnosis.tally.of(CARD) == ((31, 1000),)
+    assert site.diagnosis.xids(CARD) == ((31, 1000),)
     assert told <= 3
 
 

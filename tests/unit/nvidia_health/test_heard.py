@@ -183,6 +183,25 @@ def test_at_the_start_the_past_of_this_boot_is_read_and_a_later_recovery_counts(
     ]
 
 
+def test_after_a_restart_the_past_is_counted_again_but_not_judged_again(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tree / "proc/sys/kernel/random").mkdir(parents=True)
+    boot_id = "11111111-1111-4111-8111-111111111111"
+    (tree / "proc/sys/kernel/random/boot_id").write_text(f"{boot_id}\n")
+    settings = {"library_dirs": [str(tmp_path / "none")], "state_dir": str(tmp_path / "state")}
+    log_line(tree, xid(BUSES[1], 119))
+    first = NvidiaSession(LiveRoot(str(tree)), settings)
+    assert told(list(first.events(0.0))) == [(BUSES[1], "Xid119", FAILED)]
+    assert first.clear(BUSES[1])
+    first.close()
+    second = NvidiaSession(LiveRoot(str(tree)), settings)
+    assert second.events(0.0) == ()
+    log_line(tree, xid(BUSES[2], 48), first=2)
+    assert told(list(second.events(0.0))) == [(BUSES[2], "Xid48", FAILED)]
+    second.close()
+
+
 def test_a_machine_whose_log_cannot_be_read_says_so(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_live_tree(stub, tree) as child:
