@@ -164,7 +164,8 @@ class EventWatch:
         )
         if not notice.key:
             # nobody knows whose it is: all cards are looked at, none is blamed
-            return (DeviceEvent(key="", reason=f"Xid{notice.number}"),)
+            heard = self._diagnosis.recount("", notice.number, notice.at_s)
+            return (DeviceEvent(key="", reason=f"Xid{notice.number}"),) if heard.tell else ()
         return self._diagnosis.xid(notice.key, report)
 
     def _slices(self, key: str, gi: int, ci: int) -> tuple[str, ...]:

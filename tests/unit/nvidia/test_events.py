@@ -31,7 +31,16 @@ def test_an_xid_is_pushed_with_its_card_and_counted(stub: Stub, tree: Path) -> N
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [(0x800, "RowRemapFailure"), (0x2000, "FatalPoison"), (0x100, "MIGConfigChange")],
+    [
+        (0x2, "DoubleBitECC"),
+        (0x100, "MIGConfigChange"),
+        (0x200, "SingleBitECCStorm"),
+        (0x400, "DRAMRetirement"),
+        (0x800, "RowRemapFailure"),
+        (0x1000, "NonFatalPoison"),
+        (0x2000, "FatalPoison"),
+        (0x4000, "GPUUnavailable"),
+    ],
 )
 def test_other_events_are_pushed_under_their_name(
     stub: Stub, tree: Path, kind: int, reason: str

@@ -85,7 +85,7 @@ def test_a_card_without_counters_is_asked_once(stub: Stub, tree: Path) -> None:
 def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
     stub: Stub, tree: Path
 ) -> None:
-    stub.play(SYSTEM, *CUT, "gpm 0 2 gi=3 70", "gpm 0 2 gi=5 35")
+    stub.play(SYSTEM, *CUT, "gpm 0 2 gi=3 70", "gpm 0 2 gi=5 35", "mig 0 2 used=12345")
     with on_tree(stub, tree) as child:
         found = child.discover().devices[0]
         assert [p.profile for p in found.partitions] == ["1c.3g.40gb", "1c.3g.40gb", "1g.10gb"]
@@ -96,6 +96,7 @@ def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
     assert told["xpu_device_slice_utilization_ratio MIG-b 1c.3g.40gb"] == 0.7
     assert told["xpu_device_slice_utilization_ratio MIG-c 1g.10gb"] == 0.35
     assert told["xpu_device_slice_memory_total_bytes MIG-c 1g.10gb"] == 9984 << 20
+    assert told["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb"] == 12345
 
 
 def test_a_cut_card_without_counters_does_not_tell_how_busy_it_is(stub: Stub, tree: Path) -> None:
