@@ -15,32 +15,43 @@ from tests.unit.cambricon.cards import BUSES, add_function, card, machine, sessi
 
 
 @needs_shared
-@pytest.mark.parametrize("number", [pytest.param(51, id="V51")])
-def test_a_card_of_the_makers_mock_is_what_it_says(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("uuid", "bus_id", "memory", "model"),
+    [
+        pytest.param(
+            *("MLU-10001012-1916-0000-0000-000000000000", "0000:0c:0d.1", "16Gi", "MLU290"),
+            id="V51",
+        )
+    ],
+)
+def test_a_card_of_the_makers_mock_is_what_it_says(
+    uuid: str, bus_id: str, memory: str, model: str, tmp_path: Path
+) -> None:
     stub = stub_of(tmp_path, *mock.scenario())
     with session(stub, tree_of(tmp_path, 0)) as child:
         first, *_, last = child.discover().devices
-    assert first.uuid == "MLU-10001012-1916-0000-0000-000000000000"
-    assert first.bus_id == "0000:0c:0d.1"
-    assert (first.model, binary(first.memory_bytes or 0)) == ("MLU290", "16Gi")
+    assert (first.uuid, first.bus_id) == (uuid, bus_id)
+    assert (first.model, binary(first.memory_bytes or 0)) == (model, memory)
     assert (first.kind, first.vendor, first.minor) == (DeviceKind.MLU, "cambricon", 0)
     assert last.bus_id is None  # function 8 is none
-    assert number
 
 
-@pytest.mark.parametrize("number", [pytest.param(60, id="V60")])
+@pytest.mark.parametrize(("listed", "functions"), [pytest.param(7, 8, id="V60"), (6, 8)])
 def test_a_card_that_the_library_does_not_list_is_told_from_sysfs(
-    number: int, tmp_path: Path
+    listed: int, functions: int, tmp_path: Path
 ) -> None:
-    stub = stub_of(tmp_path, *machine(7))
-    with session(stub, tree_of(tmp_path, 8)) as child:
+    stub = stub_of(tmp_path, *machine(listed))
+    with session(stub, tree_of(tmp_path, functions)) as child:
         found = child.discover()
-        stub.play(*machine(8))
+        stub.play(*machine(functions))
         later = child.discover()
-    assert [d.health.reason for d in found.devices] == ["DeviceHealthy"] * 7 + ["DriverError"]
-    assert found.devices[7].bus_id == BUSES[7]
+    lacking = functions - listed
+    assert [d.health.reason for d in found.devices] == [
+        *["DeviceHealthy"] * listed,
+        *["DriverError"] * lacking,
+    ]
+    assert tuple(d.bus_id for d in found.devices) == BUSES[:functions]
     assert {d.health.reason for d in later.devices} == {"DeviceHealthy"}
-    assert number
 
 
 def test_one_card_without_a_handle_hides_no_other(tmp_path: Path) -> None:

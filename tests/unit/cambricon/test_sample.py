@@ -31,13 +31,12 @@ def _readings(sample: DeviceSample) -> dict[tuple[str, ...], float]:
     return {(r.family, *r.labels): r.value for r in sample.readings}
 
 
-@pytest.mark.parametrize("number", [pytest.param(59, id="V59")])
-def test_a_processes_memory_is_told_in_bytes(number: int, tmp_path: Path) -> None:
-    sample = _first(*machine(1), "mlu.0.proc.77 2048:0:33", folder=tmp_path)
+@pytest.mark.parametrize(("kib", "memory_bytes"), [pytest.param(2048, 2097152, id="V59")])
+def test_a_processes_memory_is_told_in_bytes(kib: int, memory_bytes: int, tmp_path: Path) -> None:
+    sample = _first(*machine(1), f"mlu.0.proc.77 {kib}:0:33", folder=tmp_path)
     assert sample.processes is not None
     (process,) = sample.processes
-    assert (process.pid, process.memory_bytes, process.core_percent) == (77, 2097152, 33.0)
-    assert number
+    assert (process.pid, process.memory_bytes, process.core_percent) == (77, memory_bytes, 33.0)
 
 
 @needs_shared
