@@ -111,24 +111,23 @@ static struct line *search(struct table *table, const char *path) {
     return found && !strcmp(found->path, path) ? found : NULL;
 }
 
-static struct line *find(const char *path) {
-    struct line *line = search(&changed, path);
-    if (!line) line = search(&told, path);
+static struct line *find(const char *path, struct table **of) {
+    struct line *line = search(*of = &changed, path);
+    if (!line) line = search(*of = &told, path);
     return line && *line->value ? line : NULL;
 }
 
 const char *stub_find(const char *path) {
-    struct line *line = find(path);
+    struct table *of;
+    struct line *line = find(path, &of);
     return line ? line->value : NULL;
 }
 
 /* Of equal lines the last counts; one that is used up leaves it to the one before. */
 const char *stub_take(const char *path) {
-    struct line *line = find(path);
-    struct line *first = line ? (line >= told.lines && line < told.lines + told.count ? told.lines
-                                                                                      : changed.lines)
-                              : NULL;
-    for (; line && line >= first && !strcmp(line->path, path); line--) {
+    struct table *of;
+    struct line *line = find(path, &of);
+    for (; line && line >= of->lines && !strcmp(line->path, path); line--) {
         const char *limit = strstr(line->value, " x");
         if (limit && line->used >= atoi(limit + 2)) continue;
         line->used++;
@@ -148,7 +147,7 @@ static int collect(const struct table *table, const char *prefix, long long *to,
         char *end, *rest = table->lines[i].path + length;
         if (strncmp(table->lines[i].path, prefix, length) || !*rest) continue;
         long long id = strtoll(rest, &end, 10);
-        if (!*end && find(table->lines[i].path)) to[n++] = id;
+        if (!*end && stub_find(table->lines[i].path)) to[n++] = id;
     }
     return n;
 }
