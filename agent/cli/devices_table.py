@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from agent.cli.output import table
 from agent.model.device import Device, DevicePartition
 from agent.model.snapshot import DeviceView
-from agent.publish.device_view import group_rows, short_name
+from agent.publish.device_view import group_rows, placement_text, short_name
 from agent.publish.wire.conditions import UNSCHEDULABLE
 
 GIB = 2**30
@@ -55,7 +55,7 @@ def _rows(device: Device) -> Iterator[dict[str, object]]:
 
 def _slice_row(part: DevicePartition) -> dict[str, object]:
     numbers = [n for n in (part.instance, part.compute_instance) if n is not None]
-    slot = "" if part.start is None else f"slices {part.start}-{part.start + (part.size or 1) - 1}"
+    placement = placement_text(part)
     bad = not part.health.in_service
     return {
         "device": f"{INDENT}{'/'.join(map(str, numbers)) or '?'}",
@@ -67,7 +67,9 @@ def _slice_row(part: DevicePartition) -> dict[str, object]:
         "memory": _memory(part.memory_bytes),
         "health": part.health.state.value,
         "id": part.uuid,
-        "reason": f"{part.health.reason}: {part.health.message}" if bad else slot,
+        "reason": f"{part.health.reason}: {part.health.message}"
+        if bad
+        else placement and f"at {placement}",
     }
 
 

@@ -126,6 +126,14 @@ def _slice_json(part: DevicePartition) -> dict[str, object]:
     }
 
 
+def placement_text(part: DevicePartition) -> str | None:
+    """Return the memory slices that a slice occupies, `0-3` or `4`; `None` if nobody told."""
+    if part.start is None:
+        return None
+    last = part.start + max(1, part.size or 1) - 1
+    return str(part.start) if last == part.start else f"{part.start}-{last}"
+
+
 def group_rows(view: DeviceView) -> tuple[tuple[DeviceGroup, tuple[str, ...]], ...]:
     """Return each group of two and more with the short names of its members, by size."""
     names = {device.key: short_name(device) for device in view.devices}

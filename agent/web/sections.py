@@ -11,6 +11,7 @@ from agent.model.inventory import DeviceSample
 from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.device_view import column_name, short_name
+from agent.publish.wire.conditions import UNSCHEDULABLE
 from agent.web.base import EventLine, PublishedObject
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import SIGNS
@@ -56,10 +57,12 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     state = info.health.state.value if info.managed else "unmanaged"
     word = state if info.health.certain else f"{state} or not: unknown"
     tone = state if info.health.certain or not info.health.in_service else "suspect"
-    why = _why(info.health)
+    barred = dict(info.facts).get(UNSCHEDULABLE)
+    told = [_why(info.health), f"nothing to grant: {barred}" if barred else ""]
+    told += [f"{c.type} {c.status}: {c.reason} {c.message}" for c in info.conditions if c.notable]
     return [
         tag("strong", text(short_name(device))),
-        badge(tone, word) + (tag("div", text(why), class_="why") if why else ""),
+        badge(tone, word) + "".join(tag("div", text(w), class_="why") for w in told if w),
         text(info.model or info.vendor),
         tag("code", text(info.bus_id)),
         text(place.numa_node if place.numa_node >= 0 else None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.model.device import Device
 from agent.model.snapshot import NodeSnapshot
-from agent.publish.device_view import group_rows, short_name
+from agent.publish.device_view import group_rows, placement_text, short_name
 from agent.web.html import bytes_text, tag, text
 from agent.web.sections import badge, grid
 
@@ -31,7 +31,7 @@ def _slice_rows(card: Device) -> list[list[str]]:
     rows = []
     for part in card.info.partitions:
         numbers = [n for n in (part.instance, part.compute_instance) if n is not None]
-        place = None if part.start is None else f"{part.start}-{part.start + (part.size or 1) - 1}"
+        place = placement_text(part)
         health = part.health
         why = "" if health.in_service else f"{health.reason}: {health.message}"
         rows.append(

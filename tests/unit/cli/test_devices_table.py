@@ -24,7 +24,7 @@ def test_slices_stand_below_their_card_with_their_placement() -> None:
     )  # fmt: skip
     _, card, first, second = lines(DeviceView(devices=(gpu(0, partitions=parts),)))
     assert card.startswith("GPU 0 ")
-    assert " ".join(first.split()) == ("1/0 - 3g.20gb - - - 20.0Gi healthy MIG-a slices 0-3")
+    assert " ".join(first.split()) == ("1/0 - 3g.20gb - - - 20.0Gi healthy MIG-a at 0-3")
     assert second.endswith("Xid95: contained")
 
 

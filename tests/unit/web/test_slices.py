@@ -4,9 +4,10 @@ import re
 
 from msgspec.structs import replace
 
-from agent.model.device import DevicePartition, Health, HealthState
+from agent.model.device import DeviceCondition, DevicePartition, Health, HealthState
 from agent.model.inventory import DeviceGroup
 from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.web.sections import devices_table
 from agent.web.slices import groups_table, slices_table
 from tests import factory
 from tests.unit.web.view import HOSTILE
@@ -54,3 +55,12 @@ def test_groups_are_listed_by_size_with_the_policy() -> None:
         "Devices that belong together (policy Honor) size link devices "
         "2 HCCS GPU 0, GPU 1 4 HCCS GPU 0, GPU 1, GPU 2, GPU 3"
     )
+
+
+def test_a_device_shows_what_bars_it_and_its_bad_conditions() -> None:
+    bad = DeviceCondition(type="FabricReady", status=False, reason="FabricError", message="state 3")
+    good = DeviceCondition(type="Schedulable", status=True, reason="Fine")
+    card = factory.gpu(0, facts=(("unschedulable", "MIGEnabled"),), conditions=(bad, good))
+    found = told(devices_table(with_view(DeviceView(devices=(card,)))))
+    assert "nothing to grant: MIGEnabled FabricReady False: FabricError state 3" in found
+    assert "Fine" not in found
