@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.harness import Row, compare
 from bench.limit_in_c import built
-from tests.fault.nvml_stub import Stub, add_function, build, gpu, on_tree
+from tests.fault.nvml_stub import Stub, add_function, build, gpu, on_live_tree
 
 CARDS = 8
 SECONDS = 4  # of one figure, with a cycle in each
@@ -130,7 +130,7 @@ def rows() -> Iterator[Row]:
             add_function(tree, bus, Model="NVIDIA H100 80GB HBM3", Device_Minor=str(index))
         cards = [line for index, bus in enumerate(_BUSES) for line in busy_card(index, bus)]
         stub.play("system driver=570.124.06 cuda=12080", *cards)
-        with on_tree(stub, tree) as child, peer(stub) as naive, limit(stub) as calls:
+        with on_live_tree(stub, tree) as child, peer(stub) as naive, limit(stub) as calls:
             child.discover()
             if [s.core_percent is None for s in child.sample()] != [False] * CARDS:
                 raise AssertionError("the worker does not sample all cards")

@@ -128,10 +128,10 @@ class EventWatch:
 
     def _rest(self, left_ms: int) -> None:
         """Sleep until something is told; who chatters in the log does not wake us each time."""
-        self._poll.poll(left_ms)
-        try:
+        ready = [fd for fd, _ in self._poll.poll(left_ms)]
+        if self._wake in ready:
             os.eventfd_read(self._wake)
-        except BlockingIOError:  # it was the log, or time
+        elif ready:
             self._quiet.poll(min(left_ms, CHATTER_MS))
 
     def _collect(self) -> Event:
