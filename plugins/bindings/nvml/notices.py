@@ -132,8 +132,11 @@ class Notices:
         try:
             event = nvml.call("nvmlEventSetWait_v2", event_set, SLICE_MS)
         except DeviceGone:
+            known = self._lost
             self._probe(nvml)
-            self._stop.wait(PAUSE_S)  # the set says so again at once until it is freed
+            if self._lost != known:
+                self._renew(nvml)  # a set without the lost card hears of the others
+            self._stop.wait(PAUSE_S)  # it may say so again at once
         except (library.NvmlFault, NotSupported) as error:
             if library.code_of(error) != library.TIMEOUT:
                 self._renew(nvml)

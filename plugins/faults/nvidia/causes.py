@@ -148,7 +148,12 @@ def verdict(causes: tuple[Cause, ...], partition: str = "") -> Health:
     if not grave:
         return Health()
     message = grave[0].message + _others([cause.reason for cause in grave[1:]])
-    return Health(state=HealthState.FAILED, reason=grave[0].reason, message=message)
+    return Health(
+        state=HealthState.FAILED,
+        reason=grave[0].reason,
+        message=message,
+        since_s=min(cause.first_s for cause in grave),
+    )
 
 
 def _others(reasons: list[str]) -> str:
