@@ -175,9 +175,13 @@ class Sampler:
         if card.late and not was_late:
             told = "a call took over a second: the card is sampled every ten seconds"
             self._tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
-        health = self._health(key)
+        health = self._diagnosis.health(key)
+        if known.standing is not None and health.in_service:
+            return (
+                found  # without a verdict, the agent asks for what alone can lift it: a discovery
+            )
         tell = probed or slow or health.state is not HealthState.HEALTHY
-        return replace(found, health=health) if tell else found
+        return replace(found, health=self._health(key)) if tell else found
 
     def _stopped(self, card: Card) -> None:
         if not card.faults:

@@ -176,6 +176,22 @@ def test_a_fabric_that_failed_takes_its_cards_along_where_it_must_be_ready(
     assert [e for e in child.events if e.reason == "DeviceHealthy"] == []
 
 
+def test_cards_of_a_broken_fabric_give_no_verdict_so_that_a_discovery_is_asked_for(
+    stub: Stub, tree: Path
+) -> None:
+    switches(tree, 4)
+    stub.play(SYSTEM, *GPUS, *(f"fabric {i} state=3 status=999" for i in range(8)))
+    with on_tree(stub, tree) as child:
+        child.discover()
+        samples = [sample for _ in range(11) for sample in child.sample()]
+        stub.play(SYSTEM, *GPUS, *(f"fabric {i} state=3 status=0" for i in range(8)))
+        after = child.discover()
+        later = [sample for _ in range(11) for sample in child.sample()]
+    assert {sample.health for sample in samples} == {None}
+    assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
+    assert {s.health.reason for s in later if s.health is not None} == {"DeviceHealthy"}
+
+
 def test_a_clique_is_a_fact_of_each_card_and_of_the_node_v28(stub: Stub, tree: Path) -> None:
     lines = [f"fabric {i} state=3 uuid=00112233445566778899aabbccddeeff clique=7" for i in range(8)]
     stub.play(SYSTEM, *GPUS, *lines)
