@@ -115,7 +115,8 @@ def test_however_many_events_ask_for_a_discovery_there_is_one_a_second(tmp_path:
         ({"in": "sample", "do": "endless"}, "restarting", "TooLong"),
         ({"in": "events", "do": "crash"}, "restarting", "Closed"),
         ({"in": "events", "do": "garbage"}, "restarting", "Garbage"),
-        ({"in": "events", "do": "half"}, "restarting", "Closed"),
+        # the other thread may still answer into the half line
+        ({"in": "events", "do": "half"}, "restarting", "Closed or Garbage"),
     ],
     ids=lambda value: f"{value['do']} in {value['in']}" if isinstance(value, dict) else value,
 )
@@ -128,9 +129,9 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
         timing = hurried(str(fault["in"])) if reason == "Late" else QUICK
         bad = Watched(scene(tmp_path / "bad", fault), timing, skip_waits=True)
         found = await bad.until_state(state)
-        assert found.reason == reason
+        assert found.reason in reason.split(" or ")
         assert found.pid is None or state == "stalled"
-        assert reason in found.inventory.error
+        assert found.reason in found.inventory.error
         assert found.inventory.value is not None
         said = len(good.states)
         await good.until(lambda states: len(states) > said + 5)
