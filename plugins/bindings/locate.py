@@ -25,7 +25,7 @@ class LibraryFile(msgspec.Struct, frozen=True):
     """A file as it was when it was loaded; a driver upgrade puts another in its place."""
 
     path: str
-    identity: tuple[int, int, int] | None  # device, inode, size; None: found by the loader
+    identity: tuple[int, ...] | None  # device, inode, size, ns of change; None: by the loader
 
     @classmethod
     def of(cls, path: str) -> LibraryFile:
@@ -34,7 +34,7 @@ class LibraryFile(msgspec.Struct, frozen=True):
             found = os.stat(path)
         except OSError:
             return cls(path, None)
-        return cls(path, (found.st_dev, found.st_ino, found.st_size))
+        return cls(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
 
     def replaced(self) -> bool:
         """Say whether another file stands there; one that is missing may be on its way."""

@@ -8,9 +8,8 @@ import os
 from collections.abc import Mapping
 from types import ModuleType
 
-import msgspec
-
 from agent.errors import DeviceGone, NotSupported, VendorFault
+from plugins.bindings.locate import LibraryAbsent
 
 SONAME = "libnvidia-ml.so.1"
 INIT_NO_GPUS = 1  # a node whose cards all belong to somebody else is no error
@@ -99,14 +98,6 @@ def code_of(error: Exception) -> int:
     return GPU_IS_LOST if isinstance(error, DeviceGone) else UNKNOWN
 
 
-class LibraryAbsent(VendorFault):
-    """NVML cannot be used now; `reason` says why, and the next discovery tries again."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return the directories to search: `library_dirs`, else the usual ones of `driver_root`."""
     given = settings.get("library_dirs")
@@ -131,27 +122,6 @@ def find_library(settings: Mapping[str, object]) -> str:
         where = ", ".join(dirs)
         raise LibraryAbsent("LibraryMissing", f"{SONAME} is not in {where}: install the driver")
     return SONAME
-
-
-class LibraryFile(msgspec.Struct, frozen=True):
-    """A file as it was when it was loaded; a driver upgrade puts another in its place."""
-
-    path: str
-    identity: tuple[int, int, int] | None  # None: found by the loader, not by us
-
-    @classmethod
-    def of(cls, path: str) -> LibraryFile:
-        """Note what stands at the path now."""
-        try:
-            found = os.stat(path)
-        except OSError:
-            return cls(path, None)
-        return cls(path, (found.st_dev, found.st_ino, found.st_mtime_ns))
-
-    def replaced(self) -> bool:
-        """Say whether another file stands there; one that is missing may be on its way."""
-        now = LibraryFile.of(self.path).identity
-        return self.identity is not None and now is not None and now != self.identity
 
 
 class Nvml:

@@ -12,8 +12,9 @@ from agent.errors import LibraryReplaced
 from agent.host.files import HostFiles, text
 from agent.model.device import Health, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from plugins.bindings.locate import LibraryAbsent, LibraryFile
 from plugins.bindings.nvml import platform
-from plugins.bindings.nvml.library import LibraryAbsent, LibraryFile, Nvml, find_library
+from plugins.bindings.nvml.library import Nvml, find_library
 from plugins.faults.nvidia.opened import applied, judged, open_diagnosis
 from plugins.slices.mig.caps import Capabilities
 from plugins.vendors.nvidia.discover import Around, Found, memory_total
