@@ -67,6 +67,8 @@ def make_vendor(name: str, folder: Path | None = None) -> Path:
         raise CannotMake(f"{name!r}: there is a vendor of that name")
     package = package_of(name, folder)
     target = TEMPLATE.parent / name if folder is None else folder / package
+    if folder is not None and not target.exists() and (folder / "pyproject.toml").exists():
+        raise CannotMake(f"{folder}: there is a project already")
     try:
         target.mkdir(parents=True)
         for source in sorted(TEMPLATE.glob("*.py")):

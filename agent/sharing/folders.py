@@ -71,6 +71,8 @@ class _Look:
             content = _read_folder(self._folder, name, most)
         except Crowded:
             return False
+        except FileNotFoundError:
+            return True  # it went with its container while it was looked at
         except OSError as error:
             self.problems.append(_problem(where, HostFileError(where, error.errno or 0)))
         except ParseError as error:

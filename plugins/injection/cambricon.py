@@ -57,7 +57,10 @@ def edits(
     if sliced and len({match.device.key for match in granted}) > 1:
         raise GrantRefused(Refusal.MIXED_GRANT, "slices of one card, or whole cards")
     if ours:
-        return ContainerEdits(env=(_environment(granted, host),))
+        given = _environment(granted, host)
+        other = VISIBLE if given[0] == SLICES else SLICES
+        notes = withheld(container, other, policy.ungranted, ours=ours).notes
+        return ContainerEdits(env=(given,), notes=notes)
     if policy.injection == "cdi" and host.cdi_enabled and not sliced:
         return ContainerEdits(cdi=_names(granted, host))
     nodes = missing_in(container, _nodes(granted, host))

@@ -21,12 +21,19 @@ def safe(name: str | None, what: str) -> str:
     return name
 
 
-def visible_id(match: Match) -> str:
-    """Return what names a card, or the slice of it, to the vendor's runtime.
+def own_id(match: Match) -> str | None:
+    """Return the uuid of a card, or of the slice of it; `None` for one that may mean others.
 
-    A library that calls a card `all` or `0` would have the runtime show others: `BadDeviceId`.
+    A library that calls a card `all` or `0` would have its runtime show other cards.
     """
     uuid = match.partition.uuid if match.partition else match.device.uuid
-    if "-" not in (uuid or ""):
-        raise GrantRefused(Refusal.BAD_DEVICE_ID, f"{match.device.key}: {(uuid or '')[:64]!r}")
+    return uuid if uuid and "-" in uuid else None
+
+
+def visible_id(match: Match) -> str:
+    """Return what names a card, or the slice of it, to the vendor's runtime; else `BadDeviceId`."""
+    uuid = own_id(match)
+    if uuid is None:
+        said = match.partition.uuid if match.partition else match.device.uuid
+        raise GrantRefused(Refusal.BAD_DEVICE_ID, f"{match.device.key}: {(said or '')[:64]!r}")
     return safe(uuid, match.device.key)

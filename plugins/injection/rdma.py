@@ -101,8 +101,11 @@ def _given(match: Match, host: HostMeans, policy: RdmaPolicy) -> Iterator[_Given
         # a device that moved into a pod's namespace is in no class here; its number stays
         yield _known(device, address, policy)
     if policy.inject_all_ports:
+        # a member of a bond has no RDMA device of its own: that of the first function serves all
         for member in _members(device):
-            yield _function(functions.get(member), member, policy, roce=roce)
+            found = functions.get(member)
+            if found is not None and found.verbs:
+                yield _function(found, member, policy, roce=roce)
 
 
 def _members(device: VendorDevice) -> tuple[str, ...]:

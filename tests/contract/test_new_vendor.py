@@ -84,6 +84,14 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "File exists" in capsys.readouterr().err
 
 
+def test_a_folder_that_holds_another_project_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("mine")
+    with pytest.raises(CannotMake, match="there is a project already"):
+        make_vendor("acme", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+    assert (tmp_path / "pyproject.toml").read_text() == "mine"
+
+
 def test_every_spelling_of_the_name_is_replaced() -> None:
     text = 'from plugins.vendors.template.session import TemplateSession  # "template"'
     found = renamed(text, "acme", "xpu_agent_acme")

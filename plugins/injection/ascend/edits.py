@@ -19,7 +19,13 @@ from agent.model.grant.granted import Grant, Match, matches
 from agent.model.grant.host import HostMeans
 from agent.model.grant.merge import by_depth
 from agent.model.grant.refusal import GrantRefused, Refusal
-from plugins.injection.ascend.environment import OPTIONS, SPECS, VIRTUAL, VISIBLE
+from plugins.injection.ascend.environment import (
+    NO_DRIVER,
+    OPTIONS,
+    SPECS,
+    VIRTUAL,
+    VISIBLE,
+)
 from plugins.injection.ascend.nodes import node_edits
 from plugins.injection.cdi import called, names_of
 from plugins.injection.identifiers import safe
@@ -60,27 +66,34 @@ def edits(
     if sliced and len(granted) > 1:
         raise GrantRefused(Refusal.MIXED_GRANT, "a container gets one vNPU, or whole chips")
     if ours:
-        return ContainerEdits(env=_environment(granted))
+        return ContainerEdits(env=_environment(granted, container))
     if sliced and granted[0].partition is None:
         template = granted[0].entry.template
         raise GrantRefused(Refusal.PARTITION_MISSING, f"no vNPU of {template} was made")
     if policy.injection == "cdi" and host.cdi_enabled:
         return ContainerEdits(cdi=_names(granted, host))
     nodes = missing_in(container, node_edits(granted, host))
-    env = (*_environment(granted), *_library_path(container, host))
+    env = (*_environment(granted, container), *_library_path(container, host))
     return ContainerEdits(nodes=nodes, mounts=_mounts(granted, container, host), env=env)
 
 
-def _environment(granted: Sequence[Match]) -> tuple[tuple[str, str], ...]:
-    """Name the chips to the runtime; a vNPU by its own number, or by what it is made from."""
+def _environment(granted: Sequence[Match], container: Container) -> tuple[tuple[str, str], ...]:
+    """Name the chips to the runtime; a vNPU by its own number, or by what it is made from.
+
+    An option of the container that would have chips' numbers read as those of vNPUs is dropped.
+    """
     (first, *_) = granted
     if first.partition is not None:
         return ((VISIBLE, str(_vnpu(first))), (OPTIONS, VIRTUAL))
     numbers = sorted({match.minor for match in granted})
     visible = (VISIBLE, ",".join(map(str, numbers)))
+    env = [visible]
+    asked = [value for name, value in container.env if name == OPTIONS]
+    if any(VIRTUAL in value for value in asked):
+        env.append((OPTIONS, NO_DRIVER if any(NO_DRIVER in value for value in asked) else ""))
     if first.entry.template:
-        return (visible, (SPECS, safe(first.entry.template, "vNPU template")))
-    return (visible,)
+        env.append((SPECS, safe(first.entry.template, "vNPU template")))
+    return tuple(env)
 
 
 def _vnpu(match: Match) -> int:

@@ -84,24 +84,34 @@ def _visible(
         raise GrantRefused(Refusal.CDI_NAME_MISSING, why)
     handler = host.handler(container.runtime_handler)
     if policy.injection == "env" or (policy.injection == "auto" and handler.startswith("nvidia")):
-        return _environment(named, granted, grant, policy)
+        return _environment(named, granted, grant, container, policy)
     nodes = node_edits(granted, grant.channels, host, policy.driver_root)
     message = "only device nodes are injected: the image must bring the driver's libraries"
+    # NVIDIA's runtime would add what the image asks for, such as all cards
+    quiet = ((VISIBLE, "void"),) if handler.startswith("nvidia") else ()
     return ContainerEdits(
+        env=quiet,
         nodes=missing_in(container, nodes),
         notes=(Note(reason="NoDriverInjection", message=message),),
     )
 
 
 def _environment(
-    named: Sequence[Match], granted: Sequence[Match], grant: Grant, policy: NvidiaPolicy
+    named: Sequence[Match],
+    granted: Sequence[Match],
+    grant: Grant,
+    container: Container,
+    policy: NvidiaPolicy,
 ) -> ContainerEdits:
-    """Name the cards by UUID: a number would be NVML's index, which is not the minor."""
+    """Name the cards by UUID: a number would be NVML's index, which is not the minor.
+
+    Channels that the container asks for itself and was not granted are taken from its request.
+    """
     if policy.upstream_compatible and all(match.partition is None for match in named):
         visible = [str(match.minor) for match in named]
     else:
         visible = [visible_id(match) for match in granted]
     env = [(VISIBLE, ",".join(dict.fromkeys(visible)))]  # a card once, however many replicas
-    if grant.channels:
+    if grant.channels or container.value(CHANNELS):
         env.append((CHANNELS, ",".join(map(str, grant.channels))))
     return ContainerEdits(env=tuple(env))

@@ -58,7 +58,7 @@ def edits(
     if LIBRARY not in host.paths or (preload_file and PRELOAD_SOURCE not in host.paths):
         needed = PRELOAD_SOURCE if LIBRARY in host.paths else LIBRARY
         raise GrantRefused(Refusal.HAMI_CORE_MISSING, f"{needed} does not exist on this node")
-    env = _limits(granted, shares)
+    env = _unbeaten(_limits(granted, shares), container)
     mounts = [
         MountEdit(host_path=LIBRARY, path=LIBRARY, options=("ro", "rbind")),
         MountEdit(host_path=LOCK, path=LOCK, options=("rw", "rbind")),
@@ -135,6 +135,14 @@ def _limits(granted: Sequence[Match], shares: Sequence[bool]) -> list[tuple[str,
         if core is not None and 0 < core < WHOLE:
             env.append((CORE_LIMIT + suffix, str(core)))
     return env
+
+
+def _unbeaten(env: list[tuple[str, str]], container: Container) -> list[tuple[str, str]]:
+    """Say a plain limit by position too where the container does: that one wins in the library."""
+    plain = [pair for pair in env if pair[0] in (MEMORY_LIMIT, CORE_LIMIT)]
+    return env + [
+        (f"{name}_0", value) for name, value in plain if container.value(f"{name}_0") is not None
+    ]
 
 
 def _overridden(env: Sequence[tuple[str, str]], container: Container) -> list[Note]:

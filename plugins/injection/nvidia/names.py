@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from agent.model.grant.granted import Match
 from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans
 from plugins.injection.cdi import names_of, stale
+from plugins.injection.identifiers import own_id
 
 FIRST_KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
 CHANNEL_KIND = "nvidia.com/imex-channel"
@@ -50,12 +51,12 @@ def _kinds(specs: Iterable[CdiSpec]) -> tuple[str, ...]:
 def _same(match: Match) -> Callable[[CdiDevice], bool]:
     """Return the test whether a CDI device is this card, or this slice of it."""
     part = match.partition
-    uuid = part.uuid if part else match.device.uuid
+    uuid = own_id(match)
     cards = {f"/dev/nvidia{match.device.minor}"}
     caps = {node.path for node in part.nodes} if part else set()
 
     def fits(device: CdiDevice) -> bool:
-        if device.name == uuid:
+        if uuid is not None and device.name == uuid:
             return True
         if not _NUMBERED.fullmatch(device.name) or (part is not None and len(caps) < 2):
             return False

@@ -92,6 +92,15 @@ def test_all_ports_of_a_bond_come_unless_only_the_first_is_wanted(
     assert names_of(edits((bond,), WHOLE, POD, there))[1:] == [f"uverbs{n}" for n in shown]
 
 
+@pytest.mark.parametrize("members", [(), (function("0000:18:00.1", 1, names=(), verbs=()),)])
+def test_a_bond_whose_other_functions_have_no_device_of_their_own_is_shown_by_its_first(
+    members: tuple[RdmaFunction, ...],
+) -> None:
+    bond = nic(facts=(("members", f"{PF},0000:18:00.1"),))
+    found = edits((bond,), WHOLE, POD, host(function(PF, 0), *members))
+    assert names_of(found) == ["rdma_cm", "uverbs0"]
+
+
 def test_a_device_that_moved_into_a_pod_is_shown_by_what_was_known() -> None:
     known = nic(
         nodes=(node("/dev/infiniband/uverbs4", 231, 196), node("/dev/infiniband/umad4", 231, 4)),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def test_of_several_files_the_newest_counts(tmp_path: Path) -> None:
         os.utime(region(tmp_path, name=name, used=used_bytes), (at_s, at_s))
     (tmp_path / f"{UID}_worker" / "other.txt").write_text("newest")
     assert used(tmp_path) == [(UID, "worker", 2)]
+
+
+def test_a_folder_that_goes_while_another_is_read_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region(tmp_path, "side", used=7)
+    going = region(tmp_path, "worker").parent
+    really = os.open
+
+    def opened(path: str, flags: int, **more: int) -> int:
+        if path == f"{UID}_side":
+            shutil.rmtree(going)
+        return really(path, flags, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+    assert used(tmp_path) == [(UID, "side", 7)]
 
 
 def test_folders_of_others_are_passed_over(tmp_path: Path) -> None:
