@@ -15,6 +15,7 @@ from agent.model.device import DeviceCondition, Health, HealthState
 
 QUIET_S = 600.0  # a fault without a known cure that long ago is over if the driver says so
 WARNING_S = 3600.0  # a warning is shown that long after it was last seen
+REFRESH_S = 600.0  # a cause that goes on is written that seldom
 MAX_CAUSES = 32  # of one card
 
 
@@ -74,10 +75,13 @@ def reset_seen(before: Marks, now: Marks) -> bool:
 
 
 def added(causes: tuple[Cause, ...], new: Cause) -> tuple[Cause, ...]:
-    """Return the causes with one more, or with its last time moved if it is there already."""
+    """Return the causes with one more, or with its last time moved if it is there already.
+
+    Its words are those of the first time: figures in them would be news at each look.
+    """
     for place, cause in enumerate(causes):
         if (cause.reason, cause.partition) == (new.reason, new.partition):
-            moved = replace(new, first_s=cause.first_s)
+            moved = replace(new, first_s=cause.first_s, message=cause.message)
             return (*causes[:place], moved, *causes[place + 1 :])
     if len(causes) < MAX_CAUSES:
         return (*causes, new)
@@ -86,6 +90,14 @@ def added(causes: tuple[Cause, ...], new: Cause) -> tuple[Cause, ...]:
         return causes
     oldest = min(warnings, key=lambda cause: cause.last_s)
     return (*(cause for cause in causes if cause is not oldest), new)
+
+
+def dated_roughly(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+    """Return the causes with last times only as exact as they are worth being written for."""
+    return tuple(
+        c if c.cure is Cure.QUIET else replace(c, last_s=c.last_s // REFRESH_S * REFRESH_S)
+        for c in causes
+    )
 
 
 def after(causes: tuple[Cause, ...], look: Look) -> tuple[Cause, ...]:

@@ -23,6 +23,7 @@ from plugins.lasting import LastingFile
 FILE_NAME = "nvidia-causes.json"
 VERSION = 1
 MAX_CARDS = 64
+_Content = tuple[int, dict[str, tuple[Cause, ...]]]
 
 _CURES = {XidClass.RESET: Cure.RESET, XidClass.REBOOT: Cure.REBOOT, XidClass.FAULT: Cure.QUIET}
 
@@ -72,7 +73,7 @@ class Diagnosis:
         self._cards: dict[str, CardState] = {}
         self._file = LastingFile(folder, FILE_NAME, Record)
         self._take_up(self._file.load())
-        self._written = self._content()
+        self._written: _Content | None = self._content()
 
     def _take_up(self, record: Record | None) -> None:
         if record is None or record.version != VERSION:
@@ -82,9 +83,10 @@ class Diagnosis:
         for key, kept in list(record.cards.items())[:MAX_CARDS]:
             self._cards[key] = CardState(kept.uuid, kept.causes[: why.MAX_CAUSES], kept.marks)
 
-    def _content(self) -> tuple[int, dict[str, tuple[Cause, ...]]]:
-        """Return what the file is about; marks move all the time and go with it."""
-        causes = {key: card.causes for key, card in self._cards.items() if card.causes}
+    def _content(self) -> _Content:
+        """Return what the file is about; marks and last times move all the time and go with it."""
+        cards = self._cards.items()
+        causes = {key: why.dated_roughly(card.causes) for key, card in cards if card.causes}
         return self._judged_to, causes
 
     @property
@@ -96,8 +98,10 @@ class Diagnosis:
         """Write the causes if they are others than were written; as slow as the disk."""
         with self._disk:
             record = self._changed()
-            if record is not None:
-                self._file.save(record)
+            if record is None or self._file.save(record) or self._file.problem is None:
+                return
+            with self._lock:
+                self._written = None  # to be tried again
 
     def _changed(self) -> Record | None:
         with self._lock:

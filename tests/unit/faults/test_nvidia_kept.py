@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agent.model.device import Health, HealthState
 from plugins.faults.nvidia.diagnosis import FILE_NAME, Diagnosis
 from plugins.faults.nvidia.xid import XidRules
-from tests.unit.faults.nvidia_site import CARD, HEALTHY, Site
+from tests.unit.faults.nvidia_site import CARD, FINE, HEALTHY, Site
 
 
 def test_causes_outlive_the_process_and_leave_the_file_when_they_leave(tmp_path: Path) -> None:
@@ -57,3 +57,47 @@ def test_a_person_can_clear_a_card(tmp_path: Path) -> None:
     assert site.diagnosis.clear(CARD)
     assert site.verdict == HEALTHY
     assert site.opened().health(CARD) == Health()
+
+
+def test_what_goes_on_is_not_written_again_and_again(tmp_path: Path) -> None:
+    site, file = Site(tmp_path), tmp_path / FILE_NAME
+    site.look(remapped=(0, 2, 0, 1))
+    site.diagnosis.save()
+    first, told = file.read_bytes(), site.diagnosis.health(CARD)
+    for _ in range(60):
+        site.pass_time(1)
+        assert site.look(remapped=(0, 2, 0, 1)) == ()
+        site.diagnosis.save()
+    assert file.read_bytes() == first
+    site.pass_time(3600)
+    site.look(remapped=(0, 2, 0, 1))
+    site.diagnosis.save()
+    assert file.read_bytes() != first
+    assert site.diagnosis.health(CARD) == told
+
+
+def test_the_words_of_a_cause_that_goes_on_stay(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.look(faults={15: "nvmlDeviceGetName"})
+    told = site.diagnosis.health(CARD)
+    site.pass_time(10)
+    site.look(faults={15: "nvmlDeviceGetUUID"})
+    assert site.diagnosis.health(CARD) == told
+    for recoveries in (0, 20, 40):
+        site.diagnosis.looked(CARD, FINE, {"recovery": float(recoveries)})
+        site.pass_time(10)
+    assert [c.message for c in site.diagnosis.conditions(CARD)] == [
+        "NVLinks recovered 20 times within an hour"
+    ]
+
+
+def test_causes_that_could_not_be_written_are_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file in its place")
+    site = Site(tmp_path / "state")
+    site.xid(79)
+    site.diagnosis.save()
+    assert [p.reason for p in site.diagnosis.problems] == ["StateNotWritten"]
+    (tmp_path / "state").unlink()
+    site.diagnosis.save()
+    assert site.diagnosis.problems == ()
+    assert site.opened().health(CARD).reason == "Xid79"
