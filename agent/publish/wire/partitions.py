@@ -20,13 +20,15 @@ POLICY_LABEL = "node.koordinator.sh/gpu-partition-policy"
 POLICIES = ("Prefer", "Honor")
 MAX_MINOR = 62  # the scheduler keeps minors as bits of a signed 64-bit number
 SCORE = 1
+MAX_BYTES = 64 * 1024
 
 
 def partitions_text(view: DeviceView, published: Iterable[Device]) -> str:
     """Return the table as compact JSON; empty if there is none, or if it could not be read.
 
     A group counts if all its members are published accelerators with a number. One number beyond
-    `MAX_MINOR` voids the table: the scheduler would take it for another card's.
+    `MAX_MINOR` voids the table: the scheduler would take it for another card's. So does more than
+    `MAX_BYTES`, for which an API server would refuse the whole object.
     """
     minors = {
         device.key: device.info.minor
@@ -46,7 +48,8 @@ def partitions_text(view: DeviceView, published: Iterable[Device]) -> str:
         str(size): [_entry(members, group) for members, group in sorted(rows.items(), key=_order)]
         for size, rows in sorted(table.items())
     }
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return text if len(text.encode()) <= MAX_BYTES else ""
 
 
 def policy_of(view: DeviceView) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 from agent.model.device import Device, DeviceKind
 from agent.model.inventory import Inventory
@@ -15,7 +16,8 @@ from agent.model.snapshot import NodeSnapshot
 from agent.publish.wire import sanitise
 
 PREFIX = "xpu-agent.io/"
-MAX_BYTES = 32 * 1024
+MAX_BYTES = 32 * 1024  # of one annotation
+MAX_ALL_BYTES = 48 * 1024  # an object takes 256 KiB of annotations, whoever's they are
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _RESERVED = ("topology", "health", "instance")  # annotations that are not a vendor's
 
@@ -25,33 +27,46 @@ Dict = dict[str, object]
 def vendor_annotations(
     snapshot: NodeSnapshot, published: tuple[Device, ...]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the annotations of all vendors with accelerators, and the keys that are ours."""
+    """Return the annotations of all vendors with accelerators, and the keys that are ours.
+
+    What does not fit is left out whole, the last first.
+    """
     found: dict[str, str] = {}
     owned: list[str] = []
+    room = MAX_ALL_BYTES
+    for name, texts in _offers(snapshot, published):
+        owned.append(name)
+        fitting = (text for text in texts if len(text.encode()) <= min(room, MAX_BYTES))
+        text = next(fitting, None)
+        if text is not None:
+            found[name] = text
+            room -= len(text.encode())
+    return found, tuple(dict.fromkeys(owned))
+
+
+def _offers(
+    snapshot: NodeSnapshot, published: tuple[Device, ...]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what there is to tell: a key, and its texts from the fullest to the shortest."""
     for state in snapshot.vendors:
         inventory = state.inventory.value
         if inventory is None:
             continue
         keys = {device.key for device in inventory.devices if device.kind is not DeviceKind.RDMA}
         cards = [device for device in published if device.key in keys]
-        own = {name: value for name, value in inventory.facts if name.startswith(PREFIX)}
-        for name, value in own.items():
-            if _usable(name.removeprefix(PREFIX)) and len(value.encode()) <= MAX_BYTES:
-                found[name] = sanitise.plain(value, MAX_BYTES)
-                owned.append(name)
+        for name, value in inventory.facts:
+            if name.startswith(PREFIX) and _usable(name.removeprefix(PREFIX)):
+                yield name, (sanitise.plain(value, MAX_BYTES + 1),)  # a longer one does not fit
         if _usable(state.vendor) and (keys or cards):
-            owned.append(PREFIX + state.vendor)
-            if cards:
-                found[PREFIX + state.vendor] = _text(inventory, cards)
-    return found, tuple(dict.fromkeys(owned))
+            yield PREFIX + state.vendor, _texts(inventory, cards) if cards else ()
 
 
 def _usable(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and name not in _RESERVED
 
 
-def _text(inventory: Inventory, cards: list[Device]) -> str:
-    """Return the JSON; facts of the cards go first if it does not fit."""
+def _texts(inventory: Inventory, cards: list[Device]) -> tuple[str, ...]:
+    """Return the JSON with and without the facts of the cards."""
     whole: Dict = {
         "driver": inventory.driver_version,
         "library": inventory.library,
@@ -59,8 +74,7 @@ def _text(inventory: Inventory, cards: list[Device]) -> str:
     }
     document: Dict = {name: value for name, value in whole.items() if value}
     devices: Dict = {card.info.uuid or card.key: dict(card.info.facts) for card in cards}
-    text = _compact({**document, "devices": devices})
-    return text if len(text.encode()) <= MAX_BYTES else _compact(document)
+    return _compact({**document, "devices": devices}), _compact(document)
 
 
 def _compact(document: Dict) -> str:

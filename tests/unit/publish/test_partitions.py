@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -59,6 +60,13 @@ def test_a_number_that_the_scheduler_has_no_bit_for_voids_the_table(
 ) -> None:
     high = gpu(3, minor=minor)
     assert bool(table(group(*FOUR[:2]), devices=(*FOUR[:3], high))) is there
+
+
+def test_a_table_too_large_for_an_annotation_is_none() -> None:
+    cards = tuple(gpu(0, bus_id=f"0000:{index:02x}:00.0", minor=index) for index in range(40))
+    groups = [group(*three) for three in combinations(cards, 3)]
+    assert table(*groups[:100], devices=cards) is not None
+    assert table(*groups, devices=cards) is None
 
 
 @pytest.mark.parametrize(

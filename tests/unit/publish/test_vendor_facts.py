@@ -9,7 +9,7 @@ from agent.model.device import Device
 from agent.model.inventory import Inventory
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.publish.device import DevicePublisher
-from agent.publish.wire.vendor_facts import MAX_BYTES
+from agent.publish.wire.vendor_facts import MAX_ALL_BYTES, MAX_BYTES
 from tests.factory import NOW_S, gpu, nic, snapshot
 
 
@@ -61,6 +61,26 @@ def test_facts_that_do_not_fit_are_left_out_whole() -> None:
     card = gpu(0, facts=(("name", "x" * MAX_BYTES),))
     found, _ = annotated(told(card, driver_version="570"))
     assert json.loads(found["xpu-agent.io/nvidia"]) == {"driver": "570"}
+
+
+def test_facts_of_the_whole_that_do_not_fit_take_their_annotation_with_them() -> None:
+    found, owned = annotated(told(gpu(0), facts=(("list", "x" * MAX_BYTES),)))
+    assert "xpu-agent.io/nvidia" not in found
+    assert "xpu-agent.io/nvidia" in owned  # an earlier one would be wrong now
+
+
+def test_all_annotations_together_are_bounded_and_the_first_ones_count() -> None:
+    facts = tuple((f"xpu-agent.io/fact-{index}", "x" * 20_000) for index in range(20))
+    found, owned = annotated(told(gpu(0), facts=facts))
+    kept = [name for name, _ in facts if name in found]
+    assert kept == [name for name, _ in facts[: MAX_ALL_BYTES // 20_000]]
+    assert {name for name, _ in facts} <= set(owned)
+
+
+def test_a_fact_that_is_no_text_of_unicode_harms_nobody() -> None:
+    found, _ = annotated(told(gpu(0), facts=(("xpu-agent.io/odd", "a\ud800"), ("b", "\udfff"))))
+    assert found["xpu-agent.io/odd"] == "a?"
+    assert json.loads(found["xpu-agent.io/nvidia"])["b"] == "?"
 
 
 def test_the_driver_label_is_of_the_vendor_that_told_of_the_card() -> None:
