@@ -78,27 +78,38 @@ def carry_over(previous: object, body: Json, now_s: float) -> Json:
     unexpected in it is passed over.
     """
     spec = body.get("spec")
-    known: dict[_Condition, tuple[str, str]] = {
-        (_identity(device), str(condition.get("type"))): (str(condition.get("status")), moment)
-        for device in _devices(previous)
-        for condition in _entries(device.get("conditions"))
-        if isinstance(moment := condition.get("lastTransitionTime"), str)
-        and sanitise.TIME.fullmatch(moment)
-    }
-    if not known or not isinstance(spec, Mapping) or "devices" not in spec:
+    known = _Known(previous)
+    if not known.moments or not isinstance(spec, Mapping) or "devices" not in spec:
         return body
     now = sanitise.time_text(now_s)
     return {**body, "spec": {**spec, "devices": [_carried(d, known, now) for d in _devices(body)]}}
 
 
-def _carried(
-    device: Mapping[str, object], known: Mapping[_Condition, tuple[str, str]], now: str
-) -> Dict:
+class _Known:
+    """Statuses and transition times of an object that was published before."""
+
+    def __init__(self, previous: object) -> None:
+        self.moments: dict[_Condition, tuple[str, str]] = {}
+        self.last: dict[tuple[str, str], str] = {}  # of each device
+        for device in _devices(previous):
+            name = _identity(device)
+            for condition in _entries(device.get("conditions")):
+                moment = condition.get("lastTransitionTime")
+                if isinstance(moment, str) and sanitise.TIME.fullmatch(moment):
+                    kind, status = str(condition.get("type")), str(condition.get("status"))
+                    self.moments[name, kind] = (status, moment)
+                    self.last[name] = max(moment, self.last.get(name, ""))
+
+
+def _carried(device: Mapping[str, object], known: _Known, now: str) -> Dict:
     if "conditions" not in device:
         return dict(device)
+    name = _identity(device)
     renewed: list[Dict] = []
     for condition in _entries(device["conditions"]):
-        status, moment = known.get((_identity(device), str(condition.get("type"))), ("", ""))
+        # one that is new was not there yet when the device's last change was published
+        unknown = ("", known.last.get(name, ""))
+        status, moment = known.moments.get((name, str(condition.get("type"))), unknown)
         own = str(condition.get("lastTransitionTime"))
         if status == condition.get("status"):
             own = moment

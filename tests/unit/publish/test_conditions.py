@@ -159,6 +159,17 @@ def test_of_one_type_there_is_one_condition_and_ours_come_first() -> None:
     assert found == [("Healthy", "False"), ("Schedulable", "False"), ("Degraded", "True")]
 
 
+def test_a_condition_that_was_not_there_before_did_not_begin_before_it_was_looked_for() -> None:
+    well = Health(since_s=BOOT_S + 500)
+    stored = body(gpu(0, health=well))
+    cut = body(gpu(0, health=well, facts=(("unschedulable", "MIGEnabled"),)))
+    renewed = carry_over(stored, cut)
+    assert moments(renewed) == ["2026-01-02T03:12:25Z", "2026-01-02T03:20:45Z"]  # the second: now
+    assert moments(conditions.carry_over(renewed, cut, BOOT_S + 2000)) == moments(renewed)
+    dated = body(gpu(0, health=well, conditions=(own("Degraded", since_s=BOOT_S + 501),)))
+    assert moments(carry_over(stored, dated))[1] == "2026-01-02T03:12:26Z"
+
+
 @needs_shared
 @given(st.lists(st.builds(own, st.text(max_size=140)), max_size=30))
 def test_whatever_a_vendor_calls_its_conditions_the_object_is_valid(
