@@ -24,6 +24,7 @@ class InfoFileApplier:
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
+        self._cleaned = False
 
     def where(self, desired: Desired) -> str:
         """Return the path of the file."""
@@ -37,6 +38,7 @@ class InfoFileApplier:
             path = Path(self.where(item))
             data = encode(item.body[DEVICES])
             try:
+                self._clean(path)
                 if _read(path, len(data)) == data:
                     unchanged.append(item.file_name)
                     continue
@@ -47,6 +49,13 @@ class InfoFileApplier:
                 raise PublishError(str(path), detail, error.errno or 0) from error
             written.append(item.file_name)
         return Applied(tuple(written), tuple(unchanged))
+
+    def _clean(self, path: Path) -> None:
+        """Remove what a killed agent left: koordlet takes nothing while half a file is there."""
+        if not self._cleaned:
+            for temporary in _temporaries(path):
+                _remove(temporary)
+            self._cleaned = True
 
 
 def _read(path: Path, size: int) -> bytes | None:
@@ -62,8 +71,7 @@ def _replace(path: Path, data: bytes) -> None:
 
     Where the folder is a mount of its own, a hidden file in it has to do.
     """
-    outside = path.parent.with_name(f".{path.parent.name}.{path.name}.tmp")
-    inside = path.with_name(f".{path.name}.tmp")
+    outside, inside = _temporaries(path)
     try:
         _write(outside, data)
         os.replace(outside, path)
@@ -77,6 +85,12 @@ def _replace(path: Path, data: bytes) -> None:
         except OSError:
             _remove(inside)
             raise
+
+
+def _temporaries(path: Path) -> tuple[Path, Path]:
+    """Return where the file is written first: beside its folder, or else in it."""
+    outside = path.parent.with_name(f".{path.parent.name}.{path.name}.tmp")
+    return outside, path.with_name(f".{path.name}.tmp")
 
 
 def _remove(path: Path) -> None:

@@ -226,6 +226,14 @@ def test_what_a_killed_agent_left_is_in_nobodys_way(folder: Path) -> None:
     assert os.listdir(folder.parent) == ["infos"]
 
 
+def test_half_a_file_in_the_folder_goes_although_nothing_is_to_be_written(folder: Path) -> None:
+    desired = InfoFilePublisher().render(picture(gpu(0)), 0.0)
+    InfoFileApplier(str(folder)).apply(desired)
+    (folder / f".{OWN_FILE}.tmp").write_text("[{")  # koordlet would keep its old devices for ever
+    assert InfoFileApplier(str(folder)).apply(desired).unchanged == (OWN_FILE,)
+    assert os.listdir(folder) == [OWN_FILE]
+
+
 def test_a_folder_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     applier = InfoFileApplier(str(tmp_path / "file" / "infos"))
