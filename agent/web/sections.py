@@ -36,6 +36,14 @@ def badge(state: str, word: str = "") -> str:
     return tag("span", sign, " ", text(word or state), class_=f"badge {state}")
 
 
+def condition(health: Health) -> str:
+    """Return the badge of a state; one that nobody can tell now never looks well."""
+    if health.certain:
+        return badge(health.state.value)
+    tone = "suspect" if health.in_service else health.state.value
+    return badge(tone, f"{health.state.value} or not: unknown")
+
+
 def meter(used: float | None, total: float | None, label: str) -> str:
     """Return a bar with its figure; only a dash when one of both is unknown."""
     if used is None or not total:
@@ -54,15 +62,13 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     used = sample.memory_used_bytes if sample else None
     memory = f"{bytes_text(used)} of {bytes_text(info.memory_bytes)}"
     busy = sample.core_percent if sample else None
-    state = info.health.state.value if info.managed else "unmanaged"
-    word = state if info.health.certain else f"{state} or not: unknown"
-    tone = state if info.health.certain or not info.health.in_service else "suspect"
+    state = condition(info.health) if info.managed else badge("unmanaged")
     barred = dict(info.facts).get(UNSCHEDULABLE)
-    told = [_why(info.health), f"nothing to grant: {barred}" if barred else ""]
+    told = [why(info.health), f"nothing to grant: {barred}" if barred else ""]
     told += [f"{c.type} {c.status}: {c.reason} {c.message}" for c in info.conditions if c.notable]
     return [
         tag("strong", text(short_name(device))),
-        badge(tone, word) + "".join(tag("div", text(w), class_="why") for w in told if w),
+        state + "".join(tag("div", text(w), class_="why") for w in told if w),
         text(info.model or info.vendor),
         tag("code", text(info.bus_id)),
         text(place.numa_node if place.numa_node >= 0 else None),
@@ -72,7 +78,7 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     ]
 
 
-def _why(health: Health) -> str:
+def why(health: Health) -> str:
     """Return the reason in words and since when; nothing of a device that is simply well."""
     if health.reason == Health().reason:
         return ""

@@ -6,7 +6,7 @@ from agent.model.device import Device
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.device_view import group_rows, placement_text, short_name
 from agent.web.html import bytes_text, tag, text
-from agent.web.sections import badge, grid
+from agent.web.sections import condition, grid, why
 
 MAX_ROWS = 256
 NAMES = ("card", "slice", "profile", "memory", "placement", "health", "id")
@@ -32,8 +32,7 @@ def _slice_rows(card: Device) -> list[list[str]]:
     for part in card.info.partitions:
         numbers = [n for n in (part.instance, part.compute_instance) if n is not None]
         place = placement_text(part)
-        health = part.health
-        why = "" if health.in_service else f"{health.reason}: {health.message}"
+        reason = why(part.health)
         rows.append(
             [
                 tag("strong", text(short_name(card))),
@@ -41,7 +40,7 @@ def _slice_rows(card: Device) -> list[list[str]]:
                 text(part.profile),
                 bytes_text(part.memory_bytes),
                 text(place),
-                badge(health.state.value) + (tag("div", text(why), class_="why") if why else ""),
+                condition(part.health) + (tag("div", text(reason), class_="why") if reason else ""),
                 tag("code", text(part.uuid)),
             ]
         )

@@ -46,6 +46,15 @@ def test_a_broken_slice_says_why_and_nothing_of_it_becomes_markup() -> None:
     assert "Xid95" in told(markup)
 
 
+def test_a_slice_of_which_nobody_knows_or_that_is_odd_does_not_look_well() -> None:
+    unknown = Health(reason="DriverStalled", message="no answer", certain=False)
+    odd = Health(state=HealthState.SUSPECT, reason="Xid63", message="a row")
+    slices = tuple(replace(PART, uuid=h.reason, health=h) for h in (unknown, odd))
+    found = told(slices_table(with_view(DeviceView(devices=(factory.gpu(0, partitions=slices),)))))
+    assert "healthy or not: unknown DriverStalled: no answer" in found
+    assert "suspect Xid63: a row" in found
+
+
 def test_groups_are_listed_by_size_with_the_policy() -> None:
     cards = tuple(factory.gpu(index) for index in range(4))
     keys = tuple(card.key for card in cards)
