@@ -142,7 +142,8 @@ class HealthFile:
         self._path = Path(folder, FILE_NAME) if folder else None
         self._boot_id = boot_id
         self._kept: dict[str, dict[str, _Kept]] | None = {}  # as last wanted; None: nobody knows
-        self._wanted: bytes | None = None  # what is still to be written
+        self._wanted: bytes | None = None  # of the thread that wants; replaced whole
+        self._written: bytes | None = None  # of the thread that writes
         self._problem = ""  # of the file that was found
         self._error = ""  # of the last attempt to write
 
@@ -176,7 +177,7 @@ class HealthFile:
     def write(self) -> None:
         """Write what is wanted; a failure is said once, and tried again."""
         wanted = self._wanted
-        if wanted is None or self._path is None:
+        if wanted is None or wanted is self._written or self._path is None:
             return
         try:
             _replace(self._path, wanted)
@@ -185,9 +186,7 @@ class HealthFile:
                 log.error("health_state_not_written", extra={"error": str(error)})
             self._error = f"{self._path}: {error.strerror}; a restart would forget what failed"
             return
-        self._error = ""
-        if self._wanted is wanted:
-            self._wanted = None
+        self._error, self._written = "", wanted
 
     def check(self) -> Check:
         """Tell whether health outlives a restart; it gates nothing."""
