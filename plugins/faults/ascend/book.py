@@ -28,16 +28,20 @@ class FaultBook:
         """Say why nothing is remembered; `None` if it is."""
         return self._file.problem
 
-    def polled(self, chip: str, codes: Collection[int], now_s: float) -> History:
-        """Note which codes a look showed, and no others."""
+    def polled(
+        self, chip: str, codes: Collection[int], now_s: float, asked_s: float | None = None
+    ) -> History:
+        """Note which codes a look showed, and no others; `asked_s` is when it was begun."""
         with self._lock:
-            return self._put(chip, over_time.seen(self._chips.get(chip, CLEAN), codes, now_s))
+            found = self._chips.get(chip, CLEAN)
+            since_s = now_s if asked_s is None else asked_s
+            return self._put(chip, over_time.looked(found, codes, since_s, now_s))
 
     def raised(self, chip: str, code: int, severity: int, now_s: float) -> History:
         """Note that a fault began."""
         with self._lock:
             known = self._severities.setdefault(chip, {})
-            if len(known) < over_time.MAX_CODES:
+            if code in known or len(known) < over_time.MAX_CODES:
                 known[code] = severity
             return self._put(chip, over_time.raised(self._chips.get(chip, CLEAN), code, now_s))
 

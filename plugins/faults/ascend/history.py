@@ -6,6 +6,7 @@ Times are wall-clock seconds, because the history outlives the process.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ class Occurrences(msgspec.Struct, frozen=True):
     """When a code began, newest last; `active` while it lasts, `ended_s` when it last ended."""
 
     code: int
-    began_s: tuple[float, ...]
+    began_s: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
     active: bool = True
     ended_s: float | None = None
 
@@ -60,9 +61,21 @@ def seen(history: History, codes: Collection[int], now_s: float) -> History:
     """Return the history after a look that showed exactly these codes."""
     known = {entry.code: entry for entry in history.codes}
     entries = [_after(entry, entry.code in codes, now_s) for entry in history.codes]
+    entries = [entry for entry in entries if _matters(entry, now_s)]
     entries += [Occurrences(code, (now_s,)) for code in codes if code not in known]
     entries.sort(key=lambda entry: (entry.active, entry.began_s[-1], entry.code))
     return _judged(replace(history, codes=tuple(entries[-MAX_CODES:])), now_s)
+
+
+def looked(history: History, codes: Collection[int], asked_s: float, now_s: float) -> History:
+    """Return the history after a look that was begun at `asked_s` and showed exactly these codes.
+
+    What an event told in the meantime is newer than the answer, and stays: else one fault that
+    began during a look would end with it, and begin a second time with the next.
+    """
+    newer = [entry for entry in history.codes if _changed_s(entry) > asked_s]
+    there = set(codes) - {entry.code for entry in newer}
+    return seen(history, there | {entry.code for entry in newer if entry.active}, now_s)
 
 
 def raised(history: History, code: int, now_s: float) -> History:
@@ -83,6 +96,16 @@ def released(history: History) -> History:
     return History(codes=codes)
 
 
+def _changed_s(entry: Occurrences) -> float:
+    ended_s = entry.ended_s if not entry.active else None
+    return entry.began_s[-1] if ended_s is None else ended_s
+
+
+def _matters(entry: Occurrences, now_s: float) -> bool:
+    """Say whether a code lasts, or ended so lately that it may still count."""
+    return entry.active or now_s - _changed_s(entry) < DAY_S
+
+
 def _after(entry: Occurrences, now_active: bool, now_s: float) -> Occurrences:
     if entry.active == now_active:
         return entry
@@ -99,7 +122,7 @@ def _judged(history: History, now_s: float) -> History:
         return released(history) if over else history
     for entry in history.codes:
         limit = limit_of(entry.code)
-        recent = [began for began in entry.began_s if now_s - began < DAY_S]
+        recent = [began for began in entry.began_s if abs(now_s - began) < DAY_S]
         if limit is not None and len(recent) >= limit:
             until_s = now_s + LINK_RELEASED_S if entry.code == LINK_DOWN else None
             return replace(history, separated_s=now_s, separated_by=entry.code, released_s=until_s)

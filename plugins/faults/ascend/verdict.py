@@ -100,7 +100,8 @@ def _faulty(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
 def _silent(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
     if chip.failing:
         yield "DriverError", f"NPU {chip.phy}: {chip.failing} failed in three rounds in a row"
-    if chip.health is not None and chip.health >= MAJOR and kind is FaultClass.NONE:
+    told = kind is not FaultClass.NONE or active(chip.history)
+    if chip.health is not None and chip.health >= MAJOR and not told:
         yield f"HealthCode{chip.health}", f"NPU {chip.phy} reports health {chip.health}"
     if chip.network is not None and chip.network_counts:
         yield "NetworkUnhealthy", _network_text(chip.phy, chip.network)

@@ -17,6 +17,7 @@ from plugins.bindings.dcmi.state import Polled, poll
 from plugins.bindings.dcmi.vdev import Vdev
 from plugins.faults.ascend.book import FaultBook
 from plugins.faults.ascend.codes import CodeTable
+from plugins.faults.ascend.history import active
 from plugins.faults.ascend.verdict import ChipState, judge
 from plugins.vendors.ascend.describe import Described
 from plugins.vendors.ascend.identity import A3, A5, DUO
@@ -45,6 +46,8 @@ class Watched(msgspec.Struct):
     careful_until_s: float = 0.0  # looked at often until then
     fails: int = 0  # looks in a row that told nothing
     failing: str = ""
+    denied: str = ""  # the call of the last look that is not allowed
+    inconsistent: bool = False  # what the last look said of the firmware
     starting_s: float | None = None  # since when it has not finished to start
     sibling_starting_s: float | None = None
     upgrading_s: float | None = None
@@ -100,15 +103,16 @@ class HealthWatch:
         if now_s < watched.due_s:
             return None
         watched.chip.begin()
+        asked_s = self._wall()
         told = poll(watched.chip)
-        health = self._heard(watched, told, now_s)
+        health = self._heard(watched, told, now_s, asked_s)
         if health is not None and health.state is not HealthState.HEALTHY:
             watched.careful_until_s = now_s + AFTER_FAULT_S
         often = not self.subscribed or now_s < watched.careful_until_s or watched.fails > 0
         watched.due_s = now_s + (SOON_S if often and watched.upgrading_s is None else SELDOM_S)
         return health
 
-    def _heard(self, watched: Watched, told: Polled, now_s: float) -> Health | None:
+    def _heard(self, watched: Watched, told: Polled, now_s: float, asked_s: float) -> Health | None:
         if told.error == codes.UPGRADING:
             watched.upgrading_s = now_s if watched.upgrading_s is None else watched.upgrading_s
             if now_s - watched.upgrading_s <= UPGRADE_S:
@@ -122,12 +126,22 @@ class HealthWatch:
         if watched.fails >= FAILING_LOOKS:
             watched.failing = f"dcmi_get_device_health (DCMI error {told.error})"
         watched.polled = told
+        # noted now: the chip's own list is begun anew before each sample
+        watched.denied = watched.chip.faults.get(codes.NO_PERMISSION, "")
+        watched.inconsistent = codes.INCONSISTENT in watched.chip.faults
         if told.codes is not None:
-            self._book.polled(watched.described.uuid, told.codes, self._wall())
+            self._note(watched, told.codes, now_s, asked_s)
         starting = told.booted is False
         since_s = watched.starting_s if watched.starting_s is not None else now_s
         watched.starting_s = since_s if starting else None
         return self.judge(watched)
+
+    def _note(self, watched: Watched, told: tuple[int, ...], now_s: float, asked_s: float) -> None:
+        """Keep the codes of a look; where they changed, the chip is looked at often for a while."""
+        uuid = watched.described.uuid
+        before = active(self._book.of(uuid))
+        if active(self._book.polled(uuid, told, self._wall(), asked_s)) != before:
+            watched.careful_until_s = now_s + AFTER_FAULT_S
 
     def _frozen(self, watched: Watched) -> Health:
         """Keep everything as it was: nobody can tell before the upgrade is over."""
@@ -158,7 +172,6 @@ class HealthWatch:
         since_s = watched.starting_s
         since_s = watched.sibling_starting_s if since_s is None else since_s
         port = self._network.port(chip.key)
-        faults = watched.chip.faults
         lost = "the driver does not know it any more" if polled.error in codes.LOST else ""
         watched.health = judge(
             ChipState(
@@ -171,8 +184,8 @@ class HealthWatch:
                 not_ready=polled.error == codes.NOT_READY,
                 resetting_s=None if since_s is None else self._clock() - since_s,
                 failing=watched.failing,
-                denied=faults.get(codes.NO_PERMISSION, ""),
-                inconsistent=codes.INCONSISTENT in faults,
+                denied=watched.denied,
+                inconsistent=watched.inconsistent,
                 network=port.state if port is not None and not port.works else None,
                 network_counts=self._network_counts,
             ),

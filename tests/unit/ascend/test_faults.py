@@ -80,6 +80,9 @@ def told(*times: tuple[float, Sequence[int]]) -> History:
         pytest.param(
             0, (0x8C2FA009,), 0, HEALTHY, "DeviceHealthy", "device is healthy", id="not to handle"
         ),
+        pytest.param(
+            0, (0x80E38003,), 2, HEALTHY, "DeviceHealthy", "device is healthy", id="nor by health"
+        ),
     ],
 )
 def test_codes_and_health_come_to_a_verdict(
@@ -210,6 +213,38 @@ def test_faults_without_codes_are_counted() -> None:
     assert (found.reason, found.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
 
 
+@pytest.mark.parametrize(
+    ("began_first", "codes"),
+    [
+        pytest.param(False, (), id="it began after the driver had answered"),
+        pytest.param(True, (0x80A18008,), id="it ended after the driver had answered"),
+    ],
+)
+def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
+    tmp_path: Path, began_first: bool, codes: Sequence[int]
+) -> None:
+    book = FaultBook(str(tmp_path))
+    if began_first:
+        book.raised("die", 0x80A18008, 3, 5.0)
+        book.cleared("die", 0x80A18008, 10.5)
+    else:
+        book.raised("die", 0x80A18008, 3, 10.5)
+    known = book.of("die")
+    assert book.polled("die", codes, 11.0, asked_s=10.0) == known
+    after = () if began_first else (0x80A18008,)
+    assert book.polled("die", after, 16.0, asked_s=15.0).separated_s is None
+
+
+def test_what_ended_more_than_a_day_ago_is_not_kept() -> None:
+    history = told(*((float(n), (n,)) for n in range(1, 100)))
+    assert [entry.code for entry in over_time.seen(history, (7,), 2e5).codes] == [99, 7]
+
+
+def test_an_occurrence_of_a_time_that_is_far_ahead_counts_no_more() -> None:
+    history = told((1e9, (0x80A18008,)), (1e9 + 1, ()), (0.0, (0x80A18008,)))
+    assert history.separated_s is None
+
+
 def test_the_table_has_the_figures_of_the_maker() -> None:
     table = maker_table()
     assert len(recurring()) == 41
@@ -258,7 +293,9 @@ def test_a_restart_does_not_forget_and_does_not_count_twice(tmp_path: Path) -> N
     assert FaultBook(str(tmp_path)).of("die").separated_s is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"die": 3}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"die": 3}', '{"die": {"codes": [{"code": 1, "began_s": []}]}}']
+)
 def test_a_damaged_memory_is_put_aside_and_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "ascend-faults.json").write_text(content)
     book = FaultBook(str(tmp_path))
