@@ -24,16 +24,14 @@ def launch(spec: WorkerSpec) -> Launched:
     It is a fresh process, not a copy of this one, and inherits nothing but its three pipes. The
     kernel ends it when the thread that called this ends.
     """
-    theirs_in, stdin = os.pipe()
-    stdout, theirs_out = os.pipe()
-    stderr, theirs_err = os.pipe()
+    arguments, environment = spec.arguments(), spec.environment()
+    (theirs_in, stdin), (stdout, theirs_out), (stderr, theirs_err) = _pipes()
     theirs = (theirs_in, theirs_out, theirs_err)
-    arguments = spec.arguments()
     try:
         pid = os.posix_spawn(
             arguments[0],
             arguments,
-            spec.environment(),
+            environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(theirs)],
             setsid=True,  # a terminal's interrupt is for the agent alone
         )
@@ -47,3 +45,16 @@ def launch(spec: WorkerSpec) -> Launched:
     for fd in (stdin, stdout, stderr):
         os.set_blocking(fd, False)
     return Launched(pid, stdin, stdout, stderr)
+
+
+def _pipes() -> list[tuple[int, int]]:
+    """Return three pipes, each as its reading and its writing end; all of them or none."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(3):
+            made.append(os.pipe())
+    except OSError:  # no descriptors are left: keep none of the last ones
+        for fd in (fd for pipe in made for fd in pipe):
+            os.close(fd)
+        raise
+    return made
