@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from agent.errors import AgentError
-from agent.hotplug.uevent import REFUSED, Uevent, parse_uevent
+from agent.hotplug.uevent import NO_TEXT, REFUSED, Uevent, parse_uevent
 
 BUFFER_BYTES = 4 << 20  # of the socket: the events of a thousand virtual functions
 AT_ONCE = 16  # events a call, a millisecond's worth
@@ -66,8 +66,7 @@ class UeventMonitor:
         found: list[Uevent | str] = []
         try:
             while len(found) < AT_ONCE and self._poll.poll(0):
-                device = self._monitor.poll(0)
-                found.append(REFUSED if device is None else parse_uevent(dict(device.properties)))
+                found.append(self._one())
         except OSError as error:
             # asking for the socket's error clears it
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or error.errno
@@ -75,6 +74,13 @@ class UeventMonitor:
                 raise EventsLost("more events came than the socket could hold") from error
             raise CannotListen(f"the kernel's events ended: {error}") from error
         return found
+
+    def _one(self) -> Uevent | str:
+        device = self._monitor.poll(0)
+        try:
+            return REFUSED if device is None else parse_uevent(dict(device.properties))
+        except UnicodeDecodeError:  # a network device may be called anything
+            return NO_TEXT
 
     def close(self) -> None:
         """Close the socket, which libudev does when nobody holds it."""

@@ -21,6 +21,7 @@ NO_ACTION = "no_action"
 ODD_ACTION = "odd_action"
 NO_DEVPATH = "no_devpath"
 TOO_LONG = "too_long"
+NO_TEXT = "no_text"  # its names are no Unicode
 REFUSED = "refused"  # by the library: not from the kernel, or no message at all
 
 ACTIONS = frozenset(("add", "remove", "change", "move", "bind", "unbind", "online", "offline"))

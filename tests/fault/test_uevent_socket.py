@@ -13,7 +13,7 @@ import pytest
 
 from agent.hotplug import monitor
 from agent.hotplug.monitor import AT_ONCE, EventsLost, UeventMonitor
-from agent.hotplug.uevent import Uevent
+from agent.hotplug.uevent import NO_TEXT, Uevent
 
 ROOT = Path(__file__).parents[2]
 NULL = Path("/sys/devices/virtual/mem/null/uevent")
@@ -107,3 +107,34 @@ def test_where_nothing_can_be_heard_the_reason_is_said(before: str, why: str) ->
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert why in done.stdout, done.stderr
+
+
+def test_an_event_that_is_no_text_is_counted_and_the_others_are_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The library's own decoding fails, as of a network device whose name is no UTF-8."""
+    listening = UeventMonitor()
+    said = [{b"DEVPATH": b"/devices/x\xff"}, {b"DEVPATH": b"/devices/y"}]
+
+    class Device:
+        @property
+        def properties(self) -> dict[str, str]:
+            fields = {"ACTION": "add", "SUBSYSTEM": "net"}
+            return fields | {k.decode(): v.decode() for k, v in said.pop(0).items()}
+
+    class Library:
+        def poll(self, _: int) -> Device:
+            return Device()
+
+    class Ready:
+        def poll(self, _: int) -> bool:
+            return bool(said)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listening, "_monitor", Library())
+        patch.setattr(listening, "_poll", Ready())
+        bad, good = listening.take()
+    assert bad == NO_TEXT
+    assert isinstance(good, Uevent)
+    assert good.devpath == "/devices/y"
+    listening.close()
