@@ -117,8 +117,10 @@ class Actions:
         else:
             try:
                 outcome = await act(_decoded(await request.read(), kind))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 status, outcome = 400, f"{action}: {error}"
+            except web.HTTPRequestEntityTooLarge:
+                status, outcome = 413, f"{action}: more than {MAX_BODY} bytes"
             except UnknownName as error:
                 status, outcome = 404, str(error)
             except AgentError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import stat
 import struct
 from pathlib import Path
 
@@ -51,6 +53,21 @@ def bind(path: str) -> socket.socket:
             listener.close()
             raise NoAdminSocket(f"{path}: {error.strerror}; choose with admin.socket") from error
     return listener
+
+
+def file_of(path: str) -> tuple[int, int] | None:
+    """Return which file is at the path, whatever it may lead to; `None` if there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def remove(path: str, ours: tuple[int, int] | None) -> None:
+    """Remove our own socket, while it is still listened at; never the one of another agent."""
+    if ours is not None and file_of(path) == ours:
+        Path(path).unlink(missing_ok=True)
 
 
 def connect(path: str, deadline_s: float = CONNECT_S) -> socket.socket:
@@ -104,15 +121,20 @@ class _Folder:
             probe.settimeout(1.0)
             try:
                 probe.connect(self.address)
-            except OSError:
-                return False
+            except OSError as error:
+                # all else, such as a full queue of a busy agent, is somebody
+                return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
             return True
 
     def remove(self) -> None:
         """Remove a socket that is there; anything else is not ours to remove."""
-        try:
-            if not self._path.is_socket():
-                return
+        status = self.status()
+        if status is not None and stat.S_ISSOCK(status.st_mode):
             os.unlink(self._name, dir_fd=self._fd)
+
+    def status(self) -> os.stat_result | None:
+        """Return what is there now, a link itself; `None`: nothing."""
+        try:
+            return os.stat(self._name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
-            return
+            return None

@@ -30,7 +30,7 @@ def act(agent: Agent, *words: str) -> Any:
     return run_agent(*words, "--socket", str(agent.out / "admin.sock"))
 
 
-def ask(agent: Agent, method: str, path: str, body: str = "") -> tuple[int, Any]:
+def ask(agent: Agent, method: str, path: str, body: str | bytes = "") -> tuple[int, Any]:
     connection = http.client.HTTPConnection("localhost")
     connection.sock = connect(str(agent.out / "admin.sock"))
     connection.request(method, path, body)
@@ -92,10 +92,11 @@ def test_a_person_clears_a_device_by_its_name(tmp_path: Path) -> None:
         ("POST", "/debug/loglevel", "{", 400),
         ("POST", "/debug/clear", json.dumps({"device": "x" * 300}), 400),
         ("POST", "/debug/clear", json.dumps({"device": "x" * 9000}), 413),
+        ("POST", "/debug/clear", b'{"device": "\xff"}', 400),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_changes(
-    agent: Agent, method: str, path: str, body: str, status: int
+    agent: Agent, method: str, path: str, body: str | bytes, status: int
 ) -> None:
     found, answer = ask(agent, method, path, body)
     assert found == status
@@ -152,6 +153,15 @@ def test_another_user_is_refused_even_where_the_file_lets_him_in(tmp_path: Path)
             assert "user 65534 may not" in done.stdout
             agent.wait_until((agent.out / "events.jsonl").exists, "events")
             assert [event["reason"] for event in events(agent)] == ["AdminRefused"]
+
+
+def test_an_order_that_is_too_long_is_written_down_as_well(agent: Agent) -> None:
+    assert ask(agent, "POST", "/debug/clear", "x" * 5000) == (
+        413,
+        {"error": "clear: more than 4096 bytes"},
+    )
+    told = "user 0: clear: clear: more than 4096 bytes"
+    agent.wait_until(lambda: told in [event["message"] for event in events(agent)], "event")
 
 
 def test_a_second_agent_does_not_take_the_socket_of_the_first(agent: Agent) -> None:

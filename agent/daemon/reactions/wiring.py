@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.daemon.reactions.hardware import Hardware
@@ -14,7 +13,7 @@ from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
-from agent.web.unix_socket import NoAdminSocket, bind, socket_path
+from agent.web.unix_socket import NoAdminSocket, bind, file_of, remove, socket_path
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -47,6 +46,7 @@ class Reactions:
         self._looks: list[Loop] = []
         self._runner: web.AppRunner | None = None
         self._path = ""
+        self._file: tuple[int, int] | None = None  # of the socket that we made
         self._problem = "switched off"
 
     def welcoming(self) -> Timed:
@@ -96,7 +96,7 @@ class Reactions:
             self._problem = str(error)
             log.warning("admin_socket_missing", extra={"error": self._problem})
             return
-        self._runner, self._path = runner, path
+        self._runner, self._path, self._file = runner, path, file_of(path)
         await runner.setup()
         await web.SockSite(runner, listener).start()
         self._problem = ""
@@ -109,5 +109,5 @@ class Reactions:
     async def stop(self) -> None:
         """Serve nobody any more."""
         if self._runner is not None:
+            remove(self._path, self._file)  # first: who comes after us may listen at once
             await self._runner.cleanup()
-            Path(self._path).unlink(missing_ok=True)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.web.unix_socket import NoAdminSocket, bind, connect, file_of, remove
+
+
+@contextlib.contextmanager
+def queue_full(path: Path) -> Iterator[None]:
+    """Fill the queue of a listener that accepts nobody."""
+    with contextlib.ExitStack() as held:
+        while True:
+            peer = held.enter_context(socket.socket(socket.AF_UNIX))
+            peer.settimeout(0)
+            try:
+                peer.connect(str(path))
+            except BlockingIOError:
+                break
+        yield
+
+
+def test_the_socket_of_an_agent_that_is_too_busy_to_answer_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with bind(str(path)) as first, queue_full(path):
+        with pytest.raises(NoAdminSocket, match="another agent listens there"):
+            bind(str(path))
+        first.accept()[0].close()
+        assert path.is_socket()
+
+
+def test_a_socket_of_another_kind_is_not_ours_to_replace(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(NoAdminSocket):
+            bind(str(path))
+        assert path.is_socket()
+
+
+def test_a_link_to_nothing_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NoAdminSocket, match="Address already in use"):
+        bind(str(path))
+    assert path.is_symlink()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_agent_that_ends_removes_its_own_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "admin.sock")
+    with bind(path):
+        remove(path, file_of(path))
+    assert file_of(path) is None
+
+
+def test_an_agent_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with bind(str(path)):
+        ours = file_of(str(path))
+        path.rename(tmp_path / "moved")
+        with bind(str(path)):
+            remove(str(path), ours)
+            assert connect(str(path)).getpeername()
