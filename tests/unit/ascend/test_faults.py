@@ -213,28 +213,6 @@ def test_faults_without_codes_are_counted() -> None:
     assert (found.reason, found.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
 
 
-@pytest.mark.parametrize(
-    ("began_first", "codes"),
-    [
-        pytest.param(False, (), id="it began after the driver had answered"),
-        pytest.param(True, (0x80A18008,), id="it ended after the driver had answered"),
-    ],
-)
-def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
-    tmp_path: Path, began_first: bool, codes: Sequence[int]
-) -> None:
-    book = FaultBook(str(tmp_path))
-    if began_first:
-        book.raised("die", 0x80A18008, 3, 5.0)
-        book.cleared("die", 0x80A18008, 10.5)
-    else:
-        book.raised("die", 0x80A18008, 3, 10.5)
-    known = book.of("die")
-    assert book.polled("die", codes, 11.0, asked_s=10.0) == known
-    after = () if began_first else (0x80A18008,)
-    assert book.polled("die", after, 16.0, asked_s=15.0).separated_s is None
-
-
 def test_what_ended_more_than_a_day_ago_is_not_kept() -> None:
     history = told(*((float(n), (n,)) for n in range(1, 100)))
     assert [entry.code for entry in over_time.seen(history, (7,), 2e5).codes] == [99, 7]

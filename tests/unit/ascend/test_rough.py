@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from agent.model.device import HealthState
 from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL
+from plugins.faults.ascend.book import FaultBook
 from tests.unit.ascend.conftest import Machine
 
 ASKED = [
@@ -110,3 +114,25 @@ def test_a_round_asks_a_chip_few_questions(a3: Machine) -> None:
         after = a3.stub.counts()
     asked = sum(after[name] - before.get(name, 0) for name in after)
     assert asked <= most * chips * rounds
+
+
+@pytest.mark.parametrize(
+    ("began_first", "codes"),
+    [
+        pytest.param(False, (), id="it began after the driver had answered"),
+        pytest.param(True, (0x80A18008,), id="it ended after the driver had answered"),
+    ],
+)
+def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
+    tmp_path: Path, began_first: bool, codes: Sequence[int]
+) -> None:
+    book = FaultBook(str(tmp_path))
+    if began_first:
+        book.raised("die", 0x80A18008, 3, 5.0)
+        book.cleared("die", 0x80A18008, 10.5)
+    else:
+        book.raised("die", 0x80A18008, 3, 10.5)
+    known = book.of("die")
+    assert book.polled("die", codes, 11.0, asked_s=10.0) == known
+    after = () if began_first else (0x80A18008,)
+    assert book.polled("die", after, 16.0, asked_s=15.0).separated_s is None
