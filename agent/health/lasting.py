@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 VERSION = 1
 FILE_NAME = "health.json"
 MAX_FILE = 4 << 20
+HEAD_BYTES = 4096  # of the file, for what is not a track
 MAX_KEPT = 4096  # tracks of all vendors
 MAX_TURNS = 1000
 MAX_TEXT = 1024  # characters of a reason or message
@@ -63,17 +64,26 @@ def worth_keeping(known: Known) -> dict[str, dict[str, _Kept]]:
     ]
     listed.sort(key=lambda entry: entry[2].state not in OUT_OF_SERVICE)
     found: dict[str, dict[str, _Kept]] = {}
+    room = MAX_FILE - HEAD_BYTES
     for vendor, key, track in listed[:MAX_KEPT]:
-        found.setdefault(vendor, {})[_sayable(key)] = _Kept(
-            state=track.state,
-            reason=_sayable(track.cause.reason),
-            message=_sayable(track.cause.message),
-            since_s=track.since_s,
-            turns=track.turns,
-            worse=track.worse,
-            flapping=track.flapping,
-        )
+        name, kept = _sayable(key), _kept(track)
+        room -= len(msgspec.json.encode({vendor: {name: kept}}))
+        if room < 0:  # a file that is too large would not be read
+            break
+        found.setdefault(vendor, {})[name] = kept
     return found
+
+
+def _kept(track: Track) -> _Kept:
+    return _Kept(
+        state=track.state,
+        reason=_sayable(track.cause.reason),
+        message=_sayable(track.cause.message),
+        since_s=track.since_s,
+        turns=track.turns,
+        worse=track.worse,
+        flapping=track.flapping,
+    )
 
 
 def _sayable(text: str) -> str:

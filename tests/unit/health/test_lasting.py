@@ -13,8 +13,16 @@ from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.health import lasting
-from agent.health.lasting import HealthFile, decode, encode, worth_keeping
-from agent.health.track import Moment, Track
+from agent.health.lasting import (
+    MAX_FILE,
+    MAX_KEPT,
+    MAX_TURNS,
+    HealthFile,
+    decode,
+    encode,
+    worth_keeping,
+)
+from agent.health.track import Cause, Moment, Track
 from agent.model.device import HealthState
 from tests.unit.health.looks import BAD, WALL_S, Device, at
 
@@ -92,6 +100,14 @@ def test_of_too_many_those_out_of_service_are_kept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(lasting, "MAX_KEPT", 2)
     tracks = {"a": failed("go"), "b": failed(), "c": failed("gbggg"), "d": failed()}
     assert sorted(worth_keeping({"v": tracks})["v"]) == ["b", "d"]
+
+
+def test_no_file_is_written_that_the_next_agent_would_not_read() -> None:
+    wordy = replace(failed("b"), cause=Cause("Xid79", "\u4e2d" * 2000), turns=(1.5,) * MAX_TURNS)
+    kept = worth_keeping({"nvidia": {f"card-{number}": wordy for number in range(MAX_KEPT)}})
+    data = encode(kept, "b007", at(0))
+    assert MAX_FILE // 2 < len(data) <= MAX_FILE
+    assert decode(data, "b007", at(1))
 
 
 def document(**changes: Any) -> bytes:
