@@ -89,5 +89,5 @@ def not_answering(calls: int, code: int) -> Health | None:
         return Health(state=HealthState.FAILED, reason="DeviceInProblem", message=told)
     if calls < MAX_FAILING:
         return None
-    told = f"its health could not be read {calls} times in a row (CNDev error {code})"
+    told = f"its health could not be read {MAX_FAILING} times in a row or more (CNDev error {code})"
     return Health(state=HealthState.FAILED, reason="DriverError", message=told)

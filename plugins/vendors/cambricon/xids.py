@@ -41,19 +41,23 @@ class XidWatch:
     def watch(self, cndev: Cndev, cards: Mapping[str, Card]) -> None:
         """Hear of these cards; one without events is looked at by its samples only."""
         with self._lock:
-            if self._cndev is None and not self._ready(cndev):
-                return
-            self._cndev = cndev
+            if self._cndev is not cndev:  # at the start, or the driver was loaded anew
+                self._cndev, self._keys = None, {}
+                if not self._ready(cndev):
+                    return
+                self._cndev = cndev
             before, self._keys = self._keys, {}
             for key, card in cards.items():
                 if before.get(card.handle) == key or self._register(cndev, card):
                     self._keys[card.handle] = key
 
     def _ready(self, cndev: Cndev) -> bool:
+        fresh = ctypes.c_void_p()  # the thread of events may still wait with the one before
         try:
-            cndev.call("cndevEventHandleCreate", ctypes.byref(self._set))
+            cndev.call("cndevEventHandleCreate", ctypes.byref(fresh))
         except (codes.CndevFault, NotSupported):
             return False
+        self._set = fresh
         return True
 
     def _register(self, cndev: Cndev, card: Card) -> bool:
@@ -92,13 +96,13 @@ class XidWatch:
 
     def _listen(self, wait_s: float) -> None:
         with self._lock:
-            cndev = self._cndev
+            cndev, listened = self._cndev, self._set
         if cndev is None:
             self._closed.wait(max(0.001, wait_s))
             return
         event = cndev.record("Event")
         try:
-            cndev.wait("cndevEventWait", self._set, ctypes.byref(event), max(1, int(wait_s * 1000)))
+            cndev.wait("cndevEventWait", listened, ctypes.byref(event), max(1, int(wait_s * 1000)))
         except (codes.CndevFault, NotSupported) as error:
             if getattr(error, "code", 0) != codes.TIMED_OUT:
                 self._closed.wait(min(PAUSE_S, max(0.001, wait_s)))

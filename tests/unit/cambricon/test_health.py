@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.model.device import HealthState
 from plugins.bindings.cndev.card import Vitals
-from plugins.faults.cambricon import judge
+from plugins.faults.cambricon import judge, not_answering
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
 
 GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
@@ -80,6 +80,11 @@ def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_
     assert good.state is HealthState.HEALTHY
 
 
+def test_a_card_that_stays_silent_is_told_of_once_and_not_with_each_look() -> None:
+    # another text with each look would be a write of the Device object with each look
+    assert len({not_answering(calls, 7) for calls in range(3, 9)}) == 1
+
+
 def test_a_device_in_problem_is_told_at_once(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
@@ -132,3 +137,19 @@ def test_after_an_xid_the_card_is_looked_at_and_the_verdict_told(tmp_path: Path)
     assert "Xid 0x000000000000002f" in bad.message
     counted = [r for r in sample.readings if r.family == "xpu_device_mlu_xid_errors_total"]
     assert [(r.labels, r.value) for r in counted] == [(("0x000000000000002f",), 2.0)]
+
+
+def test_after_the_driver_was_loaded_anew_xids_are_asked_for_anew(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(2))
+    with session(stub, tree_of(tmp_path)) as child:
+        child.discover()
+        stub.add("call.cndevGetDeviceCount.ret 1")
+        assert {found.health.reason for found in child.discover().devices} == {"DriverNotLoaded"}
+        stub.play(*machine(2), "call.cndevEventHandleCreate.ret 7")
+        assert {found.health.reason for found in child.discover().devices} == {"DeviceHealthy"}
+        stub.play(*machine(2))
+        child.discover()
+        stub.happen("1 0x2f")
+        assert child.wait_event().key == "0000:1b:00.0"
+    assert stub.counts()["cndevEventHandleCreate"] == 3  # the second one failed
+    assert stub.counts()["cndevRegisterEvents"] == 4
