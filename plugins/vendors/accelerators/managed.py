@@ -26,7 +26,7 @@ def devices(
     """Describe all functions in the order of their addresses, and what is odd about settings."""
     found: list[VendorDevice] = []
     problems: list[Problem] = []
-    places: Counter[Card] = Counter()
+    places: Counter[int] = Counter()  # by maker: a driver numbers all cards that are its own
     for function in seen:
         card = card_of(cards, function.vendor_id, function.device_id)
         plain = unmanaged(function, card.model if card else None)
@@ -38,8 +38,9 @@ def devices(
             problems.append(Problem(reason="MemoryUnknown", message=message))
             found.append(plain)
             continue
-        minor = _number(host, function, card) if card.minor == DEV_NUMBER else places[card]
-        places[card] += 1
+        place = places[function.vendor_id]
+        places[function.vendor_id] += 1
+        minor = _number(host, function, card) if card.minor == DEV_NUMBER else place
         found.append(_managed(host, plain, card, minor, replay=replay))
     return tuple(found), tuple(problems)
 

@@ -52,6 +52,14 @@ def test_cards_are_numbered_in_the_order_of_the_bus_and_get_their_resources() ->
     }
 
 
+def test_cards_of_one_maker_are_numbered_together_whichever_rule_describes_them() -> None:
+    sysfs = two_cards()
+    sysfs.function("pci0000:16/0000:18:00.0", **{**METAX, "device": "0x4000"})
+    rules = [{"match": f"9999:{device}", "memory_mib": 65536} for device in ("4000", "4001")]
+    found = discovered(sysfs, *rules)
+    assert [d.minor for d in found.devices] == [0, 1, 2]
+
+
 def test_memory_that_nobody_told_is_not_published_as_zero() -> None:
     found = discovered(two_cards(), {"match": "9999:*", "model": "C500"})
     assert [(d.managed, d.resources, d.memory_bytes) for d in found.devices] == [
