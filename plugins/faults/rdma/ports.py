@@ -121,6 +121,13 @@ def _cause(ports: tuple[PortSeen, ...], best: int) -> str:
     return "PortDisabled" if off else "PortDown"
 
 
+def _not_all(known: tuple[PortSeen, ...]) -> Health:
+    numbers = ", ".join(str(port.number) for port in known if port.state != ACTIVE)
+    told = f"port {numbers} is not active, and all that are in use have to be"
+    message = f"{told} (discovery.rdma.port_policy)"
+    return Health(state=HealthState.FAILED, reason="PortDown", message=message)
+
+
 def verdict(ports: tuple[PortSeen, ...], used: frozenset[int], policy: str = "any") -> Health:
     """Judge one look. Used ports count; while none was ever used, all ports do.
 
@@ -134,7 +141,7 @@ def verdict(ports: tuple[PortSeen, ...], used: frozenset[int], policy: str = "an
     levels = [port.state if (port.state or 0) <= ACTIVE_DEFER else 0 for port in known]
     best = max((level or 0 for level in levels), default=0)
     if policy == "all" and best >= ACTIVE and any(level != ACTIVE for level in levels):
-        return health_of("PortDown", HealthState.FAILED)
+        return _not_all(known)
     if ACTIVE in levels:
         return health_of("DeviceHealthy", HealthState.HEALTHY)
     if ACTIVE_DEFER in levels:
@@ -247,12 +254,14 @@ def check_errors(
     """
     if window is None or now_s - window.since_s >= ERROR_WINDOW_S:
         return ErrorWindow(since_s=now_s, base=values), ""
-    before = dict(window.base)
     now = dict(values)
+    before = {name: min(value, now.get(name, value)) for name, value in window.base}
+    before = {**now, **before}
+    window = replace(window, base=tuple(before.items()))
     fast = [
         f"{name} +{now[name] - before[name]}"
         for name, limit in limits.items()
-        if name in now and name in before and now[name] - before[name] > limit
+        if name in now and now[name] - before[name] > limit
     ]
     if window.told or not fast:
         return window, ""

@@ -184,12 +184,20 @@ def carrier(host: HostFiles, netdev: str) -> bool | None:
     return {"1": True, "0": False}.get(value)
 
 
+def _uppers(host: HostFiles, netdev: str) -> tuple[str, ...]:
+    """Return what lies on a network device: a bond, VLANs; their addresses are in the tables."""
+    return tuple(e for e in entries(host, f"/sys/class/net/{netdev}") if e.startswith("upper_"))
+
+
 class PortReader:
-    """Reads ports whole; address tables are kept for five minutes or until the state changes."""
+    """Reads ports whole.
+
+    Address tables are kept for five minutes, or until a port's state or the network devices change.
+    """
 
     def __init__(self, host: HostFiles) -> None:
         self._host = host
-        self._tables: dict[tuple[str, int], tuple[float, str, tuple[Gid, ...]]] = {}
+        self._tables: dict[tuple[str, int], tuple[float, object, tuple[Gid, ...]]] = {}
 
     def read(
         self, name: str, netdevs: Sequence[str], now_s: float
@@ -198,21 +206,22 @@ class PortReader:
         numbers = port_numbers(self._host, name)
         found: list[DevicePort] = []
         names = set(netdevs)
+        around = tuple((item, _uppers(self._host, item)) for item in netdevs)
         for number in numbers:
-            gids = self._gids(name, number, now_s)
+            gids = self._gids(name, number, around, now_s)
             names.update(item.netdev for item in gids if item.netdev)
             found.append(
                 read_port(self._host, name, number, count=len(numbers), gids=gids, netdevs=netdevs)
             )
         return tuple(found), tuple(sorted(names))
 
-    def _gids(self, name: str, number: int, now_s: float) -> tuple[Gid, ...]:
-        state = _line(self._host, f"{CLASS}/{name}/ports/{number}/state")
-        taken_s, before, gids = self._tables.get((name, number), (-GIDS_KEPT_S, "", ()))
-        if now_s - taken_s < GIDS_KEPT_S and before == state:
+    def _gids(self, name: str, number: int, around: object, now_s: float) -> tuple[Gid, ...]:
+        now = (_line(self._host, f"{CLASS}/{name}/ports/{number}/state"), around)
+        taken_s, before, gids = self._tables.get((name, number), (-GIDS_KEPT_S, None, ()))
+        if now_s - taken_s < GIDS_KEPT_S and before == now:
             return gids
         gids = read_gids(self._host, name, number)
-        self._tables[name, number] = (now_s, state, gids)
+        self._tables[name, number] = (now_s, now, gids)
         return gids
 
     def keep_only(self, names: set[str]) -> None:

@@ -172,6 +172,22 @@ def test_addresses_are_read_again_after_five_minutes_or_with_another_state(
     assert shown(301) == gid(3)
 
 
+def test_addresses_are_read_again_when_a_network_device_came_or_was_renamed(
+    tmp_path: Path,
+) -> None:
+    reader = PortReader(made.disk(tmp_path, table(gid(1))))
+
+    def shown(*netdevs: str) -> str | None:
+        return reader.read("mlx5_0", netdevs, 0)[0][0].gid
+
+    assert shown("eth0") == gid(1)
+    made.disk(tmp_path, table(gid(2)))
+    assert shown("eth0") == gid(1)
+    assert shown("ens1np0") == gid(2)
+    made.disk(tmp_path, table(gid(3)) | {"/sys/class/net/ens1np0/upper_vlan7/ifindex": b"9"})
+    assert shown("ens1np0") == gid(3)
+
+
 def test_names_of_network_devices_that_lead_elsewhere_are_ignored() -> None:
     entries = table(gid(1)) | {f"{BASE}/ports/1/gid_attrs/ndevs/0": b"../../etc"}
     assert PortReader(made.tree(entries)).read("mlx5_0", ("eth0",), 0)[1] == ("eth0",)

@@ -203,7 +203,10 @@ def test_an_expected_port_counts_though_it_was_never_up() -> None:
     seen = (UP, replace(DOWN, number=2))
     health = observe(memory, seen, now_s=0, wall_s=0, policy="all").health
     assert health is not None
-    assert health.reason == "PortDown"
+    assert (health.reason, health.message) == (
+        "PortDown",
+        "port 2 is not active, and all that are in use have to be (discovery.rdma.port_policy)",
+    )
 
 
 def test_a_device_that_comes_back_did_not_fall() -> None:
@@ -235,6 +238,13 @@ def test_errors_are_told_beyond_their_limits(
     _, told = check_errors(window, tuple(after.items()), 60)
     assert words in told
     assert bool(words) is bool(told)
+
+
+def test_a_counter_that_started_anew_is_counted_from_there() -> None:
+    window, told = None, ""
+    for at, value in enumerate((900, 0, 11)):
+        window, told = check_errors(window, (("symbol_error", value),), at * 10)
+    assert told == "symbol_error +11"
 
 
 def test_errors_are_told_once_in_five_minutes() -> None:
