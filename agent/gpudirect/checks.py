@@ -88,9 +88,10 @@ def _redirected(
 def iommu_checks(tree: PciTree, gpu: PciFunction, nic: PciFunction) -> Iterator[DirectCheck]:
     """Yield whose addresses are translated; no group anywhere is an IOMMU that is off."""
     if all(function.iommu_group is None for function in tree.functions.values()):
-        if all(function.port_type is None for function in tree.functions.values()):
+        words = (f.acs_control for f in tree.functions.values() if f.port_type is not None)
+        if all(word is None for word in words):
             detail = (
-                "neither configuration nor IOMMU groups: a virtual machine, or no right to read"
+                "neither access control nor IOMMU groups: a virtual machine, or no right to read"
             )
             yield _said(NOTHING_READABLE, UNKNOWN, detail)
         return

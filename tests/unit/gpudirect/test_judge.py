@@ -201,6 +201,12 @@ def test_a_virtual_machine_hides_too_much_to_say_anything() -> None:
     assert [p.verdict for p in judge(shape, blind, DirectMeans())] == ["no"]
 
 
+def test_a_machine_without_any_acs_and_iommu_groups_is_taken_for_a_virtual_one() -> None:
+    hidden = {a: {"acs_control": None} for a in (ROOT_BRIDGE, NIC_PORT, GPU_PORT)}
+    answer = pair(hidden)
+    assert (answer.verdict, names(answer)) == ("unknown", ["NothingReadable"])
+
+
 def test_lost_lanes_are_named() -> None:
     found = tree()
     link = PciLink(speed=320, width=8, max_speed=320, max_width=16)
