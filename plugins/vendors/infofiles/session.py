@@ -71,8 +71,8 @@ class InfofilesSession:
             try:
                 data = self._host.read(f"{self._directory}/{name}", MAX_BYTES + 1)
             except HostFileError as error:
-                if error.errno in (errno.EISDIR, errno.ENOENT):
-                    continue  # a folder, or a file that was just replaced
+                if error.errno in (errno.EISDIR, errno.ENOENT, errno.ENXIO):
+                    continue  # a folder, a file that was just replaced, or a socket
                 raise
             found.append((name, data))
         return tuple(found)
