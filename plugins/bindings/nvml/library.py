@@ -44,6 +44,9 @@ NOTHING = frozenset({SUCCESS, NOT_FOUND, 21, 28})
 # the card will answer nothing more: asking on only costs time
 STOPS_CARD = frozenset({8, 11, 16})
 
+# busy, short of something or not ready: the next cycle may do better
+PASSES_BY = frozenset({NO_PERMISSION, TIMEOUT, 19, 20, 23, 27})
+
 # the library is of another driver than the kernel's, or lost its connection
 STOPS_PROCESS = frozenset({UNINITIALIZED, 17, MISMATCH})
 

@@ -240,6 +240,12 @@ def _quiet(nvml: Nvml, name: str, *args: object) -> object | None:
         return None
 
 
+def answers(nvml: Nvml, bus_id: str) -> bool:
+    """Say whether a card can be looked up by its address and is not lost when it is asked."""
+    found = _quiet(nvml, "nvmlDeviceGetHandleByPciBusId", bus_id)
+    return found is not None and not is_gone(nvml, bus_id)
+
+
 def is_gone(nvml: Nvml, bus_id: str) -> bool:
     """Say whether a card cannot be looked up by its address, or is lost when it is asked."""
     try:

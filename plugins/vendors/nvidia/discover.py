@@ -229,7 +229,9 @@ def silent(seen: Sighting, faults: Mapping[int, str], before: VendorDevice | Non
     if judged.state is HealthState.HEALTHY:
         told = "; ".join(f"{call}: NVML error {code}" for code, call in plain.items())
         code = next(iter(plain), library.UNKNOWN)
-        judged = Health(state=HealthState.SUSPECT, reason=library.reason_of(code), message=told)
+        passing = code in library.PASSES_BY or code in library.STOPS_PROCESS
+        state = HealthState.SUSPECT if passing else HealthState.FAILED
+        judged = Health(state=state, reason=library.reason_of(code), message=told)
     return replace(base, health=judged)
 
 

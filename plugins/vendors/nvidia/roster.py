@@ -84,7 +84,12 @@ class Roster:
         """Get the card's handle; return the code and call if there is none."""
         name = "nvmlDeviceGetHandleByPciBusId"
         try:
-            handle = nvml.call(name, bus_id)
+            try:
+                handle = nvml.call(name, bus_id)
+            except library.NvmlFault as error:
+                if error.code != library.UNKNOWN:
+                    raise
+                handle = nvml.call(name, bus_id)
         except (VendorFault, DeviceGone, NotSupported) as error:
             self.cards.pop(bus_id, None)
             return {library.code_of(error): name}

@@ -12,7 +12,7 @@ from agent.model.device import DevicePartition, Health, HealthState, VendorDevic
 from agent.model.inventory import DeviceEvent, DeviceSample, ProcessSample, Reading
 from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.library import NOT_FOUND, Nvml
-from plugins.bindings.nvml.notices import is_gone
+from plugins.bindings.nvml.notices import answers
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.performance import Performance
 from plugins.bindings.nvml.processes import (
@@ -151,7 +151,7 @@ class Sampler:
 
     def _absent(self, nvml: Nvml | None, key: str, *, look: bool) -> DeviceSample:
         """Say how a card is that could not be looked up; try it now and then."""
-        if look and nvml is not None and not fallen_off(self._host, key) and not is_gone(nvml, key):
+        if look and nvml is not None and not fallen_off(self._host, key) and answers(nvml, key):
             told = "the card answers again: it is looked at anew"
             self._tell(DeviceEvent(key=key, reason="CardAnswers", message=told))
         return DeviceSample(key=key, health=self._health(key))

@@ -194,3 +194,36 @@ def test_settings_move_numbers(stub: Stub, tree: Path) -> None:
         child.discover()
         events = {e.reason: e.state for e in (child.wait_event(), child.wait_event())}
     assert events == {"Xid48": None, "Xid13": HealthState.FAILED}
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "name"),
+    [
+        (4, HealthState.SUSPECT, "NoPermission"),
+        (23, HealthState.SUSPECT, "NVMLError23"),
+        (999, HealthState.FAILED, "NVMLUnknown"),
+        (12345, HealthState.FAILED, "NVMLError12345"),
+    ],
+)
+def test_a_card_that_cannot_be_looked_up_is_out_and_not_called_back(
+    stub: Stub, tree: Path, code: int, state: HealthState, name: str
+) -> None:
+    stub.play(SYSTEM, *GPUS, f"error nvmlDeviceGetHandleByPciBusId_v2 1 {code}")
+    with on_tree(stub, tree) as child:
+        health = child.discover().devices[1].health
+        assert (health.state, health.reason) == (state, name)
+        for _ in range(21):
+            assert reason(child.sample()[1]) == name
+        assert "CardAnswers" not in [event.reason for event in child.events]
+        stub.play(SYSTEM, *GPUS)
+        for _ in range(10):
+            child.sample()
+        while child.wait_event().reason != "CardAnswers":
+            pass
+        assert child.discover().devices[1].health == Health()
+
+
+def test_an_unknown_error_of_one_look_up_is_passed_over(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, *GPUS, "error nvmlDeviceGetHandleByPciBusId_v2 1 999 x1")
+    with on_tree(stub, tree) as child:
+        assert child.discover().devices[1].health == Health()
