@@ -36,14 +36,18 @@ class Chip:
         self.faults.clear()
         self.refused.clear()
 
-    def tells(self, symbol: str, of: object = None, *args: object) -> bool:
-        """Call `symbol(card, number, ...)`; say whether it answered. `of` tells its kinds apart."""
+    def tells(self, symbol: str, of: object = None, *args: object, lasting: bool = True) -> bool:
+        """Call `symbol(card, number, ...)`; say whether it answered. `of` tells its kinds apart.
+
+        Where "not supported" may be about one argument, `lasting` is false: it is asked again.
+        """
         if (symbol, of) in self._never:
             return False
         try:
             self.dcmi.call(symbol, *self._address(symbol), *args)
         except NotSupported:
-            self._never.add((symbol, of))
+            if lasting:
+                self._never.add((symbol, of))
         except AgentError as error:
             self.faults[codes.code_of(error)] = symbol
         else:
@@ -76,12 +80,13 @@ class Chip:
         told = self.tells(symbol, before, *before, ctypes.byref(found))
         return found if told else None
 
-    def fill(self, main: int, sub: int, record: ctypes.Structure) -> bool:
+    def fill(self, main: int, sub: int, record: ctypes.Structure, *, lasting: bool = True) -> bool:
         """Have `dcmi_get_device_info` fill a structure, in which the caller may have put an id."""
         size = ctypes.c_uint32(ctypes.sizeof(record))
         command = (ctypes.c_int32(main), ctypes.c_uint32(sub))
         room = (ctypes.byref(record), ctypes.byref(size))
-        return self.tells("dcmi_get_device_info", (main, sub), *command, *room)
+        of = (main, sub)
+        return self.tells("dcmi_get_device_info", of, *command, *room, lasting=lasting)
 
     def info(self, main: int, sub: int, name: str) -> ctypes.Structure | None:
         """Return what a command of `dcmi_get_device_info` fills."""

@@ -27,12 +27,14 @@ class Vdev(msgspec.Struct, frozen=True, kw_only=True):
     group: int | None = None
 
 
-def vdev_ids(chip: Chip) -> tuple[int, ...]:
-    """Return the vNPUs that the chip is cut into now, ascending."""
+def vdev_ids(chip: Chip) -> tuple[int, ...] | None:
+    """Return the vNPUs that the chip is cut into now, ascending; `None` if it does not tell."""
     found = chip.info(_VDEV, _TOTAL, "soc_total_resource")
     if found is None:
-        return ()
-    count = chip.within("vdev_num", number_of(found, "vdev_num"), 0, MAX_VDEVS) or 0
+        return None
+    count = chip.within("vdev_num", number_of(found, "vdev_num"), 0, MAX_VDEVS)
+    if count is None:
+        return None
     ids = numbers_of(found, "vdev_id")[:count]
     return tuple(sorted({number for number in ids if FIRST_ID <= number <= LAST_ID}))
 
@@ -40,7 +42,7 @@ def vdev_ids(chip: Chip) -> tuple[int, ...]:
 def query(chip: Chip, vdev: int) -> Vdev | None:
     """Return one vNPU; `None` if the chip does not tell."""
     record = structure("vdev_query")(vdev_id=vdev)
-    if not chip.fill(_VDEV, _QUERY, record):
+    if not chip.fill(_VDEV, _QUERY, record, lasting=False):  # it may mean this vNPU only
         return None
     info = part_of(record, "info")
     computing = part_of(info, "computing")

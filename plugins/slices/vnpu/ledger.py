@@ -34,7 +34,8 @@ class Ledger:
         self._file = LastingFile(folder, FILE_NAME, tuple[Owned, ...])
         self._boot = boot
         stored = self._file.load() or ()
-        self.entries = tuple(entry for entry in stored if entry.boot == boot)
+        # where nothing names the boot, a stored number may be somebody else's by now
+        self.entries = tuple(entry for entry in stored if boot and entry.boot == boot)
 
     @property
     def problem(self) -> Problem | None:

@@ -118,8 +118,9 @@ class VnpuMaker:
     def _is_lost(self, chip: Chip, entry: Owned) -> bool:
         """Find an entry's vNPU; strike the entry out if it is gone, or another took its number."""
         chip.begin()
+        numbers = vdev.vdev_ids(chip)
         there = listed(chip)
-        if chip.faults or chip.refused:
+        if numbers is None or chip.faults or chip.refused:
             return False  # no answer is no loss
         if entry.vdev is None:
             new = [v for v in there if v.id not in entry.before and v.template == entry.template]
@@ -130,11 +131,13 @@ class VnpuMaker:
             return False
         if any((v.id, v.template) == (entry.vdev, entry.template) for v in there):
             return False
+        if entry.vdev in numbers and entry.vdev not in {v.id for v in there}:
+            return False  # it is there, and cannot be described now
         self._ledger.forget(entry)
         return True
 
 
 def listed(chip: Chip) -> tuple[Vdev, ...]:
     """Return the vNPUs of a chip that it describes, by number."""
-    found = (vdev.query(chip, number) for number in vdev.vdev_ids(chip))
+    found = (vdev.query(chip, number) for number in vdev.vdev_ids(chip) or ())
     return tuple(v for v in found if v is not None)

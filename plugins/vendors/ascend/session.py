@@ -285,8 +285,8 @@ class AscendSession:
     def destroy_vnpu(self, key: str, number: int) -> None:
         """Destroy a vNPU that this agent made; `VnpuRefused` for any other."""
         watched = self._chips.known.get(key)
-        if watched is None:
-            raise VnpuRefused(f"{key}: there is no such chip")
+        if watched is None or not watched.answers:
+            raise VnpuRefused(f"{key}: there is no chip that answers")
         self._vnpus.destroy(watched.chip, watched.described.uuid, number)
 
     def reconcile_vnpus(self, pods: Collection[str] | None) -> Reconciled:

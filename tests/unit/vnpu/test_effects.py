@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from plugins.slices.vnpu.ledger import Ledger
 from tests.stubs.child import ROOT
 from tests.unit.ascend.conftest import Machine
 
@@ -153,6 +155,39 @@ def test_a_chip_that_does_not_answer_loses_nothing(b3: Machine) -> None:
     b3.stub.add("call.dcmi_get_device_info.ret -8010")
     (told,) = do(b3, ["reconcile", ["pod-1"]])
     assert told == {"destroyed": [], "lost": [], "failed": 0}
+
+
+def test_a_piece_that_cannot_be_described_loses_no_other(b3: Machine) -> None:
+    do(b3, CREATE)
+    b3.stub.add("vdev.0.0.104 odd")  # the driver refuses to describe this one, for good
+    (told, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
+    assert told == {"destroyed": [], "lost": [], "failed": 0}
+    assert again["destroyed"] == [100]
+
+
+@pytest.mark.parametrize("code", [-8001, -8013, -8255])
+def test_a_driver_that_cannot_list_pieces_loses_none(b3: Machine, code: int) -> None:
+    do(b3, CREATE)
+    b3.stub.add(f"call.dcmi_get_device_info.ret {code}")
+    (told,) = do(b3, ["reconcile", ["pod-1"]])
+    assert told == {"destroyed": [], "lost": [], "failed": 0}
+    b3.stub.add("call.dcmi_get_device_info.ret")
+    (told,) = do(b3, ["reconcile", []])
+    assert told["destroyed"] == [100]
+
+
+def test_firmware_that_is_being_upgraded_is_not_asked_to_destroy(b3: Machine) -> None:
+    do(b3, CREATE)
+    b3.stub.add("call.dcmi_get_device_health.0.0.ret -8017")
+    (refused,) = do(b3, ["destroy", KEY, 100])
+    assert refused["error"] == "VnpuRefused"
+    b3.stub.add("call.dcmi_get_device_health.0.0.ret")
+    assert there(b3) == [100]
+
+
+def test_without_the_name_of_a_boot_no_number_is_ours_after_a_restart(tmp_path: Path) -> None:
+    Ledger(str(tmp_path), "").intend("die", "vir02", "pod", ())
+    assert Ledger(str(tmp_path), "").entries == ()
 
 
 def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
