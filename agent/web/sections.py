@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agent.clock import rfc3339
 from agent.model.device import Device, Health
 from agent.model.distances import device_levels, level_of
 from agent.model.inventory import DeviceSample
@@ -12,6 +11,7 @@ from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.device_view import column_name, short_name
 from agent.publish.wire.conditions import UNSCHEDULABLE
+from agent.publish.wire.sanitise import known_time
 from agent.web.base import EventLine, PublishedObject
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import SIGNS
@@ -82,8 +82,8 @@ def why(health: Health) -> str:
     """Return the reason in words and since when; nothing of a device that is simply well."""
     if health.reason == Health().reason:
         return ""
-    since = f" (since {rfc3339(health.since_s)})" if health.since_s is not None else ""
-    return f"{health.reason}: {health.message}{since}"
+    since = known_time(health.since_s)
+    return f"{health.reason}: {health.message}" + (f" (since {since})" if since else "")
 
 
 def devices_table(snapshot: NodeSnapshot) -> str:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import re
 
+from hypothesis import example, given, settings
 from msgspec.structs import replace
 
-from agent.model.device import DeviceCondition, DevicePartition, Health, HealthState
-from agent.model.inventory import DeviceGroup
+from agent.model.device import Device, DeviceCondition, DevicePartition, Health, HealthState
+from agent.model.inventory import DeviceGroup, Inventory
 from agent.model.snapshot import DeviceView, NodeSnapshot, Part
-from agent.web.sections import devices_table
+from agent.web.sections import devices_table, matrix_table
 from agent.web.slices import groups_table, slices_table
 from tests import factory
+from tests.hostile import inventories
 from tests.unit.web.view import HOSTILE
 
 PART = DevicePartition(
@@ -73,3 +75,18 @@ def test_a_device_shows_what_bars_it_and_its_bad_conditions() -> None:
     found = told(devices_table(with_view(DeviceView(devices=(card,)))))
     assert "nothing to grant: MIGEnabled FabricReady False: FabricError state 3" in found
     assert "Fine" not in found
+
+
+@settings(max_examples=40)
+@given(inventories("nvidia"))
+@example(
+    Inventory(
+        vendor="nvidia",
+        devices=(factory.gpu(0, health=Health(reason="Xid79", since_s=1e300)).info,),
+    )
+)
+def test_whatever_a_vendor_says_the_page_shows_it(told_of: Inventory) -> None:
+    devices = tuple(Device(info=info) for info in told_of.devices)
+    snap = with_view(DeviceView(devices=devices, groups=told_of.groups))
+    for show in (devices_table, matrix_table, slices_table, groups_table):
+        show(snap).encode()
