@@ -33,6 +33,8 @@ from agent.probe.wire import (
 EVENTS_WAIT_S = 0.25  # one turn of waiting; an orderly end may take this long
 EVENTS_MIN_TURN_S = 0.1  # a vendor that returns at once without events must not spin
 EVENTS_RETRY_S = 30.0
+EVENTS_STUCK_S = 60.0  # of a turn that should have ended long ago; then it is told, once
+EVENTS_STUCK = "EventsStuck"
 MAX_MESSAGE = 500  # characters of an error's text
 
 
@@ -87,6 +89,8 @@ class Service:
         self._session = session
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="events", daemon=True)
+        self._turn_s: float | None = None  # monotonic, since when the library is asked for events
+        self._told_s: float | None = None  # the turn that was told to be stuck
 
     def run(self, requests: Iterator[Request], *, events: bool) -> None:
         """Answer until `close` or the end of the requests."""
@@ -95,6 +99,7 @@ class Service:
         for ask in requests:
             if not isinstance(ask, Ask):
                 raise WorkerError("", GARBAGE, "a second start")
+            self._tell_if_stuck()
             self._pipe.say(ask.id, partial(self._answer, ask))
             if ask.method == "close":
                 return
@@ -118,14 +123,25 @@ class Service:
         if not self._watcher.is_alive():
             self._session.close()
 
+    def _tell_if_stuck(self) -> None:
+        """Say that no event will be heard; questions are answered, which is worth more."""
+        turn_s = self._turn_s
+        if turn_s is None or turn_s == self._told_s:
+            return
+        if time.monotonic() - turn_s >= EVENTS_STUCK_S:
+            self._told_s = turn_s
+            detail = f"a wait for events has not returned for {EVENTS_STUCK_S:g} s; none is heard"
+            self._pipe.say(0, lambda: Failed(0, EVENTS_STUCK, detail))
+
     def _events(self) -> Reply | None:
         events = self._session.events(EVENTS_WAIT_S)
         return Happened(events) if events else None
 
     def _watch(self) -> None:
         while not self._stop.is_set():
-            began_s = time.monotonic()
+            self._turn_s = began_s = time.monotonic()
             reply = self._pipe.say(0, self._events)
+            self._turn_s = None
             if isinstance(reply, Failed) and reply.kind == NOT_SUPPORTED:
                 return
             if isinstance(reply, Failed):
