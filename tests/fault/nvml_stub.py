@@ -21,6 +21,7 @@ A value that is not given is one that the driver does not support.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +34,8 @@ NEWEST = 999
 
 
 def build(level: int = NEWEST) -> Path:
-    """Compile the stub of one driver branch, once a run; skip, and say so, without a compiler."""
-    return build_stub("nvml", defines=(f"STUB_DRIVER={level}",))
+    """Link the stub of one driver branch, once a run; skip, and say so, without a compiler."""
+    return build_stub("nvml", driver=level)
 
 
 @dataclass(slots=True)
@@ -74,15 +75,18 @@ class Stub:
 def on_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child whose session sees `tree` as the machine's root and the stub as NVML."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
-    return Child("nvidia", ["-m", "tests.fault.nvml_worker", str(tree)], stub.environment, given)
+    return _worker(stub, given, str(tree))
 
 
 def on_live_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child as `on_tree` does, to which the tree is a machine with a kernel log."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
-    return Child(
-        "nvidia", ["-m", "tests.fault.nvml_worker", str(tree), "live"], stub.environment, given
-    )
+    return _worker(stub, given, str(tree), "live")
+
+
+def _worker(stub: Stub, settings: Mapping[str, object], *arguments: str) -> Child:
+    module = ["-m", "tests.fault.nvml_worker", *arguments]
+    return Child("nvidia", module, stub.environment, settings, forked=True)
 
 
 def real_worker(stub: Stub, **settings: object) -> Child:

@@ -1,7 +1,8 @@
-"""Compile a described library: the engine once a run, each variant of the library once."""
+"""Compile a described library once a run; its variants are linked from the same objects."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from tests.stubs.describe import Library
 from tests.stubs.generate import header, source
 
 HERE = Path(__file__).parent
+NEWEST = 99999  # a driver branch that has every symbol
 FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror")
 QUIET = ("-Wno-unused-parameter", "-Wno-unused-function", "-Wno-override-init")
 
@@ -30,31 +32,31 @@ def described(name: str) -> Library:
 
 @functools.cache
 def folder() -> Path:
-    """Return where this run builds."""
-    return Path(tempfile.mkdtemp(prefix="stubs-"))
+    """Return where this run builds; it goes with the run."""
+    made = tempfile.TemporaryDirectory(prefix="stubs-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 @functools.cache
-def build(name: str, *, without: tuple[str, ...] = (), defines: tuple[str, ...] = ()) -> Path:
+def build(name: str, *, without: tuple[str, ...] = (), driver: int = NEWEST) -> Path:
     """Return the folder that holds the library under its own name; skip without a compiler.
 
-    `without` names symbols to leave out; `defines` are passed as `-D`.
+    `without` names symbols to leave out, and so does a `driver` branch those that are newer: they
+    are linked so that no loader finds them.
     """
     library = described(name)
-    objects = [*_engine(), *_objects(name, (*(f"NO_{symbol}" for symbol in without), *defines))]
-    target = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder())) / library.soname
-    _cc(
-        [
-            "-shared",
-            f"-Wl,-soname,{library.soname}",
-            "-o",
-            str(target),
-            *objects,
-            "-lpthread",
-            "-ldl",
-        ]
-    )
-    return target.parent
+    made = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder()))
+    absent = {*without, *(s.name for s in library.symbols if s.since > driver)}
+    (made / "level.c").write_text(f"const int stub_driver = {driver};\n", encoding="utf-8")
+    flags = ["-shared", f"-Wl,-soname,{library.soname}"]
+    if absent:
+        hidden = made / "absent.map"
+        hidden.write_text(f"{{ local: {' '.join(f'{s};' for s in absent)} }};\n", encoding="utf-8")
+        flags.append(f"-Wl,--version-script={hidden}")
+    sources = [str(made / "level.c"), *_engine(), *_objects(name)]
+    _cc([*flags, "-o", str(made / library.soname), *sources, "-lpthread", "-ldl"])
+    return made
 
 
 @functools.cache
@@ -63,12 +65,12 @@ def _engine() -> tuple[str, ...]:
 
 
 @functools.cache
-def _objects(name: str, defines: tuple[str, ...]) -> tuple[str, ...]:
+def _objects(name: str) -> tuple[str, ...]:
     library = described(name)
     generated = Path(tempfile.mkdtemp(prefix=f"{name}-c-", dir=folder()))
     (generated / "records.h").write_text(header(library), encoding="utf-8")
     (generated / f"{name}.c").write_text(source(library), encoding="utf-8")
-    flags = (f"-I{generated}", f"-I{HERE / name}", *(f"-D{define}" for define in defines))
+    flags = (f"-I{generated}", f"-I{HERE / name}")
     sources = [generated / f"{name}.c", *(HERE / name / extra for extra in library.sources)]
     return tuple(_compile(path, flags) for path in sources)
 

@@ -25,6 +25,7 @@ from agent.probe.wire import (
     encode,
     encode_start,
 )
+from tests.stubs.nursery import Forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,21 +38,26 @@ class Child:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     settings: Mapping[str, object] = field(default_factory=dict)
+    forked: bool = False  # from the nursery, instead of a fresh interpreter
     events: list[DeviceEvent] = field(default_factory=list)
     _number: int = 0
-    _process: subprocess.Popen[bytes] | None = None
+    _process: Forked | subprocess.Popen[bytes] | None = None
     _lines: list[bytes] = field(default_factory=list)
     _splitter: LineSplitter = field(default_factory=lambda: LineSplitter("a stub"))
 
     def __enter__(self) -> Child:
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
-        self._process = subprocess.Popen(
-            [sys.executable, *self.arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env={**kept, "PYTHONPATH": str(ROOT), **self.environment},
-        )
+        environment = {**kept, "PYTHONPATH": str(ROOT), **self.environment}
+        if self.forked:
+            self._process = Forked(self.arguments, environment)
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, *self.arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=ROOT,
+                env=environment,
+            )
         self._say(encode_start(self.vendor, self.settings, events=True))
         assert isinstance(self._reply(time.monotonic() + 20), Opened)
         return self
@@ -65,7 +71,7 @@ class Child:
             pipe.close()
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> Forked | subprocess.Popen[bytes]:
         """Return the process, which runs between enter and exit."""
         assert self._process is not None
         return self._process
@@ -128,7 +134,7 @@ def on_tree(
 ) -> Child:
     """Return a child whose session sees `tree` as the machine's root."""
     arguments = ["-m", "tests.stubs.worker", vendor, str(tree)]
-    return Child(vendor, arguments, environment, settings)
+    return Child(vendor, arguments, environment, settings, forked=True)
 
 
 def real_worker(

@@ -57,16 +57,13 @@ def _c_type(name: str) -> str:
 
 
 def source(library: Library) -> str:
-    """Return the exported functions; `-DNO_<symbol>` leaves one out, `-DSTUB_DRIVER` newer ones."""
+    """Return the exported functions; `stub_driver` is the branch that the library plays."""
     names = ", ".join(f'"{symbol.name}"' for symbol in library.symbols)
     parts = [
         '#include "engine.h"',
         '#include "records.h"',
         "#include <stdio.h>",
         "#include <string.h>",
-        "#ifndef STUB_DRIVER",
-        "#define STUB_DRIVER 99999",
-        "#endif",
         f"const char *const stub_symbols[] = {{{names}}};",
         f"const int stub_symbol_count = {len(library.symbols)};",
         f'const char *const stub_scenario_env = "{library.scenario_env}";',
@@ -94,7 +91,6 @@ def _symbol(
     keyed = sorted((a for a in given if a.key), key=lambda a: a.name not in library.scope)
     keys = {argument.name: place for place, argument in enumerate(keyed)}
     result = "const char *" if symbol.returns == "text" else "int"
-    yield f"#if !defined(NO_{symbol.name}) && STUB_DRIVER >= {symbol.since}"
     yield f"{result} {symbol.name}({', '.join(a.c for a in given) or 'void'}) {{"
     values = ", ".join(a.key for a in keyed)
     scope = sum(1 for name in library.scope if name in keys)
@@ -114,7 +110,6 @@ def _symbol(
         yield "    if (version_code) return version_code;"
     yield from _answer(symbol, given, keys)
     yield "}"
-    yield "#endif"
 
 
 def _size(out: Argument, answer: object) -> str:

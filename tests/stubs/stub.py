@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.stubs.build import build, described
+from tests.stubs.build import NEWEST, build, described
 
 
 @dataclass(slots=True)
@@ -16,13 +16,13 @@ class Stub:
     name: str
     folder: Path
     without: tuple[str, ...] = ()
-    defines: tuple[str, ...] = ()
+    driver: int = NEWEST
     traced: bool = False
 
     @property
     def path(self) -> Path:
-        """Return the shared object, compiled when first asked for."""
-        library = build(self.name, without=self.without, defines=self.defines)
+        """Return the shared object, made when first asked for."""
+        library = build(self.name, without=self.without, driver=self.driver)
         return library / described(self.name).soname
 
     def installed(self) -> Path:

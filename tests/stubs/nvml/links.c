@@ -49,7 +49,7 @@ int nvml_fabric(const struct call *call, struct FabricV1 *to) {
 }
 
 int nvml_fabric_v(const struct call *call, struct FabricV3 *to) {
-    int third = to->version == 0x03000028 && STUB_DRIVER > 570;
+    int third = to->version == 0x03000028 && stub_driver > 570;
     if (!third && to->version != 0x02000024) return BAD_VERSION;
     struct FabricV1 first;
     int code = nvml_fabric(call, &first);

@@ -5,9 +5,7 @@
 #include "engine.h"
 #include "records.h"
 
-#ifndef STUB_DRIVER
-#define STUB_DRIVER 99999
-#endif
+extern const int stub_driver; /* the driver branch that is played */
 
 enum { MAX_GPUS = 16, MAX_MIGS = 8, MAX_ITEMS = 256 };
 enum { OK = 0, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMED_OUT = 10 };

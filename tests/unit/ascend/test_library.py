@@ -144,7 +144,7 @@ def test_a_driver_that_cannot_be_initialised_leaves_the_chips_of_sysfs(b3: Machi
 def test_the_generation_after_is_known_from_sysfs(
     b3: Machine, code: int, reason: str | None
 ) -> None:
-    b3.stub.defines = (f"STUB_DRIVER={NEXT}",)
+    b3.stub.driver = NEXT
     b3.stub.add("call.dcmi_init.ret -8005", f"call.dcmiv2_init.ret {code}")
     with b3.session() as child:
         found = child.discover()
