@@ -20,6 +20,7 @@ DIRS = (
     "usr/lib/aarch64-linux-gnu",
     "lib64",
     "usr/local/nvidia/lib64",
+    "usr/lib/wsl/lib",  # that of Windows around us
 )
 
 SUCCESS = 0

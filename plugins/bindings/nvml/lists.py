@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 from collections.abc import Callable
 
-from plugins.bindings.nvml.library import INSUFFICIENT_SIZE, INVALID_ARGUMENT, Nvml, NvmlFault
+from plugins.bindings.nvml.library import (
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    SUCCESS,
+    Nvml,
+    NvmlFault,
+)
 
 _FIELD = struct.Struct("=II16xIi8s")  # number, scope, kind of value, code, value
 _SAMPLE = struct.Struct("=Q8s")  # time stamp, value
@@ -48,9 +56,14 @@ def read_fields(nvml: Nvml, handle: object, ids: Ids) -> list[tuple[float | None
     room = ctypes.create_string_buffer(request, len(request))
     nvml.plain("nvmlDeviceGetFieldValues", handle, len(ids), room)
     return [
-        (None if code else _VALUES.get(kind, _WHOLE).unpack(raw)[0], code)
+        (None, code) if code else _finite(_VALUES.get(kind, _WHOLE).unpack(raw)[0])
         for _, _, kind, code, raw in _FIELD.iter_unpack(room)
     ]
+
+
+def _finite(value: float) -> tuple[float | None, int]:
+    # a number that is none, as of a card that falls off its bus, tells nothing
+    return (value, SUCCESS) if math.isfinite(value) else (None, NOT_FOUND)
 
 
 def read_samples(

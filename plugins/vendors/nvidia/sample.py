@@ -63,6 +63,7 @@ class _Known:
         self.alive: set[int] = set()  # pids that were seen in /proc
         self.links: int | None = None
         self.orphan_since_s: float | None = None
+        self.exact = True  # memory in use is that of processes, not of the kernel as well
         self.probed_until_s = 0.0
         self.standing: Health | None = None  # a verdict that no look at the card lifts
         self.placeless: str | None = None  # UUID of a card that no bus shows
@@ -112,6 +113,7 @@ class Sampler:
         known.shared_bytes, known.partitions = shared_bytes, device.partitions
         known.standing, known.links = standing, None
         known.placeless = device.uuid if device.bus_id is None else None
+        known.exact = ("memory-use", "approximate") not in device.facts
         known.performance.forget()
         known.listed, known.rests = False, {}
         try:
@@ -177,9 +179,8 @@ class Sampler:
             self._tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
         health = self._diagnosis.health(key)
         if known.standing is not None and health.in_service:
-            return (
-                found  # without a verdict, the agent asks for what alone can lift it: a discovery
-            )
+            # without a verdict the agent asks for what alone can lift it: a discovery
+            return found
         tell = probed or slow or health.state is not HealthState.HEALTHY
         return replace(found, health=self._health(key)) if tell else found
 
@@ -228,8 +229,6 @@ class Sampler:
             known.links = min(int(told), MAX_LINKS) if told is not None else 0
         return known.links
 
-    # Use
-
     def _measure(self, card: Card, known: _Known) -> DeviceSample:
         """Take one round of figures; raises `CardStopped` if the card answers nothing more."""
         wall_s = self._wall()
@@ -241,7 +240,7 @@ class Sampler:
         total, used = memory or (known.shared_bytes, total_memory(processes))
         if known.partitions and total:
             busy = card_percent(known.partitions, known.performance.values, total)
-        count = len(processes) if processes is not None else None
+        count = len(processes) if processes is not None and known.exact else None
         known.orphan_since_s = trends.orphan_since(known.orphan_since_s, used, count, self._clock())
         whole = known.performance.values.get(None, {})
         xids = self._diagnosis.xids(card.bus_id)

@@ -89,8 +89,9 @@ class CardMemory:
         if not self._moved and not _differ(self._saved, self.cards):
             return
         cards = dict(sorted(self.cards.items()))
-        self._file.save(_File(version=VERSION, boot_id=self._boot_id, cards=cards))
-        self._saved, self._moved = cards, False
+        written = self._file.save(_File(version=VERSION, boot_id=self._boot_id, cards=cards))
+        if written or self._file.problem is None:  # else it is tried again the next time
+            self._saved, self._moved = cards, False
 
 
 def _sound(cards: dict[str, CardRecord]) -> dict[str, CardRecord]:

@@ -170,6 +170,7 @@ def test_the_usual_places_are_those_of_the_driver_root() -> None:
     for settings in ({}, {"driver_root": "/", "library_dirs": []}):
         assert "/usr/lib/x86_64-linux-gnu" in library_dirs(settings)
         assert "/run/nvidia/driver/usr/lib64" in library_dirs(settings)
+        assert "/usr/lib/wsl/lib" in library_dirs(settings)
     assert library_dirs({"library_dirs": ["/opt/nv"]}) == ("/opt/nv",)
 
 

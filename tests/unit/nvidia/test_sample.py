@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
+from agent.model.device import Health, HealthState
 from agent.model.inventory import DeviceSample, ProcessSample
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import Stub, gpu, on_tree
@@ -183,6 +184,15 @@ def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree
         asked = [c for c in stub.take_calls() if c.startswith("nvmlDeviceGetFieldValues")]
     # energy was asked for, and refused, when the discovery looked at the card's health
     assert asked == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_field_that_is_no_number_tells_nothing(stub: Stub, tree: Path, value: str) -> None:
+    fields = (f"field 0 {number} f64 {value}" for number in (230, 91, 29, 186))
+    stub.play(SYSTEM, CARD, *fields)
+    with on_tree(stub, tree) as child:
+        assert child.discover().devices[0].health == Health()
+        assert all(map(math.isfinite, readings(child.sample()[0]).values()))
 
 
 def test_a_card_that_is_lost_has_no_figures_and_is_announced(stub: Stub, tree: Path) -> None:

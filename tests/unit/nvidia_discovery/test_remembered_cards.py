@@ -244,3 +244,14 @@ def test_any_file_is_read_or_begun_anew(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / FILE_NAME).write_bytes(content)
         assert CardMemory(folder, "").cards == {}
+
+
+def test_cards_that_could_not_be_written_are_when_there_is_room(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.write_text("a file in its place")
+    memory = CardMemory(str(folder), "boot")
+    memory.see("GPU-a", "0000:01:00.0", 0, 0.0)
+    memory.save()
+    folder.unlink()
+    memory.save()
+    assert (memory.problem, set(CardMemory(str(folder), "boot").cards)) == (None, {"GPU-a"})
