@@ -27,7 +27,7 @@ class SuperPod(msgspec.Struct, frozen=True, kw_only=True):
 class ChipFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that a running chip does not change; `None` is what it did not tell."""
 
-    name: str | None = None
+    name: str | None = None  # empty: a chip that tells other things of itself only
     cores: int | None = None  # AI cores as the chip says
     bus_id: str | None = None
     pci_device: int | None = None
@@ -72,7 +72,7 @@ def _chip_info(chip: Chip) -> tuple[str | None, int | None]:
     if found is None or not any(text_of(found, f"chip_{m}") for m in ("type", "name", "ver")):
         return None, None
     cores = chip.within("aicore_cnt", number_of(found, "aicore_cnt"), 1, 64)
-    return text_of(found, "chip_name") or None, cores
+    return text_of(found, "chip_name"), cores
 
 
 def _pci(chip: Chip) -> tuple[str | None, int | None]:
@@ -150,6 +150,6 @@ def _super_pod(chip: Chip) -> SuperPod | None:
     if found is None:
         return None
     sdid, pod, server = (number_of(found, m) for m in ("sdid", "super_pod_id", "server_id"))
-    if U32 in (sdid, pod):
+    if U32 in (sdid, pod, server):
         return None
     return SuperPod(sdid=sdid, super_pod_id=pod, server_id=server)

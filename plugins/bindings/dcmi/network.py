@@ -49,9 +49,10 @@ class NetworkWatch:
         """Ask these from now on, by key, card and number; a driver that cannot tell is left."""
         if "dcmi_get_device_network_health" in dcmi.missing:
             return
-        known = dict(self._chips)
+        known = {(key, chip.card, chip.number): chip for key, chip in self._chips}
         # objects of this thread's own: a chip's notes are for one thread
-        self._chips = tuple((k, known.get(k) or Chip(dcmi, c, n)) for k, c, n in chips)
+        found = ((place, known.get(place)) for place in chips)
+        self._chips = tuple((p[0], chip or Chip(dcmi, *p[1:])) for p, chip in found)
         if self._thread is None and self._chips:
             self._thread = threading.Thread(target=self._run, name="network", daemon=True)
             self._thread.start()

@@ -47,7 +47,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_port(self) -> bool:
         """Say whether chips of the family have network ports."""
-        return self.family in (identity.A910, identity.B910, identity.A3)
+        return self.family in identity.WITH_HBM
 
 
 def chip_uuid(facts: ChipFacts, card: int, phy: int) -> str:
@@ -58,9 +58,11 @@ def chip_uuid(facts: ChipFacts, card: int, phy: int) -> str:
 def memory_mb(of_family: str, facts: ChipFacts) -> int | None:
     """Return the memory for tensors: HBM where there is some, else DDR, else by the model.
 
-    Both are not added up: what a 910A has of DDR is not for tensors.
+    Both are not added up: what a 910A has of DDR is not for tensors, not even while its HBM
+    does not answer.
     """
-    return facts.hbm_mb or facts.ddr_mb or _of_model(of_family, facts).memory_mb
+    ddr_mb = None if of_family in identity.WITH_HBM else facts.ddr_mb
+    return facts.hbm_mb or ddr_mb or _of_model(of_family, facts).memory_mb
 
 
 def cores(of_family: str, facts: ChipFacts) -> int | None:
@@ -131,7 +133,7 @@ def _labels(model: str | None, of_family: str) -> Pairs:
 def _facts(chip: Described) -> Pairs:
     pod = chip.facts.super_pod
     told: Mapping[str, object] = {
-        "chip-name": chip.facts.name,
+        "chip-name": chip.facts.name or None,
         "family": chip.family,
         "product": chip.product,
         "card": chip.card,

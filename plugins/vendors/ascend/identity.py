@@ -8,6 +8,7 @@ import msgspec
 
 A3, A5, B910, A910, P310, B310, S310 = "A3", "A5", "910B", "910A", "310P", "310B", "310"
 UNKNOWN = "unknown"
+WITH_HBM = (A910, B910, A3)
 
 _A3_BOARDS = frozenset((0xB0, 0xB1, 0xB2, 0xB3, 0xB4, 0x81, 0x83, 0xD1, 0xD3))
 PCIE_BOARDS = frozenset((0x28, 0x29, 0x33, 0x3C, 0x69))  # of 910B, without HCCS

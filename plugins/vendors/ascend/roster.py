@@ -56,6 +56,7 @@ class Roster:
                 told = f"card {chip.card}, chip {chip.number}: {error}"
                 faults.append(Problem(reason="DriverError", message=told))
         kept, odd = _distinct(found)
+        odd += [_unknown(chip) for chip in kept if chip.family == identity.UNKNOWN]
         self._before = {(chip.card, chip.number): chip for chip in kept}
         return Roll(
             chips=kept,
@@ -87,6 +88,11 @@ class Roster:
             family=identity.family(facts.name, facts.board_id, device_id),
             product=facts.product,
         )
+
+
+def _unknown(chip: Described) -> Problem:
+    told = f"NPU {chip.phy} ({chip.facts.name!r}) is of no family that the agent knows"
+    return Problem(reason="UnknownModel", message=f"{told}: it is granted by its memory only")
 
 
 def _filled(now: ChipFacts, before: ChipFacts, *, changed: bool) -> ChipFacts:

@@ -13,11 +13,10 @@ from plugins.bindings.dcmi.facts import ChipFacts
 from plugins.bindings.dcmi.meters import Hbm, Rates
 from plugins.bindings.dcmi.network import PortState
 from plugins.vendors.ascend.describe import MIB, Described
-from plugins.vendors.ascend.identity import A3, A910, B310, B910, P310, S310
+from plugins.vendors.ascend.identity import A3, A910, B310, B910, P310, S310, WITH_HBM
 
 PERIOD_FROM_S = 10.0  # the call that may block for a second is used from this interval on
 LATE_S = 0.3  # a chip that takes longer was waited for
-_WITH_HBM = (A910, B910, A3)
 _WITH_DDR = (A910, P310, B310, S310)
 _WITH_ERRORS = (B910, A3)
 
@@ -46,7 +45,7 @@ def _sample(
 ) -> DeviceSample:
     of = described.family
     busy = meters.rates(chip, period=period)
-    hbm = meters.hbm(chip) if of in _WITH_HBM or not described.facts.ddr_mb else None
+    hbm = meters.hbm(chip) if of in WITH_HBM or not described.facts.ddr_mb else None
     ddr = meters.ddr(chip) if of in _WITH_DDR else None
     total, used = _memory(described.facts, hbm, ddr)
     return DeviceSample(
@@ -147,7 +146,7 @@ def _vnpus(described: Described, chip: Chip) -> Iterator[Reading]:
     for number in described.vdevs:
         told = meters.vdev_activity(chip, number)
         if told is None:
-            return
+            continue
         percent, used = told
         ratio = None if percent is None else percent / 100
         yield from _named("xpu_npu_vnpu_utilization_ratio", ratio, str(number))

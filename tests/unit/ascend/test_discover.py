@@ -210,6 +210,23 @@ def test_a_super_pod_is_told_of_the_node(a3: Machine) -> None:
     assert len(told["sdid"]) == 16
 
 
+def test_a_chip_outside_of_a_super_pod_is_left_out_of_it(a3: Machine) -> None:
+    a3.stub.add("chip.0.0.spod 1024:7:4294967295", "chip.0.1.spod 4294967295:7:3")
+    with a3.session() as child:
+        facts = dict(child.discover().facts)
+    told = json.loads(facts["xpu-agent.io/super-pod"])
+    assert (told["serverId"], sorted(map(int, told["sdid"]))) == (3, list(range(2, 16)))
+
+
+def test_a_chip_without_a_name_is_of_the_family_that_its_address_tells(b3: Machine) -> None:
+    b3.stub.add("chip.3.0.name \\x20")
+    with b3.session() as child:
+        found = child.discover()
+    assert (found.devices[3].minor, found.devices[3].model) == (3, None)
+    assert dict(found.devices[3].facts)["family"] == "910B"
+    assert "chip-name" not in dict(found.devices[3].facts)
+
+
 def test_both_dies_of_a_card_are_devices_of_one_module(a3: Machine) -> None:
     with a3.session() as child:
         devices = child.discover().devices

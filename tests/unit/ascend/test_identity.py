@@ -100,6 +100,8 @@ def test_a_negative_domain_is_domain_0(b3: Machine) -> None:
         pytest.param("910B", {"hbm_mb": 65536}, MEMORY, "64Gi", id="E15"),
         pytest.param("310P", {"ddr_mb": 21527}, MEMORY, "21527Mi", id="E16"),
         pytest.param("910A", {"hbm_mb": 32768, "ddr_mb": 15039}, MEMORY, "32Gi", id="E17"),
+        pytest.param("910A", {"name": "910A", "ddr_mb": 15039}, MEMORY, "32Gi", id="DDR is no HBM"),
+        pytest.param("910B", {"name": "910B1", "ddr_mb": 8}, MEMORY, "64Gi", id="nor of a 910B"),
         pytest.param("910B", {"total_cores": 20, "cores": 24}, CORES, "20", id="E18"),
         pytest.param("910B", {"cores": 25}, CORES, "25", id="E19"),
         pytest.param("910B", {"name": "910B2"}, CPUS, "6", id="E20"),
@@ -136,10 +138,12 @@ def test_no_gpu_core_is_granted_and_no_ratio_is_missing(b3: Machine) -> None:
 
 
 def test_a_chip_whose_memory_nobody_knows_is_listed_and_grants_nothing(b3: Machine) -> None:
-    b3.stub.play("card_list 0", *chip(0, logic=0, phy=0, name="Z9", health=0, pci="0:c1:0:0"))
+    b3.stub.play("card_list 0", *chip(0, logic=0, phy=0, name="Z9", health=0, pci="0:99:0:0"))
     with b3.session() as child:
-        device = child.discover().devices[0]
+        found = child.discover()
+    device = found.devices[0]
     assert device.resources == ()
+    assert [p.reason for p in found.problems] == ["UnknownModel"]
     assert dict(device.facts)["unschedulable"] == "MemoryUnknown"
 
 
