@@ -37,14 +37,14 @@ def _tile(figure: str, label: str) -> str:
 
 
 def _tiles(snapshot: NodeSnapshot) -> str:
-    devices = [d for d in snapshot.devices.value.devices if d.info.managed]
-    good = sum(d.info.health.state is HealthState.HEALTHY for d in devices)
+    told = [d.info.health for d in snapshot.devices.value.devices if d.info.managed]
+    good = sum(health.state is HealthState.HEALTHY and health.certain for health in told)
     node = snapshot.usage.value.node
     cpus, numa = snapshot.cpus.value, snapshot.numa.value
     cores = "–" if node.cpu_cores is None else f"{node.cpu_cores:.2f}"
     return tag(
         "div",
-        _tile(f"{good} of {len(devices)}", "devices healthy"),
+        _tile(f"{good} of {len(told)}", "devices healthy"),
         _tile(cores, f"cores used of {len(cpus.usable)}"),
         _tile(
             bytes_text(node.memory_bytes), f"memory used of {bytes_text(node.memory_total_bytes)}"

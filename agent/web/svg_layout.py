@@ -109,8 +109,15 @@ def _detail(device: Device) -> str:
     return health.reason
 
 
+def _state(device: Device) -> str:
+    """Return how a device is drawn; one that nobody can tell of now is drawn as odd."""
+    health = device.info.health
+    if not device.info.managed:
+        return "unmanaged"
+    return health.state.value if health.certain or not health.in_service else "suspect"
+
+
 def _card(device: Device, x: float, y: float, width: float, linked: frozenset[str]) -> Card:
-    state = device.info.health.state.value if device.info.managed else "unmanaged"
     return Card(
         x=x,
         y=y,
@@ -118,7 +125,7 @@ def _card(device: Device, x: float, y: float, width: float, linked: frozenset[st
         title=_title(device),
         subtitle=_subtitle(device),
         detail=_detail(device),
-        state=state,
+        state=_state(device),
         key=device.key,
         linked=device.key in linked,
     )

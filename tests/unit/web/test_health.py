@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from agent.model.device import Health, HealthState
+from agent.web.page import render_page
 from agent.web.sections import devices_table
+from agent.web.svg import topology_svg
 from tests.factory import BOOT_S, gpu, snapshot
+from tests.unit.web.view import StillView
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,10 @@ from tests.factory import BOOT_S, gpu, snapshot
 def test_state_reason_and_date_stand_together(health: Health, shown: list[str]) -> None:
     page = devices_table(snapshot((gpu(0, health=health),)))
     assert [text for text in shown if text not in page] == []
+
+
+def test_a_device_that_nobody_can_tell_of_counts_and_is_drawn_as_no_healthy_one() -> None:
+    unknown = gpu(0, health=Health(reason="DriverStalled", certain=False))
+    snap = snapshot((unknown, gpu(1)))
+    assert '<b>1 of 2</b><span class="quiet">devices healthy</span>' in render_page(StillView(snap))
+    assert "2 devices, 1 healthy" in topology_svg(snap, 2)
