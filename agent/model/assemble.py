@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.model.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
-from agent.model.foreign.device_info import NODE_FACT, ROOT_FACT
+from agent.model.foreign.device_info import FILE_FACT, NODE_FACT, ROOT_FACT
 from agent.model.inventory import Inventory, Problem
 from agent.model.minors import NOTHING_HELD, Held, unique_minors
 from agent.model.snapshot import DeviceView
@@ -29,7 +29,7 @@ from agent.topology.placement import (
 from agent.topology.switches import chips, switches
 
 PARENT_FACT = "parent_bus_id"  # of a device that is not on PCI itself (soft-RoCE)
-TOLD = "device_info_file"  # source of a memory node that such a file told
+LIBRARY = "library"  # source of a memory node that the maker's library told, if no file did
 TOPOLOGY = "topology"  # whose problems those of places are
 
 
@@ -154,10 +154,11 @@ class _Desk:
         )
 
     def _told(self, place: Placement, facts: Mapping[str, str]) -> Placement:
-        """Fill in what a device-info file knows and sysfs does not."""
+        """Fill in what a device-info file or a maker's library knows and sysfs does not."""
         node, root = facts.get(NODE_FACT, ""), facts.get(ROOT_FACT)
         if place.numa_node == UNKNOWN and node.isdecimal() and self._can_be(int(node)):
-            place = replace(place, numa_node=int(node), numa_source=TOLD)
+            source = FILE_FACT if FILE_FACT in facts else LIBRARY
+            place = replace(place, numa_node=int(node), numa_source=source)
         return replace(place, root=root) if place.root is None and root else place
 
     def _can_be(self, node: int) -> bool:

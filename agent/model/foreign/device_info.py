@@ -14,7 +14,8 @@ from agent.model.device import DeviceKind
 DIRECTORY = "/var/run/koordlet/xpu-device-infos"
 OWN_FILE = "xpu-agent"
 FILE_FACT = "device_info_file"  # of a device that such a file describes: the file's name
-NODE_FACT = "told_numa_node"  # facts of such a file: they count where sysfs says nothing
+# facts of such a file, or of a maker's library: they count where sysfs says nothing
+NODE_FACT = "told_numa_node"
 ROOT_FACT = "told_pcie_root"
 
 KINDS: Mapping[str, DeviceKind] = MappingProxyType(

@@ -77,6 +77,28 @@ def test_what_a_card_cannot_say_for_a_moment_is_what_it_said_before(tmp_path: Pa
     }
 
 
+MIM = ("mim_mode 1", "mim.1 2m.16gb:16384:2:B0001012-1916-0000-0000-000000000000")
+SMLU = ("smlu_mode 1", "smlu.1 0:5:1073741824")
+
+
+@pytest.mark.parametrize("cut", [MIM, SMLU])
+@pytest.mark.parametrize(
+    "silent", ["MimMode", "SMLUMode", "AllMluInstanceInfo", "AllSMluInstanceInfo", "CardSN"]
+)
+def test_a_cut_card_stays_cut_while_it_cannot_say_so(
+    cut: tuple[str, ...], silent: str, tmp_path: Path
+) -> None:
+    lines = [*machine(1)[:2], *card(0, smlu_mode=None, mim_mode=None)]
+    modes = ("mlu.0.smlu_mode 0",) if cut is MIM else ("mlu.0.mim_mode 0",)
+    stub = stub_of(tmp_path, *lines, *modes, *(f"mlu.0.{line}" for line in cut))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (before,) = child.discover().devices
+        stub.add(f"call.cndevGet{silent}.ret 7")
+        (after,) = child.discover().devices
+    assert before.partitions
+    assert after == before
+
+
 def test_another_card_of_the_same_number_inherits_nothing(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
@@ -85,6 +107,22 @@ def test_another_card_of_the_same_number_inherits_nothing(tmp_path: Path) -> Non
         (found,) = child.discover().devices
     assert found.uuid == "MLU-f0000000-0000-4000-8000-000000000000"
     assert found.memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("sysfs", "library", "told"),
+    [("1", "0", None), ("-1", "1", "1"), (None, "1", "1"), ("-1", "-1", None)],
+)
+def test_the_librarys_memory_node_counts_where_sysfs_has_none(
+    sysfs: str | None, library: str, told: str | None, tmp_path: Path
+) -> None:
+    tree = tree_of(tmp_path, 1)
+    if sysfs is not None:
+        (tree / "sys/bus/pci/devices" / BUSES[0] / "numa_node").write_text(f"{sysfs}\n")
+    stub = stub_of(tmp_path, "count 1", *card(0, numa=library))
+    with session(stub, tree) as child:
+        (found,) = child.discover().devices
+    assert dict(found.facts).get("told_numa_node") == told
 
 
 def test_a_card_without_memory_has_nothing_to_grant(tmp_path: Path) -> None:

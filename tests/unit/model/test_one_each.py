@@ -97,6 +97,13 @@ def test_a_place_that_a_file_tells_counts_where_sysfs_says_nothing(
     assert (device.place.numa_node, device.pcie_scope_id) == place
 
 
+@pytest.mark.parametrize(("file", "source"), [("a", "device_info_file"), (None, "library")])
+def test_a_told_memory_node_says_who_told_it(file: str | None, source: str) -> None:
+    facts = (*TOLD, *((("device_info_file", file),) if file else ()))
+    (device,) = joined({"a": described(facts=facts)}, PciTree(), nodes(2))
+    assert device.place.numa_source == source
+
+
 @pytest.mark.parametrize("node", ["7", "-1", "x", "", "٣"])
 def test_a_node_that_cannot_be_is_not_taken_over(node: str) -> None:
     (device,) = joined({"a": described(facts=(("told_numa_node", node),))}, numa=nodes(2))
