@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ def test_files_of_several_writers_are_one_inventory(folder: Folder) -> None:
     folder.put("b", entry("1"))
     folder.put("a", entry("0"), entry("2"))
     (folder.path / "folder").mkdir()
+    os.mknod(folder.path / "socket", stat.S_IFSOCK | 0o600)
     (folder.path / ".ic-device.tmp").write_text("[{")
     assert [d.minor for d in folder.session.discover().devices] == [0, 2, 1]
 
