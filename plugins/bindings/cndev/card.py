@@ -223,6 +223,8 @@ class Card:
         """Return the card's UUID at the other end of every MLULink port that is up."""
         symbol = "cndevGetMLULinkPortNumber"
         ports = self.ask(symbol, lambda: self.cndev.number(symbol, self.handle)) or 0
+        if ports < 0:
+            self.faults[symbol] = codes.GARBLED
         found: list[str] = []
         for port in range(min(ports, MAX_PORTS) if ports > 0 else 0):
             state = self._port("cndevGetMLULinkStatusV2", "LinkV2", port)

@@ -9,6 +9,7 @@ NO_DRIVER = 1
 BAD_VERSION = 3
 BAD_HANDLE = 6
 INSUFFICIENT_SPACE = 9
+BAD_LINK = 11
 NO_DEVICES = 12
 NO_PERMISSION = 13
 NOT_FOUND = 14
@@ -29,7 +30,7 @@ _WORDS: dict[int, str] = {
     7: "unknown error",
     8: "out of memory",
     INSUFFICIENT_SPACE: "insufficient space",
-    11: "bad link",
+    BAD_LINK: "bad link",
     NO_DEVICES: "no devices",
     NO_PERMISSION: "no permission",
     NOT_FOUND: "not found",

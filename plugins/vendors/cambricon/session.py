@@ -15,7 +15,7 @@ from agent.model.device import DeviceLink, Health, HealthState, VendorDevice
 from agent.model.grouping.graph import Grouping
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
 from plugins.bindings.cndev.card import Card, open_cards
-from plugins.bindings.cndev.codes import GARBLED, NOT_LOADED, CndevFault
+from plugins.bindings.cndev.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
 from plugins.bindings.cndev.library import Cndev, locate
 from plugins.bindings.locate import LibraryAbsent, LibraryFile
 from plugins.faults.cambricon import judge, not_answering
@@ -30,7 +30,7 @@ from plugins.vendors.cambricon.xids import XidWatch
 
 MAX_CARDS = 64
 MAX_RINGS_BYTES = 4 << 20
-
+LINK_CALLS = "cndevGetMLULink"
 
 _UNTOLD = Health(
     state=HealthState.SUSPECT,
@@ -45,6 +45,7 @@ class _Known(msgspec.Struct):
     card: Card
     device: VendorDevice
     failing: int = 0  # calls for its health in a row
+    remotes: tuple[str, ...] = ()  # UUIDs at the other ends of its links
 
 
 class CambriconSession:
@@ -124,7 +125,7 @@ class CambriconSession:
             known = self._known[index] = _Known(card, found, before.failing if before else 0)
             last = before.device.health if before else _UNTOLD
             known.device = replace(found, health=self._judge(known) or last)
-            remotes[found.key] = card.remotes()
+            known.remotes = remotes[found.key] = _remotes(card, before)
             uuids[(found.uuid or "").removeprefix("MLU-")] = found.key
         for index, error in failed.items():
             self._keep(index, error)
@@ -231,6 +232,13 @@ class CambriconSession:
             cndev, self._cndev = self._cndev, None
             self._known.clear()
             cndev.close()
+
+
+def _remotes(card: Card, before: _Known | None) -> tuple[str, ...]:
+    """Ask a card for its links; while it fails to tell of one, they are those of before."""
+    told = card.remotes()
+    failed = (code for what, code in card.faults.items() if what.startswith(LINK_CALLS))
+    return before.remotes if before and any(code != BAD_LINK for code in failed) else told
 
 
 def _missing(functions: Sequence[str], listed: Sequence[VendorDevice]) -> tuple[VendorDevice, ...]:

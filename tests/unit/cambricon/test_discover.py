@@ -99,6 +99,28 @@ def test_a_cut_card_stays_cut_while_it_cannot_say_so(
     assert after == before
 
 
+@pytest.mark.parametrize(
+    ("silent", "linked"),
+    [
+        ("PortNumber.ret -1", 1),
+        ("StatusV2.ret 7", 1),
+        ("RemoteInfo.ret 17", 1),
+        ("StatusV2.ret 11", 0),
+    ],
+)
+def test_links_last_while_a_card_cannot_tell_of_them_but_not_beyond_a_bad_link(
+    silent: str, linked: int, tmp_path: Path
+) -> None:
+    ends = [f"00000000-0000-4000-8000-{index:012x}" for index in (1, 0)]
+    stub = stub_of(tmp_path, *machine(2), *(f"mlu.{i}.port.0 1:{u}" for i, u in enumerate(ends)))
+    with session(stub, tree_of(tmp_path)) as child:
+        before = child.discover()
+        stub.add(f"call.cndevGetMLULink{silent}")
+        after = child.discover()
+    assert len(before.links) == 1
+    assert len(after.links) == linked
+
+
 def test_another_card_of_the_same_number_inherits_nothing(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
