@@ -142,7 +142,7 @@ class VendorClient:
         self._on_state(self.state)
         while not self._stopping:
             self._stuck = [process for process in self._stuck if process.alive]
-            if self._released_s() > 0:
+            if self._released_until_s is not None:
                 await self._stay_away()
                 continue
             wait_s = 0.0
@@ -155,7 +155,7 @@ class VendorClient:
         """Run one process from start to end; `False` if it died, which is published and counted."""
         try:
             launched, self._launched = self._launched, None
-            self._wishes.end = self._stopping or self._released_s() > 0
+            self._wishes.end = self._stopping
             self._worker = worker = self._start(self._spec, self._heard, launched)
             worker.lost.add_done_callback(lambda _: self._wishes.nudge())
             self._publish(pid=worker.pid, restarts=self._deaths)
@@ -163,7 +163,7 @@ class VendorClient:
             await self._talk(worker)
             await self._close(worker)
         except WorkerError as error:
-            if self._stopping or self._released_s() > 0:
+            if self._stopping or self._released_until_s is not None:
                 return True
             self._died(error)
             return False
@@ -244,12 +244,18 @@ class VendorClient:
         return f"{words}: no more is started" if len(self._stuck) >= MAX_STUCK else words
 
     async def _stay_away(self) -> None:
-        """Start nothing until the time of the release is over, or it is taken back."""
+        """Start nothing until the time of the release is over, or it is taken back.
+
+        It may be over before the process is gone; that is told as well.
+        """
         told_s: float | None = None
-        while not self._stopping and (left_s := self._released_s()) > 0:
-            if told_s != self._released_until_s:
-                told_s = self._released_until_s
+        while not self._stopping and (until_s := self._released_until_s) is not None:
+            left_s = until_s - self._clock.monotonic()
+            if told_s != until_s:
+                told_s = until_s
                 self._tell_release(left_s)
+            if left_s <= 0:
+                break
             await self._wishes.pause(left_s)
         self._released_until_s = None
 
@@ -261,11 +267,6 @@ class VendorClient:
         log.info("worker_released", extra={"vendor": self._spec.vendor, "until": until})
         self._publish_trouble("released", RELEASED, message)
         self._away.set()
-
-    def _released_s(self) -> float:
-        """Return for how long no process may be started."""
-        until_s = self._released_until_s
-        return 0.0 if until_s is None else until_s - self._clock.monotonic()
 
     def _publish_trouble(self, state: str, reason: str, message: str) -> None:
         self._publish(
@@ -285,6 +286,6 @@ class VendorClient:
         """Wait before the next process; `stop`, `retry` and `release` make it shorter."""
         until_s = self._clock.monotonic() + wait_s
         while (left_s := until_s - self._clock.monotonic()) > 0:
-            if self._stopping or self._hurry or self._released_s() > 0:
+            if self._stopping or self._hurry or self._released_until_s is not None:
                 return
             await self._wishes.pause(left_s)

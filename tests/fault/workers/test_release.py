@@ -87,6 +87,25 @@ def test_a_worker_that_hangs_is_released_as_well(tmp_path: Path, where: str) -> 
     go(test())
 
 
+def test_a_worker_that_takes_longer_to_end_than_its_release_lasts_has_not_died(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        worker = Watched(
+            scene(tmp_path / "a", {"in": "sample", "do": "hang"}), Timing(), skip_waits=False
+        )
+        ready = await worker.until_state("ready")
+        await worker.client.release(0.01)
+        assert worker.states[-1].state == "released"
+        await worker.until_state("ready")
+        assert worker.states[-1].pid not in (None, ready.pid)
+        assert worker.states[-1].restarts == 0
+        assert worker.reasons() == {"Released"}
+        await worker.client.stop()
+
+    go(test())
+
+
 def test_a_worker_in_quarantine_can_be_released_and_tried_again_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         file = scene(tmp_path / "a", {"in": "discover", "do": "exit"})
