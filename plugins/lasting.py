@@ -57,6 +57,10 @@ class LastingFile(Generic[T]):
         data = msgspec.json.encode(value)
         if self._path is None:
             return False
+        if len(data) > MAX_FILE:
+            told = f"{self._path}: more than {MAX_FILE} bytes: the last that fitted is kept"
+            self._tell("StateNotWritten", told)
+            return False
         if data == self._written and os.path.exists(self._path):
             return True
         fresh = f"{self._path}.new"

@@ -30,6 +30,8 @@ class LibraryFile(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, path: str) -> LibraryFile:
         """Note what stands at the path now."""
+        if "/" not in path:
+            return cls(path, None)  # the loader's own search, which does not look in this folder
         try:
             found = os.stat(path)
         except OSError:

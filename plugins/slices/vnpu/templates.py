@@ -73,6 +73,14 @@ def templates(model: str, cores: int | None = None) -> tuple[Template, ...]:
     return tuple(_rows(_SAME.get(key, key)))
 
 
+def template_of(model: str, cores: int | None, name: str) -> Template:
+    """Return a chip's template by its name; raise `VnpuRefused` if there is none."""
+    found = next((known for known in templates(model, cores) if known.name == name), None)
+    if found is None:
+        raise VnpuRefused(f"a chip of model {model} has no template {name[:40]}")
+    return found
+
+
 def _rows(model: str) -> Iterator[Template]:
     for row in _TABLE.get(model, ()):
         name, kind, cores, cpus, dvpp, memory = row.split()

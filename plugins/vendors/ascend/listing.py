@@ -46,6 +46,11 @@ def table_of(path: object) -> tuple[CodeTable, Problem | None]:
     return maker_table(), Problem(reason="FaultCodesRefused", message=told)
 
 
+def found_odd(*looked_at: Problem | None) -> tuple[Problem, ...]:
+    """Return what there is to tell, each once."""
+    return tuple(dict.fromkeys(problem for problem in looked_at if problem is not None))
+
+
 def listed(watched: Watched, health: Health, host: HostFiles) -> VendorDevice:
     """Describe a chip as it is now; one that does not answer keeps what it was cut into."""
     vdevs = watched.vdevs

@@ -19,7 +19,7 @@ from plugins.bindings.locate import LibraryAbsent
 from plugins.faults.ascend.book import FaultBook
 from plugins.slices.vnpu.ledger import Ledger
 from plugins.slices.vnpu.make import Reconciled, VnpuMaker
-from plugins.slices.vnpu.templates import VnpuRefused, templates
+from plugins.slices.vnpu.templates import VnpuRefused, template_of
 from plugins.vendors.ascend import fallback
 from plugins.vendors.ascend.chips import Chips
 from plugins.vendors.ascend.describe import cores, partition
@@ -27,6 +27,7 @@ from plugins.vendors.ascend.identity import template_model
 from plugins.vendors.ascend.listing import (
     boot_id,
     facts_of,
+    found_odd,
     in_doubt,
     joined_of,
     listed,
@@ -65,11 +66,13 @@ class AscendSession:
         self._chips = Chips(host, settings, clock)
         self._network = NetworkWatch(clock)
         self._book = FaultBook(settings.get("state_dir"))
-        table, self._odd_table = table_of(settings.get("fault_codes"))
-        counts = settings.get("network_is_health") is True
-        watch = HealthWatch(self._book, table, self._network, clock, wall, network_counts=counts)
-        self._watch = watch
-        self._vnpus = VnpuMaker(Ledger(settings.get("state_dir"), boot_id(host)))
+        table, odd = table_of(settings.get("fault_codes"))
+        net = settings.get("network_is_health") is True
+        self._watch = HealthWatch(self._book, table, self._network, clock, wall, network_counts=net)
+        ledger = Ledger(settings.get("state_dir"), boot_id(host))
+        self._vnpus = VnpuMaker(ledger)
+        # what was lost at the start stays lost
+        self._odd = found_odd(odd, self._book.problem, self._chips.problem, ledger.problem)
         self._queue = FaultQueue()
         self._pending: deque[DeviceEvent] = deque(maxlen=MAX_PENDING)
         self._late: set[str] = set()  # symbols that took too long
@@ -167,8 +170,8 @@ class AscendSession:
         )
 
     def _problems(self, roll: Roll) -> tuple[Problem, ...]:
-        found = [*roll.problems]
-        found += [p for p in (self._odd_table, self._book.problem, self._chips.problem) if p]
+        now = (self._book.problem, self._chips.problem)
+        found = list(found_odd(*roll.problems, *self._odd, *now))
         if roll.booting:
             told = "the driver counts cards that it does not name yet"
             found.append(Problem(reason="CardsBooting", message=told))
@@ -275,10 +278,7 @@ class AscendSession:
             raise VnpuRefused(f"{key}: there is no chip that answers")
         chip = watched.described
         whole = cores(chip.family, chip.facts)
-        known = templates(template_model(chip.family, chip.facts.name), whole)
-        wanted = next((found for found in known if found.name == template), None)
-        if wanted is None:
-            raise VnpuRefused(f"NPU {chip.phy} has no template {template}")
+        wanted = template_of(template_model(chip.family, chip.facts.name), whole, template)
         made = self._vnpus.create(watched.chip, chip.uuid, wanted, pod, whole)
         return partition(chip, made, self._host)
 

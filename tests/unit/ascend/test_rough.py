@@ -93,6 +93,19 @@ def test_one_chip_whose_every_call_fails_leaves_fifteen(a3: Machine, code: int) 
     assert len([sample for sample in samples if sample.core_percent is not None]) >= 15
 
 
+def test_memory_that_was_lost_is_told_although_it_is_written_anew(b3: Machine) -> None:
+    state = b3.folder / "state"
+    state.mkdir()
+    names = ("ascend-faults.json", "ascend-devices.json", "ascend-vnpus.json")
+    for name in names:
+        (state / name).write_text("{")
+    with b3.session(state_dir=str(state)) as child:
+        looks = [child.discover().problems for _ in range(2)]
+    for problems in looks:
+        assert [problem.reason for problem in problems] == ["StateFileDamaged"] * 3
+        assert all(any(name in str(p.message) for p in problems) for name in names)
+
+
 def test_a_flood_of_events_is_bounded_and_loses_no_chip(b3: Machine) -> None:
     with b3.session() as child:
         child.discover()

@@ -47,6 +47,15 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path, content: bytes) -> None:
     assert kept.problem is None
 
 
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    kept = file(str(tmp_path))
+    assert kept.save({"a": 1})
+    assert not kept.save({"a" * MAX_FILE: 1})
+    assert kept.problem is not None
+    assert kept.problem.reason == "StateNotWritten"
+    assert file(str(tmp_path)).load() == {"a": 1}
+
+
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     kept = file(str(tmp_path / "file"))
