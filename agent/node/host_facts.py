@@ -113,6 +113,7 @@ class HostFacts:
         self._store = store
         self._clock = clock
         self._held: Held = NOTHING_HELD  # of `join`: no device's minor changes any more
+        self._complete = False  # of `join`: every vendor of the start has answered, or failed to
         self._slow: dict[str, SlowRecord] = {}  # by address, of links below their speed
 
     def read(self) -> None:
@@ -158,11 +159,16 @@ class HostFacts:
 
         # not within the store's lock: the loop thread takes it too, and this may take long
         now = self._store.current
-        told = [v.inventory.value for v in now.vendors if v.inventory.value]
+        starting = {v.vendor for v in now.vendors if v.state == "starting"}
+        late = starting if self._complete else set()  # nothing is taken back to wait for them
+        awaited = tuple(sorted(starting - late))
+        self._complete = not awaited
+        told = [
+            v.inventory.value for v in now.vendors if v.inventory.value and v.vendor not in late
+        ]
         inventories = with_departed(told, now.departed, self._clock.monotonic())
         places = (now.pci.value, now.cpus.value, now.numa.value)
         view = assemble(inventories, *places, settings, self._held)
-        awaited = tuple(v.vendor for v in now.vendors if v.state == "starting")
         odd = (*now.cpus.value.warnings, *now.numa.value.warnings, *now.pci.value.warnings)
         problems = (*view.problems, *(("host", _problem(warning)) for warning in odd))
         problems += _deafness(now)

@@ -44,6 +44,10 @@ class View:
                 for vendor, devices in sorted(told.items())
             )
         )
+        return self.again()
+
+    def again(self) -> dict[str, object]:
+        """Return minor by key after another look."""
         self._facts.join()
         return {d.key: d.info.minor for d in self.store.current.devices.value.devices}
 
@@ -57,6 +61,16 @@ def test_a_vendor_that_answers_first_decides_nothing_while_another_is_awaited() 
         GPUS[0].key: 2,
         GPUS[1].key: 3,
     }
+
+
+def test_a_vendor_that_comes_late_holds_nobody_up_until_it_answers() -> None:
+    view = View()
+    first = view.join(nvidia=GPUS)
+    late = VendorState(vendor="ascend", inventory=Part(Inventory(vendor="ascend", devices=NPUS)))
+    view.store.put(vendors=(late, *view.store.current.vendors))
+    assert view.again() == first
+    assert view.store.current.devices.value.awaited == ()
+    assert view.join(nvidia=GPUS, ascend=NPUS) == {**first, NPUS[0].key: 2, NPUS[1].key: 3}
 
 
 def test_numbers_stay_when_a_card_leaves_and_when_it_comes_back() -> None:
