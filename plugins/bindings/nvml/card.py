@@ -65,9 +65,10 @@ class Card:
 
     def attempt(self, what: tuple[object, ...], call: Callable[[], object]) -> object | None:
         """Run a call named `what`, with the rules of this class; unknown errors are tried twice."""
+        self.nothing = False
         if what in self._mute:
             return None
-        started_s, self.nothing = self._clock(), False
+        started_s = self._clock()
         try:
             try:
                 return call()

@@ -74,8 +74,8 @@ def read_links(card: Card) -> CardLinks:
     for number in range(total):
         state = card.number("nvmlDeviceGetNvLinkState", number)
         if state is None:
-            if not ends:
-                break  # a card without its first link has none at all
+            if count is None and not ends:
+                break  # nothing says that a card without its first link has others
             continue
         ends.append(_end(card, number, active=state == _ACTIVE))
     speeds = card.fields(SPEEDS) if ends else {}

@@ -19,6 +19,7 @@ from plugins.vendors.nvidia.sight import Sight, Sighting, device, placeless
 from plugins.vendors.nvidia.stored import CardMemory
 
 MAX_INDEX = 64  # cards asked for by index
+UPGRADE_S = 60.0  # that a driver may take from its library to its kernel module
 UNBOUND = ("DriverNotBound", "DriverMissing")  # functions that no driver has
 LOST = Health(state=HealthState.FAILED, reason="GpuLost", message="the PCI function is gone")
 
@@ -51,6 +52,7 @@ class Roster:
         self._clocks = clocks
         self._forget_s = forget_s
         self._owners: dict[str, str] = {}  # of UUIDs, in this discovery
+        self._mismatch_s: float | None = None  # since when library and kernel do not fit
 
     def ask(self, nvml: Nvml, sight: Sight, around: Around) -> dict[str, Found]:
         """Ask every card everything; one that does not answer hides no other.
@@ -201,10 +203,15 @@ class Roster:
 
     def unanswered(self, sight: Sight, reason: str, message: str) -> tuple[VendorDevice, ...]:
         """Describe all cards while the library cannot be asked."""
+        now_s, mismatch = self._clocks.monotonic(), reason == library.reason_of(library.MISMATCH)
+        self._mismatch_s = (self._mismatch_s or now_s) if mismatch else None
+        over = self._mismatch_s is not None and now_s - self._mismatch_s >= UPGRADE_S
         here = {seen.key for seen in sight.cards}
         self._recall(here)
         seen = (*sight.cards, *placeless(sight.platform))
         listed = [self.unasked(one, reason, message) for one in seen]
+        if over:
+            listed = [_failed(card) if card.health.reason == reason else card for card in listed]
         return tuple(sorted((*listed, *self.vanished(here)), key=lambda card: card.key))
 
     def vanished(self, here: set[str]) -> list[VendorDevice]:
@@ -226,6 +233,10 @@ class Roster:
         if known is None or known.standing is None or known.standing.reason != "MinorChanged":
             return False
         return known.device.uuid is not None and self.memory.renumber(known.device.uuid)
+
+
+def _failed(card: VendorDevice) -> VendorDevice:
+    return replace(card, health=replace(card.health, state=HealthState.FAILED))
 
 
 def _unsighted_one(nvml: Nvml, handle: object, platform: str, index: int) -> Sighting | None:

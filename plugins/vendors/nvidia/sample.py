@@ -11,7 +11,7 @@ from agent.host.files import HostFiles
 from agent.model.device import DevicePartition, Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, ProcessSample, Reading
 from plugins.bindings.nvml.card import Card, CardStopped
-from plugins.bindings.nvml.library import NOT_FOUND, Nvml
+from plugins.bindings.nvml.library import NO_PERMISSION, NOT_FOUND, Nvml
 from plugins.bindings.nvml.notices import answers
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.performance import Performance
@@ -206,7 +206,8 @@ class Sampler:
         name, arg = (_BY_UUID, known.placeless) if known.placeless else (_LOOK_UP, card.bus_id)
         handle = card.attempt((name,), lambda: card.nvml.call(name, arg))
         if handle is None:
-            self._say(self._diagnosis.lost(card.bus_id, card.faults or {NOT_FOUND: name}))
+            unfound = NOT_FOUND if card.nothing else NO_PERMISSION
+            self._say(self._diagnosis.lost(card.bus_id, card.faults or {unfound: name}))
             raise CardStopped(f"{card.bus_id}: not found")
         card.handle = handle
         expected, uuid = self._diagnosis.uuid_of(card.bus_id), card.text("nvmlDeviceGetUUID")

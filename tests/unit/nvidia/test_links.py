@@ -139,3 +139,11 @@ def test_links_through_switches_become_a_matrix(stub: Stub, tree: Path) -> None:
     assert {k.count for k in found.links if BUSES[6] in (k.a, k.b)} == {17}
     assert [p.reason for p in found.problems] == ["NVLinkDown"]
     assert f"{BUSES[1]}=NV18" in dict(found.devices[0].facts)["peers"].split()
+
+
+def test_a_link_that_a_card_lacks_hides_no_other(stub: Stub, tree: Path) -> None:
+    ends = [f"link {i} 1 state=1 type=0 remote={BUSES[1 - i]}" for i in range(2)]
+    stub.play(SYSTEM, *GPUS, *ends, *(f"field {i} 91 u32 2" for i in range(8)))
+    with on_tree(stub, tree) as child:
+        (link,) = child.discover().links
+    assert (link.a, link.b, link.type, link.count) == (*BUSES[:2], "NVLink", 1)

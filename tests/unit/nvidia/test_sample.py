@@ -186,6 +186,16 @@ def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree
     assert asked == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
 
 
+def test_a_card_that_does_not_tell_who_is_busy_never_says_nobody(stub: Stub, tree: Path) -> None:
+    refused = ("nvmlDeviceGetProcessUtilization 3", "nvmlDeviceGetMPSComputeRunningProcesses_v3 6")
+    stub.play(SYSTEM, CARD, "proc 0 pid=5 mem=77", *(f"error {what}" for what in refused))
+    with on_tree(stub, tree) as child:
+        child.discover()
+        for _ in range(7):
+            (process,) = child.sample()[0].processes or ()
+            assert (process.pid, process.core_percent) == (5, None)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_field_that_is_no_number_tells_nothing(stub: Stub, tree: Path, value: str) -> None:
     fields = (f"field 0 {number} f64 {value}" for number in (230, 91, 29, 186))

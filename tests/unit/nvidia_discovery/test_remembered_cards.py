@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from agent.model.device import HealthState
 from agent.model.inventory import Inventory
 from agent.probe.wire import Cleared
+from plugins.vendors.nvidia.roster import Clocks, Roster
+from plugins.vendors.nvidia.sight import Sight, Sighting
 from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
 from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
 from tests.stubs.child import Child
@@ -255,3 +257,23 @@ def test_cards_that_could_not_be_written_are_when_there_is_room(tmp_path: Path) 
     folder.unlink()
     memory.save()
     assert (memory.problem, set(CardMemory(str(folder), "boot").cards)) == (None, {"GPU-a"})
+
+
+def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:
+    now_s = [1000.0]
+    clocks = Clocks(lambda: now_s[0], lambda: now_s[0])
+    roster = Roster(CardMemory(None, "boot"), clocks, 86_400.0)
+    sight = Sight(cards=(Sighting(bus_id=BUSES[0], driver="nvidia", minor=0),))
+
+    def state(reason: str) -> HealthState:
+        (card,) = roster.unanswered(sight, reason, "told")
+        assert card.health.reason == reason
+        return card.health.state
+
+    assert state("DriverMismatch") is HealthState.SUSPECT
+    now_s[0] += 59
+    assert state("DriverMismatch") is HealthState.SUSPECT
+    now_s[0] += 1
+    assert state("DriverMismatch") is HealthState.FAILED
+    assert state("LibraryMissing") is HealthState.SUSPECT
+    assert state("DriverMismatch") is HealthState.SUSPECT
