@@ -52,8 +52,8 @@ def assign(claims: Sequence[Claim], stored: Mapping[str, int]) -> dict[str, int]
     """Give every device its number; devices come in PCI order with distinct keys.
 
     Stored numbers win, also those of devices that are away: they may come back. Then wanted
-    numbers are granted, mlx names first; the others get the lowest that nobody wants. A device
-    beyond the 512th gets none.
+    numbers are granted, mlx names first; the others get the lowest that nobody wants, and if there
+    is none left, one of a device that is away. A device beyond the 512th gets none.
     """
     given = {claim.key: stored[claim.key] for claim in claims if claim.key in stored}
     taken = set(stored.values())
@@ -69,6 +69,8 @@ def assign(claims: Sequence[Claim], stored: Mapping[str, int]) -> dict[str, int]
         if claim.key in given:
             continue
         free = [n for n in range(MAX_MINORS) if n not in taken]
+        if not free:
+            free = sorted(set(range(MAX_MINORS)).difference(given.values()))
         if free:
             given[claim.key] = next((n for n in free if n not in wishes), free[0])
             taken.add(given[claim.key])
@@ -241,7 +243,9 @@ class Kept:
     def number(self, claims: Sequence[Claim]) -> dict[str, int]:
         """Assign numbers and remember them."""
         given = assign(claims, self.state.minors)
-        self.state = State(MappingProxyType({**self.state.minors, **given}), self.state.seen)
+        used = set(given.values())
+        away = {key: number for key, number in self.state.minors.items() if number not in used}
+        self.state = State(MappingProxyType(away | given), self.state.seen)
         return given
 
     def remember(self, seen: Mapping[str, Seen]) -> None:

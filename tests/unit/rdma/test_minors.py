@@ -220,3 +220,19 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "rdma.json").write_bytes(b" " * ((1 << 20) + 1))
     kept = Kept(str(tmp_path), BOOT)
     assert kept.problem is not None
+
+
+def test_numbers_of_devices_that_are_no_more_are_used_again_once_there_is_no_other(
+    tmp_path: Path,
+) -> None:
+    kept = Kept(str(tmp_path), BOOT)
+    kept.number([Claim(f"soft-{at}", "rxe") for at in range(MAX_MINORS)])
+    stays, comes = Claim("soft-0", "rxe"), Claim("0000:18:00.0 15b3:1021", "mlx5_7")
+    found = kept.number([comes, stays])
+    assert found["soft-0"] == 0
+    assert found[comes.key] == 1
+    kept.remember({})
+    again = Kept(str(tmp_path), BOOT)
+    assert again.problem is None
+    assert again.number([comes, stays]) == found
+    assert "soft-1" not in again.state.minors
