@@ -61,6 +61,12 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
             return "FabricNotReady"
         return "FabricError" if self.state == COMPLETED and self.status else None
 
+    @property
+    def stage(self) -> str:
+        """Name the state, with the status where it means something: else it may be anything."""
+        told = f"fabric state {STATES.get(self.state, self.state)}"
+        return f"{told}, status {self.status}" if self.state == COMPLETED else told
+
     def words(self) -> tuple[str, ...]:
         """Name what the health mask says, in the order of its bits."""
         found = [name for name, shift in _FLAGS if self.mask >> shift & 3 == 1]
@@ -129,8 +135,7 @@ class FabricWatch:
         since_s = self._since_s.setdefault(key, self._clock())
         if fabric.state != COMPLETED and self._clock() - since_s <= PATIENCE_S:
             return None
-        told = f"fabric state {STATES[fabric.state]}, status {fabric.status}"
-        return _ready(trouble, told + "".join(f", {word}" for word in fabric.words()))
+        return _ready(trouble, ", ".join((fabric.stage, *fabric.words())))
 
     def keep(self, keys: set[str]) -> None:
         """Forget the cards that are not among these."""

@@ -156,8 +156,7 @@ def _troubles(cards: Mapping[str, CardLinks]) -> Iterator[Problem]:
             yield Problem(reason="NVLinkDown", message=f"{key}: links {numbers} are inactive")
         fabric = cards[key].fabric
         if fabric is not None and fabric.trouble:
-            told = f"{key}: fabric state {fabric.state}, status {fabric.status}"
-            yield Problem(reason=fabric.trouble, message=told)
+            yield Problem(reason=fabric.trouble, message=f"{key}: {fabric.stage}")
     cliques = {c.fabric.clique_id for c in cards.values() if c.fabric} - {None}
     if len(cliques) > 1:
         yield Problem(reason="CliqueMismatch", message=f"cards of {len(cliques)} NVLink cliques")

@@ -79,6 +79,12 @@ def test_a_fabric_that_failed_is_told_at_once_with_its_flags() -> None:
     assert failed.message.endswith("status 999, incorrect-configuration=no-partition")
 
 
+@pytest.mark.parametrize("state", [1, 2])
+def test_a_status_that_means_nothing_yet_is_no_news(state: int) -> None:
+    told = {Fabric(state=state, status=status).stage for status in (0, 27, 999)}
+    assert len(told) == 1
+
+
 def test_a_card_without_a_fabric_has_no_condition() -> None:
     watch = FabricWatch(Hand())
     assert watch.condition("a", None, manager_is_down=False) is None
