@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from agent.model.device import (
@@ -22,6 +23,7 @@ from agent.model.device import (
 from agent.model.inventory import DeviceGroup, Inventory, Problem
 from agent.topology.pci import PciLink
 
+few = settings(max_examples=40)  # making such devices takes longer than looking at them
 texts = st.text(st.characters(), max_size=80)  # lone surrogates and control characters too
 numbers = st.integers(-(2**40), 2**40)
 minors = st.none() | st.integers(-2, 20) | numbers

@@ -21,7 +21,7 @@ from agent.model.usage import GroupUsage, UsageSample
 from agent.publish.exposition import MAX_AGE_S, MetricsRenderer, render_metrics
 from agent.publish.status import PublisherStatus
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
-from tests.hostile import device_sets, texts
+from tests.hostile import device_sets, few, texts
 
 VENDORS = {
     "nvidia": (
@@ -271,6 +271,7 @@ def test_hostile_names_of_pods_come_back_as_they_are(name: str, space: str, imag
             assert pairs.get(label, "") == wanted.encode("utf-8", "replace").decode()
 
 
+@few
 @given(device_sets)
 def test_any_device_set_gives_a_page_without_repetition(devices: tuple[Device, ...]) -> None:
     values(page(snapshot(devices)))

@@ -11,7 +11,7 @@ from agent.health.vendor import VendorHealth
 from agent.model.device import HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.snapshot import Part, VendorState
-from tests.hostile import healths, inventories, texts
+from tests.hostile import few, healths, inventories, texts
 from tests.unit.health.looks import at
 
 verdicts = st.lists(st.builds(DeviceSample, key=texts, health=st.none() | healths), max_size=4)
@@ -21,6 +21,7 @@ happened = st.lists(
 )
 
 
+@few
 @given(st.lists(st.tuples(inventories("x"), verdicts, happened), min_size=1, max_size=4))
 def test_whatever_a_vendor_says_it_is_told_or_refused_and_can_be_kept(
     turns: list[tuple[Inventory, list[DeviceSample], list[DeviceEvent]]],

@@ -28,7 +28,7 @@ from agent.publish.wire.annotations import (
 from agent.topology.numa import NumaNode, NumaTopology
 from agent.version import VERSION
 from tests.factory import BOOT_S, NOW_S, gpu, nic, snapshot
-from tests.hostile import device_sets
+from tests.hostile import device_sets, few
 
 
 def topology(*devices: Device, **view: Any) -> dict[str, Any]:
@@ -136,6 +136,7 @@ def test_what_does_not_fit_is_dropped_in_order(
     assert not gone & members
 
 
+@few
 @given(device_sets)
 def test_any_device_set_gives_bounded_json(devices: tuple[Device, ...]) -> None:
     for text in own_annotations(snapshot(devices), select(devices).published).values():

@@ -15,7 +15,7 @@ from agent.model.device import Device, Health, HealthState, VfGroup, VirtualFunc
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.publish.device import DevicePublisher, select
 from tests.factory import BOOT_S, gpu, nic, snapshot
-from tests.hostile import device_sets
+from tests.hostile import device_sets, few
 from tests.schemas import CRDS, check
 
 CRD = "scheduling.koordinator.sh_devices.yaml"
@@ -33,6 +33,7 @@ def listed(*devices: Device) -> list[dict[str, Any]]:
 
 
 @needs_crds
+@few
 @given(device_sets)
 def test_any_device_set_passes_the_schema_with_unknown_fields_forbidden(
     devices: tuple[Device, ...],
@@ -41,12 +42,14 @@ def test_any_device_set_passes_the_schema_with_unknown_fields_forbidden(
     check(CRD, desired.body)
 
 
+@few
 @given(device_sets)
 def test_numbers_are_unique_present_and_ascending(devices: tuple[Device, ...]) -> None:
     keys = [(d["type"], d["minor"]) for d in listed(*devices)]
     assert keys == sorted(set(keys))
 
 
+@few
 @given(device_sets)
 def test_label_values_are_valid_whatever_the_vendor_says(devices: tuple[Device, ...]) -> None:
     for value in body(snapshot(devices))["metadata"]["labels"].values():
@@ -54,6 +57,7 @@ def test_label_values_are_valid_whatever_the_vendor_says(devices: tuple[Device, 
         assert LABEL.fullmatch(value)
 
 
+@few
 @given(device_sets, st.randoms())
 def test_the_order_of_input_does_not_change_the_object(
     devices: tuple[Device, ...], chance: random.Random
@@ -64,6 +68,7 @@ def test_the_order_of_input_does_not_change_the_object(
     assert DevicePublisher().render(before, 0.0) == DevicePublisher().render(after, 5.0)
 
 
+@few
 @given(device_sets)
 def test_two_renderings_are_byte_equal(devices: tuple[Device, ...]) -> None:
     first, second = (DevicePublisher().render(snapshot(devices), t)[0].body for t in (1.0, 99.0))

@@ -10,7 +10,7 @@ from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot, Part, VendorState
 from agent.publish.events import Event, as_object, events_between
 from tests.factory import BOOT_S, gpu, nic, snapshot
-from tests.hostile import device_sets
+from tests.hostile import device_sets, few
 
 AT_S = BOOT_S + 100
 FAILED = Health(state=HealthState.FAILED, reason="Xid79", message="fell off the bus")
@@ -117,6 +117,7 @@ def test_a_workers_event_says_why_and_is_about_the_node() -> None:
     assert event.about == "Node"
 
 
+@few
 @given(device_sets, device_sets)
 def test_events_of_any_devices_are_bounded_text(
     before: tuple[Device, ...], after: tuple[Device, ...]
