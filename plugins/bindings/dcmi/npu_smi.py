@@ -12,11 +12,12 @@ from agent.topology.address import parse_address
 
 MAX_TEXT = 1 << 20
 MAX_ROWS = 256
+MAX_COLUMN = 16  # characters of a number, with its blanks
 WELL = "OK"
 _HEADER = re.compile(r"\|\s*NPU\s+Name\s*\|\s*Health\s*\|")
 _PROCESSES = "Process id"
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
+_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
+_PAIR = re.compile(r"(?<!\d)(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 _COLUMN = re.compile(r"(?:NPU|Phy-ID)(\d{1,3})")
 
 
@@ -75,7 +76,7 @@ def _row(
     return Row(
         card=int(card),
         chip=int(chip),
-        phy=int(phy) if with_phy and phy.strip().isdecimal() else None,
+        phy=int(phy) if with_phy and phy.strip().isdecimal() and len(phy) < MAX_COLUMN else None,
         name=name.strip(),
         health=first[1],
         bus_id=_address(second[1]),

@@ -122,9 +122,12 @@ class HealthWatch:
         watched.fails = 0 if told.error in _TELLING else watched.fails + 1
         if 0 < watched.fails < FAILING_LOOKS:
             return None
-        watched.failing = ""
-        if watched.fails >= FAILING_LOOKS:
-            watched.failing = f"dcmi_get_device_health (DCMI error {told.error})"
+        if not watched.fails:
+            watched.failing = ""
+        elif not watched.failing:  # the first code stands: each new text would be a write
+            refused = "dcmi_get_device_health" in watched.chip.refused
+            why = "an answer that cannot be true" if refused else f"DCMI error {told.error}"
+            watched.failing = f"dcmi_get_device_health ({why})"
         watched.polled = told
         # noted now: the chip's own list is begun anew before each sample
         watched.denied = watched.chip.faults.get(codes.NO_PERMISSION, "")

@@ -105,6 +105,24 @@ def test_one_failing_call_decides_nothing_and_three_in_a_row_do(b3: Machine) -> 
     assert after == Health()
 
 
+def test_a_failure_that_changes_its_code_keeps_its_words(b3: Machine) -> None:
+    told = []
+    with b3.session() as child:
+        for code in (-8010, -8006, -8005, -8010, -8011):
+            b3.stub.add(f"call.dcmi_get_device_health.4.0.ret {code}")
+            told.append(verdict(child, FOUR).message)
+    assert len(set(told[2:])) == 1
+    assert "DCMI error -8005" in told[2]
+
+
+def test_a_health_that_cannot_be_is_no_error_of_the_driver(b3: Machine) -> None:
+    b3.stub.add("chip.4.0.health 9")
+    with b3.session() as child:
+        found = [verdict(child, FOUR) for _ in range(3)]
+    assert found[2].state is FAILED
+    assert "an answer that cannot be true" in found[2].message
+
+
 def test_an_upgrade_freezes_what_was_known(b3: Machine) -> None:
     with b3.session() as child:
         child.discover()

@@ -75,6 +75,12 @@ def test_a_310p_tells_its_ddr_memory() -> None:
     assert row.power_watts is None
 
 
+@pytest.mark.parametrize("old", [" 6   ", "172.2", "65536"])
+def test_a_number_of_thousands_of_digits_is_none(old: str) -> None:
+    first, *_ = parse_info(A3.replace(old, " " + "9" * 5000, 1))
+    assert (first.phy, first.power_watts, first.hbm_mb).count(None) == 1
+
+
 @pytest.mark.parametrize("text", ["", "Command or option is not found", "NPU0 X\nNPU0 X"])
 def test_what_is_no_table_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
