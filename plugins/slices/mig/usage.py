@@ -55,7 +55,11 @@ def slice_readings(
 
 
 def _memory(nvml: Nvml, uuid: str) -> tuple[int, int] | None:
-    try:
-        return nvml.memory(nvml.call("nvmlDeviceGetHandleByUUID", uuid), version2=False)
-    except (VendorFault, DeviceGone, NotSupported):
-        return None
+    """Return (total, used) bytes, with the driver's reserve in `used` before 510 only."""
+    for version2 in (True, False):
+        try:
+            handle = nvml.call("nvmlDeviceGetHandleByUUID", uuid)
+            return nvml.memory(handle, version2=version2)
+        except (VendorFault, DeviceGone, NotSupported):
+            continue
+    return None

@@ -97,6 +97,9 @@ def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
     assert told["xpu_device_slice_utilization_ratio MIG-c 1g.10gb"] == 0.35
     assert told["xpu_device_slice_memory_total_bytes MIG-c 1g.10gb"] == 9984 << 20
     assert told["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb"] == 12345
+    asked = [c.split()[0] for c in stub.take_calls() if "MemoryInfo" in c]
+    newer = [asked[n - 1] for n, name in enumerate(asked) if not name.endswith("_v2")]
+    assert set(newer) == {"nvmlDeviceGetMemoryInfo_v2"}  # which leaves the driver's reserve out
 
 
 def test_a_cut_card_without_counters_does_not_tell_how_busy_it_is(stub: Stub, tree: Path) -> None:
