@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ipaddress
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 MAX_REFRESH_S = 3600
 MAX_RENDERING = 16  # pages that wait for their turn
+MAX_CALLERS = 32  # connections that asked something: each may hold an answer that nobody reads
 COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
 
 SECURITY = {
@@ -66,6 +68,30 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     response = await handler(request)
     response.headers.update(SECURITY)
     return response
+
+
+class Callers:
+    """Holds a bounded number of connections; the one that asked last the longest ago goes."""
+
+    def __init__(self) -> None:
+        self._known: dict[asyncio.Transport, None] = {}  # in the order of their last questions
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer, and hang up on somebody else if there are too many."""
+        transport = request.transport
+        if transport is not None:
+            self._known.pop(transport, None)
+            self._known[transport] = None
+        if len(self._known) > MAX_CALLERS:
+            self._forget()
+        return await handler(request)
+
+    def _forget(self) -> None:
+        self._known = {known: None for known in self._known if not known.is_closing()}
+        for known in list(self._known)[: max(0, len(self._known) - MAX_CALLERS)]:
+            del self._known[known]
+            known.abort()
 
 
 class Pages:
@@ -163,7 +189,7 @@ class Pages:
 def create_app(view: AgentView) -> web.Application:
     """Return the application; nothing listens yet."""
     pages = Pages(view)
-    app = web.Application(middlewares=[_guard], client_max_size=1024)
+    app = web.Application(middlewares=[Callers().admit, _guard], client_max_size=1024)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/livez", pages.livez)
     app.router.add_get("/readyz", pages.readyz)

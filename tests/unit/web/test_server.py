@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.web.server import MAX_RENDERING, create_app
+from agent.web.server import MAX_CALLERS, MAX_RENDERING, create_app
 from tests.unit.web.view import HOSTILE, StillView, eight_cards
 
 T = TypeVar("T")
@@ -189,3 +189,32 @@ def test_requests_do_not_pile_up_without_bound() -> None:
             return sorted(answer.status for answer in await asyncio.gather(*asked))
 
     assert asyncio.run(run()) == [200] * MAX_RENDERING + [503] * 3
+
+
+def test_callers_who_keep_their_connections_make_room_for_others() -> None:
+    async def run() -> tuple[list[bytes], bytes, bytes]:
+        async with TestServer(create_app(StillView(eight_cards())), host="127.0.0.1") as server:
+            callers = [
+                await asyncio.open_connection("127.0.0.1", server.port)
+                for _ in range(MAX_CALLERS + 1)
+            ]
+            answers = []
+            for number, (reader, writer) in enumerate(callers):
+                answers.append(await _livez(reader, writer))
+                if number == 1:  # who asked again is not the one who asked the longest ago
+                    answers.append(await _livez(*callers[0]))
+            gone = await callers[1][0].read()
+            again = await _livez(*callers[0])
+            for _, writer in callers:
+                writer.close()
+            return answers, gone, again
+
+    answers, gone, again = asyncio.run(run())
+    assert {answer.splitlines()[0] for answer in (*answers, again)} == {b"HTTP/1.1 200 OK"}
+    assert gone == b""
+
+
+async def _livez(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head + await reader.readexactly(len(b"ok\n"))
