@@ -88,11 +88,7 @@ def device_series(
 ) -> Series:
     """Yield the families of devices; what nobody told has no sample."""
     rows = list({_opened(device, labels, node): device for device in devices}.items())
-    drivers = {
-        vendor.vendor: vendor.inventory.value.driver_version or ""
-        for vendor in vendors
-        if vendor.inventory.value is not None
-    }
+    drivers = _drivers(vendors)
     name = "xpu_device_info"
     yield name, [line(name, opened, 1, _facts(device, drivers)) for opened, device in rows]
     name = "xpu_device_healthy"
@@ -133,13 +129,27 @@ def _opened(device: Device, labels: Labels, node: str) -> str:
     return labels.open(DEVICE, values)
 
 
+def _drivers(vendors: Iterable[VendorState]) -> dict[str, str]:
+    """Return driver versions by key of each device that is told of, and by name of who tells.
+
+    The name is for devices that have just gone; it need not be the maker's.
+    """
+    found: dict[str, str] = {}
+    for vendor in vendors:
+        inventory = vendor.inventory.value
+        if inventory is not None and inventory.driver_version:
+            names = (vendor.vendor, *(device.key for device in inventory.devices))
+            found.update(dict.fromkeys(names, inventory.driver_version))
+    return found
+
+
 def _facts(device: Device, drivers: Mapping[str, str]) -> str:
     place = device.place
     values = (
         device.info.kind.value,
         str(place.numa_node) if place.numa_node >= 0 else "",
         place.root or "",
-        drivers.get(device.info.vendor, ""),
+        drivers.get(device.key) or drivers.get(device.info.vendor, ""),
         "true" if device.info.managed else "false",
     )
     return pairs(("type", "numa_node", "pcie_root", "driver_version", "managed"), values)
