@@ -120,3 +120,33 @@ class LiveRoot:
         except OSError:
             return None
         return (os.major(found.st_rdev), os.minor(found.st_rdev)) if found.st_rdev else None
+
+
+class OneLook:
+    """A host that several look at in turn, as it was at the first look: each file is read once.
+
+    For one round only: nothing that it remembers is ever forgotten. Errors are not remembered.
+    """
+
+    def __init__(self, files: HostFiles) -> None:
+        self._read: dict[tuple[str, int], bytes] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+        self.link = files.link
+        self.exists = files.exists
+        self.device_number = files.device_number
+        self._files = files
+
+    def read(self, path: str, limit: int = MAX_READ) -> bytes:
+        """Return what the first reading to that limit returned."""
+        key = (path, limit)
+        known = self._read.get(key)
+        if known is None:
+            known = self._read[key] = self._files.read(path, limit)
+        return known
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the entries at the first listing."""
+        known = self._names.get(path)
+        if known is None:
+            known = self._names[path] = self._files.names(path)
+        return known

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from agent.config.sections import Settings
+from agent.host.files import OneLook
 from agent.model.device import VendorDevice
 from agent.node.vendors import forced, vendor_settings
 from agent.probe.base import DeviceVendor, Inside, is_isolated
@@ -49,8 +50,9 @@ def recruits(
 ) -> Iterator[Enlisted]:
     """Yield the vendors that have something here, or are switched on; start nothing."""
     own = vendor_settings(settings)
+    files = OneLook(host.files)  # each vendor walks all PCI functions
     for vendor in vendors:
-        seen = vendor.sighted(host.files)
+        seen = vendor.sighted(files)
         tape = host.tape(vendor.name)
         if not seen and tape is None and not forced(settings, vendor.name):
             continue

@@ -13,8 +13,9 @@ from agent.host.files import HostFiles
 from agent.model.device import DeviceNode, Health, HealthState, VendorDevice
 from agent.model.inventory import Problem
 from agent.model.quantity import binary
+from plugins.functions import DEVICES
 from plugins.vendors.accelerators.described import DEV_NUMBER, Card, card_of
-from plugins.vendors.accelerators.sight import DEVICES, VFIO, Sighting, unmanaged
+from plugins.vendors.accelerators.sight import VFIO, Sighting, unmanaged
 
 MIB = 1 << 20
 MAX_BELOW = 64  # entries of a function's folder, and of each folder in it, that are looked at

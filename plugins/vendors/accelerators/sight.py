@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.errors import HostFileError, ParseError
-from agent.host.files import HostFiles, link_name, text
+from agent.errors import ParseError
+from agent.host.files import HostFiles, text
 from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
-from agent.topology.address import parse_address, sort_key
 from agent.topology.text import parse_hex_id
+from plugins.functions import Function, linked, made_by
 from plugins.vendors.accelerators.makers import FPGA, MAKERS, Maker, maker_of
 
-DEVICES = "/sys/bus/pci/devices"
-MAX_FUNCTIONS = 8192
 VFIO = "vfio-pci"
-_ID = 6  # bytes of 0x9999
 _WANTED = frozenset(f"0x{number:04x}".encode() for number, m in MAKERS.items() if not m.driven)
 
 _UNMANAGED = Health(
@@ -41,35 +38,23 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 
 def look(host: HostFiles) -> tuple[Sighting, ...]:
     """Return the functions in the order of their addresses; unreadable ones are left out."""
-    try:
-        names = host.names(DEVICES)[:MAX_FUNCTIONS]
-    except HostFileError:
-        return ()
-    found = [seen for name in names if (seen := _function(host, name)) is not None]
-    return tuple(sorted(found, key=lambda seen: sort_key(seen.bus_id)))
+    functions = made_by(host, _WANTED)
+    return tuple(seen for f in functions if (seen := _accelerator(host, f)) is not None)
 
 
-def _function(host: HostFiles, name: str) -> Sighting | None:
-    folder = f"{DEVICES}/{name}"
-    try:
-        # the machine may have thousands of functions: one short read decides for most
-        told = host.read(f"{folder}/vendor", _ID).lower()
-        bus_id = parse_address(name) if told in _WANTED else None
-    except (HostFileError, ParseError):
-        return None
-    if bus_id is None:
-        return None
-    vendor_id, device_id = int(told, 16), _hex(host, f"{folder}/device", 4)
-    virtual = _link(host, f"{folder}/physfn") is not None
+def _accelerator(host: HostFiles, function: Function) -> Sighting | None:
+    folder = function.folder
+    vendor_id, device_id = int(function.maker, 16), _hex(host, f"{folder}/device", 4)
+    virtual = linked(host, f"{folder}/physfn") is not None
     maker = maker_of(vendor_id, device_id, _hex(host, f"{folder}/class", 6), virtual=virtual)
     if maker is None:
         return None
     return Sighting(
-        bus_id=bus_id,
+        bus_id=function.bus_id,
         maker=maker,
         vendor_id=vendor_id,
         device_id=device_id,
-        driver=_link(host, f"{folder}/driver"),
+        driver=linked(host, f"{folder}/driver"),
     )
 
 
@@ -77,13 +62,6 @@ def _hex(host: HostFiles, path: str, digits: int) -> int | None:
     try:
         return parse_hex_id(text(host, path, 64) or "", digits)
     except ParseError:
-        return None
-
-
-def _link(host: HostFiles, path: str) -> str | None:
-    try:
-        return link_name(host, path)
-    except HostFileError:
         return None
 
 

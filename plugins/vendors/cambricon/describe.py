@@ -11,9 +11,10 @@ from agent.model.device import DeviceKind, DevicePartition, Health, HealthState,
 from agent.model.foreign.device_info import NODE_FACT
 from agent.model.quantity import binary
 from plugins.bindings.cndev.card import MIB, Card, Instance
+from plugins.functions import DEVICES
 from plugins.slices.smlu.rules import unit_mib
 from plugins.vendors.cambricon.names import device_id, model_label
-from plugins.vendors.cambricon.sight import DEVICES, node
+from plugins.vendors.cambricon.sight import node
 
 LABEL = "xpu-agent.io/"
 _MIM = Health(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles, text
 from agent.model.device import DeviceKind, DeviceNode, Health, HealthState, VendorDevice
-from agent.topology.address import parse_address, sort_key
+from plugins.functions import linked, made_by
 
-DEVICES = "/sys/bus/pci/devices"
-MAX_FUNCTIONS = 8192
-_ID = 6  # bytes of 0xcabc
+_PCI_VENDORS = (b"0xcabc",)
+_ACCELERATOR = "0x12"
 _MESSAGES: dict[str, str] = {
     "NotYetAsked": "seen in sysfs; the driver's library has not answered yet",
     "NoRecordedAnswers": "the recording holds no answers of the driver's library",
@@ -18,25 +16,12 @@ _MESSAGES: dict[str, str] = {
 
 def look(host: HostFiles) -> tuple[str, ...]:
     """Return the bus ids of accelerator functions, in order; virtual functions are left out."""
-    try:
-        names = host.names(DEVICES)[:MAX_FUNCTIONS]
-    except HostFileError:
-        return ()
-    return tuple(sorted((n for name in names if (n := _ours(host, name))), key=sort_key))
-
-
-def _ours(host: HostFiles, name: str) -> str | None:
-    folder = f"{DEVICES}/{name}"
-    try:
-        # the machine may have thousands of functions: one short read decides for most
-        if host.read(f"{folder}/vendor", _ID).lower() != b"0xcabc":
-            return None
-        if host.link(f"{folder}/physfn") is not None:
-            return None
-        bus_id = parse_address(name)
-    except (HostFileError, ParseError):
-        return None
-    return bus_id if (text(host, f"{folder}/class") or "").startswith("0x12") else None
+    return tuple(
+        function.bus_id
+        for function in made_by(host, _PCI_VENDORS)
+        if linked(host, f"{function.folder}/physfn") is None
+        and (text(host, f"{function.folder}/class") or "").startswith(_ACCELERATOR)
+    )
 
 
 def device(

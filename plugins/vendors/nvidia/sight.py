@@ -5,17 +5,14 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from agent.errors import HostFileError, ParseError
-from agent.host.files import HostFiles, link_name, text
+from agent.host.files import HostFiles, text
 from agent.model.device import DeviceKind, DeviceNode, Health, HealthState, Pairs, VendorDevice
-from agent.topology.address import parse_address, sort_key
+from plugins.functions import Function, linked, made_by
 from plugins.vendors.nvidia.names import model_label
 
-DEVICES = "/sys/bus/pci/devices"
 MODULE = "/sys/module/nvidia"
 INFORMATION = "/proc/driver/nvidia/gpus"
-MAX_FUNCTIONS = 8192
-_ID = 6  # bytes of 0x10de
+_PCI_VENDORS = (b"0x10de",)
 _DISPLAYS = ("0x0300", "0x0302")  # VGA and 3D; 0x0403 is the card's audio
 _SWITCH = "0x0680"  # an NVSwitch
 WSL, TEGRA = "wsl", "tegra"
@@ -51,40 +48,20 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = ""  # wsl, tegra: cards that are on no bus that sysfs shows
 
 
-def look(host: HostFiles) -> tuple[Sighting, ...]:
-    """Return the display functions in the order of their addresses."""
-    return survey(host).cards
-
-
 def survey(host: HostFiles) -> Sight:
     """Return the functions of NVIDIA's; unreadable ones are left out."""
-    try:
-        names = host.names(DEVICES)[:MAX_FUNCTIONS]
-    except HostFileError:
-        names = ()
-    classes = {name: code for name in names if (code := _class(host, name)) is not None}
-    found = [
-        seen
-        for name, code in classes.items()
-        if code.startswith(_DISPLAYS) and (seen := _function(host, name)) is not None
-    ]
-    return Sight(
-        cards=tuple(sorted(found, key=lambda seen: sort_key(seen.key))),
-        switches=sum(code.startswith(_SWITCH) for code in classes.values()),
-        platform=_platform(host, functions=bool(classes), cards=bool(found)),
+    functions = made_by(host, _PCI_VENDORS)
+    classes = [(text(host, f"{function.folder}/class") or "").lower() for function in functions]
+    cards = tuple(
+        _card(host, function)
+        for function, code in zip(functions, classes, strict=True)
+        if code.startswith(_DISPLAYS)
     )
-
-
-def _class(host: HostFiles, name: str) -> str | None:
-    """Return the class of a function of NVIDIA's."""
-    folder = f"{DEVICES}/{name}"
-    try:
-        # the machine may have thousands of functions: one short read decides for most
-        if host.read(f"{folder}/vendor", _ID).lower() != b"0x10de":
-            return None
-    except HostFileError:
-        return None
-    return (text(host, f"{folder}/class") or "").lower()
+    return Sight(
+        cards=cards,
+        switches=sum(code.startswith(_SWITCH) for code in classes),
+        platform=_platform(host, functions=bool(functions), cards=bool(cards)),
+    )
 
 
 def _platform(host: HostFiles, *, functions: bool, cards: bool) -> str:
@@ -104,24 +81,13 @@ def placeless(platform: str) -> tuple[Sighting, ...]:
     return (Sighting(bus_id=None, driver=None, name=platform, platform=platform),)
 
 
-def _function(host: HostFiles, name: str) -> Sighting | None:
-    folder = f"{DEVICES}/{name}"
-    try:
-        bus_id = parse_address(name)
-    except ParseError:
-        return None
-    driver = _link(host, f"{folder}/driver")
-    reason = _reason(host, driver, virtual=_link(host, f"{folder}/physfn") is not None)
+def _card(host: HostFiles, function: Function) -> Sighting:
+    driver = linked(host, f"{function.folder}/driver")
+    virtual = linked(host, f"{function.folder}/physfn") is not None
+    reason = _reason(host, driver, virtual=virtual)
     if reason:
-        return Sighting(bus_id=bus_id, driver=driver, reason=reason)
-    return _bound(host, bus_id)
-
-
-def _link(host: HostFiles, path: str) -> str | None:
-    try:
-        return link_name(host, path)
-    except HostFileError:
-        return None
+        return Sighting(bus_id=function.bus_id, driver=driver, reason=reason)
+    return _bound(host, function.bus_id)
 
 
 def _reason(host: HostFiles, driver: str | None, *, virtual: bool) -> str:

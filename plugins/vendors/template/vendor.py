@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.errors import HostFileError, ParseError
-from agent.host.files import HostFiles, text
+from agent.host.files import HostFiles
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.model.inventory import MetricFamily
-from agent.topology.address import parse_address
+from plugins.functions import made_by
 from plugins.injection.lazily import lazily
 
 if TYPE_CHECKING:
     from plugins.vendors.template.session import TemplateSession
 
-PCI_DEVICES = "/sys/bus/pci/devices"
-PCI_VENDOR = "0xfffe"  # as the file `vendor` of a PCI function spells it; nobody's number
+PCI_VENDORS = (b"0xfffe",)  # as the file `vendor` of a PCI function spells it; nobody's number
 UNANSWERED = Health(
     state=HealthState.SUSPECT,
     reason="WorkerNotReady",
@@ -40,16 +38,7 @@ class TemplateVendor:
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List the hardware from sysfs alone, in less than 10 ms; a broken entry is left out."""
-        try:
-            names = host.names(PCI_DEVICES)
-        except HostFileError:
-            return ()
-        return tuple(
-            found
-            for name in names
-            if text(host, f"{PCI_DEVICES}/{name}/vendor") == PCI_VENDOR
-            and (found := _describe(name)) is not None
-        )
+        return tuple(_describe(function.bus_id) for function in made_by(host, PCI_VENDORS))
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Find nothing wrong: what may be set is text that no rule forbids."""
@@ -62,11 +51,7 @@ class TemplateVendor:
         return TemplateSession(self.sighted(host), library_allowed=not settings.get("replay"))
 
 
-def _describe(name: str) -> VendorDevice | None:
-    try:
-        bus_id = parse_address(name)
-    except ParseError:
-        return None
+def _describe(bus_id: str) -> VendorDevice:
     # the vendor of a VendorDevice is the maker; the minor is known to the library only
     return VendorDevice(
         kind=DeviceKind.XPU, vendor=TemplateVendor.name, bus_id=bus_id, health=UNANSWERED

@@ -23,7 +23,7 @@ from agent.recording.entries import DeviceNode, Entry, Kind, Link, Refused
 from agent.recording.format import write
 from agent.recording.parse import parse
 from agent.recording.tree import TreeFiles
-from plugins.vendors.nvidia.sight import look
+from plugins.vendors.nvidia.sight import survey
 from plugins.vendors.rdma.functions import DRIVERS
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import SHARED, capture, needs_shared
@@ -38,7 +38,7 @@ READERS: dict[str, Callable[[HostFiles], object]] = {
     "cpus and memory nodes": read_cpu_numa,
     "pci": read_pci,
     "cgroups": detect,
-    "nvidia": look,
+    "nvidia": survey,
     "rdma": lambda host: RdmaVendor().open(host, {}).discover(),
 }
 PORT = "/sys/class/infiniband/mlx5_0/ports/1"
