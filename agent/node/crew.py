@@ -13,7 +13,7 @@ from agent.config.sections import Settings
 from agent.host.files import OneLook
 from agent.model.device import VendorDevice
 from agent.node.vendors import forced, vendor_settings
-from agent.probe.base import DeviceVendor, Inside, is_isolated
+from agent.probe.base import DeviceVendor, Inside, is_isolated, replayed
 from agent.probe.process.launch import Launched, launch
 from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import OpenedHost
@@ -69,7 +69,7 @@ def recruits(
 
 
 def _inside(vendor: DeviceVendor, host: OpenedHost, spec: WorkerSpec) -> Inside:
-    settings = spec.settings if host.spec is None else {**spec.settings, "replay": True}
+    settings = spec.settings if host.spec is None else replayed(spec.settings)
     return Inside(vendor=vendor, host=host.files, settings=settings)
 
 

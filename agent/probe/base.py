@@ -94,6 +94,15 @@ class DeviceVendor(Protocol):
         ...
 
 
+def replayed(settings: Settings) -> Settings:
+    """Return a vendor's settings for a recorded host: `replay`, and no folder for lasting state.
+
+    What is kept there is of this machine, and must neither be believed nor changed.
+    """
+    own = {name: value for name, value in settings.items() if name != "state_dir"}
+    return {**own, "replay": True}
+
+
 def clear_in(session: VendorSession, key: str) -> bool:
     """Have the session forget a device's lasting fault, as after a person looked at the card.
 

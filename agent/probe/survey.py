@@ -14,7 +14,7 @@ from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.snapshot import Part, VendorState
-from agent.probe.base import DeviceVendor, Inside, Settings, is_isolated
+from agent.probe.base import DeviceVendor, Inside, Settings, is_isolated, replayed
 from agent.probe.inside import InsideWorker
 from agent.probe.life import TIMING, Timing, Worker
 from agent.probe.process.spec import WorkerSpec
@@ -66,7 +66,7 @@ def _inside(vendor: DeviceVendor, host: OpenedHost, spec: WorkerSpec) -> Inside 
     """Return how to open a vendor without a process; `None` if it needs one, or has a tape."""
     if is_isolated(vendor) or host.tape(vendor.name) is not None:
         return None
-    settings = spec.settings if host.spec is None else {**spec.settings, "replay": True}
+    settings = spec.settings if host.spec is None else replayed(spec.settings)
     return Inside(vendor=vendor, host=host.files, settings=settings, events=False)
 
 

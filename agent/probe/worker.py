@@ -19,7 +19,7 @@ import msgspec
 
 from agent.errors import HostFileError, WorkerError
 from agent.host.files import HostFiles, LiveRoot
-from agent.probe.base import Settings, VendorSession
+from agent.probe.base import Settings, VendorSession, replayed
 from agent.probe.service import Pipe, Service
 from agent.probe.tape import MAX_TAPE, TapeSession, parse_tape
 from agent.probe.vendors import load_vendor
@@ -106,7 +106,7 @@ def open_session(arguments: Arguments, settings: Settings) -> VendorSession:
         host, found = recorded.files, recorded.tape(vendor)
         tape = found if found is None or isinstance(found, bytes) else _read_tape(str(found))
         if recorded.spec is not None:
-            settings = {**settings, "replay": True}
+            settings = replayed(settings)
     if tape is not None:
         return TapeSession(parse_tape(tape, vendor))
     return load_vendor(vendor).open(host, settings)

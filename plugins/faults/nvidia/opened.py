@@ -26,15 +26,14 @@ def open_diagnosis(
 ) -> Diagnosis:
     """Return the diagnosis of a host's cards, with what its state folder keeps of them.
 
-    `environment` may hold the variables of NVIDIA's device plug-in. A recording keeps nothing.
+    `environment` may hold the variables of NVIDIA's device plug-in.
     """
     boot_id = text(host, BOOT_ID) or ""
 
     def now() -> Now:
         return Now(wall_s=wall(), boot_id=boot_id, module=module_identity(host))
 
-    folder = None if settings.get("replay") is True else settings.get("state_dir")
-    return Diagnosis(rules(settings, environment), now, folder)
+    return Diagnosis(rules(settings, environment), now, settings.get("state_dir"))
 
 
 def module_identity(host: HostFiles) -> str:

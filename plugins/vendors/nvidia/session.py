@@ -52,8 +52,7 @@ class NvidiaSession:
         self._fabrics = FabricWatch(clock)
         forget = settings.get("forget_after_s")
         forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
-        folder = None if settings.get("replay") is True else settings.get("state_dir")
-        memory = CardMemory(folder, text(host, BOOT_ID) or "")
+        memory = CardMemory(settings.get("state_dir"), text(host, BOOT_ID) or "")
         self._roster = Roster(memory, Clocks(clock, wall), forget_s)
 
     def discover(self) -> Inventory:

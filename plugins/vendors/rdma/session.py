@@ -73,9 +73,7 @@ class RdmaSession:
         self._watch = Watch(host, settings, monotonic, wall)
         self._ports = PortReader(host)
         self._last: dict[str, VendorDevice] = {}
-        # a recorded host's numbers are not this machine's
-        directory = None if settings.replay else settings.state_dir
-        self._kept = Kept(directory, text(host, BOOT_ID) or "")
+        self._kept = Kept(settings.state_dir, text(host, BOOT_ID) or "")
 
     def discover(self) -> Inventory:
         """Return every RDMA device; numbers are written down before anybody is told of them."""

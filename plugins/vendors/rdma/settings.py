@@ -71,7 +71,7 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `discovery.rdma` may hold; the defaults suit a node that nobody configured."""
 
     soft: bool = False  # publish rxe and siw devices (test clusters)
-    replay: bool = False  # the host is a recording: no device nodes to compare, nothing to keep
+    replay: bool = False  # the host is a recording: no device nodes to compare
     port_policy: str = "any"
     expected_ports: tuple[PortRule, ...] = ()
     vf_pools: tuple[PoolRule, ...] = ()

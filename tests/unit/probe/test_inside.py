@@ -237,7 +237,8 @@ def test_one_look_asks_it_without_a_process(tmp_path: Path, recorded: bool) -> N
     (tmp_path / "sys").mkdir()
     vendor = Files()
     opened = open_host(str(tmp_path) if recorded else None)
-    (state,) = asyncio.run(survey([vendor], opened, {"files": {"b": 2}}))
+    own = {"b": 2, "state_dir": "/kept"}
+    (state,) = asyncio.run(survey([vendor], opened, {"files": own}))
     assert (state.state, state.pid) == ("ready", None)
     assert state.inventory.value == Inventory(vendor="files", devices=(CARD,))
-    assert vendor.opened == [{"b": 2, "replay": True} if recorded else {"b": 2}]
+    assert vendor.opened == [{"b": 2, "replay": True} if recorded else own]

@@ -14,6 +14,7 @@ from agent.probe.wire import Ask, Request, Start, encode
 from agent.probe.worker import Arguments, open_session, read_requests
 from plugins.vendors.template.session import TemplateSession
 
+RECORDED = Path(__file__).parents[3] / "fixtures/hosts/vm-no-devices"
 TEMPLATE = EntryPoint(
     "template", "plugins.vendors.template.vendor:TemplateVendor", ENTRY_POINT_GROUP
 )
@@ -64,3 +65,18 @@ def test_requests_are_read_until_the_agent_is_gone() -> None:
     os.close(writing)
     assert list(read_requests("x", reading)) == sent
     os.close(reading)
+
+
+@pytest.mark.parametrize("vendor", ["ascend", "cambricon", "nvidia", "rdma"])
+def test_a_recording_is_never_judged_by_what_is_kept_of_this_machine(
+    vendor: str, tmp_path: Path
+) -> None:
+    names = ("ascend-faults", "ascend-vnpus", "ascend-devices", "nvidia-causes", "nvidia-devices")
+    kept = {f"{name}.json": "not for you" for name in (*names, "rdma")}
+    for name, content in kept.items():
+        (tmp_path / name).write_text(content)
+    arguments = Arguments(vendor=vendor, host=str(RECORDED))
+    session = open_session(arguments, {"state_dir": str(tmp_path)})
+    session.discover()
+    session.close()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept

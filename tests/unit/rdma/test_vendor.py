@@ -7,6 +7,7 @@ import pytest
 from agent.errors import BadConfig, NotSupported
 from agent.host.files import LiveRoot
 from agent.model.device import DeviceNode, HealthState, VendorDevice
+from agent.probe.base import replayed
 from agent.recording.entries import DeviceNode as NodeEntry
 from agent.recording.entries import Entry, Link
 from plugins.vendors.rdma.session import RdmaSession
@@ -211,7 +212,7 @@ def test_a_device_without_uverbs_is_out_of_service() -> None:
 
 
 def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
-    settings = {"replay": True, "state_dir": str(tmp_path / "state")}
+    settings = replayed({"state_dir": str(tmp_path / "state")})
     RdmaVendor().open(made.tree(made.nic(PF, "mlx5_0")), settings).discover()
     assert not (tmp_path / "state").exists()
 
