@@ -63,7 +63,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card:
-    """A card by its index. What it cannot tell is not asked again until `renew`.
+    """A card by its index. What it cannot tell is not asked again of this object.
 
     Codes other than `not supported` are kept in `faults`, by what was asked, until `begin`.
     """
@@ -78,11 +78,6 @@ class Card:
     def begin(self) -> None:
         """Start a round: what went wrong before is over unless it shows again."""
         self.faults = {}
-
-    def renew(self) -> None:
-        """Take the handle anew, as after a reset of the card, and ask everything again."""
-        self.handle = self.cndev.handle(self.index)
-        self._mute.clear()
 
     def ask(self, what: str, call: Callable[[], T]) -> T | None:
         """Run calls named `what`; a stale handle is taken anew once."""

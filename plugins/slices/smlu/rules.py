@@ -10,7 +10,6 @@ import msgspec
 from agent.errors import AgentError, ParseError
 
 MIB = 1 << 20
-GRANT_UNIT_MIB = 256  # what the scheduler counts memory in
 _PROFILE = re.compile(r"(\d{1,3})_(\d{1,3})_(\d{1,6})")
 
 
