@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from agent import durable
 from agent.model.inventory import Problem
 
 MAX_FILE = 1 << 20
@@ -63,14 +64,9 @@ class LastingFile(Generic[T]):
             return False
         if data == self._written and os.path.exists(self._path):
             return True
-        fresh = f"{self._path}.new"
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o750, exist_ok=True)
-            with open(fresh, "wb") as file:  # noqa: PTH123 - as above
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self._path)
+            durable.replace_file(self._path, data)
         except OSError as error:
             self._tell("StateNotWritten", f"{self._path}: {error.strerror}: forgotten at a restart")
             return False

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from agent import durable
 from agent.errors import ParseError
 from agent.health.track import NEVER_S, OUT_OF_SERVICE, Cause, Moment, Track
 from agent.model.device import HealthState
@@ -190,7 +191,8 @@ class HealthFile:
         if wanted is None or wanted is self._written or self._path is None:
             return
         try:
-            _replace(self._path, wanted)
+            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            durable.replace_file(str(self._path), wanted, MODE)
         except OSError as error:
             if not self._error:
                 log.error("health_state_not_written", extra={"error": str(error)})
@@ -222,15 +224,3 @@ def _read(path: Path) -> bytes | None:
     if len(data) > MAX_FILE:
         raise ParseError("health state: larger than 4 MiB", str(path))
     return data
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write beside the file, make it durable, and only then let it take the file's name."""
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from agent import durable
 from agent.errors import PublishError
 from agent.publish.base import Desired
 from agent.publish.wire.annotations import keep_since
@@ -87,7 +88,7 @@ class FileApplier:
             if body == previous:
                 return False
             os.makedirs(self.folder, exist_ok=True)
-            _replace(path, to_yaml(body))
+            durable.replace_file(str(path), to_yaml(body), MODE)
             self._known[item.file_name] = (_stamp(path), body)
         except OSError as error:
             detail = f"{error.strerror}; make the folder writable or choose another with --out"
@@ -118,10 +119,7 @@ class FileApplier:
 def clean(folder: str, names: Iterable[str]) -> None:
     """Remove what a process that was killed left beside files of these names."""
     for name in names:
-        temporary = Path(folder, _temporary(name))
-        # looked for first: a file system that is read-only refuses to remove even what is not there
-        if temporary.is_symlink() or temporary.exists():
-            temporary.unlink()
+        durable.remove(durable.temporary_of(str(Path(folder, name))))
 
 
 def _load(data: bytes) -> object:
@@ -135,41 +133,9 @@ def _load(data: bytes) -> object:
         raise ValueError(str(error)) from error
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write beside the file, make it durable, and only then let it take the file's name."""
-    temporary = path.with_name(_temporary(path.name))
-    try:
-        temporary.unlink(missing_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _stamp(path: Path) -> Stamp:
     found = os.stat(path)
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _temporary(name: str) -> str:
-    return f".{name}.tmp"
 
 
 def _check_name(name: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from agent import durable
 from agent.errors import PublishError
 from agent.publish.base import Desired
 from agent.publish.files import Applied
@@ -53,8 +54,8 @@ class InfoFileApplier:
     def _clean(self, path: Path) -> None:
         """Remove what a killed agent left: koordlet takes nothing while half a file is there."""
         if not self._cleaned:
-            for temporary in _temporaries(path):
-                _remove(temporary)
+            for temporary in (str(_outside(path)), durable.temporary_of(str(path))):
+                durable.remove(temporary)
             self._cleaned = True
 
 
@@ -71,38 +72,16 @@ def _replace(path: Path, data: bytes) -> None:
 
     Where the folder is a mount of its own, a hidden file in it has to do.
     """
-    outside, inside = _temporaries(path)
+    outside = _outside(path)
     try:
-        _write(outside, data)
+        durable.write_new(str(outside), data, MODE)
         os.replace(outside, path)
     except OSError as error:
-        _remove(outside)
+        durable.remove(str(outside))
         if error.errno not in (errno.EXDEV, errno.EACCES, errno.EROFS, errno.EPERM):
             raise
-        try:
-            _write(inside, data)
-            os.replace(inside, path)
-        except OSError:
-            _remove(inside)
-            raise
+        durable.replace_file(str(path), data, MODE)
 
 
-def _temporaries(path: Path) -> tuple[Path, Path]:
-    """Return where the file is written first: beside its folder, or else in it."""
-    outside = path.parent.with_name(f".{path.parent.name}.{path.name}.tmp")
-    return outside, path.with_name(f".{path.name}.tmp")
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.exists():  # a read-only file system refuses even what is not there
-        path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    _remove(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(path, flags, MODE), "wb") as file:  # noqa: PTH123 - of a descriptor
-        os.fchmod(file.fileno(), MODE)  # whatever the umask: koordlet runs as somebody else
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _outside(path: Path) -> Path:
+    return path.parent.with_name(f".{path.parent.name}.{path.name}.tmp")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from agent import durable
 from agent.errors import AgentError
 
 FILE = "smlu-owned.json"
@@ -57,14 +57,9 @@ class OwnershipFile:
     def _write(self, owned: tuple[Owned, ...]) -> None:
         if len(owned) > MAX_OWNED:
             raise OwnershipUnknown(f"{self._path}: more than {MAX_OWNED} instances")
-        fresh = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with fresh.open("wb") as file:
-                file.write(msgspec.json.encode(owned))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
+            durable.replace_file(str(self._path), msgspec.json.encode(owned))
         except OSError as error:
             raise OwnershipUnknown(f"{self._path}: {error.strerror}") from error
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from agent import durable
 from agent.errors import ParseError
 from agent.model.inventory import Problem
 from agent.topology.address import parse_address
@@ -192,12 +193,7 @@ class StateFile:
         if data == self._written:
             return
         self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        fresh = self._path.with_name(f"{FILE_NAME}.new")
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self._path)
+        durable.replace_file(str(self._path), data)
         self._written = data
 
 

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent import durable
 from agent.errors import PublishError
 from agent.model.device import Health, HealthState
 from agent.publish import files
@@ -171,13 +172,16 @@ def test_a_process_killed_at_any_step_leaves_the_old_file_or_the_new_one(
     seen = []
     for calls in range(40):
         FileApplier(str(tmp_path)).apply([old])
-        monkeypatch.setattr(files, "os", DyingSystem(calls))
+        dying = DyingSystem(calls)
+        for module in (files, durable):
+            monkeypatch.setattr(module, "os", dying)
         try:
             FileApplier(str(tmp_path)).apply([new])
             seen.append("done")
         except Killed as death:
             seen.append(str(death))
-        monkeypatch.setattr(files, "os", os)
+        for module in (files, durable):
+            monkeypatch.setattr(module, "os", os)
         assert yaml.safe_load((tmp_path / "thing.yaml").read_bytes()) in (old.body, new.body)
         FileApplier(str(tmp_path)).apply([new])
         assert os.listdir(tmp_path) == ["thing.yaml"]

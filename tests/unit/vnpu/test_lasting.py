@@ -29,7 +29,7 @@ def test_without_a_folder_nothing_lasts_and_nothing_fails(folder: object) -> Non
 
 def test_a_write_that_was_cut_off_leaves_the_old_content(tmp_path: Path) -> None:
     file(str(tmp_path)).save({"a": 1})
-    (tmp_path / "state.json.new").write_text('{"a": 2')
+    (tmp_path / ".state.json.tmp").write_text('{"a": 2')
     assert file(str(tmp_path)).load() == {"a": 1}
     assert file(str(tmp_path)).save({"a": 3})
     assert file(str(tmp_path)).load() == {"a": 3}

@@ -1,0 +1,54 @@
+"""Files that are replaced whole: a process that is killed leaves the old content or the new."""
+
+from __future__ import annotations
+
+import os
+
+
+def temporary_of(path: str) -> str:
+    """Return where `replace_file` writes first: beside the file, hidden."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.tmp")
+
+
+def replace_file(path: str, data: bytes, mode: int = 0o640) -> None:
+    """Have the file hold exactly `data`, also after a loss of power; its folder must be there.
+
+    Raises `OSError`, and then the file is as it was and nothing is left beside it.
+    """
+    temporary = temporary_of(path)
+    try:
+        write_new(temporary, data, mode)
+        os.replace(temporary, path)
+    except OSError:
+        remove(temporary)
+        raise
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)  # the name, which is the folder's
+    finally:
+        os.close(fd)
+
+
+def write_new(path: str, data: bytes, mode: int) -> None:
+    """Write a file with exactly this mode and have it on the disk; what stood there is removed.
+
+    A link that stands there is not followed. Raises `OSError`.
+    """
+    remove(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(fd, mode)  # whatever the umask
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove(path: str) -> None:
+    """Remove a file or link, if it is there."""
+    # looked for first: a file system that is read-only refuses to remove even what is not there
+    if os.path.lexists(path):
+        os.unlink(path)
