@@ -17,8 +17,9 @@ from agent.model.device import (
     VirtualFunction,
 )
 from agent.model.inventory import DeviceSample, Inventory, Reading
+from agent.model.part import Part
 from agent.model.pod import ContainerView, KubeQos, PodView
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
 from agent.model.usage import GroupUsage, NodeUsage, NumaUsage, Pressure, UsageSample
 from agent.topology.numa import NumaNode, NumaTopology
 from agent.topology.pci import PciLink

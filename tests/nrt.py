@@ -10,7 +10,8 @@ import jsonschema
 from msgspec.structs import replace
 
 from agent.host.cpu_numa import read_cpu_numa
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.topology import TopologyPublisher
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaTopology

@@ -15,7 +15,7 @@ import yaml
 from agent.cgroup.layout import parse_container_dir
 from agent.errors import HostFileError, ParseError
 from agent.model.device import Pairs
-from agent.model.kube_qos import ResourceSpec, computed_qos
+from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
 from agent.model.pod import ContainerView, KubeQos, PodView
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ import msgspec
 
 from agent.clock import Clock, rfc3339
 from agent.errors import PublishError
+from agent.model.part import Part
 from agent.model.selfcheck import Check
-from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.node.store import SnapshotStore
 from agent.publish.event_log import EventLog
 from agent.publish.events import WARNING, Event, events_between

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 import msgspec
 
 from agent.model.device import Device, DeviceLink, VendorDevice
 from agent.model.grant.sharing import SharingView
 from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
+from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.model.usage import UsageReport, UsageSample
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciTree
 
-T = TypeVar("T")
 Counts = tuple[tuple[str, int], ...]  # by name, in order
-
-
-class Part(msgspec.Struct, Generic[T], frozen=True):
-    """A value with the monotonic second it was taken at, and why it is old if it is."""
-
-    value: T
-    taken_s: float | None = None  # None: never taken
-    error: str = ""  # of the last attempt; the value is then that of an earlier one
-
-    def age_s(self, now_s: float) -> float | None:
-        """Return how old the value is; `None` if it was never taken."""
-        return None if self.taken_s is None else max(0.0, now_s - self.taken_s)
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):

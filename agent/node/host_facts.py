@@ -22,7 +22,8 @@ from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
 from agent.model.inventory import Problem
 from agent.model.minors import NOTHING_HELD, Held, held_minors
-from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.topology.cpu import CpuTopology

@@ -8,7 +8,8 @@ from agent.collect.report import ReportPolicy
 from agent.collect.usage import Known, UsageCollector, nobody
 from agent.config.sections import Settings
 from agent.model.inventory import DeviceSample
-from agent.model.snapshot import NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.sharing.collector import SharingCollector

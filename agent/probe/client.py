@@ -13,7 +13,8 @@ from agent.clock import Clock, SystemClock, rfc3339
 from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from agent.probe.conversation import MEMORY_LIMIT, Conversation, Resident, Sleep, Wishes
 from agent.probe.life import TIMING, Start, Timing, Worker
 from agent.probe.process.launch import Launched

@@ -13,7 +13,8 @@ from agent.clock import Clock, SystemClock
 from agent.errors import WorkerError
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, Inventory
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from agent.probe.base import DeviceVendor, Inside, Settings, is_isolated, replayed
 from agent.probe.inside import InsideWorker
 from agent.probe.life import TIMING, Timing, Worker

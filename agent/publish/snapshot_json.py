@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.model.snapshot import HotplugView, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import HotplugView, NodeSnapshot, VendorState
 from agent.topology.text import format_cpu_list
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
 from agent.errors import NotSupported
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from agent.node.fleet import with_vendor
 from agent.node.parts import Parts, build_parts
 from agent.node.publishers import publishers

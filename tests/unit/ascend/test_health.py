@@ -9,7 +9,8 @@ from agent.health.track import Moment
 from agent.health.vendor import VendorHealth
 from agent.model.device import Health, HealthState
 from agent.model.inventory import Inventory
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from agent.probe.wire import Cleared
 from tests.stubs.child import Child
 from tests.unit.ascend.conftest import Machine

@@ -13,7 +13,8 @@ from agent.cli.topology.views import matrix_text, topology_json, tree_text
 from agent.model.assemble import assemble
 from agent.model.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
 from agent.model.inventory import Inventory
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot
 from agent.topology.pci import PciFunction, PciTree
 from tests import factory
 from tests.captures import needs_shared

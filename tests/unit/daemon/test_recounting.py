@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from agent.clock import ManualClock
 from agent.daemon.recounting import Recounting
 from agent.model.device import Health, HealthState
-from agent.model.snapshot import DeviceView, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView
 from agent.node.store import SnapshotStore
 from tests.factory import NOW_S, gpu, nic, snapshot
 

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from agent.model.inventory import Inventory
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from agent.publish.exposition import MetricsRenderer
 from tests.factory import NOW_S, gpu, snapshot
 

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.model.device import Device, Health, HealthState
 from agent.model.inventory import DeviceSample, MetricFamily, Problem, ProcessSample, Reading
-from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.model.usage import GroupUsage, UsageSample
 from agent.publish.exposition import MAX_AGE_S, MetricsRenderer, render_metrics
 from agent.publish.status import PublisherStatus

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.model.grant.sharing import MpsDaemon, SharingView
 from agent.model.inventory import DeviceSample, Problem, ProcessSample
-from agent.model.snapshot import DirectPair, HotplugView, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DirectPair, HotplugView, NodeSnapshot
 from agent.model.usage import NumaUsage
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.families import FAMILIES

@@ -11,7 +11,8 @@ from agent.config.decode import settings_from
 from agent.errors import BadConfig
 from agent.model.grant.sharing import SharedCard, SharedRegion, SharingView
 from agent.model.inventory import DeviceSample, Problem, Reading
-from agent.model.snapshot import NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.families import FAMILIES
 from agent.publish.series.hami_names import NEW, OLD, hami_families

@@ -5,7 +5,8 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.model.inventory import DeviceSample
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.publish.exposition import MetricsRenderer
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.unit.rdma import made

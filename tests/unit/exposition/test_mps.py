@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.model.grant.sharing import MpsDaemon, SharingView
-from agent.model.snapshot import Part
+from agent.model.part import Part
 from agent.publish.exposition import MetricsRenderer
 from tests.factory import NOW_S, gpu, nic, snapshot
 

@@ -12,7 +12,8 @@ from agent.gpudirect.judge import judge
 from agent.gpudirect.means import DirectMeans
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import Inventory
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.node.fleet import with_vendor
 from agent.node.host_facts import HostFacts
 from agent.node.store import SnapshotStore

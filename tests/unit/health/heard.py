@@ -8,7 +8,8 @@ from agent.config.health import HealthSettings
 from agent.health.vendor import VendorHealth
 from agent.model.device import DeviceKind, DevicePartition, Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from tests.unit.health.looks import SHORT, at
 
 CARDS = tuple(

@@ -10,7 +10,8 @@ from agent.health.lasting import decode, encode, worth_keeping
 from agent.health.vendor import VendorHealth
 from agent.model.device import HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.snapshot import Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import VendorState
 from tests.hostile import few, healths, inventories, texts
 from tests.unit.health.looks import at
 

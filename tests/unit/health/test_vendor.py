@@ -12,7 +12,7 @@ from agent.health.lasting import decode, encode, worth_keeping
 from agent.health.vendor import VendorHealth
 from agent.model.device import HealthState
 from agent.model.inventory import DeviceSample
-from agent.model.snapshot import Part
+from agent.model.part import Part
 from tests.unit.health.heard import CARDS, SLICES, Vendor, event
 from tests.unit.health.looks import BAD, GOOD, ODD, at
 

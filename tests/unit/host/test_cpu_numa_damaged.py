@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from agent.errors import HostFileError
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import MAX_READ, HostFiles
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.topology import TopologyPublisher
 from agent.recording.tree import TreeFiles
 from agent.topology.cpu import CpuTopology

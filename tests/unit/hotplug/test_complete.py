@@ -6,7 +6,8 @@ import pytest
 
 from agent.hotplug.complete import missing
 from agent.model.device import Device, DeviceKind, DeviceNode, DevicePort, VendorDevice
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot
 from agent.topology.pci import PciFunction, PciTree
 
 ADDRESS = "0000:26:00.0"

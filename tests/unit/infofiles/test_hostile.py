@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from agent.model.assemble import assemble
 from agent.model.foreign.device_info import DIRECTORY
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.probe import wire
 from agent.publish.device import DevicePublisher
 from agent.recording.tree import TreeBuilder

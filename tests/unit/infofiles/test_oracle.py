@@ -12,7 +12,8 @@ import pytest
 from agent.host.files import LiveRoot
 from agent.model.assemble import assemble
 from agent.model.foreign.device_info import DIRECTORY
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.device import DevicePublisher
 from agent.publish.wire.partitions import PARTITIONS, POLICY_LABEL
 from agent.topology.cpu import CpuTopology

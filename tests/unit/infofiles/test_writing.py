@@ -18,7 +18,8 @@ from agent.model.assemble import assemble
 from agent.model.device import Device, DeviceKind, Health, HealthState, Placement
 from agent.model.foreign.device_info import FILE_FACT, OWN_FILE
 from agent.model.inventory import DeviceGroup, Inventory
-from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.node.parts import build_parts
 from agent.publish.device import DevicePublisher
 from agent.publish.infofiles.keep import InfoFileApplier

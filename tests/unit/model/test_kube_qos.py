@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.kube_qos import ResourceSpec, amount, computed_qos
+from agent.model.foreign.kube_qos import ResourceSpec, amount, computed_qos
 from agent.model.pod import KubeQos
 
 

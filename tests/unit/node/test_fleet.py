@@ -13,7 +13,8 @@ from agent.config.decode import settings_from
 from agent.health.lasting import HealthFile
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.node.crew import Enlisted, enlist
 from agent.node.fleet import Fleet, with_vendor
 from agent.node.store import SnapshotStore

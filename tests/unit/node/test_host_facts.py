@@ -14,7 +14,8 @@ from agent.config.decode import settings_from
 from agent.errors import BadConfig
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import DeviceSample, Inventory
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.node.host_facts import HostFacts, overrides, watched_links
 from agent.node.identity import node_name
 from agent.node.store import SnapshotStore

@@ -7,7 +7,8 @@ from agent.config.decode import settings_from
 from agent.hotplug.departed import KEEP_S, with_departure
 from agent.model.device import DeviceKind, HealthState, VendorDevice
 from agent.model.inventory import Inventory
-from agent.model.snapshot import HotplugView, NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import HotplugView, NodeIdentity, NodeSnapshot, VendorState
 from agent.node.host_facts import HostFacts
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost

@@ -16,7 +16,8 @@ from agent.model.device import (
     Placement,
     VendorDevice,
 )
-from agent.model.snapshot import DeviceView, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView
 from agent.publish.device import DevicePublisher, select
 from agent.publish.wire.annotations import (
     MAX_BYTES,

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.model.assemble import assemble
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import Inventory
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.publish.device import DevicePublisher, select
 from agent.publish.device_view import devices_json
 from agent.publish.exposition import MetricsRenderer

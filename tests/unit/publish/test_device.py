@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.device import Device, Health, HealthState, VfGroup, VirtualFunction
-from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import DevicePublisher, select
 from tests.factory import BOOT_S, gpu, nic, snapshot
 from tests.hostile import device_sets, few

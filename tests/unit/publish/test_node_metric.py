@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.device import Device, DeviceKind, Health, HealthState, VendorDevice
+from agent.model.part import Part
 from agent.model.pod import KubeQos, PodView
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot
 from agent.model.usage import (
     Aggregate,
     DeviceUse,

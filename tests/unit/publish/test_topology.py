@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from agent.host.cpu_numa import read_cpu_numa
-from agent.model.snapshot import NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.topology import ANNOTATIONS, TopologyPublisher, zones
 from agent.topology.cpu import CpuInfo, CpuTopology
 from agent.topology.numa import NodeKind, NumaNode, NumaTopology

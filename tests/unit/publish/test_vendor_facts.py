@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from agent.model.device import Device
 from agent.model.inventory import Inventory
-from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import DevicePublisher
 from agent.publish.wire.vendor_facts import MAX_ALL_BYTES, MAX_BYTES
 from tests.factory import NOW_S, gpu, nic, snapshot

@@ -8,7 +8,8 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot
 from agent.node.measuring import Measuring
 from agent.node.store import SnapshotStore
 from agent.publish.exposition import MetricsRenderer

@@ -7,7 +7,8 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from agent.model.device import Device, Health, HealthState
-from agent.model.snapshot import NodeSnapshot, Part, VendorState
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.events import Event, as_object, events_between
 from tests.factory import BOOT_S, gpu, nic, snapshot
 from tests.hostile import device_sets, few

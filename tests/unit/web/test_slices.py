@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from agent.model.device import Device, DeviceCondition, DevicePartition, Health, HealthState
 from agent.model.inventory import DeviceGroup, Inventory
-from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.web.sections import devices_table, matrix_table
 from agent.web.slices import groups_table, slices_table
 from tests import factory

@@ -9,8 +9,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from agent.model.device import Device, DeviceKind, DeviceLink, Health, HealthState
+from agent.model.part import Part
 from agent.model.selfcheck import Check, SelfReport
-from agent.model.snapshot import DeviceView, NodeSnapshot, Part
+from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.web.base import EventLine, PublishedObject
 from tests import factory
 
