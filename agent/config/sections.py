@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from agent.config.cluster import ApiSettings, KubeletSettings
 from agent.config.field import Rule, Table
 from agent.config.health import HealthSettings
 from agent.config.vendors import (
@@ -31,6 +32,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Rule("folder for what must survive a restart; empty: nothing is kept (standalone mode)"),
     ] = ""
+    run_dir: Annotated[
+        str, Rule("folder of the lock that keeps a second agent from writing; gone at boot")
+    ] = "/run/xpu-agent"
 
 
 class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +192,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     collect: Annotated[CollectSettings, Rule("usage")] = CollectSettings()
     health: Annotated[HealthSettings, Rule("health of devices")] = HealthSettings()
     publish: Annotated[PublishSettings, Rule("objects")] = PublishSettings()
+    api: Annotated[ApiSettings, Rule("the API server")] = ApiSettings()
+    kubelet: Annotated[KubeletSettings, Rule("the kubelet")] = KubeletSettings()
     metrics: Annotated[MetricsSettings, Rule("Prometheus")] = MetricsSettings()
     admin: Annotated[AdminSettings, Rule("actions")] = AdminSettings()
     log: Annotated[LogSettings, Rule("logs")] = LogSettings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.model.cluster.facts import ClusterFacts
 from agent.model.device import Device, DeviceLink, VendorDevice
 from agent.model.grant.sharing import SharingView
 from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
@@ -105,6 +106,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     vendors: tuple[VendorState, ...] = ()  # by name
     devices: Part[DeviceView] = Part(DeviceView())
     pods: Part[tuple[PodView, ...]] = Part(())
+    cluster: ClusterFacts = ClusterFacts()  # all parts never taken: in standalone mode
     usage: Part[UsageSample] = Part(UsageSample())
     report: Part[UsageReport] = Part(UsageReport())
     sharing: Part[SharingView] = Part(SharingView())

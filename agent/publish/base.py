@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -10,10 +10,15 @@ import msgspec
 from agent.model.snapshot import NodeSnapshot
 
 Json = Mapping[str, object]
+# (what the server has, what we want) -> what we write, where others write into the same field
+Merge = Callable[[Json, Json], Json]
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """One object as it should be. `body` is the whole object as JSON data, keys as on the wire."""
+    """One object as it should be. `body` is the whole object as JSON data, keys as on the wire.
+
+    An `absent` one is removed if it is ours; its body has no more than a name.
+    """
 
     file_name: str  # in standalone mode: device.yaml
     api_version: str
@@ -23,6 +28,8 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     status_only: bool = False  # only `status` is ours to write (NodeMetric)
     owned_annotations: tuple[str, ...] = ()  # keys that are removed when `body` lacks them
     owned_labels: tuple[str, ...] = ()
+    absent: bool = False
+    merge: Merge | None = None
 
 
 class Publisher(Protocol):

@@ -1,0 +1,71 @@
+"""Settings of the cluster side: the API server, the kubelet, who writes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from agent.config.field import Rule
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the API server is reached, and how what is written there is kept."""
+
+    kubeconfig: Annotated[
+        str, Rule("kubeconfig file; empty: the pod's own account, else KUBECONFIG")
+    ] = ""
+    context: Annotated[str, Rule("its context; empty: its current one")] = ""
+    deadline_s: Annotated[float, Rule("a call that takes longer", unit="s", low=1, high=60)] = 10.0
+    resync_s: Annotated[
+        float,
+        Rule("our objects are looked at again, a tenth more or less", unit="s", low=10, high=3600),
+    ] = 60.0
+    takeover_s: Annotated[
+        float,
+        Rule(
+            "fields of a writer that was silent that long become ours; 0: never",
+            unit="s",
+            low=0,
+            high=86400,
+        ),
+    ] = 300.0
+    events: Annotated[bool, Rule("tell of what happens as Kubernetes events", maturity="beta")] = (
+        True
+    )
+    node_labels: Annotated[
+        bool, Rule("label the Node with vendor, model and driver", maturity="alpha")
+    ] = False
+    node_condition: Annotated[
+        bool, Rule("keep the condition AcceleratorsHealthy of the Node", maturity="alpha")
+    ] = False
+    slo_stale_s: Annotated[
+        float,
+        Rule("a NodeSLO not confirmed that long is frozen", unit="s", low=60, high=86400),
+    ] = 1800.0
+
+
+class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the kubelet of this node is asked."""
+
+    enabled: Annotated[bool, Rule("ask the kubelet for pods and settings", maturity="beta")] = True
+    address_type: Annotated[
+        str, Rule("which of the Node's addresses", choices=("InternalIP", "Hostname", "ExternalIP"))
+    ] = "InternalIP"
+    address: Annotated[str, Rule("its address; empty: the Node's of that type")] = ""
+    port: Annotated[int, Rule("its port; 0: the Node's", low=0, high=65535)] = 0
+    read_only_port: Annotated[
+        int, Rule("ask without TLS on this port, which has no settings; 0: no", low=0, high=65535)
+    ] = 0
+    ca_file: Annotated[
+        str, Rule("CA of its certificate; empty: not checked, it is self-signed by default")
+    ] = ""
+    interval_s: Annotated[float, Rule("look at its pods", unit="s", low=1, high=300)] = 10.0
+    timeout_s: Annotated[float, Rule("one look takes at most", unit="s", low=0.5, high=60)] = 3.0
+    root_dir: Annotated[str, Rule("its folder on this host")] = "/var/lib/kubelet"
+    pod_resources_proxy: Annotated[
+        bool, Rule("serve its pod-resources with our grants added", maturity="alpha")
+    ] = False
+    pod_resources_proxy_dir: Annotated[str, Rule("folder of that socket")] = (
+        "/var/run/koordlet/pod-resources"
+    )

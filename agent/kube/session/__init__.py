@@ -1,0 +1,1 @@
+"""One authenticated session with the API server: credentials, deadlines, typed failures."""

@@ -1,0 +1,1 @@
+"""List and watch as an explicit state machine, and what runs it."""

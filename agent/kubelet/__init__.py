@@ -1,0 +1,1 @@
+"""The kubelet of this node: its pods, its settings, its checkpoints, its grants."""

@@ -1,0 +1,1 @@
+"""NodeSLO: what a cluster asks of this node, laid over defaults field by field."""

@@ -1,0 +1,1 @@
+"""From what publishers want to writes at the API server: changed only, coalesced, unforced."""

@@ -1,0 +1,1 @@
+"""Kubernetes events: counted, limited, kept while the API server is away."""
