@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from agent.daemon.outlet import Outlet, Run
 from agent.daemon.publishing import PublisherRun
 from agent.node.parts import Parts
 from agent.publish.base import Publisher
 from agent.publish.device import DevicePublisher
-from agent.publish.files import FileApplier
 from agent.publish.topology import TopologyPublisher
 
 
@@ -16,19 +16,18 @@ class DeviceChanges:
     Except for `facts.read`, which may hang in the kernel and is for the collector thread.
     """
 
-    def __init__(self, parts: Parts, out: str) -> None:
+    def __init__(self, parts: Parts, outlet: Outlet) -> None:
         self.facts = parts.facts()
-        self.applier = FileApplier(out, parts.clock.wall)
         settings = parts.settings.publish
         wanted: list[Publisher] = []
         if settings.device:
             wanted.append(DevicePublisher(interval_s=settings.interval_s))
         if settings.node_resource_topology:
             wanted.append(TopologyPublisher(interval_s=settings.interval_s))
-        runs = [PublisherRun(item, self.applier, parts.store, parts.clock) for item in wanted]
+        runs = [outlet.run(item) for item in wanted]
         if parts.settings.publish.device_info_files:
             runs.append(info_file_run(parts))
-        self.runs = tuple(runs)
+        self.runs: tuple[Run, ...] = tuple(runs)
 
     def publish(self) -> None:
         """Join the vendors' answers with the places and publish the result."""

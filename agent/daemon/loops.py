@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from agent.daemon.device_changes import DeviceChanges
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.outlet import Outlet, Run
 from agent.daemon.recounting import Recounting
 from agent.daemon.runtime import allow_files
 from agent.daemon.schedule import DEVICES_AGAIN_S, Timed
@@ -16,7 +16,6 @@ from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
 from agent.publish.exposition import MetricsRenderer
-from agent.publish.files import FileApplier
 from agent.publish.node_metric import NodeMetricPublisher
 from agent.web.base import EventLine
 
@@ -33,7 +32,7 @@ class Loops:
         self,
         parts: Parts,
         changes: DeviceChanges,
-        out: str,
+        outlet: Outlet,
         kept: HealthFile,
         on_host: Callable[[], None],
     ) -> None:
@@ -50,11 +49,12 @@ class Loops:
         )
         for refused in self.renderer.refused:
             log.warning("metric_family_refused", extra={"family": refused})
-        self.runs = list(changes.runs)
+        self.runs: list[Run] = list(changes.runs)
         if parts.settings.publish.node_metric:
-            # an applier of its own: that of the devices belongs to their thread
-            self.runs.append(self._node_metric(FileApplier(out, parts.clock.wall)))
-        self._recounting = Recounting(parts.store, parts.clock, out)
+            interval_s = parts.settings.publish.report_interval_s
+            publisher = NodeMetricPublisher(interval_s=interval_s)
+            self.runs.append(outlet.run(publisher, before=self.measuring.report))
+        self._recounting = Recounting(parts.store, parts.clock, outlet.events())
         self.devices = Loop("devices", DEVICES_AGAIN_S, self._devices_changed)
         self.timed = tuple(self._timed())
 
@@ -88,16 +88,6 @@ class Loops:
         """Read the host again; whoever joins the devices with it is told."""
         self._changes.facts.read()
         self._on_host()
-
-    def _node_metric(self, applier: FileApplier) -> PublisherRun:
-        interval_s = self._parts.settings.publish.report_interval_s
-        return PublisherRun(
-            NodeMetricPublisher(interval_s=interval_s),
-            applier,
-            self._parts.store,
-            self._parts.clock,
-            before=self.measuring.report,
-        )
 
     def _timed(self) -> Iterator[Timed]:
         """Return all loops, in the order in which they first run."""

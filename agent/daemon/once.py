@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TextIO
 
 from agent.daemon.device_changes import info_file_run
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.outlet import Folder
 from agent.daemon.recounting import Recounting
 from agent.node.look import look
 from agent.node.parts import Parts
 from agent.node.publishers import wanted_publishers
-from agent.publish.files import FileApplier
 
 DONE, CANNOT = 0, 3
 
@@ -18,12 +17,9 @@ DONE, CANNOT = 0, 3
 def run_once(parts: Parts, out: str, say: TextIO) -> int:
     """Read, ask, measure and publish once; say each file. Status 3 when one was not written."""
     look(parts, usage=True)
-    applier = FileApplier(out, parts.clock.wall)
+    folder = Folder(out, parts.store, parts.clock)
     failed = False
-    runs = [
-        PublisherRun(publisher, applier, parts.store, parts.clock)
-        for publisher in wanted_publishers(parts.settings).values()
-    ]
+    runs = [folder.run(publisher) for publisher in wanted_publishers(parts.settings).values()]
     if parts.settings.publish.device_info_files:
         runs.append(info_file_run(parts))
     for run in runs:
@@ -31,5 +27,5 @@ def run_once(parts: Parts, out: str, say: TextIO) -> int:
         failed = failed or not run.status.success
         for shown in run.objects():
             say.write(f"{shown.kind}: {shown.problem or shown.where}\n")
-    Recounting(parts.store, parts.clock, out).run_once()
+    Recounting(parts.store, parts.clock, folder.events()).run_once()
     return CANNOT if failed else DONE

@@ -8,12 +8,12 @@ from collections import deque
 import msgspec
 
 from agent.clock import Clock, rfc3339
+from agent.daemon.outlet import EventTarget
 from agent.errors import PublishError
 from agent.model.part import Part
 from agent.model.selfcheck import Check
 from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.node.store import SnapshotStore
-from agent.publish.event_log import EventLog
 from agent.publish.events import WARNING, Event, events_between
 from agent.publish.wire.sanitise import MAX_MESSAGE, plain
 from agent.web.base import EventLine
@@ -25,11 +25,11 @@ MAX_RECENT = 100
 class Recounting:
     """Compares snapshots. Belongs to the devices' thread."""
 
-    def __init__(self, store: SnapshotStore, clock: Clock, out: str) -> None:
+    def __init__(self, store: SnapshotStore, clock: Clock, target: EventTarget) -> None:
         self.recent: deque[EventLine] = deque(maxlen=MAX_RECENT)
         self._store = store
         self._clock = clock
-        self._log = EventLog(out)
+        self._log = target
         self._told: NodeSnapshot | None = None
         self._error = ""
 

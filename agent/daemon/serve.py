@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from agent.daemon.device_changes import DeviceChanges
     from agent.daemon.loops import Loops
+    from agent.daemon.outlet import Outlet
     from agent.daemon.reactions.wiring import Reactions
     from agent.daemon.view import DaemonView
 
@@ -71,6 +72,7 @@ class Daemon:
         self._runner: web.AppRunner | None = None
         self._loops: Loops | None = None
         self._reactions: Reactions | None = None
+        self._outlet: Outlet | None = None
         self._kept = parts.health_file()
         self._fleet = Fleet(
             crew,
@@ -146,7 +148,11 @@ class Daemon:
         # imported here: the vendors' workers need longer to start than this takes
         from agent.daemon.device_changes import DeviceChanges  # noqa: PLC0415 - see above
 
-        changes = DeviceChanges(self._parts, self._options.out)
+        if self._outlet is None:
+            from agent.daemon.outlet import Folder  # noqa: PLC0415 - see above
+
+            self._outlet = Folder(self._options.out, self._parts.store, self._parts.clock)
+        changes = DeviceChanges(self._parts, self._outlet)
         changes.facts.read()
         return changes
 
@@ -157,7 +163,8 @@ class Daemon:
         def on_host() -> None:
             event_loop.call_soon_threadsafe(self._changed.set)
 
-        self._loops = Loops(self._parts, changes, self._options.out, self._kept, on_host)
+        assert self._outlet is not None  # noqa: S101 - made before the first changes
+        self._loops = Loops(self._parts, changes, self._outlet, self._kept, on_host)
         return self._loops
 
     def _build_view(self, loops: Loops, periodic: list[Loop]) -> DaemonView:

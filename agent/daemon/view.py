@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agent.daemon.checks import loop_checks, snapshot_checks
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.outlet import Run
 from agent.loop import Loop
 from agent.model.selfcheck import Check, SelfReport
 from agent.model.snapshot import NodeSnapshot
@@ -32,7 +32,7 @@ class DaemonView:
     renderer: MetricsRenderer
     notice: str
     loops: list[Loop] = field(default_factory=list)
-    runs: list[PublisherRun] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     more_checks: list[Callable[[], Check]] = field(default_factory=list)
     recent: deque[EventLine] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 

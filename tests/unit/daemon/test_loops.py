@@ -13,6 +13,7 @@ from agent.clock import ManualClock
 from agent.config.sections import Settings
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.loops import Loops
+from agent.daemon.outlet import Folder
 from agent.health.lasting import HealthFile
 from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost
@@ -38,7 +39,9 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
         host.group(f"/pod{number}")
     parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
     out = str(tmp_path / "out")
-    loops = Loops(parts, DeviceChanges(parts, out), out, HealthFile("", ""), lambda: None)
+    outlet = Folder(out, parts.store, parts.clock)
+    changes = DeviceChanges(parts, outlet)
+    loops = Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
     loops.measuring.cycle()
     kept = len(os.listdir("/proc/self/fd"))
     loops.measuring.close()
@@ -49,7 +52,9 @@ def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path
     host = CgroupHost(tmp_path / "host")
     parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
     out = str(tmp_path / "out")
-    loops = Loops(parts, DeviceChanges(parts, out), out, HealthFile("", ""), lambda: None)
+    outlet = Folder(out, parts.store, parts.clock)
+    changes = DeviceChanges(parts, outlet)
+    loops = Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
     loops.measuring.close()
     threads = {timed.loop.name: timed.devices for timed in loops.timed}
     assert {name for name, devices in threads.items() if devices} == {

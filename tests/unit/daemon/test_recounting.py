@@ -12,6 +12,7 @@ from agent.model.device import Health, HealthState
 from agent.model.part import Part
 from agent.model.snapshot import DeviceView
 from agent.node.store import SnapshotStore
+from agent.publish.event_log import EventLog
 from tests.factory import NOW_S, gpu, nic, snapshot
 
 
@@ -21,7 +22,7 @@ def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new
     blocked = tmp_path / "out"
     blocked.write_text("a file where the folder should be")
     store = SnapshotStore(snapshot((gpu(0),)))
-    recounting = Recounting(store, ManualClock(), str(blocked))
+    recounting = Recounting(store, ManualClock(), EventLog(str(blocked)))
     recounting.run_once()
     bad = gpu(0, health=Health(state=HealthState.FAILED, reason="Xid79"))
     store.change(lambda now: replace(now, devices=Part(DeviceView(devices=(bad,)), NOW_S)))
@@ -43,7 +44,7 @@ def test_what_is_only_seen_in_sysfs_is_no_news_before_its_vendor_answers(tmp_pat
         DeviceView(devices=(nic(0),)),
     )
     store = SnapshotStore(snapshot(()))
-    recounting = Recounting(store, ManualClock(), str(tmp_path))
+    recounting = Recounting(store, ManualClock(), EventLog(str(tmp_path)))
     told = []
     for view in views:
         store.put(devices=Part(view, NOW_S))

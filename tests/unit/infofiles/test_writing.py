@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
 from agent.daemon.device_changes import DeviceChanges
+from agent.daemon.outlet import Folder
 from agent.errors import PublishError
 from agent.model.assemble import assemble
 from agent.model.device import Device, DeviceKind, Health, HealthState, Placement
@@ -248,6 +249,7 @@ def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wante
     settings = settings_from({"publish": publish})
     parts = build_parts(settings, open_host(None), ManualClock(), vendors={})
     parts.store.change(lambda _: picture(gpu(0)))
-    for run in DeviceChanges(parts, str(tmp_path / "out")).runs:
+    folder = Folder(str(tmp_path / "out"), parts.store, parts.clock)
+    for run in DeviceChanges(parts, folder).runs:
         run.run_once()
     assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted
