@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 
 from agent.cli.options import settings_of
-from agent.daemon.listen import parse_address
+from agent.config.sections import Settings
+from agent.daemon.listen import Address, parse_address
 from agent.daemon.runtime import hurry
 from agent.errors import BadConfig
 from agent.node.crew import enlist
@@ -37,6 +38,15 @@ def choose_host(
     return opened, f"Recorded host {opened.source}, {reason}. {STILL} {CHOOSE}"
 
 
+def addresses(settings: Settings) -> tuple[Address, ...]:
+    """Return where to listen; raise `BadConfig`."""
+    metrics = settings.metrics
+    found = [parse_address(metrics.listen)]
+    if metrics.page_listen:
+        found.append(parse_address(metrics.page_listen, "metrics.page_listen"))
+    return tuple(found)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal, or with `--once` one cycle of everything."""
     if not arguments.standalone:
@@ -45,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     hurry()
     settings = settings_of(arguments)
-    listen = parse_address(settings.metrics.listen)
+    listen = addresses(settings)
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
     print(notice, flush=True)

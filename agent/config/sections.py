@@ -157,6 +157,10 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: Annotated[str, Rule("address of /metrics and the status page, HOST:PORT")] = (
         "127.0.0.1:9316"
     )
+    page_listen: Annotated[
+        str,
+        Rule("a second address, for the page where the first is not loopback; empty: none"),
+    ] = ""
     pods: Annotated[bool, Rule("export xpu_pod_* and xpu_container_*", maturity="beta")] = True
     aliases: Annotated[
         tuple[str, ...],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.daemon.listen import Address
+from agent.daemon.listen import Address, Site
 from agent.daemon.runtime import settle
 from agent.daemon.schedule import (
     DEVICES_AGAIN_S,
@@ -24,15 +24,12 @@ from agent.daemon.schedule import (
     keep_running,
     run_when_changed,
 )
-from agent.errors import AgentError
 from agent.loop import Loop
 from agent.node.crew import Enlisted
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from agent.daemon.device_changes import DeviceChanges
     from agent.daemon.loops import Loops
     from agent.daemon.outlet import Outlet
@@ -45,14 +42,10 @@ STOP_S = 3.0  # for the runs in progress on the two threads; the vendors get two
 FIRST_ANSWERS_S = 5.0  # then it serves; the Device object still waits for all vendors
 
 
-class CannotListen(AgentError):
-    """The address is taken, not of this machine, or not allowed."""
-
-
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve."""
 
-    listen: Address
+    listen: tuple[Address, ...]
     out: str
     notice: str
 
@@ -69,7 +62,7 @@ class Daemon:
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._runner: web.AppRunner | None = None
+        self._site = Site(options.listen)
         self._loops: Loops | None = None
         self._reactions: Reactions | None = None
         self._outlet: Outlet | None = None
@@ -118,7 +111,8 @@ class Daemon:
         reactions = self._build_reactions(loops, event_loop)
         periodic = (*loops.timed, reactions.welcoming())
         beats = [*(timed.loop for timed in periodic), self._fleet.beat]
-        await self._listen(self._build_view(loops, beats))
+        url = await self._site.open(self._build_view(loops, beats))
+        print(f"xpu-agent serves {url}", flush=True)  # noqa: T201 - asked for
         self._spawn(self._react(loops.devices), "devices")
         self._spawn(self._heartbeat.run(), "heartbeat")
         for timed in periodic:
@@ -200,26 +194,6 @@ class Daemon:
         window_s = self._parts.settings.publish.coalesce_ms / 1000
         await run_when_changed(self._changed, devices, self._devices, self._parts.clock, window_s)
 
-    async def _listen(self, view: DaemonView) -> None:
-        from aiohttp import web  # noqa: PLC0415 - see `_load_web`
-
-        from agent.web.server import create_app  # noqa: PLC0415 - see `_load_web`
-
-        listen = self._options.listen
-        app = create_app(view)
-        self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, listen.host, listen.port, backlog=64).start()
-        except OSError as error:
-            where = f"{listen.host}:{listen.port}"
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise CannotListen(
-                f"cannot listen on {where}: {reason}; choose with --listen"
-            ) from error
-        port = runner.addresses[0][1]
-        print(f"xpu-agent serves {Address(listen.host, port).url()}", flush=True)  # noqa: T201 - asked for
-
     def _let_go(self) -> None:
         """Wait for both threads, then write and close what was theirs."""
         self._devices.shutdown()
@@ -235,8 +209,7 @@ class Daemon:
         """Stop serving, then the loops, then the workers, then the threads."""
         if self._stop.is_set():
             log.info("stopping")
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._site.close()
         if self._reactions is not None:
             await self._reactions.stop()
         for task in self._tasks:

@@ -54,7 +54,7 @@ def main() -> None:
     )
     opened = OpenedHost(files=LiveRoot(root), source="bench")
     parts = build_parts(settings, opened, SystemClock())
-    options = ServeOptions(listen=Address("127.0.0.1", 0), out=out, notice="bench")
+    options = ServeOptions(listen=(Address("127.0.0.1", 0),), out=out, notice="bench")
     holds_ms: list[tuple[float, str]] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)

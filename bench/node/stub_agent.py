@@ -61,7 +61,7 @@ def main() -> None:
         spec = TreeSpec(**asdict(found.spec), tree=tree)
         crew.append(replace(found, spec=spec, launched=launch(spec)))
     listen = Address("127.0.0.1", 0)
-    serve(parts, crew, ServeOptions(listen=listen, out=out, notice="bench"))
+    serve(parts, crew, ServeOptions(listen=(listen,), out=out, notice="bench"))
 
 
 if __name__ == "__main__":
