@@ -68,6 +68,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     A part's `taken_s` moves whenever the source confirmed it, also when nothing changed.
     """
 
+    clustered: bool = False  # what is published goes to an API server: it names the Node as owner
     node: Part[NodeFacts | None] = Part(None)
     slo: Part[SloView] = Part(SloView())
     metric_policy: Part[MetricPolicy | None] = Part(None)  # None: no NodeMetric object
