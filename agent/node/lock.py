@@ -1,0 +1,246 @@
+"""One agent writes for a node: whoever holds the lock file; the next one waits its turn.
+
+The lock is the kernel's (flock): it ends with its holder, however that ends. What stands in the
+file is for people and for the next holder only. A file system that is shared by several machines
+is no place for it. Needs no event loop: the lock is taken before any other work is started.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
+
+import msgspec
+
+from agent.clock import rfc3339
+from agent.errors import AgentError
+from agent.model.selfcheck import Check
+from agent.version import VERSION
+
+NAME = "lock"
+RECORD_BYTES = 1024  # of the file: one line, padded, so that it is written over in one piece
+POLL_S = 0.1  # a standby agent tries that often: ten system calls a second
+MAX_NAME = 253  # characters of a Node's name
+MAX_RACES = 8  # files that were replaced while we locked them
+STOP = (signal.SIGTERM, signal.SIGINT)
+ADVICE = "set node.run_dir to a folder of this machine that the agent may write, as /run/xpu-agent"
+
+
+class LockError(AgentError):
+    """The lock can be neither taken nor waited for: its folder or file is unfit."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds, or last held, the lock: as it says of itself."""
+
+    pid: Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
+    version: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.+-]{1,64}\Z")]
+    since: Annotated[str, msgspec.Meta(pattern=r"^[0-9T:.Z-]{1,32}\Z")]  # RFC 3339
+    node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,253}\Z")]
+    state: Literal["running", "leaving"] = "running"
+
+    def __str__(self) -> str:
+        """Name it, for people."""
+        return (
+            f"xpu-agent {self.version} (process {self.pid}, node {self.node}, since {self.since})"
+        )
+
+
+def this_process(node: str, wall_s: float) -> Holder:
+    """Return what this process says of itself; `wall_s` is when it got the lock."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", node)[:MAX_NAME] or "-"
+    return Holder(pid=os.getpid(), version=VERSION, since=rfc3339(wall_s), node=name)
+
+
+class NodeLock:
+    """The held lock. It is given back when the process ends, or by `release`."""
+
+    def __init__(self, path: str, fd: int, own: Holder, previous: Holder | None) -> None:
+        self.path = path
+        self.previous = previous  # who held it before, as it left the file
+        self._fd = fd
+        self._own = own
+
+    def leave(self) -> None:
+        """Mark the stop as wanted, before anything is stopped; raise `LockError`.
+
+        The lock stays held: there may still be writes on their way.
+        """
+        leaving = msgspec.structs.replace(self._own, state="leaving")
+        try:
+            _write(self._fd, leaving)
+        except OSError as error:
+            raise _failed(self.path, error) from error
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def crash(self) -> str | None:
+        """Say that the agent before this one ended without leaving; `None` if it did leave."""
+        if self.previous is None or self.previous.state == "leaving":
+            return None
+        return (
+            f"{self.previous} ended without leaving: killed, out of memory or crashed; "
+            "see its log and the kernel's"
+        )
+
+    def check(self) -> Check:
+        """Say whether the file is still the one that is locked; removed, it keeps nobody out."""
+        if _is_at(self._fd, self.path):
+            return Check(name="lock", ok=True, message=self.path)
+        gone = f"{self.path} was removed or replaced: a second agent could write; restart this one"
+        return Check(name="lock", ok=False, message=gone)
+
+
+def take(folder: str, own: Holder) -> NodeLock | None:
+    """Return the lock, or `None` if another one holds it; never waits. Raises `LockError`.
+
+    The folder is made if it is absent. The file is never removed: of two processes that lock a
+    file by its name, one could else hold what the other one cannot see.
+    """
+    path = os.path.join(folder, NAME)
+    try:
+        _make(folder)
+        for _ in range(MAX_RACES):
+            fd = _open(path)
+            try:
+                lock = _lock(path, fd, own)
+            except BaseException:
+                os.close(fd)
+                raise
+            if lock is not None:
+                return lock
+            held_by_us = _is_at(fd, path)
+            os.close(fd)
+            if held_by_us:
+                return None
+    except OSError as error:
+        raise _failed(path, error) from error
+    raise LockError(f"{path}: is replaced again and again; {ADVICE}")
+
+
+def holder_of(folder: str) -> Holder | None:
+    """Return who holds or last held the lock; `None` if nobody says so. Anything may stand there.
+
+    Looks only; raises nothing.
+    """
+    try:
+        fd = os.open(os.path.join(folder, NAME), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return _read(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def stop_asked(wait_s: float) -> bool:
+    """Wait; say whether SIGTERM or SIGINT came. Both must be blocked, as `stand_by` has them."""
+    return signal.sigtimedwait(STOP, wait_s) is not None
+
+
+def stand_by(
+    folder: str,
+    own: Callable[[], Holder],
+    say: Callable[[str], None],
+    pause: Callable[[float], bool] = stop_asked,
+) -> NodeLock | None:
+    """Return the lock as soon as nobody else holds it; `None` if asked to stop before.
+
+    For the main thread, before there are others. Who is waited for is said once, and again when
+    another one gets it first. `own` is asked at each try, so that the time in it is that of the
+    taking. A signal cannot be missed: it waits blocked until `pause` takes it, also in process 1
+    of a container, where it would else be ignored. Raises `LockError`.
+    """
+    with _blocked_signals():
+        said = ""
+        while (lock := take(folder, own())) is None:
+            who = str(holder_of(folder) or "another process, which left no name,")
+            if who != said:
+                said = who
+                say(f"{who} holds {os.path.join(folder, NAME)}; standing by until it ends")
+            if pause(POLL_S):
+                return None
+        return lock
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _make(folder: str) -> None:
+    if os.path.isdir(folder):
+        return
+    os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:  # another agent that starts at the same moment, or not a folder
+        return
+    os.chmod(folder, 0o755)  # noqa: S103 - whatever the umask: a standby of another user looks in
+
+
+def _open(path: str) -> int:
+    # O_NONBLOCK: a FIFO in its place must not stop us; O_NOFOLLOW: nor a link lead us elsewhere
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise LockError(f"{path}: is not a plain file; remove it")
+    return fd
+
+
+def _lock(path: str, fd: int, own: Holder) -> NodeLock | None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    if not _is_at(fd, path):
+        return None
+    previous = _read(fd)
+    _write(fd, own)
+    return NodeLock(path, fd, own, previous)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Say whether the open file is the one that the path names."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except OSError:
+        return False
+
+
+def _read(fd: int) -> Holder | None:
+    line = os.pread(fd, RECORD_BYTES, 0).split(b"\n", 1)[0]
+    try:
+        return msgspec.json.decode(line, type=Holder)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _write(fd: int, holder: Holder) -> None:
+    """Write over the record in one call, and only then cut what was behind it."""
+    record = msgspec.json.encode(holder).ljust(RECORD_BYTES - 1) + b"\n"
+    if os.pwrite(fd, record, 0) != RECORD_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(fd, RECORD_BYTES)
+
+
+def _failed(path: str, error: OSError) -> LockError:
+    return LockError(f"{path}: cannot be locked: {error.strerror}; {ADVICE}")

@@ -1,0 +1,237 @@
+"""The lock file of a node: who gets it, what stands in it, what unfit folders answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.node import lock
+from agent.node.lock import Holder, LockError, NodeLock, holder_of, stand_by, take, this_process
+
+OWN = this_process("node-a", 1_767_323_045.0)
+
+
+def taken(folder: Path) -> NodeLock:
+    found = take(str(folder), OWN)
+    assert found is not None
+    return found
+
+
+def own() -> Holder:
+    return OWN
+
+
+def test_the_first_gets_it_and_the_second_does_not(tmp_path: Path) -> None:
+    first = taken(tmp_path)
+    assert take(str(tmp_path), OWN) is None
+    first.release()
+    taken(tmp_path).release()
+
+
+def test_the_file_tells_people_who_holds_it(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    assert holder_of(str(tmp_path)) == OWN
+    assert OWN.pid == os.getpid()
+    assert (tmp_path / "lock").read_text().startswith(f'{{"pid":{OWN.pid},"version":"')
+    assert OWN.since == "2026-01-02T03:04:05Z"
+    held.release()
+
+
+def test_the_folder_is_made_for_all_to_look_in_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        held = taken(tmp_path / "deep" / "run")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "deep" / "run").stat().st_mode) == 0o755
+    held.release()
+
+
+def test_the_file_is_never_removed(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    inode = (tmp_path / "lock").stat().st_ino
+    held.leave()
+    held.release()
+    taken(tmp_path).release()
+    assert (tmp_path / "lock").stat().st_ino == inode
+
+
+def test_a_holder_that_left_was_no_crash(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    held.leave()
+    assert take(str(tmp_path), OWN) is None, "writes may still be on their way"
+    held.release()
+    following = taken(tmp_path)
+    assert following.previous == msgspec.structs.replace(OWN, state="leaving")
+    assert following.crash() is None
+    following.release()
+
+
+def test_a_holder_that_did_not_leave_is_told_with_its_process_and_time(tmp_path: Path) -> None:
+    taken(tmp_path).release()  # as the kernel does for one that was killed
+    following = taken(tmp_path)
+    said = following.crash()
+    assert said is not None
+    assert f"process {OWN.pid}, node node-a, since 2026-01-02T03:04:05Z" in said
+    assert "ended without leaving" in said
+    following.release()
+
+
+def test_the_first_start_of_a_boot_follows_nobody(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    assert held.previous is None
+    assert held.crash() is None
+    held.release()
+
+
+def test_a_removed_file_fails_the_check_of_its_holder(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    assert held.check().ok
+    (tmp_path / "lock").unlink()
+    assert not held.check().ok
+    assert "a second agent could write" in held.check().message
+    held.release()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 5000, b"{", b"[1]", b'{"pid":-1}', b"\xff\xfe\n", b"9" * 5000, b"[" * 5000,
+     b'{"pid":1,"version":"1","since":"2026","node":"a b"}'],
+)  # fmt: skip
+def test_hostile_content_is_nobody_and_is_written_over(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "lock").write_bytes(content)
+    assert holder_of(str(tmp_path)) is None
+    held = taken(tmp_path)
+    assert held.previous is None
+    assert holder_of(str(tmp_path)) == OWN
+    assert (tmp_path / "lock").stat().st_size == lock.RECORD_BYTES
+    held.release()
+
+
+@given(content=st.binary(max_size=300))
+def test_no_content_breaks_a_reader(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("lock")
+    (folder / "lock").write_bytes(content)
+    holder_of(str(folder))
+
+
+@given(node=st.text(max_size=400))
+def test_any_name_of_a_node_fits_the_record(
+    tmp_path_factory: pytest.TempPathFactory, node: str
+) -> None:
+    folder = tmp_path_factory.mktemp("lock")
+    mine = this_process(node, 0.0)
+    held = take(str(folder), mine)
+    assert held is not None
+    assert holder_of(str(folder)) == mine
+    held.release()
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path / "lock")
+
+
+def _link(path: Path) -> None:
+    (path / "lock").symlink_to(path / "elsewhere")
+
+
+def _folder(path: Path) -> None:
+    (path / "lock").mkdir()
+
+
+@pytest.mark.parametrize("make", [_fifo, _link, _folder])
+def test_what_is_no_plain_file_is_refused_and_left_alone(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path)
+    with pytest.raises(LockError, match=str(tmp_path)):
+        take(str(tmp_path), OWN)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_in_place_of_the_folder_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(LockError, match=r"Not a directory; set node\.run_dir"):
+        take(str(tmp_path / "run"), OWN)
+
+
+def test_a_read_only_file_system_says_what_to_do() -> None:
+    with pytest.raises(LockError, match=r"set node\.run_dir"):
+        take("/proc/xpu-agent-run", OWN)
+
+
+def test_a_disk_that_is_full_gives_no_lock_and_keeps_none() -> None:
+    # every write to this device fails with ENOSPC
+    fd = os.open("/dev/full", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            lock._write(fd, OWN)
+    finally:
+        os.close(fd)
+
+
+def test_a_standby_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    said: list[str] = []
+    waits: list[float] = []
+
+    def pause(wait_s: float) -> bool:
+        waits.append(wait_s)
+        if len(waits) == 20:
+            held.release()
+        return False
+
+    got = stand_by(str(tmp_path), own, said.append, pause)
+    assert got is not None
+    assert len(said) == 1
+    assert said[0].startswith(f"xpu-agent {OWN.version} (process {OWN.pid}, node node-a, since")
+    assert sum(waits[-1:]) < 2, "the bound of a take-over"
+    got.release()
+
+
+def test_a_standby_that_is_asked_to_stop_holds_nothing(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    assert stand_by(str(tmp_path), own, lambda _: None, lambda _: True) is None
+    held.release()
+    taken(tmp_path).release()
+
+
+def test_a_signal_of_before_the_wait_is_not_missed(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+
+    def say(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # blocked: it waits for the next look
+
+    assert stand_by(str(tmp_path), own, say) is None
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    held.release()
+
+
+def test_a_lock_without_a_name_is_waited_for_as_well(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    (tmp_path / "lock").write_text("")
+    said: list[str] = []
+    stand_by(str(tmp_path), own, said.append, lambda _: True)
+    assert said[0].startswith("another process, which left no name, holds ")
+    held.release()
+
+
+def test_a_copy_of_the_process_that_runs_another_program_does_not_hold_it(tmp_path: Path) -> None:
+    held = taken(tmp_path)
+    reader, writer = os.pipe()
+    pid = os.posix_spawn(
+        "/bin/cat", ["cat"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, reader, 0)], setsid=True
+    )
+    held.release()
+    taken(tmp_path).release()  # while the child lives
+    os.close(reader)
+    os.close(writer)
+    assert os.waitpid(pid, 0)[1] == 0
