@@ -1,0 +1,105 @@
+"""Where the API server is, and whose account to use there: the pod's, or a kubeconfig's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from agent.config.cluster import ApiSettings
+from agent.errors import AgentError
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+# another folder with `token` and `ca.crt`, for a pod that mounts its token elsewhere
+FOLDER_VARIABLE = "XPU_AGENT_SERVICE_ACCOUNT"
+HOME_KUBECONFIG = "~/.kube/config"
+
+
+class NoApiServer(AgentError):
+    """Neither a pod's account nor a kubeconfig leads to an API server; says what to do."""
+
+
+class InPod(msgspec.Struct, frozen=True, kw_only=True):
+    """The API server as a pod sees it; both files are read again whenever they change."""
+
+    url: str  # https://10.96.0.1:443, https://[fd00::1]:443
+    folder: str = SERVICE_ACCOUNT
+
+    def __str__(self) -> str:
+        """Say which, for messages."""
+        return f"{self.url} with the account of {self.folder}"
+
+
+class FromKubeconfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The API server of one context; `paths` is as in KUBECONFIG, empty `context` its current."""
+
+    paths: str
+    context: str = ""
+
+    def __str__(self) -> str:
+        """Say which, for messages."""
+        return f"{self.paths}{f', context {self.context}' if self.context else ''}"
+
+
+ApiTarget = InPod | FromKubeconfig
+
+
+def where_is_api(
+    settings: ApiSettings,
+    environ: Mapping[str, str],
+    is_file: Callable[[str], bool] = os.path.isfile,
+) -> ApiTarget:
+    """Return where the API server is; raise `NoApiServer` when nothing says so.
+
+    In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG,
+    `~/.kube/config`. Only file names are looked at, nothing is read.
+    """
+    if settings.kubeconfig:
+        path = _expanded(settings.kubeconfig, environ)
+        if not is_file(path):
+            raise NoApiServer(
+                f"api.kubeconfig: {settings.kubeconfig} is no file; correct the setting, or leave "
+                "it empty to use the pod's own account"
+            )
+        return FromKubeconfig(paths=path, context=settings.context)
+    folder = environ.get(FOLDER_VARIABLE) or SERVICE_ACCOUNT
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    if host and is_file(f"{folder}/token"):
+        port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get(
+            "KUBERNETES_SERVICE_PORT", "443"
+        )
+        return InPod(url=f"https://{bracketed(host)}:{_port(port)}", folder=folder)
+    for paths in (environ.get("KUBECONFIG", ""), HOME_KUBECONFIG):
+        found = [_expanded(path, environ) for path in paths.split(":") if path]
+        if any(map(is_file, found)):
+            return FromKubeconfig(paths=":".join(found), context=settings.context)
+    raise NoApiServer(_advice(host, folder))
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= 65535:
+        raise NoApiServer(f"KUBERNETES_SERVICE_PORT: {text[:20]!r} is no port")
+    return int(text)
+
+
+def _expanded(path: str, environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME", "")
+    return f"{home}{path[1:]}" if path.startswith("~/") and home else path
+
+
+def _advice(host: str, folder: str) -> str:
+    if host:
+        return (
+            f"in a pod, but there is no {folder}/token: give the pod a ServiceAccount and leave "
+            "automountServiceAccountToken on, or name a kubeconfig with api.kubeconfig"
+        )
+    return (
+        "no API server: not in a pod (KUBERNETES_SERVICE_HOST is not set), and no kubeconfig in "
+        "api.kubeconfig, KUBECONFIG or ~/.kube/config; name one, or run with --standalone"
+    )
