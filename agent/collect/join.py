@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import msgspec
@@ -11,25 +10,12 @@ from agent.cgroup.layout import parse_owner
 from agent.errors import HostFileError
 from agent.host.files import HostFiles
 from agent.model.inventory import DeviceSample
-from agent.model.pod import ContainerView, PodView
+from agent.model.pod import ContainerView, PodView, static_uid
 
-# static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
-STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
-
-_STATIC_UID = re.compile(r"[0-9a-f]{32}")
 MAX_PROCESSES = 4096  # looked up in one cycle
 MAX_CGROUP_BYTES = 16 * 1024
 
 Owner = tuple[str, str]  # pod uid, container id
-
-
-def static_uid(pod: PodView) -> str | None:
-    """Return the hash that names a static pod's cgroup; `None` for other pods.
-
-    Users may write these annotations too: a value in the form of another pod's uid is refused.
-    """
-    found = (value for key, value in pod.annotations if key in STATIC_UID_KEYS)
-    return next(filter(_STATIC_UID.fullmatch, found), None)
 
 
 def join(seen: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:

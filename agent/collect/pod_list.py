@@ -4,79 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
 
-import msgspec
 import yaml
 
-from agent.cgroup.layout import parse_container_dir
 from agent.errors import HostFileError, ParseError
-from agent.model.device import Pairs
-from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
-from agent.model.pod import ContainerView, KubeQos, PodView
+from agent.model.foreign.pod import decode_pod_list, read_pod_list
+from agent.model.pod import PodView
 
 log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 32 << 20
-MAX_PODS = 4096
-MAX_CONTAINERS = 256  # of one pod
-MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
 MAX_DEPTH = 64
-
-_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_KINDS: Final = ("PodList", "List")
-
-
-class _Resources(msgspec.Struct):
-    requests: dict[str, str | int | float] | None = None
-    limits: dict[str, str | int | float] | None = None
-
-
-class _Container(msgspec.Struct):
-    name: str = ""
-    image: str = ""
-    resources: _Resources | None = None
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    name: str = ""
-    container_id: str = msgspec.field(default="", name="containerID")
-
-
-class _Metadata(msgspec.Struct):
-    uid: str
-    name: str
-    namespace: str = "default"
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    priority: int | None = None
-    containers: list[_Container] = []
-    init_containers: list[_Container] = []
-
-
-class _PodStatus(msgspec.Struct, rename="camel"):
-    qos_class: str = ""
-    container_statuses: list[_Status] | None = None
-    init_container_statuses: list[_Status] | None = None
-    ephemeral_container_statuses: list[_Status] | None = None
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
-
-
-class _List(msgspec.Struct):
-    kind: str
-    items: list[object]
 
 
 def parse_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
@@ -86,17 +25,13 @@ def parse_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
     """
     if len(data) > MAX_FILE_BYTES:
         raise ParseError(f"pod list: more than {MAX_FILE_BYTES} bytes", "")
+    if data.lstrip()[:1] == b"{":
+        return decode_pod_list(data)
     try:
-        plain = msgspec.json.decode(data) if data.lstrip()[:1] == b"{" else _yaml(data)
-        found = msgspec.convert(plain, _List)
-    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, RecursionError) as error:
+        plain = _yaml(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ParseError(f"pod list: {type(error).__name__}: {str(error)[:120]}", "") from error
-    if found.kind not in _KINDS:
-        raise ParseError("pod list: kind", found.kind)
-    if len(found.items) > MAX_PODS:
-        raise ParseError(f"pod list: more than {MAX_PODS} pods", "")
-    views = {view.uid: view for item in found.items if (view := _view(item)) is not None}
-    return tuple(views[uid] for uid in sorted(views)), len(found.items) - len(views)
+    return read_pod_list(plain)
 
 
 def _yaml(data: bytes) -> object:
@@ -108,67 +43,6 @@ def _yaml(data: bytes) -> object:
         if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
             raise yaml.YAMLError("aliases and deep nests are refused")
     return yaml.load(data, Loader=yaml.CSafeLoader)
-
-
-def _view(item: object) -> PodView | None:
-    try:
-        pod = msgspec.convert(item, _Pod)
-    except (msgspec.ValidationError, RecursionError):
-        return None
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    if not (_UID.fullmatch(meta.uid) and _NAME.fullmatch(meta.name)):
-        return None
-    labels, annotations = _pairs(meta.labels), _pairs(meta.annotations)
-    if labels is None or annotations is None or not _NAME.fullmatch(meta.namespace):
-        return None
-    return PodView(
-        uid=meta.uid,
-        name=meta.name,
-        namespace=meta.namespace,
-        qos=_qos(pod),
-        labels=labels,
-        annotations=annotations,
-        priority=spec.priority,
-        containers=_containers(spec, status),
-    )
-
-
-def _pairs(mapping: Mapping[str, str] | None) -> Pairs | None:
-    pairs = tuple(sorted((mapping or {}).items()))
-    return pairs if sum(len(k) + len(v) for k, v in pairs) <= MAX_PAIRS_CHARS else None
-
-
-def _qos(pod: _Pod) -> KubeQos:
-    try:
-        return KubeQos(pod.status.qos_class)
-    except ValueError:  # the kubelet may list a pod before its status is there
-        all_containers = [*pod.spec.containers, *pod.spec.init_containers][:MAX_CONTAINERS]
-        return computed_qos([_spec(container.resources) for container in all_containers])
-
-
-def _spec(resources: _Resources | None) -> ResourceSpec:
-    found = resources or _Resources()
-    limits = {name: str(value) for name, value in (found.limits or {}).items()}
-    requests = {name: str(value) for name, value in (found.requests or {}).items()}
-    return ResourceSpec(requests={**limits, **requests}, limits=limits)
-
-
-def _containers(spec: _Spec, status: _PodStatus) -> tuple[ContainerView, ...]:
-    """Return the containers that have run, by id; the id is without the runtime's scheme."""
-    images = {c.name: c.image for c in (*spec.containers, *spec.init_containers)}
-    found: dict[str, ContainerView] = {}
-    for one in _statuses(status):
-        container_id = one.container_id.rpartition("://")[2]
-        if parse_container_dir(container_id) == container_id and len(found) < MAX_CONTAINERS:
-            image = images.get(one.name, "")
-            found[container_id] = ContainerView(id=container_id, name=one.name, image=image)
-    return tuple(found[key] for key in sorted(found))
-
-
-def _statuses(status: _PodStatus) -> Iterable[_Status]:
-    yield from status.container_statuses or ()
-    yield from status.init_container_statuses or ()
-    yield from status.ephemeral_container_statuses or ()
 
 
 class PodListFile:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import enum
+import re
 
 import msgspec
 
 from agent.model.device import Pairs
+
+# static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
+STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
+
+_STATIC_UID = re.compile(r"[0-9a-f]{32}")
 
 
 class KubeQos(enum.Enum):
@@ -38,7 +44,25 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Pairs = ()
     priority: int | None = None
     containers: tuple[ContainerView, ...] = ()  # by id
+    phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: nobody said
+    terminating: bool = False  # somebody asked for its end
+    host_network: bool = False
+    node_name: str = ""  # empty: not bound, or nobody said
+    resource_version: str = ""  # of the API's object; compare for equality only
 
     def label(self, key: str) -> str | None:
         """Return a label's value."""
         return next((v for k, v in self.labels if k == key), None)
+
+    def annotation(self, key: str) -> str | None:
+        """Return an annotation's value."""
+        return next((v for k, v in self.annotations if k == key), None)
+
+
+def static_uid(pod: PodView) -> str | None:
+    """Return the hash that names a static pod's cgroup; `None` for other pods.
+
+    Users may write these annotations too: a value in the form of another pod's uid is refused.
+    """
+    found = (pod.annotation(key) for key in STATIC_UID_KEYS)
+    return next((uid for uid in found if uid is not None and _STATIC_UID.fullmatch(uid)), None)

@@ -9,8 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.collect.pod_list import MAX_PODS, PodListFile, parse_pod_list
+from agent.collect.pod_list import PodListFile, parse_pod_list
 from agent.errors import ParseError
+from agent.model.foreign.pod import MAX_PODS
 from agent.model.pod import ContainerView, KubeQos
 from tests.captures import SHARED, needs_shared
 from tests.cgroups import container_id
