@@ -17,6 +17,7 @@ Owners = Mapping[int, tuple[str, str]]  # pod uid and container id, by pid
 MAX_WINDOW_S = 1800.0
 MAX_NODE_SERIES = 4096  # 512 devices and as many memory nodes as a machine may have
 MAX_POD_SERIES = 8192  # 2,000 pods and their devices
+MAX_POD_VALUES = MAX_POD_SERIES * 301  # 20 MB: with a longer window fewer series fit
 
 
 class History:
@@ -26,6 +27,7 @@ class History:
     """
 
     def __init__(self, interval_s: float = 1.0, pod_window_s: float = 300.0) -> None:
+        self._interval_s = interval_s
         self._node: Board = Board(_capacity(MAX_WINDOW_S, interval_s), MAX_NODE_SERIES)
         self._pods: Board = Board(_capacity(pod_window_s, interval_s), MAX_POD_SERIES)
         self._totals: dict[str, int] = {}
@@ -52,6 +54,17 @@ class History:
         self._pods.put(pod_device_items(samples, owners or {}))
         totals = {d.key: d.memory_total_bytes for d in samples if d.memory_total_bytes is not None}
         self._totals.update(totals)
+
+    def remember_pods(self, window_s: float) -> None:
+        """Reach back that far for pods from now on, at most half an hour.
+
+        What was kept so far is dropped when it must reach back farther: pods are told again with
+        the next cycle, and their means grow into the window as after a start.
+        """
+        capacity = _capacity(min(window_s, MAX_WINDOW_S), self._interval_s)
+        if capacity > self._pods.capacity:
+            self._pods = Board(capacity, min(MAX_POD_SERIES, MAX_POD_VALUES // capacity))
+            self._alive = set()
 
     def report(self, now_s: float, policy: ReportPolicy | None = None) -> UsageReport:
         """Return means over the aggregation period and percentiles over the policy's windows."""

@@ -22,6 +22,7 @@ from agent.model.usage import (
 
 WITH_PAGE_CACHE = "usageWithPageCache"
 HALF = 0.5  # of a window must be there before it is told
+LEAST_AGGREGATE_S = 60.0  # upstream's floor
 
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 NAMES = ("avg", *(name for name, _ in PERCENTILES))
@@ -70,7 +71,7 @@ def five(values: Sequence[float]) -> tuple[float | None, ...]:
 def build(boards: Boards, now_s: float, policy: ReportPolicy) -> UsageReport:
     """Return the report at one moment; a series without samples stays absent."""
     memory = "memory-with-cache" if policy.memory == WITH_PAGE_CACHE else "memory"
-    start_s = now_s - max(policy.aggregate_s, 60.0)
+    start_s = now_s - max(policy.aggregate_s, LEAST_AGGREGATE_S)
     window = boards.node.window(start_s, now_s)
     cards = (
         _device(boards.node, ("device",), key, boards.totals, window)
@@ -89,8 +90,17 @@ def build(boards: Boards, now_s: float, policy: ReportPolicy) -> UsageReport:
 def _means(board: Board, of: Key, memory: str, window: Window) -> Resources:
     return Resources(
         cpu_cores=mean(board.values((*of, "cpu"), window)),
-        memory_bytes=mean(board.values((*of, memory), window)),
+        memory_bytes=mean(_memory(board, of, memory, window)),
     )
+
+
+def _memory(board: Board, of: Key, memory: str, window: Window) -> list[float]:
+    """Return the values that were asked for, or those without page cache if there are none.
+
+    A report without memory would count the node as degraded, and a pod without it as using
+    nothing.
+    """
+    return board.values((*of, memory), window) or board.values((*of, "memory"), window)
 
 
 def _names(board: Board, of: Key) -> list[str]:
@@ -158,7 +168,7 @@ def _five(
     if board.span_s((of, "cpu"), window) < HALF * length_s:
         return ()
     cpu = five(board.values((of, "cpu"), window))
-    used = five(board.values((of, memory), window))
+    used = five(_memory(board, (of,), memory, window))
     pairs = zip(NAMES, cpu, used, strict=True)
     return tuple((name, Resources(cpu_cores=c, memory_bytes=m)) for name, c, m in pairs)
 

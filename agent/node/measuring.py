@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from agent.clock import Clock
 from agent.collect.history import History
-from agent.collect.report import ReportPolicy
+from agent.collect.report import LEAST_AGGREGATE_S, ReportPolicy
 from agent.collect.usage import Known, UsageCollector, nobody
 from agent.config.sections import Settings
+from agent.model.cluster.facts import MetricPolicy
 from agent.model.inventory import DeviceSample
 from agent.model.part import Part
 from agent.model.snapshot import NodeSnapshot
@@ -14,11 +15,26 @@ from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.sharing.collector import SharingCollector
 
+MAX_WINDOWS = 8  # of percentiles: each is sorted anew for every report
+MAX_WINDOW_S = 86400
 
-def report_policy(settings: Settings) -> ReportPolicy:
-    """Return the windows and the memory rule that stand while no NodeMetric object says more."""
+
+def report_policy(settings: Settings, told: MetricPolicy | None = None) -> ReportPolicy:
+    """Return the windows and the memory rule: what the NodeMetric object says, else the settings.
+
+    Field by field; what cannot be meant is passed over, and the means' window is never shorter
+    than a minute. A window longer than the history stays without values.
+    """
     publish = settings.publish
-    return ReportPolicy(aggregate_s=publish.aggregate_duration_s, memory=publish.memory_policy)
+    default = ReportPolicy(aggregate_s=publish.aggregate_duration_s, memory=publish.memory_policy)
+    if told is None:
+        return default
+    windows = (window for window in told.durations_s or () if 0 < window <= MAX_WINDOW_S)
+    return ReportPolicy(
+        aggregate_s=max(told.aggregate_s or default.aggregate_s, LEAST_AGGREGATE_S),
+        windows_s=tuple(dict.fromkeys(windows))[:MAX_WINDOWS] or default.windows_s,
+        memory=told.memory or default.memory,
+    )
 
 
 class Measuring:
@@ -48,7 +64,7 @@ class Measuring:
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
         self._sharing = SharingCollector(opened.files, collect.hami_regions)
-        self._policy = report_policy(settings)
+        self._settings = settings
         self._still = opened.spec is not None
         self._store = store
         self._clock = clock
@@ -65,9 +81,12 @@ class Measuring:
         self._look_at_sharing(now_s)
 
     def report(self) -> None:
-        """Put means and percentiles of the windows into the snapshot."""
+        """Put means and percentiles of the windows that stand now into the snapshot."""
         now_s = self._clock.monotonic()
-        report = self._history.report(now_s, self._policy)
+        told = self._store.current.cluster.metric_policy.value
+        policy = report_policy(self._settings, told)
+        self._history.remember_pods(policy.aggregate_s)
+        report = self._history.report(now_s, policy)
         self._store.put(report=Part(report, now_s))
 
     def close(self) -> None:

@@ -20,6 +20,10 @@ GPU_CORE = "koordinator.sh/gpu-core"  # percent of one card
 GPU_MEMORY = "koordinator.sh/gpu-memory"
 GPU_MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"
 
+LEAST_PERIOD_S = 30.0  # upstream's floor
+MOST_PERIOD_S = 86400.0
+LOOK_AGAIN_S = 5.0  # for an object that is not there
+
 Devices = Mapping[str, Device]  # by key
 
 
@@ -33,11 +37,24 @@ class NodeMetricPublisher:
     name = "node_metric"
 
     def __init__(self, interval_s: float = 60.0) -> None:
-        self.interval_s = max(30.0, interval_s)  # upstream's floor
+        self.interval_s = max(LEAST_PERIOD_S, interval_s)
+
+    def period_s(self, snapshot: NodeSnapshot) -> float:
+        """Return the seconds to the next report: of the object, where it says so.
+
+        While a cluster has no object, it is looked for more often: the first report is to follow
+        it at once.
+        """
+        if _lacks_object(snapshot):
+            return LOOK_AGAIN_S
+        told = snapshot.cluster.metric_policy.value
+        wanted_s = (told.report_interval_s if told is not None else None) or self.interval_s
+        return min(max(LEAST_PERIOD_S, wanted_s), MOST_PERIOD_S)
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:
-        """Return the object with its status; `spec` is not ours."""
-        if snapshot.report.taken_s is None or snapshot.report.error:
+        """Return the object with its status; `spec` is not ours, and nothing is created."""
+        report = snapshot.report
+        if report.taken_s is None or report.error or _lacks_object(snapshot):
             return ()
         body: Json = {
             "apiVersion": API_VERSION,
@@ -54,6 +71,10 @@ class NodeMetricPublisher:
             status_only=True,
         )
         return (desired,)
+
+
+def _lacks_object(snapshot: NodeSnapshot) -> bool:
+    return snapshot.cluster.clustered and snapshot.cluster.metric_policy.value is None
 
 
 def format_duration(seconds: int) -> str:
