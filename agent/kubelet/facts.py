@@ -1,0 +1,145 @@
+"""Keeps the kubelet's settings and what it gave away of CPUs known; they seldom change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from agent.clock import Clock
+from agent.errors import AgentError, HostFileError, ParseError
+from agent.host.files import HostFiles
+from agent.kube.errors import ApiError
+from agent.kubelet.base import (
+    OK,
+    STARTING,
+    Kubelet,
+    KubeletConfig,
+    Offload,
+    in_thread,
+    state_of,
+)
+from agent.kubelet.checkpoint import CpuCheckpoint, read_checkpoint
+from agent.kubelet.reserved import kubelet_choice
+from agent.model.cluster.facts import KubeletFacts
+from agent.model.part import Part
+from agent.topology.cpu import CpuTopology
+
+log = logging.getLogger(__name__)
+
+STATIC = "static"
+AGAIN_S = 300.0  # settings change with a restart of the kubelet only
+RETRY_S = 20.0  # after a first failure; doubles up to `AGAIN_S`
+NOT_OFFERED = "the kubelet's read-only port has no /configz"
+
+
+def facts_of(
+    config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, cpus: CpuTopology
+) -> KubeletFacts | None:
+    """Join what the two sources say; `None` if neither says anything.
+
+    The checkpoint names the policy too, where the settings may not be asked for.
+    """
+    if config is None and checkpoint is None:
+        return None
+    known, given = config or KubeletConfig(), checkpoint or CpuCheckpoint()
+    policy = known.cpu_manager_policy or given.policy
+    reserved = None
+    if policy == STATIC and config is not None:
+        reserved = known.reserved_system_cpus or kubelet_choice(
+            cpus, known.reserved_milli, dict(known.cpu_manager_options)
+        )
+    return KubeletFacts(
+        cpu_manager_policy=policy,
+        cpu_manager_options=known.cpu_manager_options,
+        reserved_cpus=reserved,
+        topology_policy=known.topology_policy,
+        topology_scope=known.topology_scope,
+        cgroup_driver=known.cgroup_driver,
+        pod_cpus=given.pod_cpus if policy == STATIC else (),
+    )
+
+
+class FactsSource:
+    """Asks seldom, reads the checkpoint each time, and keeps the last good answer of both.
+
+    `files` is the host's; `None` where its folder of the kubelet is not to be seen.
+    """
+
+    def __init__(
+        self,
+        client: Kubelet,
+        clock: Clock,
+        cpus: Callable[[], CpuTopology],
+        files: HostFiles | None,
+        root_dir: str,
+        offload: Offload = in_thread,
+    ) -> None:
+        """`root_dir` is the kubelet's folder on the host."""
+        self.state = STARTING
+        self._client = client
+        self._clock = clock
+        self._cpus = cpus
+        self._files = files
+        self._root_dir = root_dir
+        self._offload = offload
+        self._config: Part[KubeletConfig | None] = Part(None)
+        self._given: Part[CpuCheckpoint | None] = Part(None)
+        self._due_s = clock.monotonic()
+        self._failures = 0
+
+    def expire(self) -> None:
+        """Ask for the settings at the next look."""
+        self._due_s = self._clock.monotonic()
+
+    async def look(self, *, ask: bool) -> Part[KubeletFacts | None]:
+        """Return what is known now; its time is that of the last answer of `/configz`.
+
+        Without one it is the checkpoint's, and `error` says what is lacking.
+        """
+        if ask and self._clock.monotonic() >= self._due_s:
+            await self._ask()
+        await self._read()
+        facts = facts_of(self._config.value, self._given.value, self._cpus())
+        error = self._config.error or self._given.error
+        if facts is None:
+            return Part(None, None, error)
+        taken_s = self._given.taken_s if self._config.taken_s is None else self._config.taken_s
+        return Part(facts, taken_s, error)
+
+    async def _ask(self) -> None:
+        try:
+            config = await self._client.config()
+        except ApiError as error:
+            self._lack(state_of(error), str(error))
+            return
+        if config is None:
+            self._lack("absent", NOT_OFFERED)
+            return
+        if config.odd:
+            log.warning("kubelet_config_odd", extra={"keys": ", ".join(config.odd)})
+        self.state, self._failures = OK, 0
+        self._config = Part(config, self._clock.monotonic())
+        self._due_s = self._clock.monotonic() + AGAIN_S
+
+    def _lack(self, state: str, error: str) -> None:
+        if self.state != state:
+            log.warning("kubelet_config_unknown", extra={"state": state, "error": error})
+        self.state = state
+        self._config = Part(self._config.value, self._config.taken_s, error)
+        self._due_s = self._clock.monotonic() + min(
+            AGAIN_S, RETRY_S * 2.0 ** min(self._failures, 8)
+        )
+        self._failures += 1
+
+    async def _read(self) -> None:
+        files = self._files
+        if files is None:
+            return
+        try:
+            given = await self._offload(lambda: read_checkpoint(files, self._root_dir))
+            self._given = Part(given, self._clock.monotonic())
+        except (HostFileError, ParseError) as error:
+            self._keep(error)
+
+    def _keep(self, error: AgentError) -> None:
+        self._given = Part(self._given.value, self._given.taken_s, str(error))
