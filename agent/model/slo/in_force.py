@@ -1,0 +1,67 @@
+"""Which NodeSLO is in force, how sure of it we are, and whether a plan may change things."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from agent.model.part import Part
+from agent.model.slo.overlay import overlay
+from agent.model.slo.view import SloView
+
+
+class Standing(enum.Enum):
+    """How the NodeSLO in force came to be known."""
+
+    FRESH = "fresh"
+    STALE = "stale"  # the API server has not confirmed it for too long
+    NEVER = "never"  # it has not said anything since the start
+
+
+def slo_view(raw: object, previous: SloView) -> SloView:
+    """Return what is in force once the API server has said `raw`: an object, or `None` for none.
+
+    Without an object the defaults stand. One that is no NodeSLO at all changes nothing but
+    `problem`; a wrong value in it is left out alone. An object that is in force already is
+    `previous` itself.
+    """
+    if raw is None:
+        return SloView()
+    if not isinstance(raw, dict):
+        return msgspec.structs.replace(previous, problem="the object is not a mapping")
+    spec, metadata = raw.get("spec"), raw.get("metadata")
+    if spec is not None and not isinstance(spec, dict):
+        return msgspec.structs.replace(previous, problem="its spec is not a mapping")
+    known = metadata if isinstance(metadata, dict) else {}
+    version, generation = known.get("resourceVersion"), known.get("generation")
+    version = version if isinstance(version, str) else ""
+    if version and version == previous.resource_version and not previous.problem:
+        return previous
+    laid = overlay(spec)
+    return SloView(
+        found=True,
+        resource_version=version,
+        generation=generation if type(generation) is int else None,
+        slo=laid.slo,
+        refused=laid.refused,
+        refused_count=laid.refused_count,
+        unknown_fields=laid.unknown_fields,
+    )
+
+
+def standing(part: Part[SloView], now_s: float, stale_s: float) -> Standing:
+    """Return how sure of the part we are; `now_s` is monotonic."""
+    age_s = part.age_s(now_s)
+    if age_s is None:
+        return Standing.NEVER
+    return Standing.STALE if age_s > stale_s else Standing.FRESH
+
+
+def frozen(part: Part[SloView], now_s: float, stale_s: float) -> bool:
+    """Say whether plans may only hold what is in place, for the NodeSLO may be another by now.
+
+    That is so while it is stale, was never told since the start, or cannot be read: what was
+    enforced last stays, nothing goes back to defaults. An object that was deleted is no such case.
+    """
+    return bool(part.value.problem) or standing(part, now_s, stale_s) is not Standing.FRESH

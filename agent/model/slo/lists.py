@@ -1,0 +1,179 @@
+"""The parts of a NodeSLO whose size the cluster chooses: each within a bound, item by item."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from agent.model.foreign.quantities import parse_quantity
+from agent.model.slo.blkio import Block
+from agent.model.slo.ranges import MAX_INT64, Bandwidth, Quantity
+from agent.model.slo.reading import MAX_SHOWN, Reading
+from agent.model.slo.spec import Extensions, Features, HostApplication
+
+MAX_APPLICATIONS = 64
+MAX_BLOCKS = 64  # of one class
+MAX_FEATURES = 64
+MAX_EXTENSIONS = 32
+MAX_EXTENSION_BYTES = 16 * 1024  # of JSON, each; also the most values and characters looked at
+MAX_DEPTH = 32
+
+_FEATURE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")  # the kernel's; a line of these is written to it
+_JSON = (str, int, float, bool, dict, list, type(None))
+_KEY = re.compile(r"[!-~]{1,128}")
+
+
+def bandwidth(reading: Reading, raw: object, where: str) -> object:
+    """Read a percentage or a quantity."""
+    if type(raw) is int and 0 <= raw <= 100:
+        return raw
+    if isinstance(raw, str) and parse_quantity(raw) is not None:
+        return raw
+    reading.refuse(where, "a percentage from 0 to 100 or a quantity as text", raw)
+    return None
+
+
+def quantity(reading: Reading, raw: object, where: str) -> object:
+    """Read a quantity, which may also be a number."""
+    text = str(raw) if type(raw) is int and 0 <= raw <= MAX_INT64 else raw
+    if isinstance(text, str) and parse_quantity(text) is not None:
+        return text
+    reading.refuse(where, "a quantity that is not negative", raw)
+    return None
+
+
+def blocks(reading: Reading, raw: object, where: str) -> object:
+    """Read block devices; one without a right name or type is left out."""
+    found = []
+    for item, place in _items(reading, raw, where, MAX_BLOCKS):
+        names = {key: item[key] for key in ("name", "type") if key in item}
+        before = reading.refused_count
+        named = reading.over(Block(), names, place)
+        if before == reading.refused_count and _has_name(reading, named.name, place):
+            rest = {key: value for key, value in item.items() if key not in names}
+            found.append(reading.over(named, rest, place))
+    return tuple(found)
+
+
+def applications(reading: Reading, raw: object, where: str) -> object:
+    """Read host applications; one of which we cannot be sure where it runs is left out."""
+    found: dict[str, HostApplication] = {}
+    for item, place in _items(reading, raw, where, MAX_APPLICATIONS):
+        before = reading.refused_count
+        rest = {key: value for key, value in item.items() if key != "priority"}
+        one = reading.over(HostApplication(), rest, place)
+        if before < reading.refused_count or not _has_name(reading, one.name, place):
+            continue
+        if one.cgroup_path is not None and not one.cgroup_path.parts:
+            # all that is below the base would count as one application
+            reading.note(f"{place}.cgroupPath", "names no directory below its base")
+        elif one.name in found:
+            reading.note(f"{place}.name", "another application before has this name")
+        else:
+            priority = {"priority": item.get("priority")}
+            found[one.name] = reading.over(one, priority, place)
+    return tuple(found.values())
+
+
+def _has_name(reading: Reading, name: str, place: str) -> bool:
+    if not name:
+        reading.note(f"{place}.name", "is missing")
+    return bool(name)
+
+
+def _items(
+    reading: Reading, raw: object, where: str, most: int
+) -> Iterator[tuple[dict[object, object], str]]:
+    """Yield the objects of a list with their places."""
+    if not isinstance(raw, list):
+        reading.refuse(where, "a list", raw)
+        return
+    for number, item in enumerate(raw[:most]):
+        place = f"{where}[{number}]"
+        if isinstance(item, dict):
+            yield item, place
+        else:
+            reading.refuse(place, "an object", item)
+    if len(raw) > most:
+        reading.note(where, f"has {len(raw)} items, of which the first {most} are used")
+
+
+def features(reading: Reading, raw: object, where: str) -> object:
+    """Read the kernel's scheduler features, by name."""
+    found = []
+    for key, value, place in _entries(reading, raw, where, MAX_FEATURES, _FEATURE):
+        if isinstance(value, bool):
+            found.append((key, value))
+        elif value is not None:
+            reading.refuse(place, "true or false", value)
+    return tuple(found)
+
+
+def extensions(reading: Reading, raw: object, where: str) -> object:
+    """Read third parties' parts: each kept as JSON, whatever it says."""
+    found = []
+    for key, value, place in _entries(reading, raw, where, MAX_EXTENSIONS, _KEY):
+        if value is None:
+            continue
+        text = _json(value)
+        if text is None:
+            kib = MAX_EXTENSION_BYTES // 1024
+            reading.note(place, f"must be JSON of {kib} KiB and {MAX_DEPTH} levels at most")
+        else:
+            found.append((key, text))
+    return tuple(found)
+
+
+def _entries(
+    reading: Reading, raw: object, where: str, most: int, allowed: re.Pattern[str]
+) -> Iterator[tuple[str, object, str]]:
+    """Yield key, value and place of a free object, by key."""
+    if not isinstance(raw, dict):
+        reading.refuse(where, "an object", raw)
+        return
+    good = sorted(key for key in raw if isinstance(key, str) and allowed.fullmatch(key))
+    if len(good) < len(raw):
+        reading.note(where, f"has {len(raw) - len(good)} keys that are no names")
+    for key in good[:most]:
+        yield key, raw[key], f"{where}[{key[:MAX_SHOWN]!r}]"
+    if len(good) > most:
+        reading.note(where, f"has {len(good)} keys, of which the first {most} are used")
+
+
+def _json(value: object) -> str | None:
+    """Return JSON with sorted keys; `None` for what is none, too long or too deep."""
+    if not _small(value):
+        return None
+    try:
+        text = msgspec.json.encode(value, order="sorted")
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return text.decode() if len(text) <= MAX_EXTENSION_BYTES else None
+
+
+def _small(value: object) -> bool:
+    """Say whether a value is worth encoding, after no more steps than the bound."""
+    left, waiting = MAX_EXTENSION_BYTES, [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        left -= len(item) if isinstance(item, str | dict | list) else 1
+        if left < 0 or depth > MAX_DEPTH or not isinstance(item, _JSON):
+            return False
+        if isinstance(item, dict):
+            left -= sum(len(key) if isinstance(key, str) else 1 for key in item)
+            waiting.extend((below, depth + 1) for below in item.values())
+        elif isinstance(item, list):
+            waiting.extend((below, depth + 1) for below in item)
+    return left >= 0
+
+
+LISTS: Mapping[object, Callable[[Reading, object, str], object]] = {
+    Bandwidth: bandwidth,
+    Quantity: quantity,
+    tuple[Block, ...]: blocks,
+    tuple[HostApplication, ...]: applications,
+    Features: features,
+    Extensions: extensions,
+}
