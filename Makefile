@@ -42,7 +42,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check_tree.py
 
-unit: $(VENV)/dev.stamp system-packages
+unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal
 
 # In a virtual machine with a kernel of its own: minutes, so not part of `test`. Root and apt.
@@ -62,7 +62,7 @@ proto:
 else
 proto: $(VENV)/proto.stamp   ## proto/gen, anew from proto/*.proto
 	rm -rf proto/gen && mkdir proto/gen
-	$(BIN)/python -m grpc_tools.protoc -Iproto/gen=proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -Iproto/gen=proto --python_out=. --pyi_out=. $(PROTOS)
 endif
 
 clean:
