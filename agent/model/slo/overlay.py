@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from agent.model.slo.classes import QosClass, ResourceQos, settled
-from agent.model.slo.lists import LISTS
 from agent.model.slo.reading import Reading, fields
 from agent.model.slo.spec import NodeSlo
+from agent.model.slo.special import READERS
 from agent.model.slo.thresholds import Thresholds
 from agent.model.slo.view import Refusal
 
@@ -38,7 +38,7 @@ def overlay(spec: object) -> Overlaid:
     Fields that are `null` are absent. A value of a wrong type or out of range is refused for
     itself, and all others stand. Never raises; the work is bounded, also of a hostile spec.
     """
-    reading = Reading(LISTS)
+    reading = Reading(READERS)
     laid = NodeSlo()
     if spec is not None:
         laid = _agreed(reading, reading.over(laid, spec, "spec"))

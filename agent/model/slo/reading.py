@@ -12,6 +12,8 @@ from msgspec import Meta
 from agent.model.slo.view import MAX_REFUSED, Refusal
 
 S = TypeVar("S", bound=msgspec.Struct)
+# takes the value and its path; returns None for the default
+Reader = Callable[["Reading", object, str], object]
 
 MAX_SHOWN = 40  # characters of a foreign value
 _SHOWN_BOUND = 2**31 + 1  # a greater one is the format's, which tells nobody anything
@@ -29,12 +31,11 @@ class Field(msgspec.Struct, frozen=True):
 class Reading:
     """One reading of one object: what was refused, and how many fields were not known.
 
-    `lists` has a reader for each type that is neither a struct nor a plain value; a reader returns
-    `None` for the default.
+    `readers` has a reader for each type that is neither a struct nor a plain value.
     """
 
-    def __init__(self, lists: Mapping[object, Callable[[Reading, object, str], object]]) -> None:
-        self._lists = lists
+    def __init__(self, readers: Mapping[object, Reader]) -> None:
+        self._readers = readers
         self.refused: list[Refusal] = []
         self.refused_count = 0
         self.unknown_fields = 0
@@ -67,8 +68,8 @@ class Reading:
 
     def _take(self, field: Field, default: object, value: object, where: str) -> object:
         """Return the value to use; `None` for the default."""
-        if field.type in self._lists:
-            return self._lists[field.type](self, value, where)
+        if field.type in self._readers:
+            return self._readers[field.type](self, value, where)
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             base = default if isinstance(default, msgspec.Struct) else field.type()
             if not isinstance(value, dict):

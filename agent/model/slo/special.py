@@ -1,18 +1,26 @@
-"""The parts of a NodeSLO whose size the cluster chooses: each within a bound, item by item."""
+"""Values of a NodeSLO that are not plain, each within a bound: paths, lists, free objects."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from agent.model.foreign.quantities import parse_quantity
 from agent.model.slo.blkio import Block
-from agent.model.slo.ranges import MAX_INT64, Bandwidth, Quantity
-from agent.model.slo.reading import MAX_SHOWN, Reading
+from agent.model.slo.ranges import (
+    MAX_INT64,
+    Bandwidth,
+    DeviceName,
+    DirectoryName,
+    Quantity,
+    RelativePath,
+)
+from agent.model.slo.reading import MAX_SHOWN, Reader, Reading, in_words
 from agent.model.slo.spec import Extensions, Features, HostApplication
 
+MAX_TEXT = 1024
 MAX_APPLICATIONS = 64
 MAX_BLOCKS = 64  # of one class
 MAX_FEATURES = 64
@@ -21,8 +29,22 @@ MAX_EXTENSION_BYTES = 16 * 1024  # of JSON, each; also the most values and chara
 MAX_DEPTH = 32
 
 _FEATURE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")  # the kernel's; a line of these is written to it
+_PLAIN = r"[^{}\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{{}}}"  # but what, and how often
 _JSON = (str, int, float, bool, dict, list, type(None))
 _KEY = re.compile(r"[!-~]{1,128}")
+
+
+def _matching(kind: object, pattern: str) -> Reader:
+    """Return a reader of text that matches as a whole."""
+    allowed = re.compile(pattern)
+
+    def read(reading: Reading, raw: object, where: str) -> object:
+        if isinstance(raw, str) and len(raw) <= MAX_TEXT and allowed.fullmatch(raw):
+            return raw
+        reading.refuse(where, in_words(kind), raw)
+        return None
+
+    return read
 
 
 def bandwidth(reading: Reading, raw: object, where: str) -> object:
@@ -40,7 +62,7 @@ def quantity(reading: Reading, raw: object, where: str) -> object:
     text = str(raw) if type(raw) is int and 0 <= raw <= MAX_INT64 else raw
     if isinstance(text, str) and parse_quantity(text) is not None:
         return text
-    reading.refuse(where, "a quantity that is not negative", raw)
+    reading.refuse(where, in_words(Quantity), raw)
     return None
 
 
@@ -169,7 +191,13 @@ def _small(value: object) -> bool:
     return left >= 0
 
 
-LISTS: Mapping[object, Callable[[Reading, object, str], object]] = {
+READERS: Mapping[object, Reader] = {
+    # a path may leave out both ends, but never leads up or starts at the root
+    DirectoryName: _matching(DirectoryName, r"(?!\.{1,2}\Z)" + _PLAIN.format("/", "1,128")),
+    RelativePath: _matching(
+        RelativePath, r"(?!/)(?!(?:.*/)?\.\.(?:/|\Z))" + _PLAIN.format("", f"0,{MAX_TEXT}")
+    ),
+    DeviceName: _matching(DeviceName, _PLAIN.format("", "1,253")),
     Bandwidth: bandwidth,
     Quantity: quantity,
     tuple[Block, ...]: blocks,
