@@ -6,7 +6,7 @@ The API server's watch, the kubelet's `/pods` and files of pods are all read her
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,6 +16,8 @@ from agent.model.device import Pairs
 from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
 from agent.model.pod import ContainerView, KubeQos, PodView
 
+T = TypeVar("T")
+
 MAX_PODS = 4096
 MAX_CONTAINERS = 256  # of one pod
 MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
@@ -23,12 +25,11 @@ MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _CONTAINER_ID = re.compile(r"[0-9a-f]{12,128}")
-T = TypeVar("T")
-
 _KINDS: Final = ("PodList", "List")
+_ABSENT = msgspec.Raw(b"null")
 
 
-class _Resources(msgspec.Struct):
+class _Amounts(msgspec.Struct):
     requests: dict[str, str | int | float] | None = None
     limits: dict[str, str | int | float] | None = None
 
@@ -36,7 +37,7 @@ class _Resources(msgspec.Struct):
 class _Container(msgspec.Struct):
     name: str = ""
     image: str = ""
-    resources: _Resources | None = None
+    resources: msgspec.Raw = _ABSENT  # read only where nobody says the QoS class
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -58,7 +59,7 @@ class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
     host_network: bool = False
     priority: int | None = None
-    containers: list[_Container] | None = None  # an empty list of Go may be written as null
+    containers: list[_Container] | None = None  # Go may write an empty list as null
     init_containers: list[_Container] | None = None
 
 
@@ -70,7 +71,9 @@ class _PodStatus(msgspec.Struct, rename="camel"):
     ephemeral_container_statuses: list[_Status] | None = None
 
 
-class _Pod(msgspec.Struct):
+class PodObject(msgspec.Struct):
+    """What is read of a pod's JSON; `pod_view` makes a picture of it."""
+
     metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
@@ -86,26 +89,17 @@ class _PlainList(msgspec.Struct):
     items: list[object] | None
 
 
-_POD = msgspec.json.Decoder(_Pod)
+_POD = msgspec.json.Decoder(PodObject)
 _LIST = msgspec.json.Decoder(_List)
+_AMOUNTS = msgspec.json.Decoder(_Amounts | None)
 
 
 def decode_pod(data: bytes | msgspec.Raw) -> PodView:
     """Return one pod from its JSON; raise `ParseError` if it cannot be used."""
     try:
-        pod = _POD.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ParseError(f"pod: {type(error).__name__}: {str(error)[:120]}", "") from error
-    return _view(pod)
-
-
-def read_pod(plain: object) -> PodView:
-    """Return one pod from what a decoder of YAML made; raise `ParseError` as `decode_pod` does."""
-    try:
-        pod = msgspec.convert(plain, _Pod)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise ParseError(f"pod: {str(error)[:120]}", "") from error
-    return _view(pod)
+        return pod_view(_POD.decode(data))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _refused("pod", error) from error
 
 
 def decode_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
@@ -115,18 +109,54 @@ def decode_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
     """
     try:
         found = _LIST.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ParseError(f"pod list: {type(error).__name__}: {str(error)[:120]}", "") from error
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _refused("pod list", error) from error
     return _pods(found.kind, found.items or [], decode_pod)
 
 
 def read_pod_list(plain: object) -> tuple[tuple[PodView, ...], int]:
-    """Return the pods of a PodList that a decoder of YAML made, as `decode_pod_list` does."""
+    """Return the pods of a PodList that a reader of YAML made, as `decode_pod_list` does."""
     try:
         found = msgspec.convert(plain, _PlainList)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ParseError(f"pod list: {str(error)[:120]}", "") from error
-    return _pods(found.kind, found.items or [], read_pod)
+        raise _refused("pod list", error) from error
+    return _pods(found.kind, found.items or [], _read_pod)
+
+
+def pod_view(pod: PodObject) -> PodView:
+    """Return the picture of a pod; raise `ParseError` if it cannot be used."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    if not _UID.fullmatch(meta.uid):
+        raise ParseError("pod uid", meta.uid)
+    if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
+        raise ParseError("pod name", f"{meta.namespace}/{meta.name}")
+    return PodView(
+        uid=meta.uid,
+        name=meta.name,
+        namespace=meta.namespace,
+        qos=_qos(pod),
+        labels=_pairs("labels", meta.labels or {}),
+        annotations=_pairs("annotations", meta.annotations or {}),
+        priority=spec.priority,
+        containers=_containers(spec, status),
+        phase=status.phase,
+        terminating=meta.deletion_timestamp is not None,
+        host_network=spec.host_network,
+        node_name=spec.node_name,
+        resource_version=meta.resource_version,
+    )
+
+
+def _read_pod(plain: object) -> PodView:
+    try:
+        data = msgspec.json.encode(plain)
+    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
+        raise _refused("pod", error) from error
+    return decode_pod(data)
+
+
+def _refused(what: str, error: Exception) -> ParseError:
+    return ParseError(f"{what}: {type(error).__name__}: {str(error)[:120]}", "")
 
 
 def _pods(
@@ -146,46 +176,25 @@ def _pods(
     return tuple(views[uid] for uid in sorted(views)), len(items) - len(views)
 
 
-def _view(pod: _Pod) -> PodView:
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    if not _UID.fullmatch(meta.uid):
-        raise ParseError("pod uid", meta.uid)
-    if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
-        raise ParseError("pod name", f"{meta.namespace}/{meta.name}")
-    return PodView(
-        uid=meta.uid,
-        name=meta.name,
-        namespace=meta.namespace,
-        qos=_qos(pod),
-        labels=_pairs("labels", meta.labels),
-        annotations=_pairs("annotations", meta.annotations),
-        priority=spec.priority,
-        containers=_containers(spec, status),
-        phase=status.phase,
-        terminating=meta.deletion_timestamp is not None,
-        host_network=spec.host_network,
-        node_name=spec.node_name,
-        resource_version=meta.resource_version,
-    )
-
-
-def _pairs(what: str, mapping: Mapping[str, str] | None) -> Pairs:
-    pairs = tuple(sorted((mapping or {}).items()))
-    if sum(len(k) + len(v) for k, v in pairs) > MAX_PAIRS_CHARS:
+def _pairs(what: str, found: Mapping[str, str]) -> Pairs:
+    if sum(map(len, found)) + sum(map(len, found.values())) > MAX_PAIRS_CHARS:
         raise ParseError(f"pod {what}: more than {MAX_PAIRS_CHARS} characters", "")
-    return pairs
+    return tuple(sorted(found.items()))
 
 
-def _qos(pod: _Pod) -> KubeQos:
+def _qos(pod: PodObject) -> KubeQos:
     try:
         return KubeQos(pod.status.qos_class)
     except ValueError:  # the kubelet may list a pod before its status is there
         all_containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
-        return computed_qos([_spec(one.resources) for one in all_containers[:MAX_CONTAINERS]])
+        return computed_qos([_amounts(one.resources) for one in all_containers[:MAX_CONTAINERS]])
 
 
-def _spec(resources: _Resources | None) -> ResourceSpec:
-    found = resources or _Resources()
+def _amounts(resources: msgspec.Raw) -> ResourceSpec:
+    try:
+        found = _AMOUNTS.decode(resources) or _Amounts()
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _refused("pod resources", error) from error
     limits = {name: str(value) for name, value in (found.limits or {}).items()}
     requests = {name: str(value) for name, value in (found.requests or {}).items()}
     return ResourceSpec(requests={**limits, **requests}, limits=limits)
@@ -193,17 +202,21 @@ def _spec(resources: _Resources | None) -> ResourceSpec:
 
 def _containers(spec: _Spec, status: _PodStatus) -> tuple[ContainerView, ...]:
     """Return the containers that have run, by id; the id is without the runtime's scheme."""
-    images = {c.name: c.image for c in (*(spec.containers or ()), *(spec.init_containers or ()))}
+    images = {
+        one.name: one.image
+        for given in (spec.containers, spec.init_containers)
+        for one in given or ()
+    }
     found: dict[str, ContainerView] = {}
-    for one in _statuses(status):
-        container_id = one.container_id.rpartition("://")[2]
-        if _CONTAINER_ID.fullmatch(container_id) and len(found) < MAX_CONTAINERS:
-            image = images.get(one.name, "")
-            found[container_id] = ContainerView(id=container_id, name=one.name, image=image)
+    for statuses in (
+        status.container_statuses,
+        status.init_container_statuses,
+        status.ephemeral_container_statuses,
+    ):
+        for one in statuses or ():
+            container_id = one.container_id.rpartition("://")[2]
+            if _CONTAINER_ID.fullmatch(container_id) and len(found) < MAX_CONTAINERS:
+                found[container_id] = ContainerView(
+                    id=container_id, name=one.name, image=images.get(one.name, "")
+                )
     return tuple(found[key] for key in sorted(found))
-
-
-def _statuses(status: _PodStatus) -> Iterable[_Status]:
-    yield from status.container_statuses or ()
-    yield from status.init_container_statuses or ()
-    yield from status.ephemeral_container_statuses or ()
