@@ -22,7 +22,7 @@ BURST = 50  # lines at once
 REFILL_S = 5.0  # seconds for one more
 MAX_WAITING = 256  # lines that could not be written; the oldest go first
 
-_Key = tuple[str, str, str]
+_Key = tuple[str, ...]
 
 
 class _Series(msgspec.Struct):
@@ -43,7 +43,7 @@ class EventSeries:
 
     def take(self, event: Event) -> tuple[int, float] | None:
         """Return count and first time for the line to write now, `None` if there is none."""
-        key = (event.about, event.reason, event.message)
+        key = event.series
         series = self._series.get(key)
         if series is None or not 0 <= event.at_s - series.last_s < FORGET_S:
             series = _Series(count=0, first_s=event.at_s, last_s=event.at_s, written_s=None)

@@ -39,14 +39,39 @@ _WORKER = {
 _UNKNOWN = (WARNING, "DeviceHealthUnknown")
 
 
+class PodRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod that an event is about."""
+
+    namespace: str
+    name: str
+    uid: str = ""  # empty: known by its name only
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to this node's devices or workers, once."""
+    """Something that happened to this node's devices, workers or pods, once."""
 
     type: str  # Normal, Warning
     reason: str  # CamelCase
     message: str
-    about: str  # kind of the involved object: Device, Node
+    about: str  # kind of the involved object: Device, Node, Pod
     at_s: float  # wall clock
+    pod: PodRef | None = None  # which one, where it is about a pod
+
+    @property
+    def subject(self) -> tuple[str, ...]:
+        """Return what it is about: events of different pods are different."""
+        pod = self.pod
+        return (self.about,) if pod is None else (self.about, pod.namespace, pod.name, pod.uid)
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Return what its repeats have in common."""
+        return (*self.subject, self.type, self.reason, self.message)
+
+    @property
+    def namespace(self) -> str:
+        """Return where it is kept: a pod's events beside the pod."""
+        return NAMESPACE if self.pod is None else self.pod.namespace
 
 
 def events_between(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> tuple[Event, ...]:
@@ -125,21 +150,32 @@ def _about_worker(vendor: VendorState, now_s: float) -> Event:
     return Event(type=kind, reason=reason, message=message, about="Node", at_s=now_s)
 
 
+def regarding(event: Event, node_name: str, uid: str = "") -> Dict:
+    """Return the reference to what an event is about; `uid` is that of the cluster-wide object."""
+    if event.pod is not None:
+        pod = event.pod
+        found: Dict = {"apiVersion": "v1", "kind": event.about, "name": pod.name}
+        found["namespace"] = pod.namespace
+        uid = pod.uid
+    else:
+        version = API_VERSION if event.about == KIND else "v1"
+        found = {"apiVersion": version, "kind": event.about, "name": node_name}
+    if uid:
+        found["uid"] = uid
+    return found
+
+
 def as_object(event: Event, snapshot: NodeSnapshot, count: int, first_s: float) -> Dict:
     """Return the `v1` Event; equal events of one node have one name, whatever their count."""
     node = snapshot.node
-    involved: Dict = {"apiVersion": "v1", "kind": "Node", "name": node.name}
-    if event.about == KIND:
-        involved = {"apiVersion": API_VERSION, "kind": KIND, "name": node.name}
-    elif node.uid:
-        involved["uid"] = node.uid
-    identity = "\0".join((event.about, event.reason, event.message, rfc3339(first_s)))
+    uid = "" if event.about == KIND else node.uid
+    identity = "\0".join((*event.subject, event.reason, event.message, rfc3339(first_s)))
     digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{node.name}.{digest}", "namespace": NAMESPACE},
-        "involvedObject": involved,
+        "metadata": {"name": f"{node.name}.{digest}", "namespace": event.namespace},
+        "involvedObject": regarding(event, node.name, uid),
         "type": event.type,
         "reason": event.reason,
         "message": event.message,
