@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.collect.groups import GroupTable
+from agent.collect.hostapp.usage import NOTHING, ApplicationUsage
 from agent.collect.node import MemInfo, NodeCounters
 from agent.model.usage import NodeUsage, NumaUsage
 
@@ -46,8 +47,12 @@ def node_usage(
     ticks_per_s: int,
     pods: GroupTable | None,
     numa: tuple[NumaUsage, ...],
+    applications: ApplicationUsage = NOTHING,
 ) -> NodeUsage:
-    """Return the node's usage; the system's is what the pods leave of it, if they are measured."""
+    """Return the node's usage.
+
+    The system's is what pods and host applications leave of it, if pods are measured.
+    """
     cpu, memory = busy.get(None), _used(now.memory)
     pods_cpu = [None] if pods is None else pods.cpu_cores
     pods_memory = [None] if pods is None else [m[0] if m else None for m in pods.memory]
@@ -58,8 +63,8 @@ def node_usage(
         memory_bytes=memory,
         memory_with_cache_bytes=now.memory.total - now.memory.free if now.memory else None,
         memory_total_bytes=now.memory.total if now.memory else None,
-        system_cpu_cores=rest(cpu, pods_cpu),
-        system_memory_bytes=_whole(rest(memory, pods_memory)),
+        system_cpu_cores=rest(rest(cpu, pods_cpu), [applications.cpu_cores]),
+        system_memory_bytes=_whole(rest(rest(memory, pods_memory), [applications.memory_bytes])),
         pressure=now.pressure,
         numa=numa,
     )

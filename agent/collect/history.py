@@ -31,7 +31,7 @@ class History:
         self._node: Board = Board(_capacity(MAX_WINDOW_S, interval_s), MAX_NODE_SERIES)
         self._pods: Board = Board(_capacity(pod_window_s, interval_s), MAX_POD_SERIES)
         self._totals: dict[str, int] = {}
-        self._alive: set[str] = set()  # uids of pods that have series
+        self._alive: set[str] = set()  # uids of pods, names of applications that have series
 
     def add(
         self,
@@ -46,11 +46,13 @@ class History:
         self._node.put(node_items(sample.node))
         self._node.put(device_items(samples))
         alive = {uid for uid, _ in (owners or {}).values()} | sample.pods.keys()
+        alive |= sample.applications.keys()
         if self._alive - alive:
             self._pods.keep(lambda key: key[1] in alive)
         self._alive = alive
         self._pods.open(now_s)
         self._pods.put(pod_items(sample.pods))
+        self._pods.put(group_items("application", sample.applications))
         self._pods.put(pod_device_items(samples, owners or {}))
         totals = {d.key: d.memory_total_bytes for d in samples if d.memory_total_bytes is not None}
         self._totals.update(totals)
@@ -108,10 +110,15 @@ def pod_items(pods: Mapping[str, GroupUsage]) -> Iterator[Item]:
                 yield ("pod", uid, "memory"), memory[0]
                 yield ("pod", uid, "memory-with-cache"), memory[1]
         return
-    for uid, use in pods.items():
-        yield ("pod", uid, "cpu"), use.cpu_cores
-        yield ("pod", uid, "memory"), use.memory_bytes
-        yield ("pod", uid, "memory-with-cache"), use.memory_with_cache_bytes
+    yield from group_items("pod", pods)
+
+
+def group_items(of: str, groups: Mapping[str, GroupUsage]) -> Iterator[Item]:
+    """Yield each group's values below the prefix `of`."""
+    for key, use in groups.items():
+        yield (of, key, "cpu"), use.cpu_cores
+        yield (of, key, "memory"), use.memory_bytes
+        yield (of, key, "memory-with-cache"), use.memory_with_cache_bytes
 
 
 def device_items(samples: Iterable[DeviceSample]) -> Iterator[Item]:

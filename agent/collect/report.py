@@ -6,13 +6,14 @@ Means and percentiles are those of Koordinator's metric cache.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from agent.collect.rings import Board, Key, Window
 from agent.model.usage import (
     Aggregate,
+    ApplicationWindow,
     DeviceUse,
     NumaWindow,
     PodWindow,
@@ -77,13 +78,18 @@ def build(boards: Boards, now_s: float, policy: ReportPolicy) -> UsageReport:
         _device(boards.node, ("device",), key, boards.totals, window)
         for key in _names(boards.node, ("device",))
     )
+    pods = boards.pods.window(start_s, now_s)
     return UsageReport(
         node=_means(boards.node, ("node",), memory, window),
         system=_means(boards.node, ("system",), "memory", window),
         devices=tuple(use for use in cards if _used(use)),
         aggregates=tuple(_aggregate(boards, now_s, length, memory) for length in policy.windows_s),
         numa=_numa(boards.node, window),
-        pods=_pods(boards, boards.pods.window(start_s, now_s), memory),
+        pods=_pods(boards, pods, memory),
+        applications=tuple(
+            ApplicationWindow(name=name, use=means)
+            for name, means in _whole_means(boards.pods, "application", memory, pods)
+        ),
     )
 
 
@@ -143,13 +149,19 @@ def _pods(boards: Boards, window: Window, memory: str) -> tuple[PodWindow, ...]:
         use = _device(boards.pods, ("pod-device", uid), key, boards.totals, window)
         if _used(use):
             devices.setdefault(uid, []).append(use)
-    pods = []
-    for uid in _names(boards.pods, ("pod",)):
-        means = _means(boards.pods, ("pod", uid), memory, window)
+    return tuple(
+        PodWindow(uid=uid, use=means, devices=tuple(devices.get(uid, ())))
+        for uid, means in _whole_means(boards.pods, "pod", memory, window)
+    )
+
+
+def _whole_means(
+    board: Board, of: str, memory: str, window: Window
+) -> Iterator[tuple[str, Resources]]:
+    for name in _names(board, (of,)):
+        means = _means(board, (of, name), memory, window)
         if means.cpu_cores is not None and means.memory_bytes is not None:
-            found = tuple(devices.get(uid, ()))
-            pods.append(PodWindow(uid=uid, use=means, devices=found))
-    return tuple(pods)
+            yield name, means
 
 
 def _aggregate(boards: Boards, now_s: float, length_s: int, memory: str) -> Aggregate:

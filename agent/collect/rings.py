@@ -10,7 +10,8 @@ from math import isnan
 import msgspec
 
 # ("node", "cpu"), ("system", "memory"), ("numa", "0", "cpu"), ("numa-system", "0", "cpu"),
-# ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory")
+# ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory"),
+# ("application", name, "cpu")
 Key = tuple[str, ...]
 
 NAN = float("nan")

@@ -1,4 +1,4 @@
-"""One cycle of measuring: node, pods and containers, with one read a file."""
+"""One cycle of measuring: node, pods, containers, applications, with one read a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.collect.arithmetic import busy_cores, node_usage, numa_usage, told
 from agent.collect.groups import GroupReader, GroupTable
+from agent.collect.hostapp.usage import ApplicationReader, Applications, none_known
 from agent.collect.join import join, owners
 from agent.collect.node import NodeCounters, NodeReader
 from agent.collect.reader import Door
@@ -92,12 +93,14 @@ class UsageCollector:
         pressure_interval_s: float | None = 10.0,
         pods: bool = True,
         layout: CgroupLayout | None = None,
+        applications: Applications = none_known,
     ) -> None:
         """Begin without a look at the host's cgroups.
 
         `interval_s` is that of the cycles, from which the pace of slow files follows; without a
         `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
         `layout` is for who knows it; else it is looked for until the kubelet's root is there.
+        `applications` tells, at any moment, which host applications are to be measured.
         """
         self._host = host
         self._known = known
@@ -107,6 +110,7 @@ class UsageCollector:
         self._pace = Pace.of(interval_s, pressure_interval_s)
         self._door = Door(host)
         self._node = NodeReader(host, self._door, self._pace)
+        self._applications = ApplicationReader(host, self._door, applications)
         self._groups: PodUsage | None = None
         self._looked_s: float | None = None
         self._listed: tuple[PodView, ...] = ()
@@ -124,13 +128,17 @@ class UsageCollector:
         if self._groups is not None:
             pods, containers = self._groups.read(now_s)
             by_node = self._groups.by_node(pods)
+        applications = self._applications.read(now_s, self._layout or self._found)
         counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
         before_s, before = self._before or (now_s, None)
         self._before = (now_s, counters)
         busy = busy_cores(before, counters, (now_s - before_s) * ticks_per_s)
         numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
-        node = node_usage(counters, busy, ticks_per_s, pods if self._wanted else None, numa)
-        return UsageSample(node=node, pods=pods, containers=containers)
+        measured = pods if self._wanted else None
+        node = node_usage(counters, busy, ticks_per_s, measured, numa, applications)
+        return UsageSample(
+            node=node, pods=pods, containers=containers, applications=applications.by_name
+        )
 
     def owners(self, samples: Iterable[DeviceSample]) -> dict[int, tuple[str, str]]:
         """Return (pod uid, container id) of the devices' processes, by pid."""
@@ -139,6 +147,7 @@ class UsageCollector:
     def close(self) -> None:
         """Let go of all descriptors."""
         self._node.close()
+        self._applications.close()
         if self._groups is not None:
             self._groups.close()
 

@@ -47,7 +47,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None  # MemTotal - MemAvailable
     memory_with_cache_bytes: int | None = None  # MemTotal - MemFree
     memory_total_bytes: int | None = None
-    system_cpu_cores: float | None = None  # node - pods, not below 0
+    system_cpu_cores: float | None = None  # node - pods - host applications, not below 0
     system_memory_bytes: int | None = None
     pressure: Mapping[str, Pressure] | None = None
     numa: tuple[NumaUsage, ...] = ()
@@ -58,11 +58,12 @@ def _no_groups() -> Mapping[str, GroupUsage]:
 
 
 class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One collector cycle: node, pods by uid, containers by id."""
+    """One collector cycle: node, pods by uid, containers by id, host applications by name."""
 
     node: NodeUsage = NodeUsage()
     pods: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
     containers: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
+    applications: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +107,13 @@ class PodWindow(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceUse, ...] = ()
 
 
+class ApplicationWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """One host application over the aggregation period, while it runs."""
+
+    name: str
+    use: Resources
+
+
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What NodeMetric reports: means over the aggregation period, percentiles over windows."""
 
@@ -115,3 +123,4 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     aggregates: tuple[Aggregate, ...] = ()  # in the order of the policy
     numa: tuple[NumaWindow, ...] = ()
     pods: tuple[PodWindow, ...] = ()
+    applications: tuple[ApplicationWindow, ...] = ()  # by name
