@@ -101,7 +101,22 @@ def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
     status: dict[str, object] = {"updateTime": rfc3339(now_s), "nodeMetric": node}
     if pods := _pods(snapshot, report.pods, devices):
         status["podsMetric"] = pods
+    if applications := _applications(snapshot):
+        status["hostApplicationMetric"] = applications
     return status
+
+
+def _applications(snapshot: NodeSnapshot) -> list[Json]:
+    """Return the applications that are still asked for, by name; classes as they were asked."""
+    asked = {one.name: one for one in snapshot.cluster.slo.value.slo.host_applications}
+    found: list[Json] = []
+    for window in sorted(snapshot.report.value.applications, key=lambda window: window.name):
+        if window.name in asked:
+            one = asked[window.name]
+            classes = {"priority": one.priority, "qos": one.qos}
+            told = {key: value for key, value in classes.items() if value}
+            found.append({"name": window.name, "usage": _resource_map(window.use), **told})
+    return found
 
 
 def _resource_map(
