@@ -1,0 +1,1 @@
+"""The kubelet's pod-resources socket: asked, and served again with our grants added."""

@@ -1,0 +1,93 @@
+"""The scheduler's annotation of what devices a pod was granted; users write annotations too."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.model.foreign.quantities import parse_quantity
+from agent.model.grant.granted import GrantedDevice
+
+KEY = "scheduling.koordinator.sh/device-allocated"
+MAX_BYTES = 64 * 1024
+MAX_DEVICES = 512
+MAX_VFS = 64  # of one entry
+MAX_MINOR = 1 << 20
+
+_ID = re.compile(r"[A-Za-z0-9][!-~]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]{0,252}")
+
+
+class _Vf(msgspec.Struct):
+    bus_id: str = msgspec.field(name="busID", default="")
+
+
+class _Extension(msgspec.Struct):
+    vfs: list[_Vf] | None = None
+    template: str = msgspec.field(name="gpuSharedResourceTemplate", default="")
+
+
+class _Entry(msgspec.Struct):
+    minor: int | None = None
+    id: str = ""
+    resources: dict[str, str | int] | None = None
+    extension: _Extension | None = None
+
+
+_ALLOCATED = msgspec.json.Decoder(dict[str, list[_Entry] | None])
+
+
+def decode_allocated(text: str) -> tuple[GrantedDevice, ...]:
+    """Return what was granted, in the order written; raise `ParseError` for the whole of it.
+
+    Amounts are in base units, rounded up. The error repeats nothing of the text.
+    """
+    data = text.encode("utf-8", "replace")
+    if len(data) > MAX_BYTES:
+        raise _bad(f"more than {MAX_BYTES} bytes")
+    try:
+        found = _ALLOCATED.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _bad(str(error)[:80]) from error
+    if sum(len(entries or ()) for entries in found.values()) > MAX_DEVICES:
+        raise _bad(f"more than {MAX_DEVICES} devices")
+    return tuple(
+        _granted(kind, entry) for kind, entries in found.items() for entry in entries or ()
+    )
+
+
+def _granted(kind: str, entry: _Entry) -> GrantedDevice:
+    extension = entry.extension or _Extension()
+    vfs = tuple(vf.bus_id for vf in extension.vfs or ())
+    template = (extension.template,) if extension.template else ()
+    names = (kind, *(entry.resources or ()), *template)
+    if not all(map(_NAME.fullmatch, names)):
+        raise _bad("a name")
+    if len(vfs) > MAX_VFS or not all(
+        map(_ID.fullmatch, (*vfs, *((entry.id,) if entry.id else ())))
+    ):
+        raise _bad("a device's id")
+    if entry.minor is not None and not 0 <= entry.minor < MAX_MINOR:
+        raise _bad("a minor")
+    resources = tuple((name, _amount(value)) for name, value in (entry.resources or {}).items())
+    return GrantedDevice(
+        type=kind,
+        id=entry.id,
+        minor=entry.minor,
+        resources=resources,
+        vfs=vfs,
+        template=extension.template,
+    )
+
+
+def _amount(value: str | int) -> int:
+    quantity = parse_quantity(str(value))
+    if quantity is None:
+        raise _bad("an amount")
+    return quantity.value
+
+
+def _bad(what: str) -> ParseError:
+    return ParseError(f"annotation {KEY}: {what}", "")
