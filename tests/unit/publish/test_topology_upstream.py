@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from agent.host.cpu_numa import read_cpu_numa
-from agent.publish.topology import ANNOTATIONS
+from agent.publish.nrt.annotations import ANNOTATIONS
 from tests.captures import SHARED, needs_shared
 from tests.nrt import Body, annotation, rendered
 from tests.small_host import CPU, NODE, small_host
@@ -43,8 +43,11 @@ def test_a_two_cpu_machine_looks_as_upstream_publishes_it() -> None:
     ours, theirs = two_cpus(), oracle()
     for field in ("kind", "topologyPolicies", "zones"):
         assert ours[field] == theirs[field]
-    for field in ("name", "labels", "ownerReferences"):
+    for field in ("name", "labels"):
         assert ours["metadata"][field] == theirs["metadata"][field]
+    (owner,) = cast(list[dict[str, object]], ours["metadata"]["ownerReferences"])
+    # upstream blocks the deletion of the Node, which asks for a right that ours does without
+    assert [{**owner, "blockOwnerDeletion": True}] == theirs["metadata"]["ownerReferences"]
 
 
 @pytest.mark.parametrize("key", [key for key in ANNOTATIONS if "shared-pools" not in key])

@@ -1,0 +1,40 @@
+"""Annotations are written by people and by programs of others: each is decoded as hostile input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.errors import AgentError, ParseError
+from agent.topology.cpu import CpuSet
+from agent.topology.text import parse_cpu_list
+
+MAX_BYTES = 64 * 1024
+
+
+class BadAnnotation(AgentError):
+    """It is not used; the message says why, and never repeats its value."""
+
+
+def json_object(text: str) -> Mapping[str, object]:
+    """Return the members of a JSON object; raise `BadAnnotation` for anything else."""
+    if len(text) > MAX_BYTES:
+        raise BadAnnotation(f"longer than {MAX_BYTES} characters")
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadAnnotation("no JSON") from error
+    if not isinstance(found, dict):
+        raise BadAnnotation("no JSON object")
+    return found
+
+
+def cpu_list(value: object) -> CpuSet:
+    """Return the CPUs of a Linux list, `0-3,8`; raise `BadAnnotation` for anything else."""
+    if not isinstance(value, str):
+        raise BadAnnotation("no text; a list of CPUs is written as 0-3,8")
+    try:
+        return parse_cpu_list(value)
+    except ParseError as error:
+        raise BadAnnotation("no list of CPUs such as 0-3,8") from error
