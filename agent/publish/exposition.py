@@ -15,9 +15,11 @@ from agent.publish.series.hami_names import hami_families
 from agent.publish.series.infiniband import infiniband_families, infiniband_series
 from agent.publish.series.node import node_series
 from agent.publish.series.own import own_series
+from agent.publish.series.slo import SLO_FAMILIES, slo_series
 from agent.publish.series.text import Key, Labels, Series, header
 from agent.publish.status import PublisherStatus
 
+SLO_STALE_S = 1800.0
 MAX_AGE_S = 180.0  # values older than that are no longer exported; their age is
 
 
@@ -35,11 +37,13 @@ class MetricsRenderer:
         pods: bool = True,
         aliases: tuple[str, ...] = (),
         max_age_s: float = MAX_AGE_S,
+        slo_stale_s: float = SLO_STALE_S,
     ) -> None:
         found = declared(sorted(vendor_families.items()))
         self.refused = found.refused  # for people: families that cannot be exported, and why
         self.families: tuple[Family, ...] = (
             *FAMILIES,
+            *SLO_FAMILIES,
             *(as_family(found.families[name]) for name in sorted(found.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -54,6 +58,7 @@ class MetricsRenderer:
         self._pods = pods
         self._aliases = aliases
         self._max_age_s = max_age_s
+        self._slo_stale_s = slo_stale_s
         self._labels: Mapping[Key, str] = {}
 
     def render(
@@ -97,6 +102,7 @@ class MetricsRenderer:
         shared_is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from own_series(snapshot, now_s, publishers, opened)
+        yield from slo_series(snapshot.cluster, now_s, self._slo_stale_s, opened)
         yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
         yield from device_series(
             devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps

@@ -144,14 +144,14 @@ _NODE: tuple[_Row, ...] = (
         "gauge",
         NODE,
         "cores",
-        "CPU in use by what is in no pod, in cores.",
+        "CPU in use by what is in no pod and no host application, in cores.",
     ),
     (
         "system_memory_used_bytes",
         "gauge",
         NODE,
         "bytes",
-        "Memory in use by what is in no pod.",
+        "Memory in use by what is in no pod and no host application.",
     ),
     (
         "numa_cpu_usage_cores",
