@@ -1,0 +1,233 @@
+"""Follows one kind of object at the API server for as long as it is let."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace
+
+from agent.clock import Clock
+from agent.kube.base import Api, Request
+from agent.kube.errors import ApiError
+from agent.kube.watch import machine
+from agent.kube.watch.account import Account, WatchState
+from agent.kube.watch.machine import PAGE_OBJECTS, Uniform
+from agent.kube.watch.state import (
+    Due,
+    Effect,
+    Ended,
+    Failure,
+    Follow,
+    Input,
+    List,
+    Page,
+    Phase,
+    Read,
+    State,
+    Step,
+    Wait,
+)
+from agent.kube.watch.view import Found, View
+from agent.kube.watch.wire import Body, Kind, Line, ListPage, Reader, failure_of
+from agent.model.device import Pairs
+
+W = TypeVar("W", bound=Body)
+T = TypeVar("T")
+
+LIST_DEADLINE_S = 30.0
+OPEN_DEADLINE_S = 30.0
+IDLE_S = 120.0  # a server sends a bookmark every minute
+OVERTIME_S = 60.0  # beyond what a stream was asked to last
+SLICE_BYTES = 128 << 10  # decoded before the loop's other work has its turn
+OBJECT_BYTES = 4 << 10  # what an object costs beside its bytes
+SLICE_OBJECTS = 64
+
+
+class Watch(Generic[W, T]):
+    """A view of one kind of object that follows the server's. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        kind: Kind[W, T],
+        api: Api,
+        *,
+        on_change: Callable[[Mapping[str, T]], None],
+        clock: Clock,
+        field_selector: str = "",
+        namespace: str = "",
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        uniform: Uniform = random.uniform,
+    ) -> None:
+        """Begin without a view. `on_change` gets whole views: the first, then each that differs."""
+        self._api = api
+        self._path = kind.resource.path(namespace=namespace)
+        self._selector: Pairs = (("fieldSelector", field_selector),) if field_selector else ()
+        self._on_change = on_change
+        self._clock = clock
+        self._sleep = sleep
+        self._uniform = uniform
+        self._reader = Reader(f"GET {self._path}", kind.wire)
+        self._view: View[W, T] = View(kind.resource.plural, kind.make)
+        self._account = Account(kind.resource.plural, clock)
+        self._step = Step(State(), Wait(0.0))
+        self._settled = asyncio.Event()
+        self._slice_bytes = 0
+
+    @property
+    def state(self) -> WatchState:
+        """How it does; may be read on any thread."""
+        return self._account.state
+
+    @property
+    def view(self) -> Mapping[str, T]:
+        """The objects by `namespace/name`, or name; empty until `state.synced`."""
+        return self._view.mapping
+
+    async def settled(self) -> None:
+        """Return when there is a view, or the server said that there is none to be had."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Follow the server until cancelled. Errors of the API are dealt with here, all of them."""
+        self._tell(Due())
+        while True:
+            match self._step.command:
+                case List() as command:
+                    await self._list(command)
+                case Follow() as command:
+                    await self._follow(command)
+                case Wait(seconds):
+                    await self._sleep(seconds)
+                    self._tell(Due())
+                case Read():
+                    raise AssertionError("told to read where no stream is open")
+
+    async def _list(self, command: List) -> None:
+        try:
+            response = await self._api.call(self._list_request(command))
+            page = self._reader.page(response.body)
+        except ApiError as error:
+            self._failed(failure_of(error), str(error))
+            return
+        self._account.heard()
+        step = self._answer(_told(page, len(response.body)))
+        if step.effect is Effect.DROP:
+            self._take(step)
+            self._account.failed(step.state.phase, "a list without end, or of too many objects")
+            return
+        for why in page.nameless:
+            self._view.unreadable(why)
+        for first in range(0, len(page.objects), SLICE_OBJECTS):
+            self._view.stage(page.objects[first : first + SLICE_OBJECTS])
+            await asyncio.sleep(0)
+        self._take(step)
+
+    async def _follow(self, command: Follow) -> None:
+        opened_s: float | None = None
+        try:
+            async with self._api.stream(self._stream_request(command), IDLE_S) as lines:
+                opened_s = self._clock.monotonic()
+                self._account.opened()
+                async for data in lines:
+                    self._line(data, opened_s)
+                    if not isinstance(self._step.command, Read):
+                        return
+                    if self._lasted_s(opened_s) > command.timeout_s + OVERTIME_S:
+                        break
+                    await self._breathe(len(data))
+        except ApiError as error:
+            self._failed(failure_of(error, self._lasted_s(opened_s)), str(error))
+        else:
+            self._tell(Ended(lasted_s=self._lasted_s(opened_s)))
+
+    def _line(self, data: bytes, opened_s: float) -> None:
+        line: Line[W] = self._reader.line(data)
+        if line.failure is not None:
+            failure = replace(line.failure, lasted_s=self._lasted_s(opened_s))
+            self._failed(failure, line.error)
+            return
+        if line.nameless:
+            self._view.unreadable(line.nameless)
+        bookmark = line.event.type == "BOOKMARK"
+        self._account.heard(bookmarks=int(bookmark), events=int(not bookmark))
+        self._tell(line.event, line.found)
+
+    def _failed(self, failure: Failure, error: str) -> None:
+        self._tell(failure)
+        phase = self._step.state.phase
+        self._account.failed(phase, error)
+        if phase in (Phase.ABSENT, Phase.FORBIDDEN):
+            self._settled.set()
+
+    def _tell(self, told: Input, found: Found[W] | None = None) -> None:
+        self._take(self._answer(told), found)
+
+    def _answer(self, told: Input) -> Step:
+        return machine.step(self._step.state, told, self._uniform)
+
+    def _take(self, step: Step, found: Found[W] | None = None) -> None:
+        """Do what the machine says of the view, and stand where it stands."""
+        self._step = step
+        changed = False
+        if step.effect is Effect.REPLACE:
+            changed = self._view.replace() or not self.state.synced
+            self._account.listed()
+        elif step.effect is Effect.DROP:
+            self._view.drop()
+        elif found is not None and step.effect is Effect.PUT:
+            changed = self._view.put(found)
+        elif found is not None and step.effect is Effect.REMOVE:
+            changed = self._view.remove(found)
+        self._account.stands(step.state.phase, len(self.view), self._view.malformed)
+        if changed:
+            self._on_change(self.view)
+            self._settled.set()
+
+    async def _breathe(self, size_bytes: int) -> None:
+        """Let the loop's other work have its turn: a full buffer never makes a stream wait."""
+        self._slice_bytes += size_bytes + OBJECT_BYTES
+        if self._slice_bytes >= SLICE_BYTES:
+            self._slice_bytes = 0
+            await asyncio.sleep(0)
+
+    def _lasted_s(self, opened_s: float | None) -> float:
+        return 0.0 if opened_s is None else self._clock.monotonic() - opened_s
+
+    def _list_request(self, command: List) -> Request:
+        begin: Pairs = (("limit", str(PAGE_OBJECTS)),)
+        if command.version is not None:
+            begin += (("resourceVersion", command.version),)
+        if command.token:
+            begin += (("continue", command.token),)
+        return Request(
+            method="GET",
+            path=self._path,
+            query=(*self._selector, *begin),
+            deadline_s=LIST_DEADLINE_S,
+        )
+
+    def _stream_request(self, command: Follow) -> Request:
+        return Request(
+            method="GET",
+            path=self._path,
+            query=(
+                *self._selector,
+                ("watch", "true"),
+                ("allowWatchBookmarks", "true"),
+                ("resourceVersion", command.version),
+                ("timeoutSeconds", str(command.timeout_s)),
+            ),
+            deadline_s=OPEN_DEADLINE_S,
+        )
+
+
+def _told(page: ListPage[W], size_bytes: int) -> Page:
+    return Page(
+        version=page.version,
+        token=page.token,
+        objects=len(page.objects) + len(page.nameless),
+        bytes=size_bytes,
+    )

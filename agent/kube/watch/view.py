@@ -1,0 +1,128 @@
+"""The objects as they are known, and those of a list that is not complete yet.
+
+What one reads is always a whole view: that of a complete list and every event since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.kube.watch.machine import MAX_OBJECTS
+
+log = logging.getLogger(__name__)
+
+W = TypeVar("W")
+T = TypeVar("T")
+
+
+class Found(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
+    """An object as it came; `body` is what is read of it, `None` when it cannot be read."""
+
+    key: str  # namespace/name, or name
+    uid: str
+    version: str
+    body: W | None
+    error: str = ""  # why there is no body
+
+
+class Known(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """An object of the view."""
+
+    uid: str
+    version: str
+    value: T
+
+
+class View(Generic[W, T]):
+    """A view by key. An object that cannot be read keeps its last good value, and is counted.
+
+    `mapping` is replaced whole when a value differs, never edited: others may hold it.
+    """
+
+    def __init__(self, what: str, make: Callable[[W], T]) -> None:
+        """Begin with nothing; `make` raises `ParseError` for what cannot be used."""
+        self._what = what
+        self._make = make
+        self._known: dict[str, Known[T]] = {}
+        self._aside: dict[str, Known[T]] = {}
+        self._told: set[str] = set()  # keys of malformed objects that were said
+        self.mapping: Mapping[str, T] = MappingProxyType({})
+        self.malformed = 0  # objects that could not be read, each time that they came
+
+    def stage(self, objects: Iterable[Found[W]]) -> None:
+        """Keep a part of a list aside; what is as it was known is not made again."""
+        for found in objects:
+            known = self._made(found)
+            if known is not None:
+                self._aside[found.key] = known
+
+    def drop(self) -> None:
+        """Forget what is aside."""
+        self._aside = {}
+
+    def replace(self) -> bool:
+        """Make what is aside the view; say whether a value differs."""
+        self._known, self._aside = self._aside, {}
+        return self._publish()
+
+    def put(self, found: Found[W]) -> bool:
+        """Add or replace one object; say whether its value differs."""
+        before = self._known.get(found.key)
+        known = self._made(found)
+        if known is None or known is before:
+            return False
+        if before is None and len(self._known) >= MAX_OBJECTS:
+            self._malformed(found.key, f"more than {MAX_OBJECTS} objects")
+            return False
+        self._known[found.key] = known
+        return self._publish()
+
+    def remove(self, found: Found[W]) -> bool:
+        """Take one object away, unless the key is another object's by now."""
+        before = self._known.get(found.key)
+        if before is None or found.uid not in ("", before.uid):
+            return False
+        del self._known[found.key]
+        self._told.discard(found.key)
+        return self._publish()
+
+    def unreadable(self, why: str) -> None:
+        """Count an object of which not even the name can be read."""
+        self._malformed("", why)
+
+    def _made(self, found: Found[W]) -> Known[T] | None:
+        before = self._known.get(found.key)
+        same = before if before is not None and before.uid == found.uid else None
+        if same is not None and same.version == found.version:
+            return same
+        if found.body is None:
+            self._malformed(found.key, found.error)
+            return same
+        try:
+            value = self._make(found.body)
+        except ParseError as error:
+            self._malformed(found.key, str(error))
+            return same
+        self._told.discard(found.key)
+        return Known(uid=found.uid, version=found.version, value=value)
+
+    def _malformed(self, key: str, why: str) -> None:
+        self.malformed += 1
+        if key in self._told or len(self._told) >= MAX_OBJECTS:
+            return
+        self._told.add(key)
+        fields = {"resource": self._what, "object": key, "error": why}
+        log.warning("malformed_object", extra=fields)
+
+    def _publish(self) -> bool:
+        mapping = {key: known.value for key, known in self._known.items()}
+        if mapping == self.mapping:
+            return False
+        self.mapping = MappingProxyType(mapping)
+        return True
