@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from agent.model.cluster.bare import is_bare
 from agent.model.device import Device, DeviceKind, Pairs, VfGroup
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Desired, Json
 from agent.publish.wire import sanitise
 from agent.publish.wire.annotations import KEYS, own_annotations
 from agent.publish.wire.conditions import conditions
+from agent.publish.wire.owner import owner_of, waits_for_node
 from agent.publish.wire.partitions import PARTITIONS, POLICY_LABEL, partitions_text, policy_of
 from agent.publish.wire.vendor_facts import vendor_annotations
 
@@ -85,10 +87,16 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         """Return the object, or nothing before every vendor has answered or failed to.
 
         What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
-        would take them from the pods that hold them.
+        would take them from the pods that hold them. In a cluster nothing is published before the
+        Node is known, which owns the object, and a node without devices has none: one that is
+        there goes when that is certain, and stays as it is while it is not.
         """
         if snapshot.devices.taken_s is None or snapshot.devices.value.awaited:
             return ()
+        if waits_for_node(snapshot):
+            return ()
+        if snapshot.cluster.clustered and not snapshot.devices.value.devices:
+            return (_none(snapshot.node.name),) if is_bare(snapshot) else ()
         published = select(snapshot.devices.value.devices).published
         vendors, vendor_keys = vendor_annotations(snapshot, published)
         return (
@@ -109,13 +117,25 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         )
 
 
+def _none(name: str) -> Desired:
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}}
+    return Desired(
+        file_name="device.yaml",
+        api_version=API_VERSION,
+        kind=KIND,
+        name=name,
+        body=body,
+        absent=True,
+    )
+
+
 def _metadata(
     snapshot: NodeSnapshot, published: tuple[Device, ...], vendors: Mapping[str, str]
 ) -> Json:
     node, view = snapshot.node, snapshot.devices.value
     table = partitions_text(view, published)
     policy = policy_of(view)
-    metadata: dict[str, object] = {
+    return {
         "name": node.name,
         "labels": labels(snapshot, published) | ({POLICY_LABEL: policy} if policy else {}),
         "annotations": {
@@ -123,11 +143,8 @@ def _metadata(
             **vendors,
             **({PARTITIONS: table} if table else {}),
         },
+        **owner_of(snapshot),
     }
-    if node.uid:
-        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
-        metadata["ownerReferences"] = [owner | {"controller": True, "blockOwnerDeletion": True}]
-    return metadata
 
 
 def labels(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:

@@ -261,7 +261,7 @@ def test_the_owner_is_the_node_when_its_uid_is_known() -> None:
             "name": "hgx-h100-01",
             "uid": "6f6f",
             "controller": True,
-            "blockOwnerDeletion": True,
+            "blockOwnerDeletion": False,
         }
     ]
 

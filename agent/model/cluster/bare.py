@@ -1,0 +1,39 @@
+"""Whether a node has no device, which is more than that none is known."""
+
+from __future__ import annotations
+
+from agent.model.snapshot import NodeSnapshot, VendorState
+
+OF_THE_HOST = "host"  # whose problems these are: of reading the machine, not of a vendor
+READY = "ready"
+BLINDING = ("PciLimit", "PciUnreadable", "PciVanished")  # a device may have been overlooked
+
+
+def is_bare(snapshot: NodeSnapshot) -> bool:
+    """Say whether it is certain that there is no device; a doubt of any kind says no.
+
+    The PCI functions were read, every vendor that has something here answers, names nothing and
+    misses nothing. A driver that is being replaced, a library that is missing, a worker that
+    hangs or was released are no proof; a card that was pulled is listed for ten minutes more. A
+    vendor that a setting switches off is not asked: a person has said that its cards are not
+    ours.
+    """
+    view = snapshot.devices
+    return (
+        view.taken_s is not None
+        and not view.value.awaited
+        and not view.value.devices
+        and snapshot.pci.taken_s is not None
+        and not snapshot.pci.error
+        and all(_answers(vendor) for vendor in snapshot.vendors)
+        and all(
+            vendor == OF_THE_HOST and problem.reason not in BLINDING
+            for vendor, problem in view.value.problems
+        )
+    )
+
+
+def _answers(vendor: VendorState) -> bool:
+    told = vendor.inventory
+    answered = vendor.state == READY and told.value is not None and not told.error
+    return answered and not (told.value and told.value.devices)
