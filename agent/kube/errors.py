@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.errors import MAX_EXTRACT, AgentError
+from agent.errors import AgentError
+
+MAX_DETAIL = 480  # characters: our words, and at most 200 of the server's
+
+
+class NoApiServer(AgentError):
+    """Nothing leads to an API server: no pod's account, no usable kubeconfig; says what to do."""
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -33,7 +39,7 @@ class ApiError(AgentError):
     ) -> None:
         """Say what was called, and why it failed; where a person must act, what to do."""
         status = f" {code}" if code is not None else ""
-        super().__init__(f"{what}:{status} {detail[: 3 * MAX_EXTRACT]}")
+        super().__init__(f"{what}:{status} {detail[:MAX_DETAIL]}")
         self.code = code
         self.reason = reason
         self.retry_after_s = retry_after_s

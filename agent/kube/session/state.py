@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
+
+from agent.clock import Clock
+from agent.kube.errors import ApiError, Unreachable
+
+log = logging.getLogger(__name__)
 
 UNANSWERED = "none"  # code of a request that got no answer
 
@@ -43,3 +50,71 @@ def clock_skew_s(date_s: float, sent_s: float, received_s: float) -> float:
     if lowest_s <= 0 <= highest_s:
         return 0.0
     return lowest_s if lowest_s > 0 else highest_s
+
+
+class Keeper:
+    """Keeps the state of one session. Belongs to the loop thread."""
+
+    def __init__(self, server: str, clock: Clock) -> None:
+        """Begin with nothing asked; `server` names it in the log."""
+        self._server = server
+        self._clock = clock
+        self.state = SessionState()
+
+    def began(self, *, stream: bool) -> None:
+        """Count a call or a stream that is under way."""
+        self._count(1, stream=stream)
+
+    def ended(self, *, stream: bool) -> None:
+        """Count it no more."""
+        self._count(-1, stream=stream)
+
+    def tried_again(self, times: int) -> None:
+        """Count second tries."""
+        if times:
+            self.state = replace(self.state, retries=self.state.retries + times)
+
+    def answered(self, verb: str, status: int) -> None:
+        """Note an answer of any status."""
+        now_s = self._clock.monotonic()
+        if self.state.reachable is False:
+            log.info("api_reachable", extra={"server": self._server})
+        self.state = replace(
+            self.state,
+            reachable=True,
+            last_answer_s=now_s,
+            last_ok_s=now_s if 200 <= status < 300 else self.state.last_ok_s,
+            requests=self._counted(verb, str(status)),
+        )
+
+    def unanswered(self, verb: str) -> None:
+        """Note a request that got no answer."""
+        self.state = replace(self.state, requests=self._counted(verb, UNANSWERED))
+
+    def failed(self, error: ApiError) -> None:
+        """Note an error; the server is out of reach if that is what it says."""
+        gone = isinstance(error, Unreachable)
+        if gone and self.state.reachable is not False:
+            log.warning("api_unreachable", extra={"server": self._server, "error": str(error)})
+        self.state = replace(
+            self.state,
+            reachable=False if gone else self.state.reachable,
+            last_error=str(error),
+            last_error_s=self._clock.monotonic(),
+        )
+
+    def skewed(self, date_s: float, sent_s: float) -> None:
+        """Note the server's clock, of a request sent at `sent_s`; wall seconds."""
+        skew_s = clock_skew_s(date_s, sent_s, self._clock.wall())
+        self.state = replace(self.state, clock_skew_s=skew_s)
+
+    def _count(self, more: int, *, stream: bool) -> None:
+        state = self.state
+        if stream:
+            self.state = replace(state, streams=state.streams + more)
+        else:
+            self.state = replace(state, in_flight=state.in_flight + more)
+
+    def _counted(self, verb: str, code: str) -> Mapping[tuple[str, str], int]:
+        requests = self.state.requests
+        return {**requests, (verb, code): requests.get((verb, code), 0) + 1}

@@ -8,16 +8,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from agent.config.cluster import ApiSettings
-from agent.errors import AgentError
+from agent.kube.errors import NoApiServer
+from agent.kube.proxy import bracketed
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 # another folder with `token` and `ca.crt`, for a pod that mounts its token elsewhere
 FOLDER_VARIABLE = "XPU_AGENT_SERVICE_ACCOUNT"
 HOME_KUBECONFIG = "~/.kube/config"
-
-
-class NoApiServer(AgentError):
-    """Neither a pod's account nor a kubeconfig leads to an API server; says what to do."""
 
 
 class InPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +72,6 @@ def where_is_api(
         if any(map(is_file, found)):
             return FromKubeconfig(paths=":".join(found), context=settings.context)
     raise NoApiServer(_advice(host, folder))
-
-
-def bracketed(host: str) -> str:
-    """Return a host as it stands in a URL: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _port(text: str) -> int:

@@ -1,0 +1,70 @@
+"""What is read of an answer: a whole body, or lines as they come; neither without a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent.kube.errors import BadAnswer, Unreachable
+from agent.kube.session.edge import Way, ours
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+async def body_of(response: aiohttp.ClientResponse, what: str, way: Way, limit_bytes: int) -> bytes:
+    """Return a whole body; raise `BadAnswer` as soon as it is longer than that."""
+    too_long = BadAnswer(what, f"an answer of more than {limit_bytes} bytes")
+    if (response.content_length or 0) > limit_bytes:
+        raise too_long
+    body = bytearray()
+    with ours(what, way):
+        while chunk := await response.content.readany():
+            body += chunk
+            if len(body) > limit_bytes:
+                raise too_long
+    return bytes(body)
+
+
+async def chunk_of(response: aiohttp.ClientResponse, what: str, way: Way, idle_s: float) -> bytes:
+    """Return what comes next, empty at an orderly end; raise `Unreachable` after a silence."""
+    try:
+        async with asyncio.timeout(idle_s):
+            with ours(what, way):
+                return await response.content.readany()
+    except TimeoutError as error:
+        raise Unreachable(what, f"nothing came for {idle_s:g} s") from error
+
+
+class Lines:
+    """Puts lines together that are spread over chunks; each byte is copied once.
+
+    A line of more than `limit_bytes` is a `BadAnswer` as soon as it is that long.
+    """
+
+    def __init__(self, what: str, limit_bytes: int) -> None:
+        """Take what is read, for messages, and the limit of one line."""
+        self._what = what
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self.pending_bytes = 0
+        """Bytes of a line whose end has not come yet."""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk ends, without their ends; empty ones are left out."""
+        first, *rest = chunk.split(b"\n")
+        self._keep(first)
+        whole: list[bytes] = []
+        for part in rest:
+            whole.append(b"".join(self._parts))
+            self._parts.clear()
+            self.pending_bytes = 0
+            self._keep(part)
+        return [line for line in (line.rstrip(b"\r") for line in whole) if line]
+
+    def _keep(self, part: bytes) -> None:
+        self.pending_bytes += len(part)
+        if self.pending_bytes > self._limit_bytes:
+            raise BadAnswer(self._what, f"a line of more than {self._limit_bytes} bytes")
+        if part:
+            self._parts.append(part)
