@@ -1,0 +1,217 @@
+"""What to do about one object next: a pure function of what is wanted and what the server has."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import msgspec
+
+from agent.kube.apply.compare import ANNOTATIONS, LABELS, Path, differences
+from agent.kube.apply.managed import Manager, managers, metadata_of, surplus
+from agent.kube.apply.merging import merge_patch
+from agent.kube.apply.pruned import Place
+from agent.kube.apply.requests import MANAGER
+from agent.publish.base import Desired
+from agent.publish.cluster.intent import (
+    Dict,
+    intended,
+    living_owners,
+    may_create,
+    needs_owner,
+    own_part,
+    owner_uid,
+    vanished,
+    whole_sections,
+)
+from agent.publish.cluster.rivals import Claims, contested_by, gone
+from agent.publish.cluster.state import Rival
+
+MAX_PLACES = 64  # of differences that are looked into
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server was last seen to have. `stored` is `None` where there is no object."""
+
+    stored: Dict | None
+    server_s: float | None = None  # the server's clock at this moment; None: it did not tell
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What else a decision depends on."""
+
+    node_uid: str
+    now_s: float  # wall clock
+    takeover_s: float
+    claims: Claims = Claims()
+    dropped: frozenset[Place] = frozenset()  # fields that the server does not know
+    lacks_apply: bool = False
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The server has what is wanted."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can be written yet."""
+
+    why: str
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """All that differs belongs to somebody else."""
+
+    rivals: tuple[Rival, ...]
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. `residue` tells two decisions apart: equal ones want the same again."""
+
+    how: str  # apply, merge, create
+    body: Dict
+    force: bool = False
+    taken: tuple[Rival, ...] = ()  # silent writers whose fields become ours
+    residue: object = None
+
+
+class Reown(msgspec.Struct, frozen=True):
+    """Take Nodes that are no more off the owners; then decide again."""
+
+    patch: Dict
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Delete the object as it was seen."""
+
+    uid: str
+    version: str
+
+
+Step = Done | Wait | Hold | Write | Reown | Remove
+
+
+def decide(desired: Desired, sight: Sight, now: Circumstances) -> Step:
+    """Return the next step; after each request it is asked again with what the server answered."""
+    stored = sight.stored
+    if desired.absent:
+        return _removal(stored)
+    if (wait := ownerless(desired, now.node_uid)) is not None:
+        return wait
+    if stored is not None and (reown := _reowning(desired, stored, now.node_uid)) is not None:
+        return reown
+    if stored is None and not may_create(desired):
+        return Wait(f"there is no {desired.kind} {desired.name}, and it is not ours to make")
+    body = intended(desired, stored, now.now_s, now.dropped)
+    if stored is None:
+        return Write(how="create" if now.lacks_apply else "apply", body=body)
+    if now.lacks_apply:
+        return _merging(desired, body, stored)
+    return _applying(desired, body, sight, now)
+
+
+def ownerless(desired: Desired, node_uid: str) -> Wait | None:
+    """Say why an object cannot go with its Node yet; `None` if it can, or need not."""
+    if not needs_owner(desired) or (node_uid and owner_uid(desired.body) == node_uid):
+        return None
+    return Wait("the Node is not known yet, and an object must not outlive it")
+
+
+def _removal(stored: Dict | None) -> Step:
+    """Delete what only we wrote; what anybody else has a part in stays."""
+    writers = {m.name for m in managers(stored) if m.owns(("f:spec",))}
+    metadata = metadata_of(stored)
+    if stored is None or writers != {MANAGER} or metadata.get("deletionTimestamp"):
+        return Done()
+    return Remove(str(metadata.get("uid", "")), str(metadata.get("resourceVersion", "")))
+
+
+def _reowning(desired: Desired, stored: Dict, uid: str) -> Reown | None:
+    living = living_owners(stored, desired.name, uid) if needs_owner(desired) else None
+    if living is None:
+        return None
+    version = metadata_of(stored).get("resourceVersion")
+    return Reown({"metadata": {"resourceVersion": version, "ownerReferences": living}})
+
+
+def _merging(desired: Desired, body: Dict, stored: Dict) -> Step:
+    part = own_part(desired, body)
+    if not desired.status_only:
+        metadata = dict(metadata_of(part))
+        for section, nulls in vanished(desired, body).items():
+            metadata[section] = {**nulls, **_mapping(metadata.get(section))}
+        part = {**part, "metadata": metadata}
+    patch = merge_patch(part, stored, whole_sections(desired))
+    if not patch:
+        return Done()
+    # a list is replaced whole: what others put into it since we looked must not be lost
+    return Write(how="merge", body=_locked(patch, stored, "resourceVersion"), residue=patch)
+
+
+def _applying(desired: Desired, body: Dict, sight: Sight, now: Circumstances) -> Step:
+    assert sight.stored is not None  # noqa: S101 - decided by the caller
+    part = own_part(desired, body)
+    lacking = tuple(islice(differences(part, sight.stored), MAX_PLACES))
+    writers = managers(sight.stored)
+    given_up = _given_up(desired, part, writers)
+    if not lacking and not given_up:
+        return Done()
+    rivals, contested = contested_by(_disputable(desired, lacking), writers, now.claims)
+    force = desired.merge is not None
+    taken: tuple[Rival, ...] = ()
+    if rivals and gone(rivals, sight.server_s, now.takeover_s, now.claims):
+        force, taken = True, rivals
+    elif rivals:
+        if not contested or any(path[:-1] not in (ANNOTATIONS, LABELS) for path in contested):
+            return Hold(rivals)
+        if set(lacking) <= contested and not given_up:
+            return Hold(rivals)
+        body = _yielding(body, contested)
+    if force:
+        body = _locked(body, sight.stored, "resourceVersion")
+    elif not may_create(desired) and not desired.status_only:
+        body = _locked(body, sight.stored, "uid")  # else an apply makes what is not there
+    return Write(how="apply", body=body, force=force, taken=taken, residue=(lacking, given_up))
+
+
+def _given_up(desired: Desired, part: Dict, writers: tuple[Manager, ...]) -> tuple[Path, ...]:
+    """Return what we applied and no longer want."""
+    subresource = "status" if desired.status_only else ""
+    mine = [
+        writer
+        for writer in writers
+        if writer.name == MANAGER
+        and writer.operation == "Apply"
+        and writer.subresource == subresource
+    ]
+    return tuple(
+        islice((path for writer in mine for path in surplus(writer.fields, part)), MAX_PLACES)
+    )
+
+
+def _disputable(desired: Desired, lacking: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Leave out the lists that are shared by design: their foreign parts are kept."""
+    if desired.merge is None:
+        return lacking
+    return tuple(path for path in lacking if path[0] == "f:metadata")
+
+
+def _yielding(body: Dict, contested: set[Path]) -> Dict:
+    """Return the body without labels and annotations that somebody else changed."""
+    metadata = dict(metadata_of(body))
+    for section in ("labels", "annotations"):
+        if section not in metadata:
+            continue
+        metadata[section] = {
+            key: value
+            for key, value in _mapping(metadata[section]).items()
+            if ("f:metadata", f"f:{section}", f"f:{key}") not in contested
+        }
+    return {**body, "metadata": metadata}
+
+
+def _locked(body: Dict, stored: Dict, by: str) -> Dict:
+    """Return the body with what makes the server refuse it for another (state of the) object."""
+    return {**body, "metadata": {**metadata_of(body), by: metadata_of(stored).get(by)}}
+
+
+def _mapping(value: object) -> Dict:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,0 +1,281 @@
+"""One object's dealings with the server: what a decision asks for, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from agent.kube.apply.managed import accused, http_time
+from agent.kube.apply.pruned import Place, missing, show_place, undeclared
+from agent.kube.apply.requests import Target, decode_object
+from agent.kube.base import Request
+from agent.kube.errors import ApiError, Conflict, NotFound
+from agent.publish.base import Desired
+from agent.publish.cluster import setbacks
+from agent.publish.cluster.decide import (
+    Circumstances,
+    Done,
+    Hold,
+    Remove,
+    Reown,
+    Step,
+    Wait,
+    Write,
+    decide,
+    ownerless,
+)
+from agent.publish.cluster.intent import own_part, resource_of
+from agent.publish.cluster.known import Known
+from agent.publish.cluster.rivals import told
+from agent.publish.cluster.site import Pause, Site
+from agent.publish.cluster.state import Phase, WriterState
+
+log = logging.getLogger(__name__)
+
+MAX_REPAIRS = 3  # in a row, of what somebody undoes each time
+UNDONE_PAUSE_S = 300.0
+
+
+class Exchange:
+    """Takes one step at a time towards what is wanted."""
+
+    def __init__(self, publisher: str, first: Desired, site: Site) -> None:
+        self._site = site
+        self._target = Target(
+            resource=resource_of(first),
+            name=first.name,
+            subresource="status" if first.status_only else "",
+            deadline_s=site.pace.deadline_s,
+        )
+        self.state = WriterState(kind=first.kind, name=first.name, publisher=publisher)
+        self.acked: Desired | None = None
+        self.known = Known(site)
+        self._wrote: Desired | None = None  # and not yet acknowledged as whole
+        self._settled: Desired | None = None  # for which all was done that what we know allows
+        self._failures = self._repairs = 0
+        self._said: dict[str, str] = {}
+
+    async def step(self, desired: Desired) -> Pause | None:
+        """Make one request, or none and say how long to wait; `None`: go on at once."""
+        if (wait := ownerless(desired, self._site.node_uid())) is not None:
+            self.set(phase=Phase.WAITING, error=wait.why)
+            return Pause(self._site.about(self._site.pace.resync_s))
+        sight = self.known.sight
+        if sight is None or (desired is self._settled and not self.known.due_in_s()):
+            self._settled = None
+            await self._read()
+            return None
+        now = Circumstances(
+            node_uid=self._site.node_uid(),
+            now_s=self._site.clock.wall(),
+            takeover_s=self._site.pace.takeover_s,
+            claims=self.known.claims,
+            dropped=self.known.dropped,
+            lacks_apply=self.known.lacks_apply,
+        )
+        return await self._perform(desired, decide(desired, self.known.now(sight), now))
+
+    async def _perform(self, desired: Desired, step: Step) -> Pause | None:
+        match step:
+            case Done():
+                return self._acknowledged(desired)
+            case Wait(why):
+                return self._wait(desired, Phase.WAITING, why)
+            case Hold():
+                return self._hold(desired, step)
+            case Remove(uid, version):
+                await self._call(self._target.delete(uid, version))
+                self.known.see(None, None)
+                self._wrote = desired
+                return None
+            case Reown(patch):
+                await self._write(self._target.merge(patch, subresource=""))
+                return None
+            case Write():
+                return await self._write_once(desired, step)
+
+    async def _write_once(self, desired: Desired, step: Write) -> Pause | None:
+        if self.known.is_left(desired, step.residue):
+            return self._acknowledged(desired)
+        if self._wrote is desired and not step.taken:
+            return self._not_kept(desired, step)
+        if desired is self.acked:
+            if self._repairs >= MAX_REPAIRS:
+                return self._undone()
+            self._repairs += 1
+            self.set(repaired=self.state.repaired + 1)
+            log.info("write_repaired", extra=self._fields())
+        if not await self._write(self._request(step)):
+            return None
+        self._wrote = desired
+        if step.taken:
+            self.known.took(step)
+            self._say(
+                setbacks.TAKEN_OVER,
+                f"{told(step.taken)}: silent for {self._site.pace.takeover_s:.0f} s, taken over",
+            )
+        return None
+
+    def _request(self, step: Write) -> Request:
+        if step.how == "apply":
+            return self._target.apply(step.body, force=step.force)
+        if step.how == "merge":
+            return self._target.merge(step.body)
+        return self._target.create(step.body)
+
+    async def _write(self, request: Request) -> bool:
+        """Make a write; return whether the object was still there."""
+        self.set(phase=Phase.WRITING)
+        absent = self.known.sight is None or self.known.sight.stored is None
+        try:
+            await self._take(request)
+        except NotFound as error:
+            if absent or error.reason != "NotFound":
+                raise
+            self.known.forget()
+            return False
+        self.set(written=self.state.written + 1)
+        return True
+
+    async def _read(self) -> None:
+        before = self.known.sight if self.acked is not None else None
+        try:
+            await self._take(self._target.read())
+        except NotFound as error:
+            if error.reason != "NotFound":
+                raise
+            self.known.see(None, None)
+            return
+        self.known.meet(before, self._target.subresource)
+
+    async def _take(self, request: Request) -> None:
+        """Make a call whose answer is the object."""
+        response = await self._site.api.call(request)
+        self._failures = 0
+        self.known.see(decode_object(response.body), http_time(response.headers.get("date")))
+
+    async def _call(self, request: Request) -> None:
+        self.set(phase=Phase.WRITING)
+        try:
+            await self._site.api.call(request)
+        except NotFound:
+            return  # somebody was faster
+        self.set(written=self.state.written + 1)
+
+    def _not_kept(self, desired: Desired, step: Write) -> Pause | None:
+        """Take it that the server does not take over all of a content, and say so once."""
+        sight = self.known.sight
+        stored = sight.stored if sight is not None else None
+        part = own_part(desired, step.body)
+        part.pop("metadata", None)
+        self.known.leave(desired, step.residue)
+        self._drop(frozenset(missing(part, stored)))
+        return None
+
+    def _drop(self, places: frozenset[Place]) -> bool:
+        """Leave out fields that the server does not know; return whether that is news."""
+        new = self.known.drop(places)
+        if new:
+            fields = ", ".join(sorted(map(show_place, new)))
+            message = f"{self._target.resource.plural} here have no {fields}: left out; upgrade "
+            self._say(setbacks.NOT_KEPT, message + "the CRD to have it")
+        return bool(new)
+
+    def _undone(self) -> Pause:
+        """Leave an object alone for a while that somebody changes back each time."""
+        message = f"what is written is undone each time; the next try is in {UNDONE_PAUSE_S:.0f} s"
+        self._say(setbacks.UNDONE, message)
+        self._repairs -= 1
+        self.known.forget()
+        self.set(phase=Phase.HELD, error=message)
+        return Pause(self._site.about(UNDONE_PAUSE_S))
+
+    def _acknowledged(self, desired: Desired) -> Pause:
+        """Tell that the server has what is wanted, be it that we wrote it or that it had it."""
+        wrote, new = self._wrote is desired, desired is not self.acked
+        if not wrote:
+            self._repairs = 0
+        self._wrote, self._settled, self.acked = None, desired, desired
+        self.known.agree()
+        for reason in setbacks.PASSING:
+            if self._said.pop(reason, None) is not None:
+                log.info("write_recovered", extra=self._fields())
+        self.set(
+            phase=Phase.IDLE,
+            error="",
+            rivals=(),
+            last_ack_s=self._site.clock.wall(),
+            unchanged=self.state.unchanged + (new and not wrote),
+        )
+        return Pause(self.known.due_in_s())
+
+    def _wait(self, desired: Desired, phase: Phase, why: str) -> Pause:
+        """Wait for new content, or for the object to change."""
+        self._settled, self._wrote = desired, None
+        self.set(phase=phase, error=why)
+        return Pause(self.known.due_in_s())
+
+    def _hold(self, desired: Desired, step: Hold) -> Pause:
+        takeover_s, names = self._site.pace.takeover_s, self.known.claims.forced
+        until = f"until it was silent for {takeover_s:.0f} s" if takeover_s else "for good"
+        if any(rival.name in names for rival in step.rivals):
+            until = "for good, as it wrote again after they were taken over"
+        message = f"{told(step.rivals)}: left to it {until}"
+        self._say(setbacks.CONFLICT, message)
+        self.set(rivals=step.rivals)
+        return self._wait(desired, Phase.HELD, message)
+
+    def failed(self, error: ApiError) -> Pause | None:
+        """Take in a failed call; `None`: another one may mend it at once."""
+        self.set(failed=self.state.failed + 1)
+        self._wrote = None
+        if isinstance(error, Conflict):
+            self.known.accuse(accused(error))
+            self.known.forget()
+            return None
+        if self._asks_otherwise(error):
+            return None
+        back = setbacks.setback(error, self._target.resource.plural)
+        if not back.until_content:
+            self.known.forget()
+        if back.phase is Phase.ABSENT:
+            self.known.dropped = frozenset()  # another version of it may come
+        if back.reason:
+            self._say(back.reason, back.message)
+        elif not self._failures:
+            log.warning("write_failed", extra=self._fields() | {"error": back.message})
+        self._failures += 1
+        self.set(phase=back.phase, error=back.message)
+        if back.slow:
+            return Pause(self._site.about(self._site.pace.slow_s), back.until_content)
+        return self.pause(error.retry_after_s)
+
+    def _asks_otherwise(self, error: ApiError) -> bool:
+        """Say whether the same can be written in another way that was not tried yet."""
+        if setbacks.may_name_fields(error) and self._drop(undeclared(str(error))):
+            return True
+        tried = self.known.lacks_apply
+        self.known.lacks_apply = tried or setbacks.forbids_apply(error)
+        return self.known.lacks_apply and not tried
+
+    def pause(self, retry_after_s: float | None = None) -> Pause:
+        """Return the back-off after the failures so far."""
+        site = self._site
+        wait_s = site.backoff.wait_s(max(1, self._failures), retry_after_s, site.uniform)
+        return Pause(wait_s, wakes=False)
+
+    def set(self, **changes: object) -> None:
+        """Change what is told of the object."""
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+    def _say(self, reason: str, message: str) -> None:
+        """Tell people, once as long as it is the same."""
+        if self._said.get(reason) == message:
+            return
+        self._said[reason] = message
+        log.warning("write_setback", extra=self._fields() | {"reason": reason, "error": message})
+        self._site.tell(reason, f"{self.state.kind} {self.state.name}: {message}")
+
+    def _fields(self) -> dict[str, object]:
+        return {"kind": self.state.kind, "object": self.state.name}

@@ -1,0 +1,99 @@
+"""What a writer remembers of the server; all of it can be lost, the server is the truth."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.kube.apply.managed import managers
+from agent.kube.apply.pruned import MAX_PLACES, Place
+from agent.kube.apply.requests import MANAGER
+from agent.publish.base import Desired
+from agent.publish.cluster.decide import Sight, Write
+from agent.publish.cluster.intent import Dict
+from agent.publish.cluster.rivals import Claims
+from agent.publish.cluster.site import Site
+
+replace = msgspec.structs.replace
+
+
+class Known:
+    """The object as it was last answered, and what was learnt of those who write it."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.sight: Sight | None = None  # None: not known, to be read
+        self.claims = Claims()
+        self.dropped: frozenset[Place] = frozenset()
+        self.lacks_apply = False
+        self._seen_s = self._due_s = 0.0  # monotonic
+        self._left: tuple[Desired, object] | None = None
+
+    def see(self, stored: Dict | None, server_s: float | None) -> None:
+        """Take what the server answered."""
+        self.sight = Sight(stored=stored, server_s=server_s)
+        self._seen_s = self._site.clock.monotonic()
+        self._due_s = self._seen_s + self._site.about(self._site.pace.resync_s)
+
+    def forget(self) -> None:
+        """Know no more what the server has."""
+        self.sight = None
+
+    def due_in_s(self) -> float:
+        """Return the seconds until the object is to be looked at again."""
+        return max(0.0, self._due_s - self._site.clock.monotonic())
+
+    def now(self, sight: Sight) -> Sight:
+        """Return a sight with the server's clock at this moment."""
+        if sight.server_s is None:
+            return sight
+        passed_s = self._site.clock.monotonic() - self._seen_s
+        return replace(sight, server_s=sight.server_s + passed_s)
+
+    def meet(self, before: Sight | None, subresource: str) -> None:
+        """Find out whether an agent that is not us wrote in our name since `before`."""
+        if before is None or self.sight is None or before.stored is None:
+            return
+        written_s = _own_time(self.sight.stored, subresource)
+        if written_s is not None and written_s != _own_time(before.stored, subresource):
+            self.claims = replace(self.claims, twin_s=written_s)
+
+    def accuse(self, names: frozenset[str]) -> None:
+        """Take in whom a conflict named."""
+        self.claims = replace(self.claims, accused=self.claims.accused | names)
+
+    def took(self, step: Write) -> None:
+        """Remember whose fields became ours."""
+        names = self.claims.forced | {rival.name for rival in step.taken}
+        self.claims = Claims(forced=names)
+
+    def agree(self) -> None:
+        """Forget accusations: the server has what is wanted."""
+        self.claims = Claims(forced=self.claims.forced)
+
+    def drop(self, places: frozenset[Place]) -> frozenset[Place]:
+        """Leave fields out from now on; return those that are new."""
+        new = frozenset(list(places - self.dropped)[: MAX_PLACES - len(self.dropped)])
+        self.dropped |= new
+        return new
+
+    def leave(self, desired: Desired, residue: object) -> None:
+        """Remember what the server did not take over of a content, so that it is not sent again."""
+        self._left = (desired, residue)
+
+    def is_left(self, desired: Desired, residue: object) -> bool:
+        """Say whether no more than that differs."""
+        return (
+            self._left is not None
+            and residue is not None
+            and self._left[0] is desired
+            and self._left[1] == residue
+        )
+
+
+def _own_time(stored: Dict | None, subresource: str) -> float | None:
+    times = [
+        writer.time_s
+        for writer in managers(stored)
+        if writer.name == MANAGER and writer.subresource == subresource
+    ]
+    return max((time_s for time_s in times if time_s is not None), default=None)

@@ -1,0 +1,103 @@
+"""Everything that is written to the API server of our objects, each in a slot of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from agent.publish.base import Desired
+from agent.publish.cluster.intent import Key, key_of
+from agent.publish.cluster.site import Site
+from agent.publish.cluster.state import WriterState
+from agent.publish.cluster.writer import Writer
+
+log = logging.getLogger(__name__)
+
+MAX_BUG_PAUSE_S = 300.0
+MAX_EXPONENT = 10
+
+
+class Outbox:
+    """Keeps objects at the server as they were last offered. Belongs to the loop thread.
+
+    One call at a time for each object; what is offered meanwhile replaces what was offered
+    before, so nothing piles up. Nothing is kept on disk: the server is the truth, and a process
+    that is killed anywhere leaves the old object or the new one.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._writers: dict[Key, Writer] = {}
+        self._offered: dict[str, frozenset[Key]] = {}  # by publisher
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._running = False
+        self._closed = asyncio.Event()
+
+    def offer(self, publisher: str, desired: tuple[Desired, ...]) -> None:
+        """Take all that a publisher wants to exist now; equal content costs nothing.
+
+        What it wanted before and no longer names is left as it is at the server: only an
+        `absent` object is removed. A kind that is not known is a `ValueError`.
+        """
+        keys = set()
+        for item in desired:
+            key = key_of(item)
+            keys.add(key)
+            if key not in self._writers:
+                self._writers[key] = Writer(publisher, item, self._site)
+                self._start(key)
+            self._writers[key].want(item)
+        for key in self._offered.get(publisher, frozenset()) - keys:
+            self._writers[key].want(None)
+        self._offered[publisher] = frozenset(keys)
+
+    def look_again(self, kind: str) -> None:
+        """Read objects of a kind before their next write: a watch says that something changed."""
+        for key, writer in self._writers.items():
+            if key[1] == kind:
+                writer.look_again()
+
+    def states(self) -> tuple[WriterState, ...]:
+        """Tell how each object stands, in the order in which they were first offered."""
+        return tuple(writer.state for writer in self._writers.values())
+
+    async def run(self) -> None:
+        """Write until `close`; ends when cancelled, and never deletes anything by that."""
+        self._running = True
+        for key in self._writers:
+            self._start(key)
+        try:
+            await self._closed.wait()
+        finally:
+            self._running = False
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def close(self, deadline_s: float) -> None:
+        """Give what is pending one more try, all together for so long; then `run` ends."""
+        for writer in self._writers.values():
+            writer.finish()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=deadline_s)
+        self._closed.set()
+
+    def _start(self, key: Key) -> None:
+        if self._running and key not in self._tasks:
+            name = f"write {key[1]}"
+            self._tasks[key] = asyncio.create_task(self._keep(self._writers[key]), name=name)
+
+    async def _keep(self, writer: Writer) -> None:
+        """Run a writer; a bug in writing one object must not stop the others."""
+        failures = 0
+        while True:
+            try:
+                await writer.run()
+            except Exception as error:
+                failures += 1
+                writer.broke(f"{type(error).__name__}: {error}")
+                fields = {"kind": writer.state.kind, "error": writer.state.error}
+                log.error("writer_failed", extra=fields, exc_info=failures == 1)
+                await self._site.sleep(min(MAX_BUG_PAUSE_S, 2.0 ** min(failures, MAX_EXPONENT)))
+            else:
+                return

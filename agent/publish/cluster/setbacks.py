@@ -1,0 +1,71 @@
+"""What a failed call means for an object, and what people are told of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.kube.errors import (
+    ApiError,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooLarge,
+    UnsupportedMedia,
+)
+from agent.publish.cluster.state import Phase
+
+CONFLICT = "WriteConflict"
+TAKEN_OVER = "WriteTakenOver"
+UNDONE = "WriteUndone"
+FORBIDDEN = "WriteForbidden"
+REFUSED = "WriteRefused"
+NO_RESOURCE = "ResourceMissing"
+NOT_KEPT = "FieldsNotKept"
+MAX_CAUSES = 8  # that are named
+
+PASSING = (FORBIDDEN, REFUSED, NO_RESOURCE)  # told again if they come back
+
+
+class Setback(msgspec.Struct, frozen=True, kw_only=True):
+    """How it goes on after a failure. Without a `reason` nobody is told: it will pass."""
+
+    phase: Phase
+    message: str
+    reason: str = ""
+    slow: bool = False  # try again after the slow pause; else as soon as the back-off allows
+    until_content: bool = False  # or as soon as there is other content
+
+
+def setback(error: ApiError, resource: str) -> Setback:
+    """Return what a failure that no other request can mend means."""
+    if isinstance(error, Forbidden):
+        message = f"{error}; grant it in the agent's ClusterRole"
+        return Setback(phase=Phase.FORBIDDEN, message=message, reason=FORBIDDEN, slow=True)
+    if isinstance(error, NotFound):
+        message = f"the server has no {resource}: its CRD is not installed; the rest goes on"
+        return Setback(phase=Phase.ABSENT, message=message, reason=NO_RESOURCE, slow=True)
+    if isinstance(error, Invalid | TooLarge):
+        fields = ", ".join(dict.fromkeys(cause.field for cause in error.causes if cause.field))
+        message = (
+            f"{error} (fields: {fields})" if fields and fields not in str(error) else str(error)
+        )
+        return Setback(
+            phase=Phase.REFUSED, message=message, reason=REFUSED, slow=True, until_content=True
+        )
+    return Setback(phase=Phase.PENDING, message=str(error))
+
+
+def may_name_fields(error: ApiError) -> bool:
+    """Say whether the message may name fields that the server does not know."""
+    return isinstance(error, Invalid | ServerError)
+
+
+def forbids_apply(error: ApiError) -> bool:
+    """Say whether a merge patch may do what an apply did not.
+
+    It drops fields that the server does not know without a word, also where the message of the
+    refused apply had no room for their names.
+    """
+    unknown = may_name_fields(error) and "typed patch object" in str(error)
+    return unknown or isinstance(error, UnsupportedMedia)
