@@ -3,54 +3,40 @@
 from __future__ import annotations
 
 import ipaddress
-
-import msgspec
+import re
 
 from agent.config.cluster import KubeletSettings
 from agent.model.cluster.facts import NodeFacts
 
 DEFAULT_PORT = 10250
 
-
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An address and how it is spoken to. Without TLS no token is sent."""
-
-    host: str  # a name or an address, without brackets
-    port: int
-    tls: bool = True
-
-    @property
-    def url(self) -> str:
-        """Return the base of all URLs there."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
-def endpoint_of(settings: KubeletSettings, node: NodeFacts | None) -> Endpoint | None:
-    """Return the endpoint; `None` while neither the settings nor the Node name an address.
+def url_of(settings: KubeletSettings, node: NodeFacts | None) -> str | None:
+    """Return the base of its URLs; `None` while neither settings nor Node name an address.
 
-    A Node with two addresses of the type is reached at its first, which is of its main family.
+    The read-only port is spoken to without TLS, and then no token is sent. A Node with two
+    addresses of the type is reached at its first, which is of its main family.
     """
-    host = settings.address or _address(settings.address_type, node)
-    if not host:
+    found = node.addresses if node is not None else ()
+    named = (address for kind, address in found if kind == settings.address_type)
+    hosts = (settings.address,) if settings.address else named
+    host = next(filter(None, map(_host, hosts)), None)
+    if host is None:
         return None
     if settings.read_only_port:
-        return Endpoint(host=host, port=settings.read_only_port, tls=False)
+        return f"http://{host}:{settings.read_only_port}"
     reported = node.kubelet_port if node is not None else None
-    return Endpoint(host=host, port=settings.port or reported or DEFAULT_PORT)
+    return f"https://{host}:{settings.port or reported or DEFAULT_PORT}"
 
 
-def _address(kind: str, node: NodeFacts | None) -> str | None:
-    for found, address in node.addresses if node is not None else ():
-        if found == kind and _plain(address):
-            return address
-    return None
-
-
-def _plain(address: str) -> bool:
-    """Say whether the text can stand in a URL as a host and as nothing else."""
+def _host(address: str) -> str | None:
+    """Return the address as it stands in a URL; `None` for what is no address and no name."""
     try:
-        ipaddress.ip_address(address)
+        version = ipaddress.ip_address(address).version
     except ValueError:
-        return 0 < len(address) < 254 and address.replace("-", "").replace(".", "").isalnum()
-    return "%" not in address
+        return address if _NAME.fullmatch(address) else None
+    if "%" in address:  # of one interface only, which no Node means
+        return None
+    return f"[{address}]" if version == 6 else address

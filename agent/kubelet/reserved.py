@@ -3,7 +3,8 @@
 It takes them of all CPUs when it starts, as it takes them for a container: whole NUMA nodes and
 sockets while as many are wanted, then whole cores, then single threads, each in the order of fewest
 free CPUs and lowest number (`takeByTopologyNUMAPacked` of `pkg/kubelet/cm/cpumanager`). With less
-than a NUMA node's worth, that is the cores of the lowest-numbered node from below.
+than a NUMA node's worth, that is the cores of the lowest-numbered node from below. Where cores or
+sockets are not all of one size, releases of the kubelet differ, and nothing is told.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ def kubelet_choice(
     if milli is None or any(options.get(name) == "true" for name in OTHER_ORDERS):
         return None
     count = -(-milli // 1000)
-    if not topology.cpus or not 0 < count <= len(topology.cpus):
-        return None
-    return _Taking(topology, count).run()
+    taking = _Taking(topology, count)
+    return taking.run() if 0 < count <= len(topology.cpus) and taking.is_even() else None
 
 
 class _Taking:
@@ -56,7 +56,13 @@ class _Taking:
         narrow_nodes = len(sockets) < len(nodes)
         self._wide = (self._socket, self._node) if narrow_nodes else (self._node, self._socket)
 
+    def is_even(self) -> bool:
+        """Say whether all cores are of one size, and all sockets."""
+        units = (self._units(self._core), self._units(self._socket))
+        return all(len(set(map(len, found.values()))) == 1 for found in units)
+
     def run(self) -> CpuSet:
+        """Take as many as are wanted and return them."""
         for unit in self._wide:
             self._whole(unit, self._ordered(unit))
         self._whole(self._core, self._ordered(self._core))

@@ -1,0 +1,49 @@
+"""Where the kubelet is asked: by the settings first, then as its Node says."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from agent.config.cluster import KubeletSettings
+from agent.kubelet.endpoint import url_of
+from agent.model.cluster.facts import NodeFacts
+
+NODE = NodeFacts(
+    name="n",
+    uid="u",
+    addresses=(
+        ("InternalIP", "10.0.0.7"),
+        ("InternalIP", "fd00::7"),
+        ("ExternalIP", "2001:db8::7"),
+        ("Hostname", "node-a.example"),
+    ),
+    kubelet_port=10350,
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "node", "url"),
+    [
+        ({}, NODE, "https://10.0.0.7:10350"),
+        ({"address_type": "ExternalIP"}, NODE, "https://[2001:db8::7]:10350"),
+        ({"address_type": "Hostname"}, NODE, "https://node-a.example:10350"),
+        ({"port": 1250}, NODE, "https://10.0.0.7:1250"),
+        ({"read_only_port": 10255}, NODE, "http://10.0.0.7:10255"),
+        ({"address": "::1"}, NODE, "https://[::1]:10350"),
+        ({"address": "127.0.0.1"}, None, "https://127.0.0.1:10250"),
+        ({}, None, None),
+        ({}, msgspec.structs.replace(NODE, kubelet_port=None), "https://10.0.0.7:10250"),
+        ({"address_type": "ExternalIP"}, msgspec.structs.replace(NODE, addresses=()), None),
+    ],
+)
+def test_urls(settings: dict[str, object], node: NodeFacts | None, url: str | None) -> None:
+    assert url_of(msgspec.convert(settings, KubeletSettings), node) == url
+
+
+@pytest.mark.parametrize(
+    "address", ["", "a@b", "host/path", "h:1", "fe80::1%eth0", "a b", "-", "x" * 300, "h?q", "h#f"]
+)
+def test_an_address_that_could_lead_a_token_elsewhere_is_none(address: str) -> None:
+    node = msgspec.structs.replace(NODE, addresses=(("InternalIP", address),))
+    assert url_of(KubeletSettings(), node) is None
