@@ -1,0 +1,86 @@
+"""The pods of this node, from the API server and the kubelet together.
+
+Neither knows all. The API server has pods that the kubelet has not taken in yet, and hears of new
+annotations first. The kubelet has static pods under the uid that their cgroups carry (the API's
+mirror of one has another), knows first what runs, and goes on knowing pods that were deleted by
+force and still run. A kubelet that has just started, or cannot reach the API server, lists few pods
+or none: what the API server told is never dropped on the kubelet's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from agent.model.pod import ContainerView, PodView, static_uid
+
+ENDED = ("Succeeded", "Failed")  # phases that no pod leaves
+
+
+def merge_pods(
+    node: str,
+    of_api: tuple[PodView, ...] | None,
+    of_kubelet: tuple[PodView, ...],
+    *,
+    api_fresh: bool = True,
+    kubelet_fresh: bool = True,
+) -> tuple[PodView, ...]:
+    """Return every pod of `node` once, by uid; static pods under the uid of their cgroups.
+
+    `of_api` is `None` while the API server has said nothing. A source that is not fresh is one
+    that does not answer now: what it said last still counts, but less. Pods of another node are
+    left out. Labels, annotations and priority are the API server's while it is fresh; containers
+    are those of both; a pod that one of them saw end, or asked to end, has.
+    """
+    api = {pod.uid: pod for pod in _static_under_own_uid(_of_node(node, of_api or ()), of_kubelet)}
+    merged = dict(api)
+    for pod in _of_node(node, of_kubelet):
+        known = api.get(pod.uid)
+        if known is not None:
+            first = known if api_fresh or not kubelet_fresh else pod
+            merged[pod.uid] = _both(first, pod if first is known else known, pod)
+        elif of_api is None or kubelet_fresh or not api_fresh or static_uid(pod) == pod.uid:
+            merged[pod.uid] = pod
+    return tuple(merged[uid] for uid in sorted(merged))
+
+
+def _of_node(node: str, pods: Iterable[PodView]) -> list[PodView]:
+    return [pod for pod in pods if pod.node_name in ("", node)]
+
+
+def _static_under_own_uid(
+    of_api: list[PodView], of_kubelet: tuple[PodView, ...]
+) -> Iterable[PodView]:
+    """Yield pods with the uid of a static pod's file in the place of its mirror's.
+
+    Anybody may write the annotation that says so. It is believed of the pod that has the static
+    pod's name; where the kubelet does not list that one, only while no second pod claims it.
+    """
+    names = {pod.uid: (pod.namespace, pod.name) for pod in of_kubelet}
+    claims: dict[str, int] = {}
+    for pod in of_api:
+        uid = static_uid(pod)
+        if uid is not None:
+            claims[uid] = claims.get(uid, 0) + 1
+    for pod in of_api:
+        uid = static_uid(pod)
+        if uid is None:
+            yield pod
+            continue
+        listed = names.get(uid)
+        believed = claims[uid] == 1 if listed is None else listed == (pod.namespace, pod.name)
+        yield replace(pod, uid=uid) if believed else pod
+
+
+def _both(first: PodView, second: PodView, of_kubelet: PodView) -> PodView:
+    """Return `first` with what `second` knows beside it; the kubelet's phase, unless one ended."""
+    by_id: dict[str, ContainerView] = {one.id: one for one in second.containers}
+    by_id.update((one.id, one) for one in first.containers)
+    ended = next((pod.phase for pod in (first, second) if pod.phase in ENDED), "")
+    return replace(
+        first,
+        containers=tuple(by_id[key] for key in sorted(by_id)),
+        phase=ended or of_kubelet.phase or first.phase,
+        terminating=first.terminating or second.terminating,
+    )
