@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import email.utils
 import re
 from collections.abc import Iterator, Mapping
 
@@ -29,12 +28,10 @@ class Manager(msgspec.Struct, frozen=True, kw_only=True):
     subresource: str = ""
 
     def owns(self, path: Path) -> bool:
-        """Say whether the place, something in it, or all that it is part of is this writer's."""
+        """Say whether the place, or something in it, is this writer's."""
         below: object = self.fields
         for member in path:
-            if not isinstance(below, Mapping) or not below:
-                return True  # the whole of it, as of a list
-            if member not in below:
+            if not isinstance(below, Mapping) or member not in below:
                 return False
             below = below[member]
         return True
@@ -73,14 +70,6 @@ def unix_time(text: object) -> float | None:
     except ValueError:
         return None
     return moment.timestamp() if moment is not None and moment.tzinfo is not None else None
-
-
-def http_time(text: str | None) -> float | None:
-    """Return the moment of a `Date` header; `None` of anything else."""
-    try:
-        return email.utils.parsedate_to_datetime(text).timestamp() if text else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def surplus(fields: object, wanted: object, at: Path = ()) -> Iterator[Path]:

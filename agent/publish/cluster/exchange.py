@@ -6,11 +6,12 @@ import logging
 
 import msgspec
 
-from agent.kube.apply.managed import accused, http_time
+from agent.kube.apply.managed import accused
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
 from agent.kube.apply.requests import Target, decode_object
 from agent.kube.base import Request
 from agent.kube.errors import ApiError, Conflict, NotFound
+from agent.kube.session.answers import http_date_s
 from agent.publish.base import Desired
 from agent.publish.cluster import setbacks
 from agent.publish.cluster.decide import (
@@ -153,7 +154,8 @@ class Exchange:
         """Make a call whose answer is the object."""
         response = await self._site.api.call(request)
         self._failures = 0
-        self.known.see(decode_object(response.body), http_time(response.headers.get("date")))
+        server_s = http_date_s(response.headers.get("date", ""))
+        self.known.see(decode_object(response.body), server_s)
 
     async def _call(self, request: Request) -> None:
         self.set(phase=Phase.WRITING)
