@@ -12,17 +12,23 @@ BLINDING = ("PciLimit", "PciUnreadable", "PciVanished")  # a device may have bee
 def is_bare(snapshot: NodeSnapshot) -> bool:
     """Say whether it is certain that there is no device; a doubt of any kind says no.
 
-    The PCI functions were read, every vendor that has something here answers, names nothing and
-    misses nothing. A driver that is being replaced, a library that is missing, a worker that
-    hangs or was released are no proof; a card that was pulled is listed for ten minutes more. A
-    vendor that a setting switches off is not asked: a person has said that its cards are not
-    ours.
+    A card that was pulled is listed for ten minutes more. A vendor that a setting switches off
+    is not asked: a person has said that its cards are not ours.
+    """
+    return not snapshot.devices.value.devices and all_told(snapshot)
+
+
+def all_told(snapshot: NodeSnapshot) -> bool:
+    """Say whether what is listed is certainly all there is.
+
+    The PCI functions were read, and every vendor that has something here answers and misses
+    nothing. A driver that is being replaced, a library that is missing, a worker that hangs or
+    was released are no proof of anything.
     """
     view = snapshot.devices
     return (
         view.taken_s is not None
         and not view.value.awaited
-        and not view.value.devices
         and snapshot.pci.taken_s is not None
         and not snapshot.pci.error
         and all(_answers(vendor) for vendor in snapshot.vendors)
@@ -35,5 +41,4 @@ def is_bare(snapshot: NodeSnapshot) -> bool:
 
 def _answers(vendor: VendorState) -> bool:
     told = vendor.inventory
-    answered = vendor.state == READY and told.value is not None and not told.error
-    return answered and not (told.value and told.value.devices)
+    return vendor.state == READY and told.value is not None and not told.error
