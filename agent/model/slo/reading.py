@@ -78,7 +78,7 @@ class Reading:
             return self.over(base, value, where)
         try:
             return msgspec.convert(value, type=field.type)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):  # of lone surrogates
             self.refuse(where, field.must_be, value)
             return None
 
