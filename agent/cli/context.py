@@ -10,14 +10,14 @@ from agent.clock import Clock, ManualClock, SystemClock
 from agent.errors import BadConfig
 from agent.log import configure
 from agent.model.pod import PodView
-from agent.node.parts import Parts, build_parts, no_pods
+from agent.node.parts import Parts, build_parts
 from agent.recording.open import OpenedHost, open_host
 
 
-def pods_of(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]]:
-    """Return where known pods come from: the file of `--pods`, or nowhere."""
+def pods_of(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]] | None:
+    """Return where known pods come from: the file of `--pods`; `None` without one."""
     if not getattr(arguments, "pods", None) or arguments.pods is True:
-        return no_pods
+        return None
     from agent.collect.pod_list import PodListFile  # noqa: PLC0415 - only where it is asked for
 
     known = PodListFile(arguments.pods)

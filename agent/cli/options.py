@@ -16,4 +16,6 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         flags["node.name"] = ("--node-name", arguments.node_name)
     if getattr(arguments, "listen", None):
         flags["metrics.listen"] = ("--listen", arguments.listen)
+    if getattr(arguments, "kubeconfig", None):
+        flags["api.kubeconfig"] = ("--kubeconfig", arguments.kubeconfig)
     return load(chosen_file(arguments.config), os.environ, flags).settings

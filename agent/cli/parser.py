@@ -71,11 +71,17 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "xpu-agent run --standalone",
         "xpu-agent run --standalone --host fixtures/hosts/qemu-4numa-8xh100",
         "xpu-agent run --standalone --once --out /tmp/objects",
+        "xpu-agent run --kubeconfig ~/.kube/config --node-name worker-3",
     )
     run.add_argument(
         "--standalone", action="store_true", help="no cluster: write the objects to --out"
     )
     run.add_argument("--out", metavar="DIR", default="./xpu-agent-out", help="default: %(default)s")
+    run.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="the cluster to publish to; default: the pod's own account, else KUBECONFIG",
+    )
     run.add_argument("--listen", metavar="HOST:PORT", help="default: 127.0.0.1:9316")
     run.add_argument("--once", action="store_true", help="one cycle of everything, then exit")
     run.add_argument(

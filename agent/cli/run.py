@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from agent.cli.options import settings_of
 from agent.config.sections import Settings
@@ -17,6 +23,11 @@ from agent.node.vendors import has_devices, wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost, open_host
 
+if TYPE_CHECKING:
+    from agent.kube.session.target import ApiTarget
+    from agent.node.lock import NodeLock
+
+DONE = 0
 STILL = "A recording stands still: it has totals, but no rates."
 CHOOSE = "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
 
@@ -47,10 +58,43 @@ def addresses(settings: Settings) -> tuple[Address, ...]:
     return tuple(found)
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where what is published goes, and what keeps a second agent from writing there."""
+
+    out: str
+    cluster: ApiTarget | None = None
+    lock: NodeLock | None = None
+
+
+def in_cluster(settings: Settings, opened: OpenedHost) -> tuple[Settings, Place | None]:
+    """Find the API server and take this node's lock, waiting for it if another agent has it.
+
+    Returns the settings with the Node's name; no place when a signal came while it waited. Raises
+    `BadConfig`, `NoApiServer`, `LockError`. A recorded host is no node that others write for.
+    """
+    # imported here: a standalone agent needs none of it
+    from agent.kube.session.target import where_is_api  # noqa: PLC0415 - see above
+    from agent.node.identity import cluster_name  # noqa: PLC0415 - see above
+    from agent.node.lock import stand_by, this_process  # noqa: PLC0415 - see above
+
+    name = cluster_name(opened, settings)
+    named = replace(settings, node=replace(settings.node, name=name))
+    target = where_is_api(settings.api, os.environ)
+    folder = settings.node.run_dir
+    if opened.spec is not None:
+        return named, Place(out=folder, cluster=target)
+
+    def say(words: str) -> None:
+        print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
+
+    lock = stand_by(folder, lambda: this_process(name, time.time()), say)
+    return named, None if lock is None else Place(out=folder, cluster=target, lock=lock)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal, or with `--once` one cycle of everything."""
-    if not arguments.standalone:
-        raise BadConfig("run: this version knows no cluster yet: add --standalone")
+    if arguments.once and not arguments.standalone:
+        raise BadConfig("run: --once is for files: add --standalone")
     # until the daemon handles it: an exception can be lost in the middle of an import
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     hurry()
@@ -59,6 +103,11 @@ def run(arguments: argparse.Namespace) -> int:
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
     print(notice, flush=True)
+    place: Place | None = Place(out=arguments.out)
+    if not arguments.standalone:
+        settings, place = in_cluster(settings, opened)
+    if place is None:
+        return DONE
     crew = () if arguments.once else enlist(vendors.values(), opened, settings)
     # what follows loads all the rest; the workers start meanwhile
     from agent.cli.context import pods_of  # noqa: PLC0415 - see above
@@ -74,4 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         return run_once(parts, arguments.out, sys.stdout)
     from agent.daemon.serve import ServeOptions, serve  # noqa: PLC0415 - see above
 
-    return serve(parts, crew, ServeOptions(listen=listen, out=arguments.out, notice=notice))
+    options = ServeOptions(
+        listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock
+    )
+    return serve(parts, crew, options)

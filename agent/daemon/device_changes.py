@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from agent.daemon.outlet import Outlet, Run
 from agent.daemon.publishing import PublisherRun
+from agent.node.host_facts import HostFacts
 from agent.node.parts import Parts
-from agent.publish.base import Publisher
-from agent.publish.device import DevicePublisher
-from agent.publish.topology import TopologyPublisher
+from agent.node.publishers import REPORT, wanted_publishers
 
 
 class DeviceChanges:
@@ -16,15 +15,10 @@ class DeviceChanges:
     Except for `facts.read`, which may hang in the kernel and is for the collector thread.
     """
 
-    def __init__(self, parts: Parts, outlet: Outlet) -> None:
-        self.facts = parts.facts()
-        settings = parts.settings.publish
-        wanted: list[Publisher] = []
-        if settings.device:
-            wanted.append(DevicePublisher(interval_s=settings.interval_s))
-        if settings.node_resource_topology:
-            wanted.append(TopologyPublisher(interval_s=settings.interval_s))
-        runs = [outlet.run(item) for item in wanted]
+    def __init__(self, parts: Parts, outlet: Outlet, facts: HostFacts) -> None:
+        self.facts = facts
+        wanted = wanted_publishers(parts.settings)
+        runs = [outlet.run(item) for name, item in wanted.items() if name != REPORT]
         if parts.settings.publish.device_info_files:
             runs.append(info_file_run(parts))
         self.runs: tuple[Run, ...] = tuple(runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.outlet import Outlet, Run
@@ -51,9 +52,8 @@ class Loops:
             log.warning("metric_family_refused", extra={"family": refused})
         self.runs: list[Run] = list(changes.runs)
         if parts.settings.publish.node_metric:
-            interval_s = parts.settings.publish.report_interval_s
-            publisher = NodeMetricPublisher(interval_s=interval_s)
-            self.runs.append(outlet.run(publisher, before=self.measuring.report))
+            self._reports = NodeMetricPublisher(parts.settings.publish.report_interval_s)
+            self.runs.append(outlet.run(self._reports, before=self.measuring.report))
         self._recounting = Recounting(parts.store, parts.clock, outlet.events())
         self.devices = Loop("devices", DEVICES_AGAIN_S, self._devices_changed)
         self.timed = tuple(self._timed())
@@ -89,14 +89,21 @@ class Loops:
         self._changes.facts.read()
         self._on_host()
 
+    def _report(self, run: Run, loop: Loop) -> None:
+        """Report usage, and again after the time that stands by then."""
+        run.run_once()
+        loop.interval_s = self._reports.period_s(self._parts.store.current)
+
     def _timed(self) -> Iterator[Timed]:
         """Return all loops, in the order in which they first run."""
         settings = self._parts.settings
         cycle_s = settings.collect.interval_s
         yield Timed(Loop("collect", cycle_s, self.measuring.cycle))
         for run in self.runs:
-            first_in_s = cycle_s + REPORT_DELAY_S if run.reports else 0.0
             loop = Loop(f"publish-{run.publisher.name}", run.publisher.interval_s, run.run_once)
+            if run.reports:
+                loop.run_once = partial(self._report, run, loop)
+            first_in_s = cycle_s + REPORT_DELAY_S if run.reports else 0.0
             yield Timed(loop, first_in_s, devices=not run.reports)
         yield Timed(Loop("events", EVENTS_INTERVAL_S, self._recount), devices=True)
         host_s = settings.discovery.host_interval_s

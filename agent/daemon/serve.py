@@ -1,4 +1,4 @@
-"""The daemon in standalone mode: starts every part, serves, and stops in order."""
+"""The daemon: starts every part, serves, and stops in order."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ from agent.daemon.schedule import (
     keep_running,
     run_when_changed,
 )
+from agent.errors import AgentError
 from agent.loop import Loop
 from agent.node.crew import Enlisted
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 
 if TYPE_CHECKING:
+    from agent.daemon.cluster.side import ClusterSide
     from agent.daemon.device_changes import DeviceChanges
     from agent.daemon.loops import Loops
     from agent.daemon.outlet import Outlet
     from agent.daemon.reactions.wiring import Reactions
     from agent.daemon.view import DaemonView
+    from agent.kube.session.target import ApiTarget
+    from agent.node.host_facts import HostFacts
+    from agent.node.lock import NodeLock
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +51,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve."""
 
     listen: tuple[Address, ...]
-    out: str
+    out: str  # folder of the objects in standalone mode, and of the admin socket
     notice: str
+    cluster: ApiTarget | None = None  # `None`: standalone mode
+    lock: NodeLock | None = None
 
 
 class Daemon:
@@ -65,7 +72,7 @@ class Daemon:
         self._site = Site(options.listen)
         self._loops: Loops | None = None
         self._reactions: Reactions | None = None
-        self._outlet: Outlet | None = None
+        self._cluster: ClusterSide | None = None
         self._kept = parts.health_file()
         self._fleet = Fleet(
             crew,
@@ -81,7 +88,7 @@ class Daemon:
         """Serve until SIGTERM or SIGINT; then stop everything in less than ten seconds."""
         event_loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            event_loop.add_signal_handler(number, self._stop.set)
+            event_loop.add_signal_handler(number, self._leave)
         start = asyncio.create_task(self._start(), name="start")
         self._tasks.append(start)
         stop = asyncio.create_task(self._stop.wait(), name="stop")
@@ -96,15 +103,29 @@ class Daemon:
             await self._end()
         return 0
 
+    def _leave(self) -> None:
+        """Stop; who looks at the lock sees that this stop was wanted."""
+        if self._options.lock is not None:
+            try:
+                self._options.lock.leave()
+            except AgentError as error:
+                log.warning("leaving_not_marked", extra={"error": str(error)})
+        self._stop.set()
+
     async def _start(self) -> None:
         event_loop = asyncio.get_running_loop()
         self._fleet.start()
-        changes = await event_loop.run_in_executor(self._executor, self._read_host)
+        opening = asyncio.create_task(self._open_outlet(), name="outlet")
+        facts = await event_loop.run_in_executor(self._executor, self._read_host)
+        outlet = await opening
+        from agent.daemon.device_changes import DeviceChanges  # noqa: PLC0415 - loaded by now
+
+        changes = DeviceChanges(self._parts, outlet, facts)
         await self._first_answers()
         first = Loop("devices", DEVICES_AGAIN_S, changes.publish)
         await event_loop.run_in_executor(self._devices, first.step, self._parts.clock.monotonic())
         loops = await event_loop.run_in_executor(
-            self._executor, self._build_loops, changes, event_loop
+            self._executor, self._build_loops, changes, outlet, event_loop
         )
         await event_loop.run_in_executor(self._executor, _load_web)
         await event_loop.run_in_executor(self._executor, settle)
@@ -133,32 +154,45 @@ class Daemon:
         def tell(reason: str, message: str) -> None:
             event_loop.run_in_executor(self._devices, loops.tell, reason, message)
 
+        if self._cluster is not None:
+            self._cluster.tell_by(tell)
+        crash = self._options.lock.crash() if self._options.lock is not None else None
+        if crash is not None:
+            tell("AgentEndedUnexpectedly", crash)
         self._reactions = Reactions(
             self._parts, self._fleet, self._executor, loops.host_changed, tell
         )
         return self._reactions
 
-    def _read_host(self) -> DeviceChanges:
-        # imported here: the vendors' workers need longer to start than this takes
-        from agent.daemon.device_changes import DeviceChanges  # noqa: PLC0415 - see above
-
-        if self._outlet is None:
+    async def _open_outlet(self) -> Outlet:
+        """Open where everything is published to; no answer of a server is waited for."""
+        if self._options.cluster is None:
+            # imported here, and all that follows: the vendors' workers need longer to start
             from agent.daemon.outlet import Folder  # noqa: PLC0415 - see above
 
-            self._outlet = Folder(self._options.out, self._parts.store, self._parts.clock)
-        changes = DeviceChanges(self._parts, self._outlet)
-        changes.facts.read()
-        return changes
+            return Folder(self._options.out, self._parts.store, self._parts.clock)
+        from agent.daemon.cluster.side import ClusterSide  # noqa: PLC0415 - see above
 
-    def _build_loops(self, changes: DeviceChanges, event_loop: asyncio.AbstractEventLoop) -> Loops:
+        self._cluster = ClusterSide(self._parts, self._options.cluster, self._changed.set)
+        return await self._cluster.open()
+
+    def _read_host(self) -> HostFacts:
+        import agent.daemon.device_changes  # noqa: F401, PLC0415 - loaded on this thread
+
+        facts = self._parts.facts()
+        facts.read()
+        return facts
+
+    def _build_loops(
+        self, changes: DeviceChanges, outlet: Outlet, event_loop: asyncio.AbstractEventLoop
+    ) -> Loops:
         # imported here: the first Device object does not wait for it
         from agent.daemon.loops import Loops  # noqa: PLC0415 - see above
 
         def on_host() -> None:
             event_loop.call_soon_threadsafe(self._changed.set)
 
-        assert self._outlet is not None  # noqa: S101 - made before the first changes
-        self._loops = Loops(self._parts, changes, self._outlet, self._kept, on_host)
+        self._loops = Loops(self._parts, changes, outlet, self._kept, on_host)
         return self._loops
 
     def _build_view(self, loops: Loops, periodic: list[Loop]) -> DaemonView:
@@ -177,17 +211,21 @@ class Daemon:
                 self._kept.check,
                 self._heartbeat.check,
                 *([self._reactions.check] if self._reactions is not None else []),
+                *([self._options.lock.check] if self._options.lock is not None else []),
             ],
+            groups_of_checks=[self._cluster.checks] if self._cluster is not None else [],
             recent=loops.recent,
         )
 
     async def _first_answers(self) -> None:
-        """Wait until every vendor has answered or failed to, but not for long."""
+        """Wait until every vendor, and the API server, has answered or failed to; not for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_ANSWERS_S):
                 while not self._fleet.settled():
                     self._changed.clear()
                     await self._changed.wait()
+        if self._cluster is not None:
+            await self._cluster.met()
 
     async def _react(self, devices: Loop) -> None:
         """Publish devices when they change, once for all that changes within a short window."""
@@ -212,6 +250,8 @@ class Daemon:
         await self._site.close()
         if self._reactions is not None:
             await self._reactions.stop()
+        if self._cluster is not None:
+            await self._cluster.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

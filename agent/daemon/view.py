@@ -34,6 +34,7 @@ class DaemonView:
     loops: list[Loop] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     more_checks: list[Callable[[], Check]] = field(default_factory=list)
+    groups_of_checks: list[Callable[[], list[Check]]] = field(default_factory=list)
     recent: deque[EventLine] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
     def snapshot(self) -> NodeSnapshot:
@@ -50,6 +51,7 @@ class DaemonView:
         checks += snapshot_checks(self.parts.store.current)
         checks += [run.check() for run in self.runs]
         checks += [check() for check in self.more_checks]
+        checks += [check for group in self.groups_of_checks for check in group()]
         return SelfReport(tuple(checks))
 
     def objects(self) -> tuple[PublishedObject, ...]:

@@ -59,6 +59,7 @@ class Measuring:
             interval_s=collect.interval_s,
             pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
             pods=collect.pods,
+            applications=lambda: store.current.cluster.slo.value.slo.host_applications,
         )
         self._history = History(
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s

@@ -63,19 +63,17 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: vendor.families for name, vendor in self.vendors.items()}
 
 
-def no_pods() -> tuple[PodView, ...]:
-    """Know no pods but those that the cgroups show."""
-    return ()
-
-
 def build_parts(
     settings: Settings,
     opened: OpenedHost,
     clock: Clock,
-    known_pods: Callable[[], tuple[PodView, ...]] = no_pods,
+    known_pods: Callable[[], tuple[PodView, ...]] | None = None,
     vendors: Mapping[str, DeviceVendor] | None = None,
 ) -> Parts:
-    """Build the parts; of the host nothing is read yet. Raises `BadConfig`."""
+    """Build the parts; of the host nothing is read yet. Raises `BadConfig`.
+
+    Without `known_pods` those are known that the cluster tells of: none, in standalone mode.
+    """
     store = SnapshotStore(
         NodeSnapshot(node=NodeIdentity(name=node_name(opened, settings), source=opened.source))
     )
@@ -85,5 +83,5 @@ def build_parts(
         clock=clock,
         vendors=wanted_vendors(settings) if vendors is None else vendors,
         store=store,
-        known_pods=known_pods,
+        known_pods=known_pods or (lambda: store.current.cluster.pods),
     )

@@ -10,6 +10,8 @@ from agent.publish.node_object.condition import NodeConditionPublisher
 from agent.publish.node_object.labels import NodeLabelsPublisher
 from agent.publish.topology import TopologyPublisher
 
+REPORT = "nodemetric"  # it tells of usage, and is made on the collector thread
+
 
 def publishers(settings: Settings) -> dict[str, Publisher]:
     """Return all publishers with their intervals.
@@ -21,7 +23,7 @@ def publishers(settings: Settings) -> dict[str, Publisher]:
     return {
         "device": DevicePublisher(interval_s=interval_s),
         "topology": TopologyPublisher(interval_s=interval_s, kubelet=settings.kubelet.enabled),
-        "nodemetric": NodeMetricPublisher(interval_s=publish.report_interval_s),
+        REPORT: NodeMetricPublisher(interval_s=publish.report_interval_s),
         "nodelabels": NodeLabelsPublisher(interval_s=interval_s),
         "nodecondition": NodeConditionPublisher(interval_s=interval_s),
     }
@@ -33,7 +35,7 @@ def wanted_publishers(settings: Settings) -> dict[str, Publisher]:
     switches = {
         "device": publish.device,
         "topology": publish.node_resource_topology,
-        "nodemetric": publish.node_metric,
+        REPORT: publish.node_metric,
         "nodelabels": settings.api.node_labels,
         "nodecondition": settings.api.node_condition,
     }

@@ -8,6 +8,7 @@ import msgspec
 
 from agent.model.device import Pairs
 from agent.model.part import Part
+from agent.model.pod import PodView
 from agent.model.slo.view import SloView
 
 Amounts = Mapping[str, str]  # resource name -> quantity as on the wire
@@ -73,3 +74,4 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     slo: Part[SloView] = Part(SloView())
     metric_policy: Part[MetricPolicy | None] = Part(None)  # None: no NodeMetric object
     kubelet: Part[KubeletFacts | None] = Part(None)
+    pods: tuple[PodView, ...] = ()  # of this node, as API server and kubelet know them together

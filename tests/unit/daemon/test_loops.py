@@ -40,7 +40,7 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
     out = str(tmp_path / "out")
     outlet = Folder(out, parts.store, parts.clock)
-    changes = DeviceChanges(parts, outlet)
+    changes = DeviceChanges(parts, outlet, parts.facts())
     loops = Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
     loops.measuring.cycle()
     kept = len(os.listdir("/proc/self/fd"))
@@ -53,7 +53,7 @@ def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path
     parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
     out = str(tmp_path / "out")
     outlet = Folder(out, parts.store, parts.clock)
-    changes = DeviceChanges(parts, outlet)
+    changes = DeviceChanges(parts, outlet, parts.facts())
     loops = Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
     loops.measuring.close()
     threads = {timed.loop.name: timed.devices for timed in loops.timed}

@@ -250,6 +250,6 @@ def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wante
     parts = build_parts(settings, open_host(None), ManualClock(), vendors={})
     parts.store.change(lambda _: picture(gpu(0)))
     folder = Folder(str(tmp_path / "out"), parts.store, parts.clock)
-    for run in DeviceChanges(parts, folder).runs:
+    for run in DeviceChanges(parts, folder, parts.facts()).runs:
         run.run_once()
     assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted

@@ -1,0 +1,104 @@
+"""What the cluster says, put into the snapshot: Node, NodeSLO, NodeMetric, pods, the kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from agent.clock import Clock
+from agent.model.cluster.facts import ClusterFacts, KubeletFacts, MetricPolicy, NodeFacts
+from agent.model.cluster.pods import merge_pods
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.model.slo.in_force import slo_view
+from agent.model.snapshot import NodeSnapshot
+from agent.node.identity import Machine, Standing, standing
+from agent.node.store import SnapshotStore
+
+
+class Known:
+    """Takes what watches and the kubelet tell. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        name: str,
+        machine: Machine,
+        store: SnapshotStore,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        """Call `changed`, which is quick, when something that is published may differ."""
+        self._name = name
+        self._machine = machine
+        self._store = store
+        self._clock = clock
+        self._changed = changed
+        self._of_api: tuple[PodView, ...] | None = None
+        self._of_kubelet: Part[tuple[PodView, ...]] = Part(())
+        self._cluster(lambda now: replace(now, clustered=True))
+
+    def standing(self) -> Standing:
+        """Say whether anything may be written for the Node now."""
+        return standing(self._machine, self._name, self._store.current.cluster.node)
+
+    def nodes(self, view: Mapping[str, NodeFacts]) -> None:
+        """Take the Node: nothing, when there is none of our name."""
+        node = view.get(self._name)
+        part = Part(node, self._clock.monotonic())
+
+        def put(now: NodeSnapshot) -> NodeSnapshot:
+            # the last uid stays while there is no Node: what is published names it as owner
+            uid = now.node.uid if node is None else node.uid
+            cluster = replace(now.cluster, node=part)
+            return replace(now, node=replace(now.node, uid=uid), cluster=cluster)
+
+        self._store.change(put)
+        self._changed()
+
+    def slos(self, view: Mapping[str, object]) -> None:
+        """Take the NodeSLO; without one the defaults stand."""
+        found = slo_view(view.get(self._name), self._store.current.cluster.slo.value)
+        part = Part(found, self._clock.monotonic(), found.problem)
+        self._cluster(lambda now: replace(now, slo=part))
+
+    def metrics(self, view: Mapping[str, MetricPolicy]) -> None:
+        """Take how usage is to be reported; nothing, when there is no NodeMetric."""
+        part = Part(view.get(self._name), self._clock.monotonic())
+        self._cluster(lambda now: replace(now, metric_policy=part))
+
+    def api_pods(self, view: Mapping[str, PodView]) -> None:
+        """Take the pods that are bound to this node."""
+        self._of_api = tuple(view.values())
+        self._merge()
+
+    def kubelet_pods(self, part: Part[tuple[PodView, ...]]) -> None:
+        """Take the kubelet's pods."""
+        before, self._of_kubelet = self._of_kubelet, part
+        if part.value is not before.value:
+            self._merge()
+
+    def kubelet_facts(self, part: Part[KubeletFacts | None]) -> None:
+        """Take the kubelet's settings and what it gave away of CPUs."""
+        before = self._store.current.cluster.kubelet
+        self._cluster(lambda now: replace(now, kubelet=part))
+        if part.value != before.value:
+            self._changed()
+
+    def confirmed(self, part: str, at_s: float | None, error: str) -> None:
+        """Note until when a part of the cluster's facts is known to be so, and why no longer."""
+
+        def put(now: ClusterFacts) -> ClusterFacts:
+            known: Part[object] = getattr(now, part)
+            moved = at_s is not None and known.taken_s is not None
+            why = error or (now.slo.value.problem if part == "slo" else "")
+            return replace(now, **{part: Part(known.value, at_s if moved else known.taken_s, why)})
+
+        self._cluster(put)
+
+    def _cluster(self, make: Callable[[ClusterFacts], ClusterFacts]) -> None:
+        self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
+
+    def _merge(self) -> None:
+        pods = merge_pods(self._name, self._of_api, self._of_kubelet.value)
+        self._cluster(lambda now: replace(now, pods=pods))

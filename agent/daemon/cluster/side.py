@@ -1,0 +1,161 @@
+"""The agent as a citizen of a cluster: opens the session, follows, asks, writes, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from agent.daemon.cluster.checks import cluster_checks
+from agent.daemon.cluster.known import Known
+from agent.daemon.cluster.outlet import ClusterOutlet
+from agent.kube.session.opening import open_session
+from agent.kube.session.target import ApiTarget
+from agent.model.selfcheck import Check
+from agent.node.identity import read_machine
+from agent.node.parts import Parts
+
+if TYPE_CHECKING:
+    from agent.daemon.cluster.kubelet_side import KubeletSide
+    from agent.kube.session.client import Session
+    from agent.kube.watch.runner import Watch
+    from agent.publish.cluster.outbox import Outbox
+    from agent.publish.eventing.sink import EventSink
+
+log = logging.getLogger(__name__)
+
+TICK_S = 2.0  # how often ages are carried into the snapshot
+MEET_S = 1.0  # at a start: an API server that is away keeps nobody from serving
+FLUSH_S = 2.0  # at a stop: for what is still to be written
+
+
+class ClusterSide:
+    """Everything of one cluster. Belongs to the loop thread."""
+
+    def __init__(self, parts: Parts, target: ApiTarget, changed: Callable[[], None]) -> None:
+        """Call `changed`, which is quick, when something that is published may differ."""
+        self._parts = parts
+        self._target = target
+        name = parts.store.current.node.name
+        machine = read_machine(parts.opened.files)
+        self.known = Known(name, machine, parts.store, parts.clock, changed)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tell: Callable[[str, str], None] | None = None
+        self.watches: dict[str, Watch[Any, Any]] = {}  # by the snapshot's name of it
+        self.session: Session | None = None
+        self.outbox: Outbox | None = None
+        self.sink: EventSink | None = None
+        self.kubelet: KubeletSide | None = None
+
+    async def open(self) -> ClusterOutlet:
+        """Open the session and begin to follow; raise `NoApiServer`.
+
+        Nothing waits for an answer: an API server that is away is one that comes back.
+        """
+        parts, api = self._parts, self._parts.settings.api
+        self.session = session = await open_session(self._target, parts.clock, os.environ)
+        # imported here: while the HTTP library is loaded in its thread, nothing else should be
+        from agent.daemon.cluster.following import watches  # noqa: PLC0415 - see above
+        from agent.publish.cluster.outbox import Outbox  # noqa: PLC0415 - see above
+        from agent.publish.cluster.site import Site  # noqa: PLC0415 - see above
+        from agent.publish.cluster.state import Pace  # noqa: PLC0415 - see above
+        from agent.publish.eventing.sink import EventSink  # noqa: PLC0415 - see above
+
+        name = parts.store.current.node.name
+        self.watches = watches(session, name, self.known, parts.clock)
+        for part, watch in self.watches.items():
+            self._spawn(watch.run(), f"watch {part}")
+        pace = Pace(resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s)
+        site = Site(
+            api=session,
+            clock=parts.clock,
+            node_uid=lambda: self._uid_of("Node"),
+            tell=self._told,
+            pace=pace,
+        )
+        self.outbox = outbox = Outbox(site)
+        self._spawn(outbox.run(), "outbox")
+        if api.events:
+            self.sink = EventSink(
+                session, name, parts.clock, uid_of=self._uid_of, deadline_s=api.deadline_s
+            )
+            self._spawn(self.sink.run(), "events at the API server")
+        self._spawn(self._keep_ages(), "ages")
+        return ClusterOutlet(
+            outbox,
+            self.sink,
+            parts.store,
+            parts.clock,
+            self.known.standing,
+            asyncio.get_running_loop(),
+        )
+
+    async def met(self) -> None:
+        """Wait until the Node is known, or is known not to be had; not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MEET_S):
+                await self.watches["node"].settled()
+
+    def tell_by(self, tell: Callable[[str, str], None]) -> None:
+        """Tell of what the writing finds by `tell`, as events; and begin to ask the kubelet.
+
+        What is found of devices waits for neither.
+        """
+        self._tell = tell
+        if not self._parts.settings.kubelet.enabled or self.session is None:
+            return
+        # imported here: the first Device object does not wait for it
+        from agent.daemon.cluster.kubelet_side import KubeletSide  # noqa: PLC0415 - see above
+
+        self.kubelet = KubeletSide(self._parts, self.session.credentials, self.known)
+        for name, work in self.kubelet.work():
+            self._spawn(work, name)
+
+    async def stop(self) -> None:
+        """Write what is still to be written, for a short while, then end everything."""
+        if self.outbox is not None:
+            await self.outbox.close(FLUSH_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.kubelet is not None:
+            await self.kubelet.close()
+        if self.session is not None:
+            await self.session.close()
+
+    def checks(self) -> list[Check]:
+        """Say how every part of the cluster side does."""
+        return cluster_checks(self)
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_tell_if_it_failed)
+        self._tasks.append(task)
+
+    def _told(self, reason: str, message: str) -> None:
+        log.warning("publishing", extra={"reason": reason, "message_text": message})
+        if self._tell is not None:
+            self._tell(reason, message)
+
+    def _uid_of(self, kind: str) -> str:
+        return self._parts.store.current.node.uid if kind == "Node" else ""
+
+    async def _keep_ages(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            for part in ("node", "slo", "metric_policy"):
+                state = self.watches[part].state
+                self.known.confirmed(part, state.last_contact_s, state.last_error)
+            if self.kubelet is not None:
+                self.kubelet.look_at_pods()
+
+
+def _tell_if_it_failed(task: asyncio.Task[None]) -> None:
+    error = None
+    with contextlib.suppress(asyncio.CancelledError):
+        error = task.exception()
+    if error is not None:  # a bug of ours: that part of the cluster side stands still
+        log.error("cluster_task_lost", extra={"task": task.get_name()}, exc_info=error)
