@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from agent.model.cluster.facts import ClusterFacts
+from agent.model.part import Part
+from agent.model.slo.in_force import slo_view
+from agent.model.slo.view import SloView
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.publish.exposition import MetricsRenderer
+
+STALE_S = 1800.0
+VIEW = slo_view(
+    {"metadata": {}, "spec": {"cpuBurstStrategy": {"policy": "x", "cpuBurstPercent": -1, "n": 1}}},
+    SloView(),
+)
+
+
+def told(part: Part[SloView], now_s: float, *, clustered: bool = True) -> dict[str, float]:
+    snapshot = NodeSnapshot(
+        node=NodeIdentity(name="n"), cluster=ClusterFacts(clustered=clustered, slo=part)
+    )
+    page = MetricsRenderer({}, slo_stale_s=STALE_S).render(snapshot, now_s).decode()
+    prefix = "xpu_agent_node_slo_"
+    found = {}
+    for line in page.splitlines():
+        if line.startswith(prefix):
+            name, _, value = line.partition('{node="n"} ')
+            found[name.removeprefix(prefix)] = float(value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("part", "now_s", "expected"),
+    [
+        (Part(SloView()), 9.0, {"found": 0, "frozen": 1}),
+        (Part(SloView(), 1.0), 9.0, {"found": 0, "age_seconds": 8, "frozen": 0}),
+        (Part(VIEW, 1.0), 9.0, {"found": 1, "age_seconds": 8, "frozen": 0}),
+        (Part(VIEW, 0.0), 4000.0, {"found": 1, "age_seconds": 4000, "frozen": 1}),
+        (
+            Part(slo_view(5, VIEW), 1.0),
+            9.0,
+            {"found": 1, "age_seconds": 8, "frozen": 1},
+        ),
+    ],
+    ids=["never told", "none", "fresh", "stale", "unreadable"],
+)
+def test_the_metrics_say_how_sure_of_the_node_slo_we_are(
+    part: Part[SloView], now_s: float, expected: dict[str, float]
+) -> None:
+    found = told(part, now_s)
+    wrong = part.value.refused_count
+    assert found == {"refused_values": wrong, "unknown_fields": 1 if wrong else 0, **expected}
+
+
+def test_wrong_and_unknown_values_are_counted() -> None:
+    assert (VIEW.refused_count, VIEW.unknown_fields) == (2, 1)
+
+
+def test_outside_of_a_cluster_there_is_no_node_slo_to_tell_of() -> None:
+    assert told(Part(VIEW, 1.0), 9.0, clustered=False) == {}
