@@ -63,6 +63,11 @@ class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Kubelet(Protocol):
     """The kubelet's HTTP server. Both calls raise an `ApiError` of the class that says why."""
 
+    @property
+    def connections(self) -> int:
+        """Count the connections opened so far: behind a new one there may be a new kubelet."""
+        ...
+
     async def pods(self) -> PodList:
         """Return the pods that the kubelet runs."""
         ...
@@ -76,7 +81,7 @@ class KubeletState(msgspec.Struct, frozen=True, kw_only=True):
     """How the kubelet does, for metrics and people. Counts are since the agent's start."""
 
     pods: str = STARTING  # one of the states above
-    config: str = STARTING  # the same, of `/configz`; FAILING too where the port has none
+    config: str = STARTING  # the same, of `/configz`; absent too on a port that has none
     detail: str = ""  # the last error of either; empty while both are well
     since_s: float | None = None  # monotonic, of the last change of `pods`
     failures: int = 0  # in a row

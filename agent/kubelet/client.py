@@ -50,6 +50,13 @@ class KubeletClient:
         self._trust = Trust(lambda: files, clock)
         self._url = ""
         self._session: Session | None = None
+        self._opened_before = 0  # by sessions that are closed
+
+    @property
+    def connections(self) -> int:
+        """Count the connections opened so far."""
+        now = self._session.state.opened_connections if self._session is not None else 0
+        return self._opened_before + now
 
     async def pods(self) -> PodList:
         """Return the pods that the kubelet runs, its static ones too."""
@@ -71,7 +78,8 @@ class KubeletClient:
             raise BadAnswer(f"GET {CONFIG}", str(error)) from error
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; it is opened again when something is asked."""
+        self._opened_before = self.connections
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()

@@ -10,6 +10,7 @@ from agent.errors import AgentError, HostFileError, ParseError
 from agent.host.files import HostFiles
 from agent.kube.errors import ApiError
 from agent.kubelet.base import (
+    ABSENT,
     OK,
     STARTING,
     Kubelet,
@@ -113,7 +114,7 @@ class FactsSource:
             self._lack(state_of(error), str(error))
             return
         if config is None:
-            self._lack("absent", NOT_OFFERED)
+            self._lack(ABSENT, NOT_OFFERED)
             return
         if config.odd:
             log.warning("kubelet_config_odd", extra={"keys": ", ".join(config.odd)})

@@ -75,6 +75,7 @@ class KubeletPoller:
         self._poked = asyncio.Event()
         self._bucket = TokenBucket(clock)
         self._looks: Counter[str] = Counter()
+        self._connections = 0
 
     def poke(self) -> None:
         """Look soon: something changed on this node. Pokes before that look are one."""
@@ -107,8 +108,10 @@ class KubeletPoller:
         return self._backoff.wait_s(self.state.failures, None, self._uniform)
 
     def _listed(self, found: PodList) -> None:
-        if self.state.pods in (ABSENT, HANGING):
+        if self._client.connections != self._connections:
+            self._connections = self._client.connections
             self._facts.expire()  # it may have come back with other settings
+        if self.state.pods in (ABSENT, HANGING):
             restarts = self.state.restarts + 1
             self.state = msgspec.structs.replace(self.state, restarts=restarts)
         if not found.pods:

@@ -1,0 +1,104 @@
+"""A kubelet that answers as written down, and time that passes when somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from agent.clock import ManualClock
+from agent.config.cluster import KubeletSettings
+from agent.host.files import HostFiles
+from agent.kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
+from agent.kubelet.base import TIMEOUT, KubeletConfig, PodList, T
+from agent.kubelet.facts import FactsSource
+from agent.kubelet.poller import KubeletPoller
+from agent.model.cluster.facts import KubeletFacts
+from agent.model.part import Part
+from agent.model.pod import KubeQos, PodView
+from agent.topology.cpu import CpuTopology
+
+AWAY = Unreachable("GET /pods/", "connection refused")
+LATE = Unreachable("GET /pods/", "no answer", reason=TIMEOUT)
+NOBODY = Unauthorized("GET /pods/", "Unauthorized", code=401)
+BARRED = Forbidden("GET /pods/", "needs nodes/pods", code=403)
+NO_PODS = PodList(pods=())
+
+
+def pods(*names: str) -> PodList:
+    views = [PodView(uid=f"u-{name}", name=name, qos=KubeQos.BURSTABLE) for name in names]
+    return PodList(pods=tuple(views))
+
+
+async def at_once(work: Callable[[], T]) -> T:
+    return work()
+
+
+class ScriptedKubelet:
+    """What it answers is set by the test; how often it was asked is counted."""
+
+    def __init__(self) -> None:
+        self.connections = 1
+        self.listed: PodList | ApiError = pods("a")
+        self.settings: KubeletConfig | ApiError | None = KubeletConfig(cgroup_driver="systemd")
+        self.asked = 0
+        self.asked_settings = 0
+
+    async def pods(self) -> PodList:
+        self.asked += 1
+        if isinstance(self.listed, ApiError):
+            raise self.listed
+        return self.listed
+
+    async def config(self) -> KubeletConfig | None:
+        self.asked_settings += 1
+        if isinstance(self.settings, ApiError):
+            raise self.settings
+        return self.settings
+
+
+class World:
+    """One poller with all that it talks to."""
+
+    def __init__(self, files: HostFiles | None = None, cpus: CpuTopology | None = None) -> None:
+        self.clock = ManualClock()
+        self.kubelet = ScriptedKubelet()
+        self.pods: list[Part[tuple[PodView, ...]]] = []
+        self.facts: list[Part[KubeletFacts | None]] = []
+        self.source = FactsSource(
+            self.kubelet,
+            self.clock,
+            lambda: cpus or CpuTopology(),
+            files,
+            "/var/lib/kubelet",
+            at_once,
+        )
+        self.poller = KubeletPoller(
+            self.kubelet,
+            self.clock,
+            KubeletSettings(),
+            facts=self.source,
+            on_pods=self.pods.append,
+            on_facts=self.facts.append,
+            sleep=self._sleep,
+            uniform=lambda _, high: high,
+        )
+        self.slept: list[float] = []
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
+
+    async def pass_time(self, seconds: float) -> int:
+        """Look as `run` would until so much time has passed; return the looks."""
+        end_s, looks = self.clock.monotonic() + seconds, 0
+        while self.clock.monotonic() < end_s:
+            await self._sleep(await self.poller.look())
+            looks += 1
+        return looks
+
+
+def in_world(test: Callable[[World], Coroutine[None, None, None]]) -> World:
+    world = World()
+    asyncio.run(test(world))
+    return world

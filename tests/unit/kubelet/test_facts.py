@@ -1,0 +1,156 @@
+"""The kubelet's settings and its checkpoint: joined, asked seldom, kept when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from agent.kube.errors import Forbidden
+from agent.kubelet.base import ABSENT, FORBIDDEN, OK, KubeletConfig
+from agent.kubelet.checkpoint import CpuCheckpoint
+from agent.kubelet.facts import NOT_OFFERED, facts_of
+from agent.model.cluster.facts import KubeletFacts
+from agent.recording.tree import TreeFiles
+from agent.topology.cpu import Cpu, CpuTopology
+from tests.unit.kubelet.scripted import World, in_world
+
+CPUS = CpuTopology(
+    cpus=tuple(Cpu(id=n, core=n % 2, socket=0, node=0, l3=0) for n in range(4)),
+)
+STATIC = KubeletConfig(cpu_manager_policy="static", reserved_milli=1500)
+GIVEN = CpuCheckpoint(policy="static", pod_cpus=(("uid", frozenset({1})),))
+PATH = "/var/lib/kubelet/cpu_manager_state"
+WRITTEN = json.dumps(
+    {"policyName": "static", "defaultCpuSet": "0,2-3", "entries": {"uid": {"c": "1"}}}
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("config", "checkpoint", "facts"),
+    [
+        (None, None, None),
+        (
+            STATIC,
+            GIVEN,
+            KubeletFacts(
+                cpu_manager_policy="static",
+                reserved_cpus=frozenset({0, 2}),
+                pod_cpus=GIVEN.pod_cpus,
+            ),
+        ),
+        (
+            msgspec.structs.replace(STATIC, reserved_system_cpus=frozenset({3})),
+            None,
+            KubeletFacts(cpu_manager_policy="static", reserved_cpus=frozenset({3})),
+        ),
+        # the checkpoint of an earlier policy gives nothing away
+        (
+            KubeletConfig(cpu_manager_policy="none", reserved_milli=1000),
+            GIVEN,
+            KubeletFacts(cpu_manager_policy="none"),
+        ),
+        # the settings may not be asked for: the policy is known all the same, what is kept is not
+        (None, GIVEN, KubeletFacts(cpu_manager_policy="static", pod_cpus=GIVEN.pod_cpus)),
+        (
+            msgspec.structs.replace(STATIC, reserved_milli=None),
+            None,
+            KubeletFacts(cpu_manager_policy="static"),
+        ),
+    ],
+)
+def test_joined(
+    config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, facts: KubeletFacts | None
+) -> None:
+    assert facts_of(config, checkpoint, CPUS) == facts
+
+
+def test_settings_are_asked_for_every_five_minutes() -> None:
+    async def test(world: World) -> None:
+        assert await world.pass_time(3600) == 360
+        assert world.kubelet.asked_settings == 12
+
+    in_world(test)
+
+
+def test_settings_that_are_refused_cost_them_only_and_are_asked_for_less_and_less() -> None:
+    async def test(world: World) -> None:
+        world.kubelet.settings = Forbidden("configz", "needs get on nodes/configz", code=403)
+        await world.pass_time(3600)
+        assert 12 <= world.kubelet.asked_settings <= 16
+        assert world.facts[-1].value is None
+        assert world.facts[-1].taken_s is None
+        assert "nodes/configz" in world.facts[-1].error
+        assert world.poller.state.config == FORBIDDEN
+        assert world.poller.state.pods == OK
+        assert world.pods[-1].error == ""
+        world.kubelet.settings = KubeletConfig(cgroup_driver="systemd")
+        await world.pass_time(300)
+        assert world.poller.state.config == OK
+        assert world.poller.state.detail == ""
+
+    in_world(test)
+
+
+def test_known_settings_are_kept_while_they_cannot_be_had() -> None:
+    async def test(world: World) -> None:
+        await world.poller.look()
+        world.kubelet.settings = Forbidden("configz", "no", code=403)
+        await world.pass_time(3600)
+        kept = world.facts[-1]
+        assert kept.value == KubeletFacts(cgroup_driver="systemd")
+        assert (kept.age_s(world.clock.monotonic()) or 0) >= 3600
+        assert kept.error
+
+    in_world(test)
+
+
+def test_a_port_without_settings_says_so() -> None:
+    async def test(world: World) -> None:
+        world.kubelet.settings = None
+        await world.poller.look()
+        assert world.facts[-1].error == NOT_OFFERED
+        assert world.poller.state.config == ABSENT
+
+    in_world(test)
+
+
+def test_the_checkpoint_is_read_at_every_look_and_a_damaged_one_leaves_what_was() -> None:
+    tree = {PATH: WRITTEN}
+    world = World(TreeFiles.of(tree), CPUS)
+    world.kubelet.settings = STATIC
+
+    async def test() -> None:
+        await world.poller.look()
+        expected = world.facts[-1].value
+        assert expected is not None
+        assert expected.pod_cpus == (("uid", frozenset({1})),)
+        for damaged in (b"", WRITTEN[:40], b"{}", b"\xff" * 9):
+            world.source._files = TreeFiles.of({PATH: damaged})
+            await world.poller.look()
+            assert world.facts[-1].value == expected
+            assert world.facts[-1].error
+        world.source._files = TreeFiles.of({"/var/lib/kubelet/config.yaml": b""})
+        await world.poller.look()
+        gone = world.facts[-1].value
+        assert gone is not None
+        assert gone.pod_cpus == ()
+        assert world.facts[-1].error == ""
+
+    asyncio.run(test())
+
+
+def test_without_settings_the_checkpoint_gives_the_facts_their_time() -> None:
+    world = World(TreeFiles.of({PATH: WRITTEN}), CPUS)
+    world.kubelet.settings = Forbidden("configz", "no", code=403)
+
+    async def test() -> None:
+        await world.poller.look()
+        facts = world.facts[-1]
+        assert facts.value is not None
+        assert facts.value.cpu_manager_policy == "static"
+        assert facts.taken_s == world.clock.monotonic()
+
+    asyncio.run(test())

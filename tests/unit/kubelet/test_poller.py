@@ -1,0 +1,191 @@
+"""The kubelet's pods are asked in turn and on a poke, and nothing that is known is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.clock import ManualClock
+from agent.kube.errors import ApiError
+from agent.kubelet.base import ABSENT, EMPTY, FORBIDDEN, HANGING, OK, UNAUTHORISED, PodList
+from agent.kubelet.pokes import TokenBucket
+from tests.unit.kubelet.scripted import (
+    AWAY,
+    BARRED,
+    LATE,
+    NO_PODS,
+    NOBODY,
+    World,
+    in_world,
+    pods,
+)
+
+
+def test_a_look_that_finds_pods_makes_them_fresh_also_when_nothing_changed() -> None:
+    async def test(world: World) -> None:
+        assert await world.poller.look() == 10.0
+        world.clock.advance(10)
+        await world.poller.look()
+        first, second = world.pods
+        assert first.value == second.value
+        assert (second.taken_s or 0) - (first.taken_s or 0) == 10
+        assert world.poller.state.pods == OK
+
+    in_world(test)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (AWAY, ABSENT),
+        (LATE, HANGING),
+        (NOBODY, UNAUTHORISED),
+        (BARRED, FORBIDDEN),
+        (NO_PODS, EMPTY),
+    ],
+)
+def test_an_error_or_an_empty_list_keeps_the_pods_and_their_age_grows(
+    answer: PodList | ApiError, state: str
+) -> None:
+    async def test(world: World) -> None:
+        await world.poller.look()
+        world.kubelet.listed = answer
+        world.clock.advance(60)
+        await world.poller.look()
+        known, kept = world.pods
+        assert kept.value == known.value
+        assert kept.age_s(world.clock.monotonic()) == 60
+        assert kept.error
+        assert world.poller.state.pods == state
+        assert world.poller.state.detail == kept.error
+
+    in_world(test)
+
+
+def test_pods_that_were_never_known_have_no_age() -> None:
+    async def test(world: World) -> None:
+        world.kubelet.listed = NO_PODS
+        await world.poller.look()
+        assert world.pods[0].value == ()
+        assert world.pods[0].taken_s is None
+
+    in_world(test)
+
+
+def test_six_hours_without_a_kubelet_lose_no_pod_and_cost_few_questions() -> None:
+    async def test(world: World) -> None:
+        world.kubelet.listed = pods(*(f"pod-{number}" for number in range(250)))
+        await world.poller.look()
+        world.kubelet.listed = AWAY
+        looks = await world.pass_time(6 * 3600)
+        assert len(world.pods[-1].value) == 250
+        assert (world.pods[-1].age_s(world.clock.monotonic()) or 0) >= 6 * 3600
+        assert 700 < looks < 740  # one in thirty seconds
+        assert world.kubelet.asked_settings == 1
+        world.kubelet.listed = pods("new")
+        await world.poller.look()
+        assert [view.name for view in world.pods[-1].value] == ["new"]
+        assert world.poller.state.restarts == 1
+        assert world.poller.state.failures == 0
+
+    in_world(test)
+
+
+def test_a_kubelet_that_comes_back_is_seen_within_seconds_and_asked_for_its_settings() -> None:
+    async def test(world: World) -> None:
+        await world.pass_time(20)
+        world.kubelet.listed = AWAY
+        await world.pass_time(3)
+        assert world.poller.state.pods == ABSENT
+        world.kubelet.listed, world.kubelet.connections = pods("a"), 2
+        world.slept.clear()
+        await world.pass_time(1)
+        assert max(world.slept) <= 10
+        assert world.poller.state.pods == OK
+        assert world.kubelet.asked_settings == 2
+
+    in_world(test)
+
+
+def test_a_restart_between_two_looks_is_noticed_by_the_new_connection() -> None:
+    async def test(world: World) -> None:
+        await world.pass_time(60)
+        assert world.kubelet.asked_settings == 1
+        world.kubelet.connections += 1
+        await world.poller.look()
+        assert world.kubelet.asked_settings == 2
+        assert world.poller.state.restarts == 0  # it was never seen to be away
+
+    in_world(test)
+
+
+def test_a_poke_is_a_look_at_once_and_many_before_it_are_one() -> None:
+    async def test(world: World) -> None:
+        forever = asyncio.Event()
+
+        async def never(_: float) -> None:
+            await forever.wait()
+
+        world.poller._sleep = never
+        task = asyncio.create_task(world.poller.run())
+        while world.kubelet.asked < 1:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            world.poller.poke()
+        while world.kubelet.asked < 2:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.kubelet.asked == 2
+        assert world.poller.state.pokes == 1
+        task.cancel()
+
+    in_world(test)
+
+
+def test_pokes_without_end_are_five_looks_a_second() -> None:
+    async def test(world: World) -> None:
+        class Poking(asyncio.Event):
+            """An event that is set again whenever it is cleared."""
+
+            def clear(self) -> None:
+                self.set()
+
+        async def held_only(seconds: float) -> None:
+            if seconds >= 1:
+                await asyncio.Event().wait()  # the pause between two looks, which a poke ends
+            await world._sleep(seconds)
+
+        world.poller._sleep = held_only
+        world.poller._poked = Poking()
+        world.poller._poked.set()
+        started_s = world.clock.monotonic()
+        task = asyncio.create_task(world.poller.run())
+        while world.kubelet.asked < 110:
+            await asyncio.sleep(0)
+        # eleven at once, the first of them in turn, and 99 after a fifth of a second each
+        assert world.clock.monotonic() - started_s == pytest.approx(19.8)
+        task.cancel()
+
+    in_world(test)
+
+
+def test_the_bucket_fills_up_to_its_burst_only() -> None:
+    clock = ManualClock()
+    bucket = TokenBucket(clock)
+    clock.advance(3600)
+    assert [bucket.take() for _ in range(10)] == [0.0] * 10
+    assert bucket.take() == pytest.approx(0.2)
+    clock.advance(0.4)
+    assert bucket.take() == pytest.approx(0.0)
+
+
+def test_counts_of_looks_are_by_what_they_found() -> None:
+    async def test(world: World) -> None:
+        for answer in (pods("a"), AWAY, AWAY, NO_PODS, pods("a")):
+            world.kubelet.listed = answer
+            await world.poller.look()
+        assert world.poller.state.looks == ((ABSENT, 2), (EMPTY, 1), (OK, 2))
+
+    in_world(test)
