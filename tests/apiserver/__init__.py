@@ -33,3 +33,15 @@ deleted owner go too), `bookmark_interval_s`, `max_body_bytes`, `host`, `port`, 
 `python -m tests.apiserver` serves until SIGTERM, for a person with kubectl and for benches;
 `/_control/requests`, `/_control/faults`, `/_control/put`, `/_control/watches` steer it.
 """
+
+from __future__ import annotations
+
+from tests.apiserver.access import ADMIN, AGENT
+from tests.apiserver.admin import node
+from tests.apiserver.faults import Fault
+from tests.apiserver.log import Logged
+from tests.apiserver.rbac import ALL, Rule
+from tests.apiserver.refusal import Refusal
+from tests.apiserver.server import ApiServer
+
+__all__ = ["ADMIN", "AGENT", "ALL", "ApiServer", "Fault", "Logged", "Refusal", "Rule", "node"]

@@ -1,0 +1,67 @@
+"""Who may do what: rules as in a ClusterRole, checked by table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from tests.apiserver.refusal import Refusal
+from tests.apiserver.serve.route import Asked
+
+
+class Rule(msgspec.Struct, frozen=True, rename="camel"):
+    """One rule of a ClusterRole."""
+
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    non_resource_urls: tuple[str, ...] = msgspec.field(default=(), name="nonResourceURLs")
+
+    def allows(self, asked: Asked) -> bool:
+        """Return whether this rule covers a request for a resource."""
+        resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+        return (
+            _in(asked.verb, self.verbs)
+            and _in(asked.group, self.api_groups)
+            and (_in(resource, self.resources) or f"*/{asked.subresource}" in self.resources)
+            and (not self.resource_names or asked.name in self.resource_names)
+        )
+
+
+ALL = Rule(api_groups=("*",), resources=("*",), verbs=("*",))
+
+
+def read_roles(path: Path) -> tuple[Rule, ...]:
+    """Return the rules of all Roles and ClusterRoles of a YAML file."""
+    rules: list[Rule] = []
+    for document in yaml.safe_load_all(path.read_text()):
+        if isinstance(document, dict) and document.get("kind") in ("ClusterRole", "Role"):
+            rules += msgspec.convert(document.get("rules") or [], list[Rule])
+    return tuple(rules)
+
+
+def authorize(user: str, rules: Iterable[Rule], asked: Asked) -> None:
+    """Refuse with 403 what no rule allows. Paths that are no resources are open to all users."""
+    if not asked.resource or any(rule.allows(asked) for rule in rules):
+        return
+    kind = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    shown = f'{kind} "{asked.name}"' if asked.name else kind
+    resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+    scope = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
+    details: dict[str, Any] = {"name": asked.name, "group": asked.group, "kind": asked.resource}
+    raise Refusal(
+        403,
+        "Forbidden",
+        f'{shown} is forbidden: User "{user}" cannot {asked.verb} resource "{resource}" in API '
+        f'group "{asked.group}" {scope}',
+        details={key: value for key, value in details.items() if value},
+    )
+
+
+def _in(value: str, listed: tuple[str, ...]) -> bool:
+    return value in listed or "*" in listed

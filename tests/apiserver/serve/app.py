@@ -1,0 +1,242 @@
+"""One request, from its bytes to its answer: fault, identity, right, route, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from aiohttp import web
+
+from tests.apiserver.access import ADMIN, Access
+from tests.apiserver.faults import Fault, Faults
+from tests.apiserver.log import MAX_LOGGED, Logged
+from tests.apiserver.rbac import Rule, authorize
+from tests.apiserver.refusal import (
+    Cause,
+    Refusal,
+    no_resource,
+    not_found,
+    of_status,
+    unauthorized,
+)
+from tests.apiserver.schema.kinds import Kind
+from tests.apiserver.schema.versions import Object, shown
+from tests.apiserver.serve import control, discovery, wire
+from tests.apiserver.serve.answer import Answer, refused
+from tests.apiserver.serve.breaks import PAGE
+from tests.apiserver.serve.reads import list_objects
+from tests.apiserver.serve.route import Asked, read_route
+from tests.apiserver.serve.watch import Watch
+from tests.apiserver.serve.writes import Writes, decode
+from tests.apiserver.store.objects import Store
+from tests.apiserver.store.registry import Registry
+
+
+class App:
+    """The server's inside. `handle` runs on the loop thread; the rest may be read from any."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        registry: Registry,
+        access: Access,
+        faults: Faults,
+        rules: list[Rule],
+        server_side_apply: bool,
+        bookmark_interval_s: float,
+        max_body_bytes: int,
+        noted: Callable[[], None],
+        put: Callable[[Object], Object],
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self.access = access
+        self.faults = faults
+        self.rules = rules
+        self.pages_from_cache = False
+        self.bookmark_interval_s = bookmark_interval_s
+        self.max_body_bytes = max_body_bytes
+        self.log: deque[Logged] = deque(maxlen=MAX_LOGGED)
+        self.watches: list[Watch] = []
+        self.writes = Writes(store, registry, server_side_apply=server_side_apply)
+        self.put = put
+        self._noted = noted
+
+    def wake_watches(self) -> None:
+        """Let all watches look for changes."""
+        for watch in self.watches:
+            watch.wake()
+
+    def close_watches(self) -> None:
+        """End all watches in order."""
+        for watch in self.watches:
+            watch.close()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        started = time.monotonic()
+        if request.path.startswith(control.PREFIX):
+            return await control.answer(self, request)
+        logged = _new_entry(request)
+        fault = self.faults.strike(logged)
+        if fault is not None:
+            logged.faults = (fault.name or fault.stream or str(fault.status or "fault"),)
+        self.log.append(logged)
+        try:
+            return await self._answer(request, logged, fault)
+        finally:
+            logged.took_s = time.monotonic() - started
+            self._noted()
+
+    async def _answer(
+        self, request: web.BaseRequest, logged: Logged, fault: Fault | None
+    ) -> web.StreamResponse:
+        if fault is not None and (instead := await self._instead(request, logged, fault)):
+            return instead
+        try:
+            await self._read_body(request, logged)
+            asked = self._allowed(request, logged)
+            if asked.verb == "watch" and asked.resource:
+                return await self._watch(request, asked, logged, fault)
+            answer = self._serve(asked, logged)
+        except Refusal as refusal:
+            answer = refused(refusal)
+        if fault is not None:
+            if fault.edit is not None and answer.raw is None:
+                answer.body = fault.edit(answer.body)
+            await asyncio.sleep(fault.after_s)
+            if fault.lose_answer:
+                wire.reset(request)
+        return await self._send(request, answer, logged, fault)
+
+    async def _instead(
+        self, request: web.BaseRequest, logged: Logged, fault: Fault
+    ) -> web.StreamResponse | None:
+        """Do what a fault does instead of handling the request; `None` where it is handled."""
+        if fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        if fault.hang:
+            await asyncio.Event().wait()
+        if fault.reset:
+            wire.reset(request)
+            return web.Response(status=499)
+        if not fault.status and fault.raw is None and not fault.html:
+            return None
+        await self._read_body(request, logged)
+        answer = _told_by(fault)
+        return await self._send(request, answer, logged, fault)
+
+    async def _send(
+        self, request: web.BaseRequest, answer: Answer, logged: Logged, fault: Fault | None
+    ) -> web.StreamResponse:
+        logged.status = answer.status
+        response = await wire.send(request, answer, fault)
+        if isinstance(response, web.Response) and isinstance(response.body, bytes):
+            logged.answer_bytes = len(response.body)
+        return response
+
+    async def _read_body(self, request: web.BaseRequest, logged: Logged) -> None:
+        payload = await request.read()
+        logged.body_bytes = len(payload)
+        if len(payload) > self.max_body_bytes:
+            message = f"Request entity too large: limit is {self.max_body_bytes}"
+            raise Refusal(413, "RequestEntityTooLarge", message)
+        logged.body = decode(payload)
+
+    def _allowed(self, request: web.BaseRequest, logged: Logged) -> Asked:
+        asked = read_route(request.method, request.path, request.query)
+        logged.user = self.access.user(request.headers.get("Authorization", ""))
+        if not logged.user:
+            raise unauthorized()
+        if logged.user != ADMIN:
+            authorize(logged.user, self.rules, asked)
+        return asked
+
+    def _serve(self, asked: Asked, logged: Logged) -> Answer:
+        if not asked.resource:
+            return discovery.answer(self.store, logged.path)
+        kind = self._kind(asked)
+        if asked.verb == "list":
+            return list_objects(
+                self.store, kind, asked, logged.query, pages_from_cache=self.pages_from_cache
+            )
+        if asked.verb == "get":
+            target = (asked.namespace if kind.namespaced else "", asked.name)
+            found = self.store.of(kind).get(target)
+            if found is None:
+                raise _missing(kind, asked)
+            return Answer(body=shown(kind, asked.group, asked.version, found))
+        return self.writes.write(kind, asked, logged, logged.query)
+
+    def _kind(self, asked: Asked) -> Kind:
+        kind = self.store.kinds.get(asked.resource)
+        if kind is None:
+            raise no_resource()
+        here = (asked.group == kind.group and asked.version in kind.shapes) or (
+            kind.plural == "events" and (asked.group, asked.version) == ("", "v1")
+        )
+        if not here or (asked.subresource and not (kind.status and asked.subresource == "status")):
+            raise no_resource()
+        if asked.name and kind.namespaced and not asked.namespace:
+            raise no_resource()
+        return kind
+
+    async def _watch(
+        self, request: web.BaseRequest, asked: Asked, logged: Logged, fault: Fault | None
+    ) -> web.StreamResponse:
+        watch = Watch(
+            self.store,
+            self._kind(asked),
+            asked,
+            logged.query,
+            bookmark_interval_s=self.bookmark_interval_s,
+        )
+        logged.status = 200
+        self.watches.append(watch)
+        self._noted()
+        try:
+            return await wire.stream(request, watch.events(), fault)
+        finally:
+            self.watches.remove(watch)
+
+
+def _new_entry(request: web.BaseRequest) -> Logged:
+    asked = read_route(request.method, request.path, request.query)
+    return Logged(
+        time_s=time.time(),
+        method=request.method,
+        path=request.path,
+        query=dict(request.query),
+        verb=asked.verb if asked.resource else "",
+        group=asked.group,
+        resource=asked.resource,
+        subresource=asked.subresource,
+        namespace=asked.namespace,
+        name=asked.name,
+        user_agent=request.headers.get("User-Agent", ""),
+        content_type=request.headers.get("Content-Type", ""),
+        accept=request.headers.get("Accept", ""),
+        connection=id(request.transport),
+    )
+
+
+def _missing(kind: Kind, asked: Asked) -> Refusal:
+    return not_found(kind.plural, asked.group, asked.name)
+
+
+def _told_by(fault: Fault) -> Answer:
+    if fault.html:
+        return Answer(status=fault.status or 200, raw=PAGE, content_type="text/html")
+    if fault.raw is not None:
+        raw = fault.raw.encode()
+        return Answer(status=fault.status or 200, raw=raw, content_type=fault.content_type)
+    refusal = of_status(fault.status, fault.message, fault.reason)
+    refusal.retry_after_s = fault.retry_after_s
+    refusal.causes = tuple(
+        Cause(item.get("reason", ""), item.get("message", ""), item.get("field", ""))
+        for item in fault.causes
+    )
+    return refused(refusal)

@@ -1,0 +1,159 @@
+"""Watches: what is there, what changes, bookmarks, and the version that is too old."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from tests.apiserver.refusal import Refusal, bad_request, expired
+from tests.apiserver.schema.kinds import Kind
+from tests.apiserver.schema.versions import Object, shown
+from tests.apiserver.serve.reads import selector
+from tests.apiserver.serve.route import Asked
+from tests.apiserver.store.history import Change
+from tests.apiserver.store.objects import Store
+from tests.apiserver.store.paging import read_version, too_new
+
+Event = dict[str, Any]
+MAX_TIMEOUT_S = 3600.0
+
+
+class Watch:
+    """One open watch. `wake` is called on the loop thread whenever something changed."""
+
+    def __init__(
+        self,
+        store: Store,
+        kind: Kind,
+        asked: Asked,
+        query: Mapping[str, str],
+        *,
+        bookmark_interval_s: float,
+    ) -> None:
+        self._store = store
+        self.kind = kind
+        self.asked = asked
+        self._matches = selector(kind, query)
+        self._bookmarks = query.get("allowWatchBookmarks", "") in ("true", "1")
+        self._bookmark_interval_s = bookmark_interval_s
+        self._initial = query.get("sendInitialEvents", "") in ("true", "1")
+        timeout = query.get("timeoutSeconds", "")
+        self._timeout_s = float(timeout) if timeout.isdigit() else MAX_TIMEOUT_S
+        self._wake = asyncio.Event()
+        self.closing = False
+        self._cursor = self._start(query)
+
+    def wake(self) -> None:
+        """Look again for changes."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the stream in order."""
+        self.closing = True
+        self._wake.set()
+
+    def _start(self, query: Mapping[str, str]) -> int:
+        """Return the version to start from, or refuse it; -1: begin with what is there."""
+        text = query.get("resourceVersion", "")
+        if self._initial and query.get("resourceVersionMatch") != "NotOlderThan":
+            raise bad_request("resourceVersionMatch is required when sendInitialEvents is set")
+        with self._store.lock:
+            if text in ("", "0"):
+                return -1
+            version, history = read_version(text), self._store.history
+            if version > history.version:
+                raise too_new(version, history.version)
+            if self._initial:
+                return -1
+            if version < history.oldest:
+                raise expired(f"too old resource version: {version} ({history.oldest})")
+            return version
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield events until the time is up, the resource is gone, or an ERROR was given."""
+        deadline = time.monotonic() + self._timeout_s
+        if self._cursor < 0:
+            for event in self._initial_events():
+                yield event
+        next_bookmark = time.monotonic() + self._bookmark_interval_s
+        while not self.closing:
+            self._wake.clear()
+            events, gone = self._news()
+            for event in events:
+                yield event
+            if gone or self._store.kinds.get(self.kind.plural) is not self.kind:
+                return
+            now = time.monotonic()
+            if self._bookmarks and now >= next_bookmark:
+                next_bookmark = now + self._bookmark_interval_s
+                yield self.bookmark()
+            if now >= deadline:
+                return
+            until = min(deadline, next_bookmark) if self._bookmarks else deadline
+            try:
+                async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+        if self._bookmarks:
+            yield self.bookmark()
+
+    def bookmark(self, *, ends_initial: bool = False) -> Event:
+        """Return a bookmark: nothing but the version is in it."""
+        metadata: Object = {"resourceVersion": str(self._cursor), "creationTimestamp": None}
+        if ends_initial:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        version = f"{self.asked.group}/{self.asked.version}".lstrip("/")
+        body = {"kind": self.kind.kind, "apiVersion": version, "metadata": metadata}
+        return {"type": "BOOKMARK", "object": body}
+
+    def _initial_events(self) -> list[Event]:
+        with self._store.lock:
+            objects = self._store.of(self.kind)
+            bodies = [objects[key] for key in sorted(objects) if self._here(key[0])]
+            self._cursor = self._store.history.version
+        events = [self._event("ADDED", body) for body in bodies if self._matches(body)]
+        if self._initial:
+            events.append(self.bookmark(ends_initial=True))
+        return events
+
+    def _news(self) -> tuple[list[Event], bool]:
+        """Return the events since the last look, and whether the stream ends after them."""
+        with self._store.lock:
+            history = self._store.history
+            if self._cursor < history.forgotten:
+                refusal = expired(f"too old resource version: {self._cursor} ({history.oldest})")
+                return [error_event(refusal)], True
+            changes = list(history.since(self._cursor))
+            self._cursor = history.version
+        events = [self._of(change) for change in changes if change.plural == self.kind.plural]
+        return [event for event in events if event is not None], False
+
+    def _of(self, change: Change) -> Event | None:
+        if not self._here(change.key[0]):
+            return None
+        was = change.previous is not None and self._matches(change.previous)
+        fits = not change.deleted and self._matches(change.body)
+        if fits:
+            return self._event("MODIFIED" if was else "ADDED", change.body)
+        if not was or change.previous is None:
+            return None
+        last = change.previous
+        version = {"resourceVersion": str(change.version)}
+        return self._event("DELETED", {**last, "metadata": {**last["metadata"], **version}})
+
+    def _here(self, namespace: str) -> bool:
+        return not self.asked.namespace or self.asked.namespace == namespace
+
+    def _event(self, kind: str, body: Object) -> Event:
+        return {
+            "type": kind,
+            "object": shown(self.kind, self.asked.group, self.asked.version, body),
+        }
+
+
+def error_event(refusal: Refusal) -> Event:
+    """Return the event by which a stream says what went wrong."""
+    return {"type": "ERROR", "object": refusal.body()}

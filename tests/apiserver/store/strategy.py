@@ -1,0 +1,76 @@
+"""What a resource lets through of a write, and what the server itself writes."""
+
+from __future__ import annotations
+
+from tests.apiserver.store.objects import new_uid
+from tests.apiserver.store.target import Object, Target
+
+SYSTEM = ("uid", "creationTimestamp", "generation", "resourceVersion", "managedFields")
+
+
+def strategy(target: Target, live: Object | None, new: Object) -> Object:
+    """Return what this (sub)resource lets through of a write."""
+    if target.whole or not (target.kind.status or target.subresource):
+        return new
+    old = live if live is not None else {}
+    if not target.subresource:
+        kept = {key: value for key, value in new.items() if key != "status"}
+        return {**kept, "status": old["status"]} if "status" in old else kept
+    if target.kind.custom:
+        kept = {key: value for key, value in old.items() if key != "status"}
+        kept["metadata"] = {
+            **old["metadata"],
+            **{
+                key: new["metadata"][key]
+                for key in ("resourceVersion", "uid")
+                if key in new["metadata"]
+            },
+        }
+        return {**kept, "status": new["status"]} if "status" in new else kept
+    kept = {key: value for key, value in new.items() if key != "spec"}
+    return {**kept, "spec": old["spec"]} if "spec" in old else kept
+
+
+def with_system_fields(target: Target, live: Object | None, new: Object, now: str) -> Object:
+    metadata = {key: value for key, value in new["metadata"].items() if key not in SYSTEM}
+    metadata["name"] = target.name
+    if target.namespace:
+        metadata["namespace"] = target.namespace
+    if live is not None:
+        kept = {key: live["metadata"][key] for key in SYSTEM if key in live["metadata"]}
+        metadata |= kept
+    else:
+        given = new["metadata"] if target.whole else {}
+        metadata["uid"] = given.get("uid") or new_uid()
+        metadata["creationTimestamp"] = given.get("creationTimestamp") or now
+        if target.kind.custom:
+            metadata["generation"] = 1
+    for key in ("labels", "annotations", "ownerReferences", "finalizers"):
+        if key in metadata and not metadata[key]:
+            del metadata[key]
+    api_version = target.kind.api_version(target.kind.stored_version)
+    return {**new, "apiVersion": api_version, "kind": target.kind.kind, "metadata": metadata}
+
+
+def same(live: Object, new: Object) -> bool:
+    """Return whether nothing would change but the times of managers."""
+    return _timeless(live) == _timeless(new)
+
+
+def _timeless(body: Object) -> tuple[Object, Object, list[Object]]:
+    metadata = {k: v for k, v in body["metadata"].items() if k not in SYSTEM}
+    entries = [{**entry, "time": ""} for entry in body["metadata"].get("managedFields", ())]
+    entries.sort(key=lambda entry: (entry["manager"], entry["operation"], str(entry)))
+    rest = {key: value for key, value in body.items() if key != "metadata"}
+    return rest, metadata, entries
+
+
+def spec_changed(target: Target, live: Object, new: Object) -> bool:
+    if not target.kind.custom:
+        return False
+    aside = {"metadata", "apiVersion", "kind"} | ({"status"} if target.kind.status else set())
+
+    def spec(body: Object) -> Object:
+        return {key: value for key, value in body.items() if key not in aside}
+
+    return spec(live) != spec(new)
