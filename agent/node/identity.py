@@ -15,7 +15,12 @@ from agent.model.part import Part
 from agent.recording.open import OpenedHost
 
 FALLBACK_NAME = "node"  # of a recorded host that holds no name of its own
-MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")  # as the kubelet looks
+NODE_ROOT = "/host"  # where a container has the node's files: its own `/etc` is the image's
+MACHINE_ID_FILES = tuple(
+    f"{root}{path}"
+    for root in (NODE_ROOT, "")
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id")  # in the kubelet's order
+)
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 SHOWN = 8  # characters of an id in messages: whole, it is the machine's secret
 

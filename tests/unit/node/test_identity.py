@@ -98,6 +98,7 @@ def test_a_machine_without_an_id_is_named_as_the_one_that_cannot_tell() -> None:
         ({"etc/machine-id": MACHINE + "\n"}, MACHINE),
         ({"var/lib/dbus/machine-id": MACHINE + "\n"}, MACHINE),
         ({"etc/machine-id": "uninitialized\n", "var/lib/dbus/machine-id": MACHINE}, MACHINE),
+        ({"etc/machine-id": OTHER, "host/etc/machine-id": MACHINE}, MACHINE),  # in a container
         ({"etc/machine-id": "\0" * 4096}, ""),
         ({"etc/machine-id": "x" * 5000}, ""),
         ({}, ""),

@@ -1,0 +1,48 @@
+"""The manifests of `daemonset/`, as kustomize puts them together."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+DAEMONSET = ROOT / "daemonset"
+COMPONENTS = ("node-condition", "node-labels", "kubelet-proxy")
+
+Object = dict[str, Any]
+
+
+def kubectl() -> str:
+    """Return the kubectl beside this Python, else that of the path."""
+    beside = Path(sys.executable).with_name("kubectl")
+    return str(beside) if beside.exists() else shutil.which("kubectl") or "kubectl"
+
+
+@cache
+def built(folder: Path) -> tuple[Object, ...]:
+    """Return the objects that kustomize makes of a folder."""
+    done = subprocess.run(
+        [kubectl(), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def the(objects: tuple[Object, ...], kind: str, name: str = "xpu-agent") -> Object:
+    """Return the one object of a kind whose name is, or begins with, the given one."""
+    (found,) = (
+        item
+        for item in objects
+        if item["kind"] == kind and item["metadata"]["name"].startswith(name)
+    )
+    return found

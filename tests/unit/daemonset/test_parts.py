@@ -1,0 +1,112 @@
+"""What can be added to the base: components, the policy, the image."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent.config.load import PREFIX, load
+from tests.apiserver.access import AGENT
+from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, built, the
+
+INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
+
+
+@pytest.mark.parametrize(
+    ("component", "resource", "verb"),
+    [
+        ("node-condition", "nodes/status", "patch"),
+        ("node-labels", "nodes", "patch"),
+        ("kubelet-proxy", "nodes/proxy", "get"),
+    ],
+)
+def test_a_component_adds_one_right_and_the_setting_that_uses_it(
+    tmp_path: Path, component: str, resource: str, verb: str
+) -> None:
+    base, added = (
+        os.path.relpath(DAEMONSET / part, tmp_path.resolve())
+        for part in ("base", f"components/{component}")
+    )
+    overlay = {"resources": [base], "components": [added]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    objects = built(tmp_path)
+    role = the(objects, "ClusterRole", f"xpu-agent-{component}")
+    assert role["rules"] == [{"apiGroups": [""], "resources": [resource], "verbs": [verb]}]
+    binding = the(objects, "ClusterRoleBinding", f"xpu-agent-{component}")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (container,) = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    ours = {
+        env["name"]: env["value"]
+        for env in container["env"]
+        if env["name"].startswith(PREFIX) and "value" in env
+    }
+    load(None, ours, {})
+    assert bool(ours) is (component != "kubelet-proxy")
+
+
+def test_every_component_is_tested() -> None:
+    assert sorted(COMPONENTS) == sorted(os.listdir(DAEMONSET / "components"))
+
+
+@pytest.mark.parametrize("name", ["xpu-agent-own-objects", "xpu-agent-own-events"])
+def test_a_policy_is_bound_and_is_about_the_agents_account(name: str) -> None:
+    objects = built(DAEMONSET / "policy")
+    policy = the(objects, "ValidatingAdmissionPolicy", name)
+    binding = the(objects, "ValidatingAdmissionPolicyBinding", name)
+    assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == '{AGENT}'"
+
+
+def test_the_policy_covers_every_right_to_write() -> None:
+    covered = {
+        (group, resource)
+        for policy in built(DAEMONSET / "policy")
+        if policy["kind"] == "ValidatingAdmissionPolicy"
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    written = {
+        (group, resource)
+        for rule in the(built(DAEMONSET / "base"), "ClusterRole")["rules"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert written | {("", "nodes"), ("", "nodes/status")} == covered
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Return the instructions with their words, continued lines joined."""
+    text = (DAEMONSET / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def test_the_image_is_built_of_what_is_in_the_tree() -> None:
+    assert {name for name, _ in dockerfile()} == INSTRUCTIONS
+    for name, words in dockerfile():
+        if name == "COPY" and "--from" not in words:
+            *sources, _ = words.split()
+            assert all((ROOT / source).exists() for source in sources), words
+
+
+def test_the_image_names_no_registry_and_installs_locked_versions_only() -> None:
+    bases = [words.split()[0] for name, words in dockerfile() if name == "FROM"]
+    assert set(bases) == {"python:3.11-slim"}
+    installs = [words for name, words in dockerfile() if name == "RUN" and "pip install" in words]
+    assert all(re.search(r"--require-hashes|--no-deps", words) for words in installs)
+    assert not any(re.search(r"install.* -e |--editable", words) for words in installs)
+
+
+def test_the_image_starts_the_command_that_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (command,) = (yaml.safe_load(words) for name, words in dockerfile() if name == "ENTRYPOINT")
+    assert command == ["xpu-agent"]
+    assert command[0] in project["scripts"]
