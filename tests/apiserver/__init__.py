@@ -14,24 +14,40 @@ and child processes can use it alike; it listens on loopback only.
         api.put(obj, manager="koord-manager")   create or replace as an administrator
         api.put(obj, checked=False)             the same, taken as it is: wrong types, nulls
         api.get("Device", "node-a")             a copy, or None; kinds or plurals
-        api.list("pods"), api.delete("pods", "p", "default"), api.apply(obj, manager=…, force=…)
-        api.requests(), api.clear_requests()    what was asked: `Logged`, oldest first
+        api.list("pods"), api.delete("pods", "p", "default")
+        api.apply(obj, manager=…, force=…, subresource=…)   another writer; raises `Refusal`
+        api.requests(verb="patch", …)           what was asked: `Logged`, oldest first
+        api.clear_requests()
         api.faults.add(Fault(…))                misbehave; remove(fault), clear(), hits(fault)
-        api.grant(rule), api.revoke(rule)       RBAC at runtime; rules as in a ClusterRole
+        api.grant(rule), api.revoke(rule)       RBAC at runtime; revoke() takes all away
         api.remove_crd("devices"), api.add_crd("devices")
-        api.compact()         older resourceVersions and continue tokens are answered 410
+        api.add_crd("devices", without=("spec.devices.conditions",))   as an older release's
+        api.compact()         older resourceVersions and continue tokens are expired
         api.close_watches()   every open watch ends in order; api.watches() lists the open ones
         api.stop(), api.start()                 gone, and back on the same port, nothing forgotten
+        api.start(wrong_ca=True)                back with a certificate of another authority
         api.wait_until(lambda: …, timeout_s=5)  looks again after each request and each change
 
 Arguments, all by name: `nodes` (names; Node objects with uid, addresses, machine id), `objects`
 (put at the start), `roles` (a ClusterRole YAML file; without it everything is allowed),
 `validation` (schemas and rules of events; False for benches), `server_side_apply` (False: 415),
 `topology_versions` (of NodeResourceTopology, default both), `garbage_collection` (dependents of a
-deleted owner go too), `bookmark_interval_s`, `max_body_bytes`, `host`, `port`, `directory`.
+deleted Node go, and so does what names a Node's uid that is not there), `bookmark_interval_s`,
+`max_body_bytes`, `host`, `port`, `directory`.
+
+What surprises, and is as in a real server:
+* An apply with a field that the schema lacks, or of a wrong type, is a 500 without a reason
+  ("failed to create typed patch object …"); POST, PUT and the other patches drop the field, name
+  it in a Warning header (and in `Logged.dropped`) and go on.
+* A list with resourceVersion=0 ignores `limit` (`api.app.pages_from_cache = True` changes it).
+* A watch from a version that is too old is answered 200, with an ERROR event of code 410; for a
+  plain HTTP 410 add `Fault(verb="watch", status=410)`.
+* Items of lists of built-in kinds have no apiVersion and no kind.
+* Large answers are compressed where the client takes gzip.
 
 `python -m tests.apiserver` serves until SIGTERM, for a person with kubectl and for benches;
-`/_control/requests`, `/_control/faults`, `/_control/put`, `/_control/watches` steer it.
+`/_control/requests`, `/_control/watches` (GET), `/_control/faults` (POST, DELETE), `/_control/put`
+and `/_control/compact` (POST) steer it, without a token.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ class Logged(msgspec.Struct, kw_only=True):
     content_type: str = ""
     accept: str = ""
     body_bytes: int = 0
-    body: Any = None  # decoded; None where there was none or it is no JSON or YAML
+    body: Any = None  # decoded; None where there was none, or it is long ago
     status: int = 0
     answer_bytes: int = 0
     dropped: tuple[str, ...] = ()  # fields of the body that the schema does not know
     changed: bool = False  # something was stored or removed
     faults: tuple[str, ...] = ()  # names of the faults that struck
-    connection: int = 0  # the same number: the same connection
+    connection: int = 0  # the client's port: the same number, the same connection
     took_s: float = 0.0
 
     @property
@@ -42,4 +42,5 @@ class Logged(msgspec.Struct, kw_only=True):
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-MAX_LOGGED = 100_000
+MAX_LOGGED = 50_000
+MAX_BODIES = 1_000  # of the latest requests; older ones keep the rest

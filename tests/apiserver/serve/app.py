@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.apiserver.access import ADMIN, Access
 from tests.apiserver.faults import Fault, Faults
-from tests.apiserver.log import MAX_LOGGED, Logged
+from tests.apiserver.log import MAX_BODIES, MAX_LOGGED, Logged
 from tests.apiserver.rbac import Rule, authorize
 from tests.apiserver.refusal import (
     Cause,
@@ -85,6 +85,8 @@ class App:
         if fault is not None:
             logged.faults = (fault.name or fault.stream or str(fault.status or "fault"),)
         self.log.append(logged)
+        if len(self.log) > MAX_BODIES:
+            self.log[-MAX_BODIES].body = None
         try:
             return await self._answer(request, logged, fault)
         finally:
@@ -219,8 +221,13 @@ def _new_entry(request: web.BaseRequest) -> Logged:
         user_agent=request.headers.get("User-Agent", ""),
         content_type=request.headers.get("Content-Type", ""),
         accept=request.headers.get("Accept", ""),
-        connection=id(request.transport),
+        connection=_peer_port(request),
     )
+
+
+def _peer_port(request: web.BaseRequest) -> int:
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return int(peer[1]) if peer else 0
 
 
 def _missing(kind: Kind, asked: Asked) -> Refusal:

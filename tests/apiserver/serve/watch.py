@@ -43,6 +43,7 @@ class Watch:
         self._timeout_s = float(timeout) if timeout.isdigit() else MAX_TIMEOUT_S
         self._wake = asyncio.Event()
         self.closing = False
+        self._refusal: Refusal | None = None
         self._cursor = self._start(query)
 
     def wake(self) -> None:
@@ -55,7 +56,11 @@ class Watch:
         self._wake.set()
 
     def _start(self, query: Mapping[str, str]) -> int:
-        """Return the version to start from, or refuse it; -1: begin with what is there."""
+        """Return the version to start from; -1: begin with what is there.
+
+        One that is too old or not reached yet is told in the stream, as the real server's cache
+        does: only what cannot be parsed is refused at once.
+        """
         text = query.get("resourceVersion", "")
         if self._initial and query.get("resourceVersionMatch") != "NotOlderThan":
             raise bad_request("resourceVersionMatch is required when sendInitialEvents is set")
@@ -64,15 +69,18 @@ class Watch:
                 return -1
             version, history = read_version(text), self._store.history
             if version > history.version:
-                raise too_new(version, history.version)
-            if self._initial:
+                self._refusal = too_new(version, history.version)
+            elif self._initial:
                 return -1
-            if version < history.oldest:
-                raise expired(f"too old resource version: {version} ({history.oldest})")
+            elif version < history.oldest:
+                self._refusal = expired(f"too old resource version: {version} ({history.oldest})")
             return version
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield events until the time is up, the resource is gone, or an ERROR was given."""
+        if self._refusal is not None:
+            yield error_event(self._refusal)
+            return
         deadline = time.monotonic() + self._timeout_s
         if self._cursor < 0:
             for event in self._initial_events():

@@ -116,7 +116,9 @@ class Store:
 
 def _owners(body: Object) -> list[dict[str, Any]]:
     owners = body.get("metadata", {}).get("ownerReferences")
-    return [owner for owner in owners if isinstance(owner, dict)] if owners else []
+    return (
+        [owner for owner in owners if isinstance(owner, dict)] if isinstance(owners, list) else []
+    )
 
 
 def new_uid() -> str:
