@@ -1,0 +1,117 @@
+"""The kubelet's list with our grants: who gets them, under which names, and who gets none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent.errors import ParseError
+from agent.kubelet.resources.granted import granted_ids, grants_of, with_grants
+from agent.model.foreign.device_allocated import KEY
+from agent.model.grant.granted import GrantedDevice
+from agent.model.pod import KubeQos, PodView
+from proto.gen import podresources_v1_pb2 as pb
+
+
+def pod(name: str, grant: object = None, **changes: object) -> PodView:
+    text = grant if isinstance(grant, str) else json.dumps(grant)
+    annotations = () if grant is None else ((KEY, text),)
+    view = {"uid": f"u-{name}", "name": name, "namespace": "ns", "qos": KubeQos.BURSTABLE}
+    return PodView(**{**view, "annotations": annotations, **changes})  # type: ignore[arg-type] # by name
+
+
+def listed(*pods: str, containers: int = 2) -> pb.ListPodResourcesResponse:
+    return pb.ListPodResourcesResponse(
+        pod_resources=[
+            pb.PodResources(
+                name=name,
+                namespace="ns",
+                containers=[
+                    pb.ContainerResources(
+                        name=f"c{number}",
+                        devices=[pb.ContainerDevices(resource_name="m.io/x", device_ids=["7"])],
+                    )
+                    for number in range(containers)
+                ],
+            )
+            for name in pods
+        ]
+    )
+
+
+def devices(reply: bytes, name: str, container: int = 0) -> list[tuple[str, list[str]]]:
+    found = pb.ListPodResourcesResponse.FromString(reply)
+    pods = [one for one in found.pod_resources if one.name == name]
+    return [
+        (entry.resource_name, list(entry.device_ids))
+        for entry in pods[0].containers[container].devices
+    ]
+
+
+def test_a_grant_stands_at_the_first_container_by_resource() -> None:
+    grant = {
+        "rdma": [{"minor": 0, "id": "0000:1f:00.0"}],
+        "gpu": [{"minor": 1, "id": "GPU-b"}, {"minor": 0, "id": "GPU-a"}],
+    }
+    reply = with_grants(listed("a", "b").SerializeToString(), [pod("a", grant), pod("b")])
+    assert devices(reply, "a") == [
+        ("koordinator.sh/rdma", ["0000:1f:00.0"]),
+        ("m.io/x", ["7"]),
+        ("nvidia.com/gpu", ["GPU-b", "GPU-a"]),
+    ]
+    assert devices(reply, "a", 1) == devices(reply, "b") == [("m.io/x", ["7"])]
+
+
+@pytest.mark.parametrize(
+    ("device", "ids"),
+    [
+        (GrantedDevice(type="gpu", id="GPU-1", template="vir04"), {"nvidia.com/gpu": ("GPU-1",)}),
+        (
+            GrantedDevice(type="rdma", id="0000:1f:00.0", vfs=("0000:1f:00.2",)),
+            {"koordinator.sh/rdma": ("0000:1f:00.2",)},
+        ),
+        (GrantedDevice(type="fpga", id="f"), {}),
+        (GrantedDevice(type="gpu", minor=1), {}),
+    ],
+)
+def test_ids_are_those_of_the_functions_if_there_are_any_and_unknown_types_are_left_out(
+    device: GrantedDevice, ids: dict[str, tuple[str, ...]]
+) -> None:
+    assert granted_ids((device,)) == ids
+
+
+@pytest.mark.parametrize("hostile", ["", "{", "null", '{"gpu":[{"id":"a b"}]}', "[" * 5000])
+def test_a_hostile_annotation_grants_nothing_and_costs_the_others_nothing(hostile: str) -> None:
+    good = {"gpu": [{"id": "GPU-1"}]}
+    reply = with_grants(listed("a", "b").SerializeToString(), [pod("a", hostile), pod("b", good)])
+    assert devices(reply, "a") == [("m.io/x", ["7"])]
+    assert ("nvidia.com/gpu", ["GPU-1"]) in devices(reply, "b")
+
+
+def test_a_pod_that_the_kubelet_does_not_list_and_one_without_containers_get_nothing() -> None:
+    reply = listed("a", containers=0)
+    grant = {"gpu": [{"id": "GPU-1"}]}
+    same = with_grants(reply.SerializeToString(), [pod("a", grant), pod("gone", grant)])
+    assert pb.ListPodResourcesResponse.FromString(same) == reply
+
+
+@pytest.mark.parametrize("over", [{"terminating": True}, {"phase": "Failed"}])
+def test_of_two_pods_of_one_name_the_one_that_stays_counts(over: dict[str, object]) -> None:
+    old = pod("a", {"gpu": [{"id": "GPU-old"}]}, uid="u-1", **over)
+    new = pod("a", {"gpu": [{"id": "GPU-new"}]}, uid="u-2")
+    bare = pod("a", uid="u-3")
+    for pods in ((old, new), (new, old)):
+        assert grants_of(pods) == {("ns", "a"): {"nvidia.com/gpu": ("GPU-new",)}}
+    assert grants_of((old, bare)) == {}
+    assert grants_of((old,)) == {("ns", "a"): {"nvidia.com/gpu": ("GPU-old",)}}
+
+
+def test_what_a_newer_kubelet_says_is_handed_on() -> None:
+    newer = listed("a").SerializeToString() + b"\x82\x7d\x03new"  # field 2000, a string
+    assert with_grants(newer, ()) == newer
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    with pytest.raises(ParseError):
+        with_grants(b"\xff\xff", ())
