@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from agent.model import quantity
@@ -72,7 +73,7 @@ def _kept_per_zone(node: NodeFacts | None, zoned: Sequence[Mapping[str, int]]) -
         allocatable = amount(node.allocatable.get(name, ""))
         having = sum(1 for amounts in zoned if amounts.get(name))
         if capacity is not None and allocatable is not None and having:
-            kept[name] = -int((allocatable - capacity) * unit // having)
+            kept[name] = math.ceil((capacity - allocatable) * unit / having)
     return kept
 
 

@@ -1,0 +1,107 @@
+"""Snapshots of a node in a cluster: a machine of any shape, its Node, its kubelet, its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from agent.model.cluster.facts import ClusterFacts, KubeletFacts, MetricPolicy, NodeFacts
+from agent.model.part import Part
+from agent.model.pod import KubeQos, PodView
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.topology.cpu import Cpu, CpuTopology, Package
+from agent.topology.numa import NumaNode, NumaTopology
+
+NAME = "node-0"
+UID = "03020590-ccef-4772-a84a-b62eba2c6a36"
+RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
+QOS = "koordinator.sh/qosClass"
+KUBELET = KubeletFacts(
+    cpu_manager_policy="none", topology_policy="none", topology_scope="container"
+)
+GIB = 1 << 30
+
+
+def machine(sockets: int = 2, cores: int = 2, threads: int = 2) -> CpuTopology:
+    """A machine with one memory node a socket; siblings are half the CPUs apart, as on Intel's."""
+    total = sockets * cores * threads
+    apart = sockets * cores
+    cpus = tuple(
+        Cpu(id=n, core=n % apart, socket=n % apart // cores, node=n % apart // cores, l3=0)
+        for n in range(total)
+    )
+    packages = tuple(
+        Package(socket=s, package_id=s, cpus=frozenset(cpu.id for cpu in cpus if cpu.socket == s))
+        for s in range(sockets)
+    )
+    return CpuTopology(usable=frozenset(range(total)), cpus=cpus, packages=packages)
+
+
+def memory(cpus: CpuTopology, memory_bytes: int = 16 * GIB) -> NumaTopology:
+    """The memory nodes of such a machine."""
+    nodes = sorted({cpu.node for cpu in cpus.cpus})
+    return NumaTopology(
+        nodes=tuple(
+            NumaNode(
+                id=n,
+                cpus=frozenset(cpu.id for cpu in cpus.cpus if cpu.node == n),
+                memory_bytes=memory_bytes,
+                distances=tuple(10 if n == other else 21 for other in nodes),
+                socket=n,
+            )
+            for n in nodes
+        )
+    )
+
+
+def node(
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    **changes: object,
+) -> NodeFacts:
+    """The Node; a real one always has some annotation."""
+    found = NodeFacts(
+        name=NAME,
+        uid=UID,
+        annotations=tuple(({"a": "b"} if annotations is None else annotations).items()),
+        labels=tuple((labels or {}).items()),
+    )
+    return replace(found, **changes)
+
+
+def pod(name: str, cpus: str = "", qos: str = "", **changes: object) -> PodView:
+    """A pod; with `cpus` one to which the scheduler gave them."""
+    found = PodView(
+        uid=f"uid-{name}",
+        qos=KubeQos.GUARANTEED,
+        name=name,
+        namespace="d",
+        labels=((QOS, qos),) if qos else (),
+        annotations=((RESOURCE_STATUS, f'{{"cpuset":"{cpus}"}}'),) if cpus else (),
+    )
+    return replace(found, **changes)
+
+
+def snapshot(
+    cpus: CpuTopology | None = None,
+    owner: NodeFacts | None = None,
+    kubelet: KubeletFacts | None = KUBELET,
+    pods: tuple[PodView, ...] = (),
+    policy: MetricPolicy | None = None,
+) -> NodeSnapshot:
+    """What is known when Node, kubelet and pods have been seen."""
+    found = cpus or machine()
+    facts = ClusterFacts(
+        clustered=True,
+        node=Part(owner or node(), 1.0),
+        kubelet=Part(kubelet, None if kubelet is None else 1.0),
+        metric_policy=Part(policy, 1.0),
+    )
+    return NodeSnapshot(
+        node=NodeIdentity(name=NAME),
+        cpus=Part(found, 1.0),
+        numa=Part(memory(found), 1.0),
+        pods=Part(pods, 1.0),
+        cluster=facts,
+    )

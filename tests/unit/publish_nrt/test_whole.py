@@ -1,0 +1,103 @@
+"""The NodeResourceTopology object of a cluster: its owner, its versions, the kubelet's policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from agent.model.cluster.facts import KubeletFacts
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot
+from agent.publish.nrt.whole import topology_policy
+from agent.publish.topology import V1ALPHA1, V1ALPHA2, TopologyPublisher
+from tests.clustered import NAME, UID, node, pod, snapshot
+
+Tree = Any
+
+
+def body(now: NodeSnapshot, version: str = V1ALPHA1) -> Tree:
+    (desired,) = TopologyPublisher(version=version).render(now, 0.0)
+    assert desired.api_version == desired.body["apiVersion"]
+    return desired.body
+
+
+@pytest.mark.parametrize(
+    ("policy", "container", "of_pod"),
+    [
+        ("single-numa-node", "SingleNUMANodeContainerLevel", "SingleNUMANodePodLevel"),
+        ("restricted", "RestrictedContainerLevel", "RestrictedPodLevel"),
+        ("best-effort", "BestEffortContainerLevel", "BestEffortPodLevel"),
+        ("none", "None", "None"),
+        ("", "None", "None"),
+        ("newest-kind", "None", "None"),
+    ],
+)
+def test_policy_and_scope_are_told_in_koordinators_words(
+    policy: str, container: str, of_pod: str
+) -> None:
+    for scope, word in (("container", container), ("pod", of_pod), ("", "None"), ("x", "None")):
+        facts = KubeletFacts(topology_policy=policy, topology_scope=scope)
+        assert topology_policy(facts) == word
+
+
+def test_the_newer_version_tells_policy_and_scope_as_attributes_too() -> None:
+    facts = KubeletFacts(
+        cpu_manager_policy="none", topology_policy="restricted", topology_scope="pod"
+    )
+    now = snapshot(kubelet=facts)
+    assert body(now, V1ALPHA2)["attributes"] == [
+        {"name": "topologyManagerPolicy", "value": "restricted"},
+        {"name": "topologyManagerScope", "value": "pod"},
+    ]
+    older, newer = body(now), body(now, V1ALPHA2)
+    assert newer["apiVersion"] == "topology.node.k8s.io/v1alpha2"
+    assert older["topologyPolicies"] == ["RestrictedPodLevel"]
+    rest = {key: value for key, value in newer.items() if key != "attributes"}
+    assert rest == {**older, "apiVersion": newer["apiVersion"]}
+
+
+def test_a_kubelet_that_is_not_asked_has_no_attributes() -> None:
+    publisher = TopologyPublisher(version=V1ALPHA2, kubelet=False)
+    (desired,) = publisher.render(snapshot(kubelet=None), 0.0)
+    assert desired.body["attributes"] == []
+    assert desired.body["topologyPolicies"] == ["None"]
+
+
+def test_the_node_owns_the_object_and_its_deletion_waits_for_nobody() -> None:
+    assert body(snapshot())["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": NAME,
+            "uid": UID,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+    ]
+
+
+def test_a_recreated_node_owns_it_with_its_new_uid() -> None:
+    again = snapshot(owner=node(uid="another"))
+    assert body(again)["metadata"]["ownerReferences"][0]["uid"] == "another"
+
+
+def test_nothing_is_published_for_a_node_that_is_not_known_or_was_deleted() -> None:
+    known = snapshot()
+    for part in (Part(None), Part(None, 5.0)):
+        gone = replace(known, cluster=replace(known.cluster, node=part))
+        stale = replace(gone, node=replace(known.node, uid=UID))
+        assert TopologyPublisher().render(gone, 0.0) == ()
+        assert TopologyPublisher().render(stale, 0.0) == ()
+
+
+def test_refusals_are_there_for_whoever_tells_of_them() -> None:
+    bad = pod("p", annotations=(("scheduling.koordinator.sh/resource-status", "{"),))
+    (refused,) = TopologyPublisher().refused(snapshot(pods=(bad,)))
+    assert refused.path == "Pod d/p scheduling.koordinator.sh/resource-status"
+
+
+def test_equal_snapshots_give_equal_objects_at_any_time() -> None:
+    publisher = TopologyPublisher()
+    assert publisher.render(snapshot(), 1.0) == publisher.render(snapshot(), 9999.0)
