@@ -1,0 +1,186 @@
+"""The poller against a kubelet over real TLS that is absent, hangs, restarts and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from agent.clock import ManualClock
+from agent.config.cluster import KubeletSettings
+from agent.kube.session.credentials import TokenFile
+from agent.kubelet.base import ABSENT, FORBIDDEN, HANGING, OK
+from agent.kubelet.client import KubeletClient
+from agent.kubelet.facts import FactsSource
+from agent.kubelet.poller import KubeletPoller
+from agent.model.cluster.facts import KubeletFacts, NodeFacts
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.topology.cpu import CpuTopology
+from tests.fault.kubelet.fake_http import HANG, TOKEN, FakeKubelet, pod
+
+
+class Watched:
+    """A kubelet, who asks it, and what came of the last look."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubelet = FakeKubelet(folder)
+        self.kubelet.pods = [pod("a"), pod("b")]
+        self.kubelet.config = {"cgroupDriver": "systemd"}
+        self.clock = ManualClock()
+        token = folder / "token"
+        token.write_text(TOKEN)
+        settings = KubeletSettings(timeout_s=0.5)
+        credentials = TokenFile(str(token), self.clock)
+        self.client = KubeletClient(settings, credentials, self._node, self.clock)
+        self.pods: Part[tuple[PodView, ...]] = Part(())
+        self.facts: Part[KubeletFacts | None] = Part(None)
+        self.poller = KubeletPoller(
+            self.client,
+            self.clock,
+            settings,
+            facts=FactsSource(self.client, self.clock, CpuTopology, None, "/var/lib/kubelet"),
+            on_pods=self._on_pods,
+            on_facts=self._on_facts,
+        )
+
+    def _node(self) -> NodeFacts:
+        address = (("InternalIP", self.kubelet.host),)
+        return NodeFacts(name="n", uid="u", addresses=address, kubelet_port=self.kubelet.port)
+
+    def _on_pods(self, part: Part[tuple[PodView, ...]]) -> None:
+        self.pods = part
+
+    def _on_facts(self, part: Part[KubeletFacts | None]) -> None:
+        self.facts = part
+
+    async def look(self) -> str:
+        self.clock.advance(await self.poller.look())
+        return self.poller.state.pods
+
+    def asked(self, path: str) -> int:
+        return sum(asked.path == path for asked in self.kubelet.asked)
+
+
+def watching(folder: Path, test: Callable[[Watched], Awaitable[None]]) -> None:
+    watched = Watched(folder)
+
+    async def live() -> None:
+        async with watched.kubelet.running():
+            try:
+                await test(watched)
+            finally:
+                await watched.client.close()
+
+    asyncio.run(live())
+
+
+def test_a_kubelet_that_is_absent_at_the_start_is_known_when_it_comes(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        await watched.kubelet.stop()
+        for _ in range(3):
+            assert await watched.look() == ABSENT
+        assert watched.pods.taken_s is None
+        assert watched.facts.value is None
+        await watched.kubelet.start()
+        assert await watched.look() == OK
+        assert len(watched.pods.value) == 2
+        assert watched.facts.value == KubeletFacts(cgroup_driver="systemd")
+
+    watching(tmp_path, test)
+
+
+def test_a_kubelet_that_goes_away_leaves_its_pods_with_their_age(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        assert await watched.look() == OK
+        taken_s = watched.pods.taken_s
+        await watched.kubelet.stop()
+        for _ in range(4):
+            assert await watched.look() == ABSENT
+        assert len(watched.pods.value) == 2
+        assert watched.pods.taken_s == taken_s
+        assert watched.facts.value is not None
+
+    watching(tmp_path, test)
+
+
+def test_a_kubelet_that_hangs_costs_the_deadline_and_is_not_asked_for_more(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        assert await watched.look() == OK
+        watched.kubelet.faults["/pods/"] = HANG
+        watched.clock.advance(600)  # its settings are due
+        assert await watched.look() == HANGING
+        assert watched.asked("/configz") == 1
+        assert len(watched.pods.value) == 2
+        watched.kubelet.faults.clear()
+        assert await watched.look() == OK
+        assert watched.poller.state.restarts == 1
+
+    watching(tmp_path, test)
+
+
+def test_settings_that_hang_hold_up_no_pods(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        watched.kubelet.faults["/configz"] = HANG
+        assert await watched.look() == OK
+        assert len(watched.pods.value) == 2
+        assert watched.poller.state.config == HANGING
+
+    watching(tmp_path, test)
+
+
+def test_a_kubelet_that_restarts_between_two_looks_is_asked_for_its_settings(
+    tmp_path: Path,
+) -> None:
+    async def test(watched: Watched) -> None:
+        assert await watched.look() == OK
+        assert await watched.look() == OK
+        assert watched.asked("/configz") == 1
+        await watched.kubelet.stop()
+        watched.kubelet.config = {"cgroupDriver": "cgroupfs"}
+        await watched.kubelet.start()
+        assert await watched.look() == OK
+        assert watched.facts.value == KubeletFacts(cgroup_driver="cgroupfs")
+
+    watching(tmp_path, test)
+
+
+def test_a_kubelet_that_is_starting_lists_no_pods_and_takes_none_from_us(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        assert await watched.look() == OK
+        watched.kubelet.pods = []
+        assert await watched.look() == "empty"
+        assert len(watched.pods.value) == 2
+        assert watched.pods.error
+
+    watching(tmp_path, test)
+
+
+def test_a_right_that_lacks_for_settings_is_named_and_costs_no_pods(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        watched.kubelet.rights["agent"] = {"nodes/pods"}
+        assert await watched.look() == OK
+        assert watched.poller.state.config == FORBIDDEN
+        assert "nodes/configz" in watched.poller.state.detail
+
+    watching(tmp_path, test)
+
+
+def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
+    modules = (
+        "agent.kubelet.poller",
+        "agent.kubelet.client",
+        "agent.kubelet.resources.client",
+        "agent.kubelet.resources.proxy",
+    )
+    heavy = ("aiohttp", "grpc", "google.protobuf", "proto.gen", "yarl")
+    code = (
+        f"import sys, {', '.join(modules)}\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"
