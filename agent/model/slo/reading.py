@@ -26,6 +26,7 @@ class Field(msgspec.Struct, frozen=True):
     wire: str
     type: object  # without None
     must_be: str  # in words
+    plain: bool  # a number, a switch or a choice: the type alone tells what counts
 
 
 class Reading:
@@ -68,19 +69,19 @@ class Reading:
 
     def _take(self, field: Field, default: object, value: object, where: str) -> object:
         """Return the value to use; `None` for the default."""
-        if field.type in self._readers:
-            return self._readers[field.type](self, value, where)
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            base = default if isinstance(default, msgspec.Struct) else field.type()
-            if not isinstance(value, dict):
+        if field.plain:
+            try:
+                return msgspec.convert(value, type=field.type)
+            except (msgspec.ValidationError, UnicodeEncodeError):  # of lone surrogates
                 self.refuse(where, field.must_be, value)
                 return None
-            return self.over(base, value, where)
-        try:
-            return msgspec.convert(value, type=field.type)
-        except (msgspec.ValidationError, UnicodeEncodeError):  # of lone surrogates
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            if isinstance(value, dict):
+                base = default if isinstance(default, msgspec.Struct) else field.type()
+                return self.over(base, value, where)
             self.refuse(where, field.must_be, value)
             return None
+        return self._readers[field.type](self, value, where)
 
 
 def _absent(value: object, field: Field) -> bool:
@@ -94,8 +95,16 @@ def fields(shape: type[msgspec.Struct]) -> Mapping[str, Field]:
     found = {}
     for one in msgspec.structs.fields(shape):
         kind = _without_none(one.type)
-        found[one.encode_name] = Field(one.name, one.encode_name, kind, in_words(kind))
+        found[one.encode_name] = Field(
+            one.name, one.encode_name, kind, in_words(kind), _is_plain(kind)
+        )
     return found
+
+
+def _is_plain(kind: object) -> bool:
+    if get_origin(kind) is Annotated:
+        return get_args(kind)[0] is int
+    return kind is bool or get_origin(kind) is Literal
 
 
 def _without_none(kind: object) -> object:
@@ -111,10 +120,9 @@ def in_words(kind: object) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(choice for choice in get_args(kind) if choice)
     if get_origin(kind) is Annotated:
-        plain, *metas = get_args(kind)
-        meta = next(meta for meta in metas if isinstance(meta, Meta))
-        return meta.description or (_range(meta) if plain is int else "text")
-    return {bool: "true or false", str: "text"}.get(kind, "an object")  # type: ignore[call-overload, no-any-return] # any object may be asked for
+        meta = next(meta for meta in get_args(kind) if isinstance(meta, Meta))
+        return meta.description or _range(meta)
+    return "true or false" if kind is bool else "an object"
 
 
 def _range(meta: Meta) -> str:

@@ -22,15 +22,16 @@ from agent.model.slo.spec import Extensions, Features, HostApplication
 
 MAX_TEXT = 1024
 MAX_APPLICATIONS = 64
-MAX_BLOCKS = 64  # of one class
+MAX_BLOCKS = 32  # of one class
 MAX_FEATURES = 64
 MAX_EXTENSIONS = 32
-MAX_EXTENSION_BYTES = 16 * 1024  # of JSON, each; also the most values and characters looked at
-MAX_DEPTH = 32
+MAX_EXTENSION_BYTES = 64 * 1024  # of JSON, of all together
+MAX_DEPTH = 32  # levels of lists and objects
 
 _FEATURE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")  # the kernel's; a line of these is written to it
 _PLAIN = r"[^{}\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{{}}}"  # but what, and how often
-_JSON = (str, int, float, bool, dict, list, type(None))
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _KEY = re.compile(r"[!-~]{1,128}")
 
 
@@ -135,16 +136,19 @@ def features(reading: Reading, raw: object, where: str) -> object:
 
 def extensions(reading: Reading, raw: object, where: str) -> object:
     """Read third parties' parts: each kept as JSON, whatever it says."""
-    found = []
+    found, left = [], MAX_EXTENSION_BYTES
     for key, value, place in _entries(reading, raw, where, MAX_EXTENSIONS, _KEY):
         if value is None:
             continue
-        text = _json(value)
+        text = _json(value, left)
         if text is None:
             kib = MAX_EXTENSION_BYTES // 1024
-            reading.note(place, f"must be JSON of {kib} KiB and {MAX_DEPTH} levels at most")
+            reading.note(
+                place, f"must be JSON, with all others {kib} KiB and {MAX_DEPTH} levels at most"
+            )
         else:
             found.append((key, text))
+            left -= len(text)
     return tuple(found)
 
 
@@ -164,31 +168,21 @@ def _entries(
         reading.note(where, f"has {len(good)} keys, of which the first {most} are used")
 
 
-def _json(value: object) -> str | None:
+def _json(value: object, most: int) -> str | None:
     """Return JSON with sorted keys; `None` for what is none, too long or too deep."""
-    if not _small(value):
-        return None
     try:
         text = msgspec.json.encode(value, order="sorted")
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None
-    return text.decode() if len(text) <= MAX_EXTENSION_BYTES else None
+    return text.decode() if len(text) <= most and _shallow(text) else None
 
 
-def _small(value: object) -> bool:
-    """Say whether a value is worth encoding, after no more steps than the bound."""
-    left, waiting = MAX_EXTENSION_BYTES, [(value, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        left -= len(item) if isinstance(item, str | dict | list) else 1
-        if left < 0 or depth > MAX_DEPTH or not isinstance(item, _JSON):
-            return False
-        if isinstance(item, dict):
-            left -= sum(len(key) if isinstance(key, str) else 1 for key in item)
-            waiting.extend((below, depth + 1) for below in item.values())
-        elif isinstance(item, list):
-            waiting.extend((below, depth + 1) for below in item)
-    return left >= 0
+def _shallow(text: bytes) -> bool:
+    """Say whether JSON has no more levels than the bound; each pass takes off the innermost."""
+    left = _TEXT.sub(b"", text).translate(None, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        left = left.replace(b"[]", b"").replace(b"{}", b"")
+    return not left
 
 
 READERS: Mapping[object, Reader] = {

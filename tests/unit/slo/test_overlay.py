@@ -171,6 +171,7 @@ def test_unknown_fields_of_a_newer_manager_are_counted_and_change_nothing() -> N
 
 
 def test_refusals_are_told_up_to_a_bound_and_counted_beyond_it() -> None:
-    block = {"name": "sda", "type": "device", "ioCfg": {"readIOPS": -1, "writeIOPS": -1}}
-    found = overlay(nested(f"{LS}.blkioQOS.blocks", [block] * 60))
-    assert (len(found.refused), found.refused_count) == (MAX_REFUSED, 120)
+    limits = {"readIOPS": -1, "writeIOPS": -1, "readBPS": -1, "writeBPS": -1}
+    blocks = [{"name": "sda", "type": "device", "ioCfg": limits}] * 20
+    found = overlay(nested(f"{LS}.blkioQOS.blocks", blocks))
+    assert (len(found.refused), found.refused_count) == (MAX_REFUSED, 80)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from agent.model.slo.overlay import Overlaid, overlay
@@ -219,7 +221,7 @@ def test_third_parties_parts_are_kept_as_they_came() -> None:
     "value",
     [
         "x" * MAX_EXTENSION_BYTES,
-        ["é" * 9] * (MAX_EXTENSION_BYTES // 12),
+        ["é" * 9] * (MAX_EXTENSION_BYTES // 20),
         list(range(MAX_EXTENSION_BYTES)),
         {"k" * 99: {str(i): i for i in range(MAX_EXTENSION_BYTES)}},
         deep(MAX_DEPTH + 1),
@@ -233,6 +235,19 @@ def test_a_part_that_is_too_large_or_too_deep_is_left_out_alone(value: object) -
     found = overlay({"extensions": {"big": value, "small": deep(MAX_DEPTH)}})
     assert [key for key, _ in found.slo.extensions] == ["small"]
     assert paths(found) == ["spec.extensions['big']"]
+
+
+def test_brackets_in_texts_are_no_levels() -> None:
+    value = {"[" * 99: "{" * 99, 'a"[': '\\"[[\\', "\\": ["\\\\", '"']}
+    found = overlay({"extensions": {"a": value}})
+    assert [json.loads(text) for _, text in found.slo.extensions] == [value]
+
+
+def test_third_parties_parts_share_one_bound() -> None:
+    half = "x" * (MAX_EXTENSION_BYTES // 2)
+    found = overlay({"extensions": {"a": half, "b": half, "c": 1}})
+    assert [key for key, _ in found.slo.extensions] == ["a", "c"]
+    assert paths(found) == ["spec.extensions['b']"]
 
 
 def test_third_parties_parts_are_bounded() -> None:
