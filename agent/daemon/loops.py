@@ -46,7 +46,10 @@ class Loops:
         self.measuring = parts.measuring()
         metrics = parts.settings.metrics
         self.renderer = MetricsRenderer(
-            parts.families(), pods=metrics.pods, aliases=metrics.aliases
+            parts.families(),
+            pods=metrics.pods,
+            aliases=metrics.aliases,
+            slo_stale_s=parts.settings.api.slo_stale_s,
         )
         for refused in self.renderer.refused:
             log.warning("metric_family_refused", extra={"family": refused})

@@ -213,7 +213,7 @@ class Daemon:
                 *([self._reactions.check] if self._reactions is not None else []),
                 *([self._options.lock.check] if self._options.lock is not None else []),
             ],
-            groups_of_checks=[self._cluster.checks] if self._cluster is not None else [],
+            cluster=self._cluster,
             recent=loops.recent,
         )
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from agent.daemon.checks import loop_checks, snapshot_checks
 from agent.daemon.outlet import Run
@@ -16,11 +16,24 @@ from agent.model.selfcheck import Check, SelfReport
 from agent.model.snapshot import NodeSnapshot
 from agent.node.parts import Parts
 from agent.publish.exposition import MetricsRenderer
+from agent.publish.series.cluster import ClusterStatus
 from agent.web.base import EventLine, PublishedObject
 
 T = TypeVar("T")
 MAX_EVENTS = 100
 OFFLOAD_DEADLINE_S = 8.0  # a scrape gives up after ten
+
+
+class Clustered(Protocol):
+    """The cluster side, of any thread."""
+
+    def checks(self) -> list[Check]:
+        """Say how every part does."""
+        ...
+
+    def status(self) -> ClusterStatus | None:
+        """Return the same in figures; `None` before it was opened."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +47,7 @@ class DaemonView:
     loops: list[Loop] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     more_checks: list[Callable[[], Check]] = field(default_factory=list)
-    groups_of_checks: list[Callable[[], list[Check]]] = field(default_factory=list)
+    cluster: Clustered | None = None  # `None`: standalone mode
     recent: deque[EventLine] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
     def snapshot(self) -> NodeSnapshot:
@@ -51,7 +64,8 @@ class DaemonView:
         checks += snapshot_checks(self.parts.store.current)
         checks += [run.check() for run in self.runs]
         checks += [check() for check in self.more_checks]
-        checks += [check for group in self.groups_of_checks for check in group()]
+        if self.cluster is not None:
+            checks += self.cluster.checks()
         return SelfReport(tuple(checks))
 
     def objects(self) -> tuple[PublishedObject, ...]:
@@ -68,6 +82,7 @@ class DaemonView:
             self.parts.store.current,
             self.parts.clock.monotonic(),
             tuple(run.status for run in self.runs),
+            cluster=self.cluster.status() if self.cluster is not None else None,
             openmetrics=openmetrics,
         )
 

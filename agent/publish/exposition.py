@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from agent.model.inventory import DeviceSample, MetricFamily
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.families import FAMILIES, NODE, Family
+from agent.publish.series.cluster import CLUSTER_FAMILIES, ClusterStatus, cluster_series
 from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
@@ -44,6 +45,7 @@ class MetricsRenderer:
         self.families: tuple[Family, ...] = (
             *FAMILIES,
             *SLO_FAMILIES,
+            *CLUSTER_FAMILIES,
             *(as_family(found.families[name]) for name in sorted(found.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -67,13 +69,14 @@ class MetricsRenderer:
         now_s: float,
         publishers: tuple[PublisherStatus, ...] = (),
         *,
+        cluster: ClusterStatus | None = None,
         openmetrics: bool = False,
     ) -> bytes:
         """Return the whole page. `now_s` is monotonic; families without samples are left out."""
         labels = Labels(self._labels)
         headers = self._headers[openmetrics]
         out: list[str] = []
-        for name, lines in self._series(snapshot, now_s, publishers, labels):
+        for name, lines in self._series(snapshot, now_s, publishers, cluster, labels):
             if lines:
                 out.append(headers[name])
                 out.append("".join(lines))  # at once: thousands of kept lines cost page faults
@@ -87,6 +90,7 @@ class MetricsRenderer:
         snapshot: NodeSnapshot,
         now_s: float,
         publishers: tuple[PublisherStatus, ...],
+        cluster: ClusterStatus | None,
         labels: Labels,
     ) -> Series:
         node = snapshot.node.name or "unknown"
@@ -102,6 +106,7 @@ class MetricsRenderer:
         shared_is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from own_series(snapshot, now_s, publishers, opened)
+        yield from cluster_series(cluster, now_s, opened)
         yield from slo_series(snapshot.cluster, now_s, self._slo_stale_s, opened)
         yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
         yield from device_series(

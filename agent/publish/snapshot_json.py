@@ -14,6 +14,7 @@ from agent.topology.text import format_cpu_list
 
 T = TypeVar("T")
 PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report", "sharing")
+CLUSTER_PARTS = ("node", "slo", "metric_policy", "kubelet")
 
 
 def plain(value: object) -> object:
@@ -68,16 +69,19 @@ def _hotplug(view: HotplugView) -> dict[str, object]:
 
 
 def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
-    """Return `{"node", "refused", "hotplug", "vendors", "parts"}`.
+    """Return `{"node", "refused", "hotplug", "vendors", "parts"}`, and `"cluster"` in a cluster.
 
-    Each of the parts, by name, is `{"age_s", "error", "value"}`.
+    Each of the parts, by name, is `{"age_s", "error", "value"}`; so are those of the cluster.
     """
+    cluster = snapshot.cluster
+    told = {name: _part(getattr(cluster, name), now_s) for name in CLUSTER_PARTS}
     return {
         "node": plain(snapshot.node),
         "refused": dict(snapshot.refused),
         "hotplug": _hotplug(snapshot.hotplug),
         "vendors": [_vendor(state, now_s) for state in snapshot.vendors],
         "parts": {name: _part(getattr(snapshot, name), now_s) for name in PARTS},
+        **({"cluster": told} if cluster.clustered else {}),
     }
 
 

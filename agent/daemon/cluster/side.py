@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agent.kube.watch.runner import Watch
     from agent.publish.cluster.outbox import Outbox
     from agent.publish.eventing.sink import EventSink
+    from agent.publish.series.cluster import ClusterStatus
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +130,21 @@ class ClusterSide:
     def checks(self) -> list[Check]:
         """Say how every part of the cluster side does."""
         return cluster_checks(self)
+
+    def status(self) -> ClusterStatus | None:
+        """Return how every part does, in figures."""
+        # imported here: the first Device object does not wait for metrics
+        from agent.publish.series.cluster import ClusterStatus  # noqa: PLC0415 - see above
+
+        if self.session is None or self.outbox is None:
+            return None
+        return ClusterStatus(
+            session=self.session.state,
+            watches=tuple(watch.state for watch in self.watches.values()),
+            writers=self.outbox.states(),
+            events=self.sink.state if self.sink is not None else None,
+            kubelet=self.kubelet.poller.state if self.kubelet is not None else None,
+        )
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -1,0 +1,84 @@
+"""The cluster side's own families."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.kube.session.state import SessionState
+from agent.kube.watch.account import WatchState
+from agent.kubelet.base import KubeletState
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.publish.cluster.state import Phase, Rival, WriterState
+from agent.publish.eventing.backlog import Counts
+from agent.publish.eventing.sink import SinkState
+from agent.publish.exposition import MetricsRenderer
+from agent.publish.series.cluster import CLUSTER_FAMILIES, ClusterStatus
+
+SNAPSHOT = NodeSnapshot(node=NodeIdentity(name="node-a"))
+STATUS = ClusterStatus(
+    session=SessionState(
+        reachable=False, requests={("GET", "200"): 3, ("PATCH", "none"): 1}, clock_skew_s=-7.5
+    ),
+    watches=(WatchState(resource="nodes", synced=True, events=4, last_contact_s=90.0),),
+    writers=(
+        WriterState(
+            kind="Device",
+            name="node-a",
+            publisher="device",
+            phase=Phase.HELD,
+            written=2,
+            ack_latency_s=0.03,
+            rivals=(Rival(name="koordlet", fields=(".spec.devices",)),),
+        ),
+    ),
+    events=SinkState(counts=Counts(created=5, waiting=1)),
+    kubelet=KubeletState(pods="hanging", looks=(("ok", 7), ("hanging", 1))),
+)
+
+
+def samples(cluster: ClusterStatus | None) -> dict[tuple[str, tuple[str, ...]], float]:
+    page = MetricsRenderer({}).render(SNAPSHOT, 100.0, cluster=cluster).decode()
+    return {
+        (sample.name, tuple(v for k, v in sorted(sample.labels.items()) if k != "node")): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_every_part_of_the_cluster_side_has_its_samples() -> None:
+    found = samples(STATUS)
+    assert found["xpu_agent_api_reachable", ()] == 0
+    assert found["xpu_agent_api_requests_total", ("none", "PATCH")] == 1
+    assert found["xpu_agent_api_clock_skew_seconds", ()] == -7.5
+    assert found["xpu_agent_watch_contact_age_seconds", ("nodes",)] == 10.0
+    assert found["xpu_agent_object_state", ("Device", "held")] == 1
+    assert found["xpu_agent_object_state", ("Device", "idle")] == 0
+    assert found["xpu_agent_object_rivals", ("Device",)] == 1
+    assert found["xpu_agent_cluster_events_total", ("created",)] == 5
+    assert found["xpu_agent_kubelet_state", ("hanging",)] == 1
+    assert found["xpu_agent_kubelet_state", ("ok",)] == 0
+
+
+def test_each_declared_family_is_exported_by_a_full_status() -> None:
+    names = {name for name, _ in samples(STATUS)}
+    assert {family.name for family in CLUSTER_FAMILIES} <= names
+
+
+def test_what_nobody_knows_yet_is_no_sample() -> None:
+    unasked = ClusterStatus(
+        session=SessionState(),
+        watches=(WatchState(resource="nodes"),),
+        writers=(),
+        events=None,
+        kubelet=None,
+    )
+    names = {name for name, _ in samples(unasked)}
+    assert "xpu_agent_api_reachable" not in names
+    assert "xpu_agent_watch_contact_age_seconds" not in names
+
+
+def test_standalone_mode_exports_nothing_of_a_cluster() -> None:
+    cluster = {family.name for family in CLUSTER_FAMILIES}
+    assert not cluster & {name for name, _ in samples(None)}
