@@ -8,7 +8,7 @@ import msgspec
 
 from agent.kube.apply.managed import accused
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
-from agent.kube.apply.requests import Target, decode_object
+from agent.kube.apply.requests import MANAGER, Target, decode_object
 from agent.kube.base import Request
 from agent.kube.errors import ApiError, Conflict, NotFound
 from agent.kube.session.answers import http_date_s
@@ -112,10 +112,10 @@ class Exchange:
         self._wrote = desired
         if step.taken:
             self.known.took(step)
-            self._say(
-                setbacks.TAKEN_OVER,
-                f"{told(step.taken)}: silent for {self._site.pace.takeover_s:.0f} s, taken over",
-            )
+            others = tuple(rival for rival in step.taken if rival.name != MANAGER)
+            silent = f"silent for {self._site.pace.takeover_s:.0f} s, taken over"
+            if others:
+                self._say(setbacks.TAKEN_OVER, f"{told(others)}: {silent}")
         return None
 
     def _request(self, step: Write) -> Request:
@@ -224,7 +224,8 @@ class Exchange:
         if any(rival.name in names for rival in step.rivals):
             until = "for good, as it wrote again after they were taken over"
         message = f"{told(step.rivals)}: left to it {until}"
-        self._say(setbacks.CONFLICT, message)
+        who = sorted(rival.name for rival in step.rivals)  # their fields may change each time
+        self._say(setbacks.CONFLICT, message, key=f"{who} {until}")
         self.set(rivals=step.rivals)
         return self._wait(desired, Phase.HELD, message)
 
@@ -271,11 +272,12 @@ class Exchange:
         """Change what is told of the object."""
         self.state = msgspec.structs.replace(self.state, **changes)
 
-    def _say(self, reason: str, message: str) -> None:
+    def _say(self, reason: str, message: str, key: str = "") -> None:
         """Tell people, once as long as it is the same."""
-        if self._said.get(reason) == message:
+        key = key or message
+        if self._said.get(reason) == key:
             return
-        self._said[reason] = message
+        self._said[reason] = key
         log.warning("write_setback", extra=self._fields() | {"reason": reason, "error": message})
         self._site.tell(reason, f"{self.state.kind} {self.state.name}: {message}")
 

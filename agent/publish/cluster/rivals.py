@@ -80,10 +80,10 @@ def gone(
     """
 
     def silent(rival: Rival) -> bool:
-        if rival.name in claims.forced:
-            return False
         if rival.name in (UNTRACKED, MANAGER):
             return True
+        if rival.name in claims.forced:
+            return False
         if server_s is None or rival.time_s is None:
             return False
         return server_s - rival.time_s > takeover_s

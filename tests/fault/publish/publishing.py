@@ -1,0 +1,284 @@
+"""An outbox at the strict API server, over real HTTPS, with hours that pass when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from agent.clock import ManualClock, SystemClock
+from agent.kube.session.client import Session
+from agent.kube.session.opening import open_session
+from agent.kube.session.target import InPod
+from agent.publish.base import Desired, Merge
+from agent.publish.cluster.outbox import Outbox
+from agent.publish.cluster.site import Site
+from agent.publish.cluster.state import Pace, Phase, WriterState
+from tests.apiserver.log import Logged
+from tests.apiserver.server import ApiServer
+
+NODE = "node-a"
+DEVICE = "scheduling.koordinator.sh/v1alpha1"
+METRIC = "slo.koordinator.sh/v1alpha1"
+TOPOLOGY = "topology.node.k8s.io/v1alpha1"
+MANAGER = "xpu-agent"
+WRITES = ("create", "update", "patch", "delete")
+SETTLE_S = 20.0
+
+
+class Timeline:
+    """Sleeps that end only when the time is moved on; everything in between really happens."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until the time was moved on so far."""
+        woken = asyncio.get_running_loop().create_future()
+        entry = (self.clock.monotonic() + seconds, next(self._order), woken)
+        heapq.heappush(self._sleepers, entry)
+        try:
+            await woken
+        finally:
+            self._sleepers = [other for other in self._sleepers if other is not entry]
+            heapq.heapify(self._sleepers)
+
+    async def settle(self, sleepers: int) -> None:
+        """Return when so many sleep: nobody has anything to do."""
+        async with asyncio.timeout(SETTLE_S):
+            for _ in range(25):  # whoever was just woken is still on its way out of its sleep
+                await asyncio.sleep(0)
+            while len(self._sleepers) != sleepers:
+                await asyncio.sleep(0.001)
+
+    async def advance(self, seconds: float, sleepers: int) -> None:
+        """Let time pass, with everything that happens in it."""
+        end_s = self.clock.monotonic() + seconds
+        await self.settle(sleepers)
+        while self._sleepers and self._sleepers[0][0] <= end_s:
+            due_s, _, woken = heapq.heappop(self._sleepers)
+            self.clock.advance(max(0.0, due_s - self.clock.monotonic()))
+            if not woken.done():
+                woken.set_result(None)
+            await self.settle(sleepers)
+        self.clock.advance(end_s - self.clock.monotonic())
+
+
+class Bench:
+    """A server, an outbox that runs, and what was told."""
+
+    def __init__(self, server: ApiServer, session: Session, pace: Pace, uid: str) -> None:
+        self.server = server
+        self.time = Timeline(ManualClock())
+        self.told: list[tuple[str, str]] = []
+        self.uid = uid
+        self.outbox = Outbox(
+            Site(
+                api=session,
+                clock=self.time.clock,
+                node_uid=lambda: self.uid,
+                tell=lambda reason, message: self.told.append((reason, message)),
+                pace=pace,
+                sleep=self.time.sleep,
+                uniform=lambda low, high: (low + high) / 2,
+            )
+        )
+
+    async def offer(self, *desired: Desired, publisher: str = "test") -> None:
+        """Offer and wait until nothing more happens."""
+        self.outbox.offer(publisher, desired)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until nothing happens."""
+        await self.time.settle(len(self.outbox.states()))
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        await self.time.advance(seconds, len(self.outbox.states()))
+
+    def state(self, kind: str = "Device") -> WriterState:
+        """Return how one object stands."""
+        (found,) = [state for state in self.outbox.states() if state.kind == kind]
+        return found
+
+    def phase(self) -> Phase:
+        """Return the phase of the only object."""
+        (state,) = self.outbox.states()
+        return state.phase
+
+    @property
+    def reasons(self) -> list[str]:
+        """Return the reasons of what was told."""
+        return [reason for reason, _ in self.told]
+
+    def writes(self, resource: str = "devices") -> list[Logged]:
+        """Return the writes that the agent asked for since `clear`."""
+        return [entry for entry in self.requests(resource) if entry.verb in WRITES]
+
+    def requests(self, resource: str = "devices") -> list[Logged]:
+        """Return all that was asked of a resource."""
+        return self.server.requests(resource=resource)
+
+    def clear(self) -> None:
+        """Forget what was asked."""
+        self.server.clear_requests()
+
+    def device(self) -> dict[str, Any]:
+        """Return the stored Device."""
+        found = self.server.get("Device", NODE)
+        assert found is not None
+        return found
+
+
+@contextlib.asynccontextmanager
+async def publishing(
+    server: ApiServer, pace: Pace | None = None, uid: str | None = None
+) -> AsyncIterator[Bench]:
+    """Run an outbox against a server until the block ends, then as if the process were killed."""
+    target = InPod(url=server.url, folder=str(server.serviceaccount_dir))
+    session = await open_session(target, SystemClock(), {})
+    bench = Bench(server, session, pace or Pace(), uid_of(server) if uid is None else uid)
+    running = asyncio.create_task(bench.outbox.run())
+    try:
+        await asyncio.sleep(0)
+        yield bench
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await session.close()
+
+
+def uid_of(server: ApiServer) -> str:
+    """Return the uid of the Node."""
+    node = server.get("Node", NODE)
+    return str(node["metadata"]["uid"]) if node is not None else ""
+
+
+def owner(uid: str) -> list[dict[str, object]]:
+    """Return the owner references of an object of that Node."""
+    reference = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": uid}
+    return [{**reference, "controller": True, "blockOwnerDeletion": True}]
+
+
+def condition(healthy: bool = True, at: str = "2026-01-02T03:04:05Z") -> dict[str, object]:
+    """Return a device's condition."""
+    reason = "DeviceHealthy" if healthy else "Xid79"
+    return {
+        "type": "Healthy",
+        "status": str(healthy),
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": at,
+    }
+
+
+def device(uid: str, *, healthy: bool = True, cards: int = 2, **more: Any) -> Desired:
+    """Return a Device as it is published; `labels` and `annotations` in the place of its own."""
+    devices = [
+        {
+            "type": "gpu",
+            "id": f"GPU-{minor}",
+            "minor": minor,
+            "health": healthy or minor > 0,
+            "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi"},
+            "topology": {"socketID": -1, "nodeID": 0, "pcieID": "pci0000:15"},
+            "conditions": [condition(healthy or minor > 0)],
+        }
+        for minor in range(cards)
+    ]
+    labels: Mapping[str, str] = more.get("labels", {"node.koordinator.sh/gpu-vendor": "nvidia"})
+    annotations: Mapping[str, str] = more.get("annotations", {"xpu-agent.io/topology": '{"v":1}'})
+    metadata: dict[str, object] = {
+        "name": NODE,
+        "labels": dict(labels),
+        "annotations": dict(annotations),
+        "ownerReferences": owner(uid),
+    }
+    return Desired(
+        file_name="device.yaml",
+        api_version=DEVICE,
+        kind="Device",
+        name=NODE,
+        body={
+            "apiVersion": DEVICE,
+            "kind": "Device",
+            "metadata": metadata,
+            "spec": {"devices": devices},
+        },
+        owned_annotations=("xpu-agent.io/topology", "xpu-agent.io/health"),
+        owned_labels=("node.koordinator.sh/gpu-vendor", "node.koordinator.sh/gpu-model"),
+    )
+
+
+def no_device() -> Desired:
+    """Return the wish that there be none."""
+    body = {"apiVersion": DEVICE, "kind": "Device", "metadata": {"name": NODE}}
+    return Desired(
+        file_name="device.yaml",
+        api_version=DEVICE,
+        kind="Device",
+        name=NODE,
+        body=body,
+        absent=True,
+    )
+
+
+def metric(minute: int, cpu: str = "1") -> Desired:
+    """Return a NodeMetric as it is published each minute."""
+    use = {"resources": {"cpu": cpu, "memory": "1Gi"}}
+    status = {
+        "updateTime": f"2026-01-02T{minute // 60 % 24:02}:{minute % 60:02}:00Z",
+        "nodeMetric": {
+            "nodeUsage": use,
+            "systemUsage": {},
+            "numaUsages": [{"numaNodeID": 0, "nodeUsage": use, "systemUsage": {}}],
+        },
+    }
+    return Desired(
+        file_name="nodemetric.yaml",
+        api_version=METRIC,
+        kind="NodeMetric",
+        name=NODE,
+        body={
+            "apiVersion": METRIC,
+            "kind": "NodeMetric",
+            "metadata": {"name": NODE},
+            "status": status,
+        },
+        status_only=True,
+    )
+
+
+def topology(uid: str, pool: str = "0-3", merge: Merge | None = None) -> Desired:
+    """Return a NodeResourceTopology as it is published."""
+    amount = {"capacity": "4", "allocatable": "4", "available": "4"}
+    return Desired(
+        file_name="noderesourcetopology.yaml",
+        api_version=TOPOLOGY,
+        kind="NodeResourceTopology",
+        name=NODE,
+        body={
+            "apiVersion": TOPOLOGY,
+            "kind": "NodeResourceTopology",
+            "metadata": {
+                "name": NODE,
+                "annotations": {"node.koordinator.sh/cpu-shared-pools": pool},
+                "ownerReferences": owner(uid),
+            },
+            "topologyPolicies": ["None"],
+            "zones": [{"name": "node-0", "type": "Node", "resources": [{"name": "cpu", **amount}]}],
+        },
+        owned_annotations=("node.koordinator.sh/cpu-shared-pools",),
+        merge=merge,
+    )
+
+
+def node_metric() -> dict[str, object]:
+    """Return the object that koord-manager makes."""
+    return {"apiVersion": METRIC, "kind": "NodeMetric", "metadata": {"name": NODE}, "spec": {}}

@@ -1,0 +1,173 @@
+"""Writes that go well: only when changed, only what is ours, and nothing after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.publish.cluster.state import Phase
+from tests.apiserver.server import ApiServer
+from tests.fault.publish.publishing import (
+    MANAGER,
+    NODE,
+    device,
+    metric,
+    no_device,
+    node_metric,
+    publishing,
+    topology,
+    uid_of,
+)
+
+
+def test_an_object_is_made_and_written_only_when_it_changes() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+            assert [entry.verb for entry in bench.requests()] == ["get", "patch"]
+            bench.clear()
+            for _ in range(30):
+                await bench.offer(device(bench.uid))
+                await bench.advance(60)
+            assert bench.writes() == []
+            assert bench.state().last_ack_s is not None
+            await bench.offer(device(bench.uid, healthy=False))
+            assert [entry.verb for entry in bench.writes()] == ["patch"]
+            assert bench.device()["spec"]["devices"][0]["health"] is False
+            assert bench.told == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_restart_of_an_unchanged_node_writes_nothing() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(node_metric(), manager="koord-manager")
+        for _ in range(2):
+            async with publishing(server) as bench:
+                everything = (device(bench.uid), topology(bench.uid), metric(1))
+                await bench.offer(*everything)
+                assert {state.phase for state in bench.outbox.states()} == {Phase.IDLE}
+                first = bench.writes() + bench.writes("nodemetrics")
+                bench.clear()
+        assert first == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_labels_and_annotations_of_others_survive_and_ours_go_when_not_wanted() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid, labels={"node.koordinator.sh/gpu-model": "a"}))
+            stored = bench.device()
+            stored["metadata"]["labels"]["theirs"] = "x"
+            stored["metadata"]["annotations"]["theirs"] = "y"
+            server.put(stored, manager="admin")
+            await bench.offer(device(bench.uid))
+            metadata = bench.device()["metadata"]
+            assert metadata["labels"] == {
+                "theirs": "x",
+                "node.koordinator.sh/gpu-vendor": "nvidia",
+            }
+            assert metadata["annotations"]["theirs"] == "y"
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_node_metric_is_written_once_a_minute_and_only_its_status() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(node_metric(), manager="koord-manager")
+        async with publishing(server) as bench:
+            for minute in range(20):
+                await bench.offer(metric(minute))
+                await bench.advance(60)
+            writes = bench.writes("nodemetrics")
+            assert len(writes) == 20
+            assert {entry.subresource for entry in writes} == {"status"}
+            assert bench.state("NodeMetric").unchanged == 0
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_known_times_of_conditions_are_kept_before_anything_is_compared() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+        later = device(uid_of(server))
+        for entry in later.body["spec"]["devices"]:  # type: ignore[index] # as it is built
+            entry["conditions"][0]["lastTransitionTime"] = "2026-01-03T00:00:00Z"
+        async with publishing(server) as bench:
+            bench.clear()
+            await bench.offer(later)
+            assert bench.phase() is Phase.IDLE
+            assert bench.writes() == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_node_without_devices_has_no_device_object() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            await bench.offer(no_device())
+            assert server.get("Device", NODE) is None
+            assert bench.phase() is Phase.IDLE
+            await bench.offer(device(bench.uid))
+            assert len(bench.device()["spec"]["devices"]) == 2
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_device_object_in_which_another_has_a_part_is_not_removed() -> None:
+    async def case(server: ApiServer) -> None:
+        body = dict(device(uid_of(server)).body)
+        server.put(body, manager="koordlet")
+        async with publishing(server) as bench:
+            await bench.offer(no_device())
+            assert bench.phase() is Phase.IDLE
+            assert bench.writes() == []
+            assert bench.device()["metadata"]["managedFields"][0]["manager"] == "koordlet"
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_nothing_is_removed_when_the_agent_ends() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            await bench.outbox.close(1.0)
+        assert server.get("Device", NODE) is not None
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_what_is_pending_is_written_when_the_agent_closes() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            server.stop()
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.PENDING
+            server.start()
+            await bench.outbox.close(5.0)
+        assert server.get("Device", NODE) is not None
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_our_writes_are_named_in_the_object() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            (entry,) = bench.device()["metadata"]["managedFields"]
+            assert (entry["manager"], entry["operation"]) == (MANAGER, "Apply")
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))

@@ -1,0 +1,297 @@
+"""Other writers: told once, never fought, and what a writer that is gone left becomes ours."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agent.publish.base import Json
+from agent.publish.cluster.state import Pace, Phase
+from tests.apiserver.faults import Fault
+from tests.apiserver.server import ApiServer
+from tests.fault.publish.publishing import (
+    NODE,
+    Bench,
+    device,
+    metric,
+    node_metric,
+    owner,
+    publishing,
+    topology,
+    uid_of,
+)
+
+LATER = Fault(date_skew_s=3600, times=0)  # the server's clock, an hour on
+
+
+def of_koordlet(uid: str, **labels: str) -> dict[str, Any]:
+    """Return a Device as a koordlet writes it: other resources, no conditions, its own labels."""
+    body = dict(device(uid, labels=labels or {"node.koordinator.sh/gpu-vendor": "nvidia"}).body)
+    cards = [{"type": "gpu", "id": f"GPU-{n}", "minor": n, "health": True} for n in range(2)]
+    metadata = {key: value for key, value in body["metadata"].items() if key != "annotations"}  # type: ignore[attr-defined] # as it is built
+    return {**body, "metadata": metadata, "spec": {"devices": cards}}
+
+
+def managers(bench: Bench) -> set[str]:
+    return {entry["manager"] for entry in bench.device()["metadata"]["managedFields"]}
+
+
+def test_a_koordlet_that_still_runs_is_told_of_once_and_not_fought() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(of_koordlet(uid_of(server)), manager="koordlet")
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            await bench.advance(200)
+            await bench.offer(device(bench.uid, healthy=False))
+            await bench.advance(30)
+            assert bench.phase() is Phase.HELD
+            ((reason, message),) = bench.told
+            assert reason == "WriteConflict"
+            assert "koordlet" in message
+            assert ".spec.devices" in message
+            (rival,) = bench.state().rivals
+            assert rival.name == "koordlet"
+            assert ".spec.devices" in rival.fields
+            assert bench.writes() == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_koordlet_that_writes_while_we_run_is_found_at_the_next_look_or_write() -> None:
+    async def case(server: ApiServer) -> None:
+        for looks in (True, False):
+            server.delete("Device", NODE)
+            async with publishing(server) as bench:
+                await bench.offer(device(bench.uid))
+                server.put(of_koordlet(bench.uid), manager="koordlet")
+                bench.clear()
+                if looks:
+                    await bench.advance(70)
+                    assert bench.writes() == []
+                else:
+                    await bench.offer(device(bench.uid, healthy=False))
+                    assert [entry.status for entry in bench.writes()] == [409]
+                assert bench.phase() is Phase.HELD
+                assert bench.reasons == ["WriteConflict"]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_leftovers_of_a_koordlet_that_is_gone_become_ours_by_the_clock_of_the_server() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(of_koordlet(uid_of(server)), manager="koordlet")
+        server.faults.add(LATER)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+            (write,) = bench.writes()
+            assert write.query["force"] == "true"
+            assert bench.reasons == ["WriteTakenOver"]
+            assert bench.device()["spec"]["devices"][0]["conditions"]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_good() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(of_koordlet(uid_of(server)), manager="koordlet")
+        server.faults.add(LATER)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            server.put(of_koordlet(bench.uid), manager="koordlet")
+            bench.clear()
+            for _ in range(20):
+                await bench.advance(3600)
+            assert bench.phase() is Phase.HELD
+            assert bench.writes() == []
+            assert bench.reasons == ["WriteTakenOver", "WriteConflict"]
+            assert "for good" in bench.told[-1][1]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_nobody_is_taken_over_from_where_the_settings_forbid_it() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(of_koordlet(uid_of(server)), manager="koordlet")
+        server.faults.add(LATER)
+        async with publishing(server, Pace(takeover_s=0)) as bench:
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.HELD
+            assert bench.writes() == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_label_that_a_person_changed_holds_up_only_itself() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            edited = bench.device()
+            edited["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] = "mine"
+            server.put(edited, manager="kubectl-edit")
+            await bench.advance(70)
+            assert bench.phase() is Phase.HELD
+            await bench.offer(device(bench.uid, healthy=False))
+            stored = bench.device()
+            assert stored["spec"]["devices"][0]["health"] is False
+            assert stored["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "mine"
+            assert bench.phase() is Phase.HELD
+            assert bench.reasons == ["WriteConflict"]
+            server.faults.add(LATER)
+            await bench.advance(70)
+            assert bench.phase() is Phase.IDLE
+            labels = bench.device()["metadata"]["labels"]
+            assert labels["node.koordinator.sh/gpu-vendor"] == "nvidia"
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_what_somebody_erased_is_written_again_and_counted() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            erased = bench.device()
+            del erased["metadata"]["annotations"]
+            server.put(erased, manager="kubectl-edit")
+            await bench.advance(70)
+            assert bench.device()["metadata"]["annotations"]
+            assert bench.state().repaired == 1
+            server.delete("Device", NODE)
+            await bench.advance(70)
+            assert server.get("Device", NODE) is not None
+            assert bench.state().repaired == 2
+            assert bench.told == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_somebody_who_erases_it_each_time_is_not_fought() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            bench.clear()
+            for _ in range(60):
+                erased = bench.device()
+                erased["metadata"].pop("annotations", None)
+                server.put(erased, manager="cleaner")
+                await bench.advance(60)
+            assert len(bench.writes()) <= 15
+            assert bench.reasons == ["WriteUndone"]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_of_two_agents_on_one_object_the_first_gives_way() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as first:
+            await first.offer(device(first.uid, cards=1))
+            await asyncio.sleep(1.1)  # times in managedFields are whole seconds
+            async with publishing(server) as second:
+                await second.offer(device(second.uid, cards=2))
+                first.clear()
+                for _ in range(3):
+                    await first.advance(70)
+                    await second.advance(70)
+                assert first.phase() is Phase.HELD
+                assert second.phase() is Phase.IDLE
+                assert first.writes() == []
+                assert first.reasons == ["WriteConflict"]
+                assert "another xpu-agent" in first.told[0][1]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_koordlet_that_reports_node_metrics_is_left_to_it() -> None:
+    async def case(server: ApiServer) -> None:
+        theirs = dict(metric(0, cpu="7").body)
+        server.put({**node_metric(), "status": theirs["status"]}, manager="koordlet")
+        async with publishing(server) as bench:
+            for minute in range(5):
+                await bench.offer(metric(minute))
+                await bench.advance(30)
+            assert bench.phase() is Phase.HELD
+            assert bench.writes("nodemetrics") == []
+            assert bench.reasons == ["WriteConflict"]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_the_object_of_a_node_that_was_made_anew_is_owned_anew() -> None:
+    async def case(server: ApiServer) -> None:
+        stale = of_koordlet("old-uid")
+        stale["metadata"]["ownerReferences"] += [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "their-uid"}
+        ]
+        server.put(stale, manager="koordlet", checked=False)
+        server.faults.add(LATER)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+            uids = {ref["uid"] for ref in bench.device()["metadata"]["ownerReferences"]}
+            assert uids == {"their-uid", bench.uid}
+
+    with ApiServer(nodes=(NODE,), garbage_collection=False) as server:
+        asyncio.run(case(server))
+
+
+def test_our_object_of_a_node_that_was_made_anew_goes_on_with_or_without_a_collector() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            node = server.get("Node", NODE)
+            assert node is not None
+            server.delete("Node", NODE)
+            del node["metadata"]["uid"]
+            server.put(node)
+            old, bench.uid = bench.uid, uid_of(server)
+            assert old != bench.uid
+            await bench.offer(device(old, healthy=False))
+            assert bench.phase() is Phase.WAITING
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+            assert bench.device()["metadata"]["ownerReferences"] == owner(bench.uid)
+
+    for collects in (True, False):
+        with ApiServer(nodes=(NODE,), garbage_collection=collects) as server:
+            asyncio.run(case(server))
+
+
+def with_their_costs(stored: Json, wanted: Json) -> Json:
+    """Keep the costs of each zone that somebody else wrote."""
+    costs = {zone["name"]: zone.get("costs") for zone in stored["zones"]}  # type: ignore[attr-defined] # of the schema
+    zones = [
+        {**zone, **({"costs": costs[zone["name"]]} if costs.get(zone["name"]) else {})}
+        for zone in wanted["zones"]  # type: ignore[attr-defined] # as it is built
+    ]
+    return {**wanted, "zones": zones}
+
+
+def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(topology(bench.uid, merge=with_their_costs))
+            stored = server.get("NodeResourceTopology", NODE)
+            assert stored is not None
+            stored["zones"][0]["costs"] = [{"name": "node-0", "value": 10}]
+            server.put(stored, manager="nfd")
+            await bench.offer(topology(bench.uid, pool="1-3", merge=with_their_costs))
+            await bench.advance(200)
+            found = server.get("NodeResourceTopology", NODE)
+            assert found is not None
+            assert found["zones"][0]["costs"] == [{"name": "node-0", "value": 10}]
+            pools = found["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
+            assert pools == "1-3"
+            assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
