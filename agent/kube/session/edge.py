@@ -24,15 +24,26 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     proxy: Proxy | None
     whose: str  # who must have signed the server's certificate
 
+    def __str__(self) -> str:
+        """Say where it went."""
+        return f"{self.server} through {self.proxy}" if self.proxy else self.server
+
 
 @contextlib.contextmanager
-def ours(what: str, way: Way) -> Iterator[None]:
-    """Raise our error for one of the library's; `what` was done."""
+def ours(what: str, way: Way, *, begun: bool = False) -> Iterator[None]:
+    """Raise our error for one of the library's; `what` was done.
+
+    `begun`: the head of an answer has come, so that what is wrong now is wrong with its body.
+    """
     # imported here: 180 ms that only a session needs, and what is done here needs it anyway
     import aiohttp  # noqa: PLC0415 - see above
 
     try:
         yield
+    except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError) as error:
+        if begun:
+            raise Unreachable(what, f"the answer of {way} broke off") from error
+        raise from_library(what, error, way) from error
     except (aiohttp.ClientError, OSError) as error:
         raise from_library(what, error, way) from error
 
@@ -62,17 +73,15 @@ def from_library(what: str, error: Exception, way: Way) -> ApiError:
         case aiohttp.ClientHttpProxyError():
             return Unreachable(what, f"the proxy {way.proxy} refused with {error.status}")
         case aiohttp.ServerDisconnectedError():
-            return Unreachable(what, f"{way.server} closed the connection without an answer")
-        case aiohttp.ClientPayloadError():
-            return Unreachable(what, f"the answer of {way.server} broke off")
+            return Unreachable(what, f"{way} closed the connection without an answer")
         case aiohttp.ClientResponseError():
             said = extract(error.message)[:80]
-            return BadAnswer(what, f"{way.server} does not speak HTTP: {said}")
+            return BadAnswer(what, f"{way} does not speak HTTP: {said}")
         case TimeoutError():
-            return Unreachable(what, f"{way.server}: no connection in time")
+            return Unreachable(what, f"{way}: no connection in time")
         case OSError():
-            return Unreachable(what, f"{way.server}: {_os_words(error)}")
-    return Unreachable(what, f"{way.server}: {type(error).__name__}")
+            return Unreachable(what, f"{way}: {_os_words(error)}")
+    return Unreachable(what, f"{way}: {type(error).__name__}")
 
 
 def _no_connection(
@@ -82,14 +91,14 @@ def _no_connection(
 
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            return f"{way.server} is not believed: {_distrust(error, way.whose)}"
+            return f"{way} is not believed: {_distrust(error, way.whose)}"
         case aiohttp.ClientConnectorDNSError():
             return f"{error.host}: no such name ({_os_words(error.os_error)})"
         case aiohttp.ClientProxyConnectionError():
             return f"the proxy {way.proxy}: {_os_words(error.os_error)}"
         case aiohttp.ClientConnectorSSLError():
-            return f"{way.server}: no TLS: {_tls_words(error.os_error)}"
-    return f"{way.server}: {_os_words(error.os_error)}"
+            return f"{way}: no TLS: {_tls_words(error.os_error)}"
+    return f"{way}: {_os_words(error.os_error)}"
 
 
 def _distrust(error: Exception, whose: str) -> str:

@@ -18,7 +18,7 @@ async def body_of(response: aiohttp.ClientResponse, what: str, way: Way, limit_b
     if (response.content_length or 0) > limit_bytes:
         raise too_long
     body = bytearray()
-    with ours(what, way):
+    with ours(what, way, begun=True):
         while chunk := await response.content.readany():
             body += chunk
             if len(body) > limit_bytes:
@@ -30,7 +30,7 @@ async def chunk_of(response: aiohttp.ClientResponse, what: str, way: Way, idle_s
     """Return what comes next, empty at an orderly end; raise `Unreachable` after a silence."""
     try:
         async with asyncio.timeout(idle_s):
-            with ours(what, way):
+            with ours(what, way, begun=True):
                 return await response.content.readany()
     except TimeoutError as error:
         raise Unreachable(what, f"nothing came for {idle_s:g} s") from error

@@ -1,0 +1,155 @@
+"""A proxy on the way, real or broken."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.clock import SystemClock
+from agent.kube.errors import BadAnswer, Unreachable
+from agent.kube.proxy import Proxy, proxy_of
+from agent.kube.session.connections import Endpoint
+from agent.kube.session.opening import open_session
+from agent.kube.session.target import InPod
+from tests.unit.kube_session.conftest import account, authority
+from tests.unit.kube_session.servers import (
+    GET,
+    OK,
+    Answer,
+    Asked,
+    Authority,
+    Server,
+    serving,
+    session_with,
+)
+
+__all__ = ["account", "authority"]
+
+
+async def fine(asked: Asked) -> None:
+    await asked.answer(OK)
+
+
+async def tunnel(asked: Asked) -> None:
+    """Do what CONNECT asks for: bytes both ways, until one side ends."""
+    host, _, port = asked.line.split()[1].rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    await asked.answer(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+    await asyncio.gather(pass_on(asked.reader, writer), pass_on(reader, asked.writer))
+
+
+@contextlib.asynccontextmanager
+async def through(
+    authority: Authority, answer: Answer, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[Server, Server, Endpoint]]:
+    async with serving(fine, authority.server, host) as server, serving(answer, None) as proxy:
+        way = proxy_of(f"http://us:pa%20ss@127.0.0.1:{proxy.port}", "test")
+        yield server, proxy, Endpoint(url=server.url, proxy=way)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_proxy_is_asked_for_a_tunnel_and_sees_nothing_of_what_goes_through(
+    account: Path, authority: Authority, host: str
+) -> None:
+    async def run() -> None:
+        async with (
+            through(authority, tunnel, host) as (server, proxy, endpoint),
+            session_with("", account, endpoint=endpoint) as session,
+        ):
+            await session.call(GET)
+            await session.call(GET)
+            assert proxy.asked[0].line.startswith("CONNECT ")
+            assert str(server.port) in proxy.asked[0].line
+            assert proxy.asked[0].headers["proxy-authorization"] == "Basic dXM6cGEgc3M="
+            assert "authorization" not in proxy.asked[0].headers
+            assert "proxy-authorization" not in server.asked[0].headers
+            assert server.asked[0].headers["authorization"] == "Bearer token-1"
+            assert len(proxy.asked) == 1  # the tunnel is kept
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("status", [403, 407, 502])
+def test_a_proxy_that_refuses_is_named_with_its_status(
+    account: Path, authority: Authority, status: int
+) -> None:
+    async def refuse(asked: Asked) -> None:
+        await asked.status(status)
+
+    async def run() -> None:
+        async with (
+            through(authority, refuse) as (_, proxy, endpoint),
+            session_with("", account, endpoint=endpoint) as session,
+        ):
+            words = f"the proxy http://127.0.0.1:{proxy.port} refused with {status}"
+            with pytest.raises(Unreachable, match=words) as caught:
+                await session.call(GET)
+            assert "pa ss" not in str(caught.value)
+
+    asyncio.run(run())
+
+
+def test_a_proxy_that_is_down_is_named(account: Path, authority: Authority) -> None:
+    async def run() -> None:
+        async with serving(fine, authority.server) as server:
+            endpoint = Endpoint(url=server.url, proxy=Proxy(url="http://127.0.0.1:1"))
+            async with session_with("", account, endpoint=endpoint) as session:
+                with pytest.raises(Unreachable, match=r"the proxy http://127\.0\.0\.1:1: "):
+                    await session.call(GET)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 X\r\n\r\nno TLS at all"]
+)
+def test_a_proxy_that_talks_nonsense_is_out_of_reach(
+    account: Path, authority: Authority, answer: bytes
+) -> None:
+    async def nonsense(asked: Asked) -> None:
+        await asked.answer(answer)
+        asked.writer.close()
+
+    async def run() -> None:
+        async with (
+            through(authority, nonsense) as (_, proxy, endpoint),
+            session_with("", account, endpoint=endpoint) as session,
+        ):
+            with pytest.raises(
+                (Unreachable, BadAnswer), match=f"through http://127.0.0.1:{proxy.port}"
+            ):
+                await session.call(GET)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("no_proxy", "asked"), [("", 1), ("api.test", 0), (".test:443", 1)])
+def test_a_pod_goes_by_the_proxy_of_its_environment_unless_no_proxy_says_not(
+    account: Path, no_proxy: str, asked: int
+) -> None:
+    async def refuse(request: Asked) -> None:
+        await request.status(503)
+
+    async def run() -> None:
+        async with serving(refuse, None) as proxy:
+            environ = {"HTTPS_PROXY": f"127.0.0.1:{proxy.port}", "NO_PROXY": no_proxy}
+            target = InPod(url="https://api.test:1", folder=str(account))
+            session = await open_session(target, SystemClock(), environ)
+            with pytest.raises(Unreachable):
+                await session.call(GET)
+            assert len(proxy.asked) == asked
+            await session.close()
+
+    asyncio.run(run())

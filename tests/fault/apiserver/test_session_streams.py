@@ -1,0 +1,229 @@
+"""Watches that go quiet, break off, or never end a line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.kube import errors
+from agent.kube.base import MAX_BODY_BYTES, Request
+from agent.kube.errors import ApiError, BadAnswer, Expired, Unreachable
+from tests.unit.kube_session.conftest import account, authority
+from tests.unit.kube_session.servers import (
+    CHUNKED,
+    Answer,
+    Asked,
+    Authority,
+    serving,
+    session_with,
+)
+
+__all__ = ["account", "authority"]
+
+WATCH = Request(method="GET", path="/api/v1/pods", query=(("watch", "true"),), deadline_s=20)
+LINE = b'{"type":"ADDED"}'
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+END = b"0\r\n\r\n"
+
+
+async def read(
+    account: Path, authority: Authority, answer: Answer, idle_s: float = 20
+) -> tuple[list[bytes], ApiError | None]:
+    """Return the lines that came, and how it ended."""
+    lines: list[bytes] = []
+    async with (
+        serving(answer, authority.server) as server,
+        session_with(server.url, account) as session,
+    ):
+        error = None
+        try:
+            async with session.stream(WATCH, idle_s) as stream:
+                async for line in stream:
+                    lines.append(line)
+        except ApiError as raised:
+            error = raised
+        assert session.state.last_error == (str(error) if error else "")
+        assert session.state.streams == 0
+        return lines, error
+
+
+def came(
+    account: Path, authority: Authority, *parts: bytes, close: bool = True
+) -> tuple[list[bytes], ApiError | None]:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(*parts)
+        if close:
+            asked.writer.close()
+
+    return asyncio.run(read(account, authority, answer))
+
+
+def test_a_watch_that_ends_in_order_ends(account: Path, authority: Authority) -> None:
+    parts = (CHUNKED, chunk(LINE + b"\n" + LINE[:5]), chunk(LINE[5:] + b"\n\n"), END)
+    assert came(account, authority, *parts, close=False) == ([LINE, LINE], None)
+
+
+def test_a_watch_without_any_line_ends(account: Path, authority: Authority) -> None:
+    assert came(account, authority, CHUNKED + END, close=False) == ([], None)
+
+
+def test_a_truncated_last_line_is_not_delivered(account: Path, authority: Authority) -> None:
+    lines, error = came(account, authority, CHUNKED, chunk(LINE + b'\n{"type":"MOD'), END)
+    assert lines == [LINE]
+    assert isinstance(error, Unreachable)
+    assert "within a line" in str(error)
+
+
+@pytest.mark.parametrize(
+    "rest", [LINE[:4], LINE + b"\r\n4", LINE + b"12\r\nnonsense\r\n", b"", None]
+)
+def test_a_stream_that_breaks_or_is_reset_in_mid_chunk_is_out_of_reach(
+    account: Path, authority: Authority, rest: bytes | None
+) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED + chunk(LINE + b"\n") + b"12\r\n{")
+        await seen.wait()
+        if rest is None:
+            asked.reset()
+        else:
+            await asked.answer(rest)
+            asked.writer.close()
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account) as session,
+            session.stream(WATCH, 20) as stream,
+        ):
+            assert await anext(stream) == LINE
+            seen.set()
+            with pytest.raises(Unreachable):
+                await anext(stream)
+
+    seen = asyncio.Event()
+    asyncio.run(run())
+
+
+def test_a_silent_stream_is_given_up_after_its_idle_time(
+    account: Path, authority: Authority
+) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
+        await asked.hold()
+
+    lines, error = asyncio.run(read(account, authority, answer, idle_s=0.1))
+    assert lines == [LINE]
+    assert isinstance(error, Unreachable)
+    assert "nothing came for 0.1 s" in str(error)
+
+
+def test_a_stream_whose_first_byte_is_late_is_given_up_at_the_deadline(
+    account: Path, authority: Authority
+) -> None:
+    async def run() -> None:
+        request = Request(method="GET", path="/x", deadline_s=0.1)
+        async with (
+            serving(Asked.hold, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            with pytest.raises(Unreachable, match=r"within 0\.1 s: waiting for the answer"):
+                await session.stream(request, 20).__aenter__()
+            assert session.state.requests == {("WATCH", "none"): 1}
+
+    asyncio.run(run())
+
+
+def test_a_line_over_the_limit_is_refused(account: Path, authority: Authority) -> None:
+    megabyte = chunk(b"x" * (1 << 20))
+    lines, error = came(account, authority, CHUNKED + chunk(LINE + b"\n"), *[megabyte] * 17)
+    assert lines == [LINE]
+    assert isinstance(error, BadAnswer)
+    assert str(MAX_BODY_BYTES) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(403, errors.Forbidden), (410, Expired), (503, errors.ServerError)]
+)
+def test_a_watch_that_is_refused_is_the_error_of_its_status(
+    account: Path, authority: Authority, status: int, kind: type[ApiError]
+) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.status(status, b'{"kind":"Status","reason":"Expired"}')
+
+    lines, error = asyncio.run(read(account, authority, answer))
+    assert lines == []
+    assert type(error) is kind
+
+
+def test_leaving_a_stream_closes_its_connection(account: Path, authority: Authority) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
+        await asked.hold()
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            async with session.stream(WATCH, 20) as stream:
+                assert await anext(stream) == LINE
+                assert session.state.streams == 1
+            await server.left.wait()
+            assert session.state.streams == 0
+
+    asyncio.run(run())
+
+
+def test_cancelling_whoever_reads_closes_the_connection(
+    account: Path, authority: Authority
+) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
+        await asked.hold()
+
+    async def run() -> None:
+        got = asyncio.Event()
+
+        async def follow() -> None:
+            async with session.stream(WATCH, 20) as stream:
+                async for _ in stream:
+                    got.set()
+
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            reader = asyncio.create_task(follow())
+            await got.wait()
+            reader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reader
+            await server.left.wait()
+            assert session.state.last_error == ""
+
+    asyncio.run(run())
+
+
+def test_an_error_of_whoever_reads_is_not_the_servers(account: Path, authority: Authority) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
+        await asked.hold()
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            with pytest.raises(BadAnswer, match="mine"):
+                async with session.stream(WATCH, 20):
+                    raise BadAnswer("decoding", "mine")
+            assert session.state.last_error == ""
+
+    asyncio.run(run())

@@ -1,0 +1,251 @@
+"""What a session sends, and when it sends again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from agent.clock import ManualClock
+from agent.kube.base import APPLY, MERGE, Request
+from agent.kube.errors import Unauthorized, Unreachable
+from agent.kube.session.client import MAX_CALLS
+from agent.kube.session.connections import Endpoint
+from agent.version import VERSION
+from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
+
+
+async def fine(asked: Asked) -> None:
+    await asked.answer(OK)
+
+
+def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) -> None:
+    request = Request(
+        method="PATCH",
+        path="/apis/g/v1/things/a b",
+        query=(("fieldManager", "xpu-agent"), ("labelSelector", "a in (b,c)")),
+        body=b'{"a": 1}',
+        content_type=APPLY,
+    )
+
+    async def run() -> None:
+        async with (
+            serving(fine, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            response = await session.call(request)
+            asked = server.asked[0]
+        assert (response.status, response.body) == (200, b"{}")
+        assert response.headers["content-length"] == "2"
+        assert asked.line == (
+            "PATCH /apis/g/v1/things/a%20b?fieldManager=xpu-agent"
+            "&labelSelector=a%20in%20%28b%2Cc%29 HTTP/1.1"
+        )
+        assert asked.body == request.body
+        assert (
+            asked.headers
+            | {
+                "authorization": "Bearer token-1",
+                "content-type": APPLY,
+                "accept": "application/json",
+                "accept-encoding": "identity",
+                "user-agent": f"xpu-agent/{VERSION}",
+            }
+            == asked.headers
+        )
+
+    asyncio.run(run())
+
+
+def test_a_path_of_the_server_comes_before_that_of_every_request(
+    account: Path, authority: Authority
+) -> None:
+    async def run() -> None:
+        async with serving(fine, authority.server) as server:
+            async with session_with(f"{server.url}/k8s/clusters/c-1/", account) as session:
+                await session.call(GET)
+            assert server.asked[0].line == "GET /k8s/clusters/c-1/api/v1/nodes/n HTTP/1.1"
+
+    asyncio.run(run())
+
+
+def test_connections_are_kept(account: Path, authority: Authority) -> None:
+    async def run() -> None:
+        async with (
+            serving(fine, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            for _ in range(5):
+                await session.call(GET)
+            assert server.connections == 1
+            state = session.state
+            assert (state.open_connections, state.opened_connections) == (1, 1)
+            assert state.requests == {("GET", "200"): 5}
+            assert (state.retries, state.in_flight) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_no_more_than_a_few_calls_are_under_way_at_once(
+    account: Path, authority: Authority
+) -> None:
+    async def run() -> None:
+        full, go = asyncio.Event(), asyncio.Event()
+
+        async def answer(asked: Asked) -> None:
+            if len(server.asked) == MAX_CALLS:
+                full.set()
+            await go.wait()
+            await asked.answer(OK)
+
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            calls = [asyncio.create_task(session.call(GET)) for _ in range(MAX_CALLS + 5)]
+            await full.wait()
+            late = replace(GET, deadline_s=0.1)
+            with pytest.raises(Unreachable, match="waiting for one of 8 other calls"):
+                await session.call(late)
+            assert len(server.asked) == MAX_CALLS
+            go.set()
+            await asyncio.gather(*calls)
+            assert server.connections == MAX_CALLS
+
+    asyncio.run(run())
+
+
+def test_a_401_is_tried_again_once_with_the_token_read_anew(
+    account: Path, authority: Authority
+) -> None:
+    async def answer(asked: Asked) -> None:
+        if asked.headers["authorization"] == "Bearer token-2":
+            await asked.answer(OK)
+        else:
+            await asked.status(401)
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account, ManualClock()) as session,
+        ):
+            with pytest.raises(Unauthorized):
+                await session.call(GET)
+            assert len(server.asked) == 1  # the same token once more would be no other answer
+            (account / "token").write_text("token-2")
+            await session.call(GET)
+            (account / "token").write_text("token-3")
+            await session.call(GET)  # not read again: it was not refused
+            sent = [
+                asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked
+            ]
+            assert sent == ["token-1", "token-1", "token-2", "token-2"]
+
+    asyncio.run(run())
+
+
+def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
+    account: Path, authority: Authority
+) -> None:
+    good = ["Bearer token-1"]
+
+    async def answer(asked: Asked) -> None:
+        await asked.status(200 if asked.headers["authorization"] in good else 401)
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account, ManualClock()) as session,
+        ):
+            await session.call(GET)
+            good[:] = ["Bearer token-2"]
+            (account / "token").write_text("token-2")
+            await session.call(GET)
+            async with session.stream(GET, idle_s=20) as lines:
+                assert [line async for line in lines] == []
+            assert session.state.retries == 1
+            assert len(server.asked) == 4
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_repeated"),
+    [
+        (GET, True),
+        (Request(method="PATCH", path="/x", body=b"{}", content_type=APPLY), True),
+        (Request(method="PATCH", path="/x", body=b"{}", content_type=MERGE), True),
+        (Request(method="DELETE", path="/x"), True),
+        (Request(method="PATCH", path="/x", body=b"[]", content_type="json-patch"), False),
+        (Request(method="POST", path="/x", body=b"{}"), False),
+    ],
+)
+def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_no_harm(
+    account: Path, authority: Authority, request_: Request, *, is_repeated: bool
+) -> None:
+    async def answer(asked: Asked) -> None:
+        if len(server_of[0].asked) == 2:
+            asked.reset()  # as if it had been closed just when the request was sent
+        else:
+            await asked.answer(OK)
+
+    server_of = []
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            server_of.append(server)
+            await session.call(GET)
+            if is_repeated:
+                await session.call(request_)
+                assert (session.state.retries, server.connections) == (1, 2)
+            else:
+                with pytest.raises(Unreachable):
+                    await session.call(request_)
+                assert len(server.asked) == 2
+
+    asyncio.run(run())
+
+
+def test_after_it_was_closed_nothing_is_sent(account: Path, authority: Authority) -> None:
+    async def run() -> None:
+        async with serving(fine, authority.server) as server:
+            async with session_with(server.url, account) as session:
+                await session.call(GET)
+            with pytest.raises(Unreachable, match="closed"):
+                await session.call(GET)
+            assert len(server.asked) == 1
+
+    asyncio.run(run())
+
+
+def test_a_token_does_not_go_where_anybody_can_read_it(account: Path) -> None:
+    async def run() -> None:
+        async with serving(fine, None) as server:
+            url = server.url.replace("https", "http")
+            async with session_with(url, account, endpoint=Endpoint(url=url)) as session:
+                await session.call(GET)
+            assert "authorization" not in server.asked[0].headers
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_differs_is_seen(account: Path, authority: Authority) -> None:
+    clock = ManualClock()  # of 2026-01-02 03:04:05
+
+    async def answer(asked: Asked) -> None:
+        await asked.status(200, b"{}", "Date: Fri, 02 Jan 2026 04:04:05 GMT")
+
+    async def run() -> None:
+        async with (
+            serving(answer, authority.server) as server,
+            session_with(server.url, account, clock) as session,
+        ):
+            await session.call(GET)
+            assert session.state.clock_skew_s == 3600.0
+
+    asyncio.run(run())

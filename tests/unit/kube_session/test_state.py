@@ -1,0 +1,63 @@
+"""What a session says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.clock import ManualClock
+from agent.kube.errors import Forbidden, Unreachable
+from agent.kube.session.state import Keeper, clock_skew_s
+
+
+@pytest.mark.parametrize(
+    ("date_s", "sent_s", "received_s", "skew_s"),
+    [
+        (100.0, 100.2, 100.3, 0.0),
+        (100.0, 100.9, 101.4, 0.0),  # written at 100.99, read half a second later
+        (160.0, 100.2, 100.4, 59.6),
+        (40.0, 100.2, 100.4, -59.2),
+        (101.0, 100.2, 100.4, 0.6),
+    ],
+)
+def test_a_skew_is_what_the_cut_date_and_the_way_cannot_explain(
+    date_s: float, sent_s: float, received_s: float, skew_s: float
+) -> None:
+    assert clock_skew_s(date_s, sent_s, received_s) == pytest.approx(skew_s)
+
+
+def reachable(keeper: Keeper) -> bool | None:
+    return keeper.state.reachable
+
+
+def test_a_refusal_is_an_answer_and_silence_is_not() -> None:
+    clock = ManualClock()
+    keeper = Keeper("https://api", clock)
+    assert reachable(keeper) is None
+    keeper.answered("GET", 403)
+    keeper.failed(Forbidden("GET /x", "no", code=403))
+    assert reachable(keeper) is True
+    assert keeper.state.last_ok_s is None
+    assert keeper.state.last_error == "GET /x: 403 no"
+    clock.advance(5)
+    keeper.unanswered("GET")
+    keeper.failed(Unreachable("GET /x", "down"))
+    assert reachable(keeper) is False
+    assert keeper.state.last_answer_s == clock.mono_s - 5
+    keeper.answered("WATCH", 200)
+    assert reachable(keeper) is True
+    assert keeper.state.last_ok_s == clock.mono_s
+    assert keeper.state.requests == {("GET", "403"): 1, ("GET", "none"): 1, ("WATCH", "200"): 1}
+
+
+def test_a_state_once_read_does_not_change() -> None:
+    keeper = Keeper("https://api", ManualClock())
+    before = keeper.state
+    keeper.began(stream=True)
+    keeper.began(stream=False)
+    keeper.answered("GET", 200)
+    keeper.tried_again(1)
+    assert (before.streams, before.in_flight, before.requests, before.retries) == (0, 0, {}, 0)
+    keeper.ended(stream=True)
+    keeper.ended(stream=False)
+    after = keeper.state
+    assert (after.streams, after.in_flight, after.retries) == (0, 0, 1)

@@ -1,0 +1,85 @@
+"""Where the API server is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from agent.config.cluster import ApiSettings
+from agent.kube.errors import NoApiServer
+from agent.kube.session.target import FromKubeconfig, InPod, where_is_api
+
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def where(
+    environ: Mapping[str, str], *files: str, kubeconfig: str = "", context: str = ""
+) -> InPod | FromKubeconfig:
+    settings = ApiSettings(kubeconfig=kubeconfig, context=context)
+    return where_is_api(settings, environ, files.__contains__)
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        (POD, "https://10.96.0.1:443"),
+        ({**POD, "KUBERNETES_SERVICE_HOST": "fd00:10:96::1"}, "https://[fd00:10:96::1]:443"),
+        ({**POD, "KUBERNETES_SERVICE_HOST": "[fd00::1]"}, "https://[fd00::1]:443"),
+        ({**POD, "KUBERNETES_SERVICE_PORT": "6443"}, "https://10.96.0.1:6443"),
+        ({**POD, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"}, "https://10.96.0.1:8443"),
+        ({"KUBERNETES_SERVICE_HOST": "api.local"}, "https://api.local:443"),
+    ],
+)
+def test_a_pod_asks_the_service_of_its_environment(environ: Mapping[str, str], url: str) -> None:
+    found = where(environ, TOKEN)
+    assert isinstance(found, InPod)
+    assert found.url == url
+    assert url in str(found)
+
+
+def test_a_pod_may_have_its_account_in_another_folder() -> None:
+    environ = {**POD, "XPU_AGENT_SERVICE_ACCOUNT": "/account"}
+    assert where(environ, "/account/token") == InPod(url="https://10.96.0.1:443", folder="/account")
+
+
+def test_a_kubeconfig_of_the_settings_wins_over_the_pods_account() -> None:
+    found = where(POD, TOKEN, "/etc/k", kubeconfig="/etc/k", context="blue")
+    assert found == FromKubeconfig(paths="/etc/k", context="blue")
+    assert "/etc/k" in str(found)
+    assert "blue" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "paths"),
+    [
+        ({"KUBECONFIG": "/a:/b"}, ["/b"], "/a:/b"),
+        ({"KUBECONFIG": "~/k", "HOME": "/home/x"}, ["/home/x/k"], "/home/x/k"),
+        ({"HOME": "/home/x"}, ["/home/x/.kube/config"], "/home/x/.kube/config"),
+        ({"KUBECONFIG": "/gone", "HOME": "/h"}, ["/h/.kube/config"], "/h/.kube/config"),
+        (POD | {"KUBECONFIG": "/a"}, ["/a"], "/a"),  # in a pod, but without a token
+    ],
+)
+def test_outside_a_pod_the_kubeconfig_is_found_as_kubectl_finds_it(
+    environ: Mapping[str, str], files: list[str], paths: str
+) -> None:
+    assert where(environ, *files) == FromKubeconfig(paths=paths)
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "kubeconfig", "words"),
+    [
+        ({}, [], "", ["not in a pod", "KUBECONFIG", "--standalone"]),
+        (POD, [], "", ["in a pod", TOKEN, "automountServiceAccountToken"]),
+        (POD, [TOKEN], "/gone", ["api.kubeconfig", "/gone"]),
+        (POD | {"KUBERNETES_SERVICE_PORT": "no"}, [TOKEN], "", ["KUBERNETES_SERVICE_PORT"]),
+        (POD | {"KUBERNETES_SERVICE_PORT": "9" * 5000}, [TOKEN], "", ["is no port"]),
+    ],
+)
+def test_what_leads_nowhere_says_what_to_do(
+    environ: Mapping[str, str], files: list[str], kubeconfig: str, words: list[str]
+) -> None:
+    with pytest.raises(NoApiServer) as caught:
+        where(environ, *files, kubeconfig=kubeconfig)
+    assert all(word in str(caught.value) for word in words)
