@@ -79,7 +79,7 @@ def condition(cards: Sequence[Device], boot_s: float) -> Json:
         why = f"{len(failed)} of {len(cards)} accelerators are out of service: {_names(failed)}"
         return _told("False", _reason(failed), why, min(_since(failed), default=None), boot_s)
     if unknown:
-        why = f"of {len(unknown)} of {len(cards)} accelerators nobody can tell: {_names(unknown)}"
+        why = f"the state of {len(unknown)} of {len(cards)} is not known: {_names(unknown)}"
         return _told("Unknown", _reason(unknown), why, min(_since(unknown), default=None), boot_s)
     why = f"all {len(cards)} accelerators are in service"
     return _told("True", ALL_HEALTHY, why, max(_since(cards), default=None), boot_s)
