@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from agent.kube.errors import ApiError, BadAnswer, ServerError, Throttled, Unreachable
+from agent.kubelet.base import in_thread
 
 if TYPE_CHECKING:
     from grpc import aio
@@ -37,6 +38,13 @@ Sleep = Callable[[float], Awaitable[None]]
 def kubelet_socket(root_dir: str) -> str:
     """Return where the kubelet with that folder listens."""
     return f"{root_dir.rstrip('/')}/{FOLDER}/{SOCKET}"
+
+
+def load_grpc() -> None:
+    """Load gRPC and the messages: 100 ms and 12 MB, so in a thread and only where they are used."""
+    from grpc import aio  # noqa: F401, PLC0415 - see above
+
+    from proto.gen import podresources_v1_pb2  # noqa: F401, PLC0415 - see above
 
 
 class PodResourcesChannel:
@@ -90,7 +98,9 @@ class PodResourcesChannel:
                 await self._sleep(self._uniform(ceiling_s / 2, ceiling_s))
 
     async def _once(self, method: str, request: bytes) -> bytes:
-        from grpc import aio  # noqa: PLC0415 - 25 ms and 10 MB, only where it is used
+        if self._channel is None:
+            await in_thread(load_grpc)
+        from grpc import aio  # noqa: PLC0415 - loaded by now
 
         if self._channel is None:
             self._channel = aio.insecure_channel(f"unix:{self._path}", options=OPTIONS)

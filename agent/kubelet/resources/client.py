@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agent.errors import ParseError
 from agent.kube.errors import ApiError, BadAnswer, Unreachable
 from agent.kubelet.base import Offload, in_thread
-from agent.kubelet.resources.channel import ALLOCATABLE, GET, LIST, PodResourcesChannel
+from agent.kubelet.resources.channel import ALLOCATABLE, GET, LIST, PodResourcesChannel, load_grpc
 from agent.kubelet.resources.decode import allocatable_from, pod_from, pods_from
 from agent.model.cluster.pod_resources import Allocatable, PodResources
 
@@ -30,24 +30,25 @@ class PodResourcesClient:
 
     async def pods(self) -> tuple[PodResources, ...]:
         """Return what every pod has, by namespace and name."""
-        from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - only where it is used
-
         reply = await self._call(LIST, b"")
+        from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - loaded by the call
+
         return await self._decoded(LIST, reply, pb.ListPodResourcesResponse, pods_from)
 
     async def allocatable(self) -> Allocatable | None:
         """Return what can be given away; `None` if this kubelet does not tell."""
-        from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - only where it is used
-
         reply = await self._offered(ALLOCATABLE, b"")
         if reply is None:
             return None
+        from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - loaded by the call
+
         kind = pb.AllocatableResourcesResponse
         return await self._decoded(ALLOCATABLE, reply, kind, allocatable_from)
 
     async def pod(self, namespace: str, name: str) -> PodResources | None:
         """Return what one pod has; `None` if the kubelet knows no such pod."""
-        from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - only where it is used
+        await in_thread(load_grpc)
+        from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - loaded by now
 
         request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         try:
@@ -85,7 +86,7 @@ class PodResourcesClient:
     async def _decoded(
         self, method: str, reply: bytes, kind: type[M], convert: Callable[[M], T]
     ) -> T:
-        from google.protobuf.message import DecodeError  # noqa: PLC0415 - only where it is used
+        from google.protobuf.message import DecodeError  # noqa: PLC0415 - loaded by the call
 
         try:
             return await self._offload(lambda: convert(kind.FromString(reply)))

@@ -20,6 +20,7 @@ from agent.kubelet.resources.channel import (
     MAX_MESSAGE_BYTES,
     SERVICE,
     PodResourcesChannel,
+    load_grpc,
 )
 from agent.kubelet.resources.granted import with_grants
 from agent.kubelet.resources.socket_file import SocketFile
@@ -103,7 +104,8 @@ class PodResourcesProxy:
         self._tell(serving=False, error="")
 
     async def _start(self) -> None:
-        import grpc  # noqa: PLC0415 - 25 ms and 10 MB, only where it is served
+        await in_thread(load_grpc)
+        import grpc  # noqa: PLC0415 - loaded by now
         from grpc import aio  # noqa: PLC0415 - the same
 
         server = aio.server(

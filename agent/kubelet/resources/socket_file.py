@@ -18,7 +18,6 @@ from agent.kubelet.resources.channel import MAX_PATH_BYTES, SOCKET
 FOLDER_MODE = 0o750  # as the kubelet's own
 MODE = 0o600  # as who may connect to the kubelet's: root, and nobody else
 ASIDE = ".making-"
-PROBE_S = 1.0
 
 
 class NoProxySocket(AgentError):
@@ -101,7 +100,7 @@ class SocketFile:
         if status is None or not stat.S_ISSOCK(status.st_mode):
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(PROBE_S)
+            probe.setblocking(False)  # a local socket answers at once, or its queue is full
             try:
                 probe.connect(str(self.path))
             except OSError as error:
