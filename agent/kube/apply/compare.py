@@ -83,6 +83,8 @@ def same_at(path: Path, wanted: object, stored: object) -> bool:
 
 def same(wanted: object, stored: object, *, quantity: bool = False) -> bool:
     """Say whether two values are equal: absent is empty, and 1000m of a resource is 1."""
+    if isinstance(wanted, Mapping | list) and wanted == stored:
+        return True  # mostly so, and many times as fast as looking into them
     if isinstance(wanted, Mapping):
         if not isinstance(stored, Mapping):
             return not wanted and stored is None

@@ -29,7 +29,7 @@ def merge_patch(
         there = have.get(key)
         if isinstance(value, Mapping):
             inner = merge_patch(value, there, whole, keyed, path)
-            if inner or (value and not isinstance(there, Mapping)):
+            if inner or not (there is None or isinstance(there, Mapping)):
                 patch[key] = inner
         elif path in keyed and isinstance(value, list):
             merged = with_entries(value, there, keyed[path])

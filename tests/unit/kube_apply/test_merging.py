@@ -11,7 +11,7 @@ from tests.apiserver.apply.patches import merge_patch as patched
 
 WHOLE = frozenset({"spec"})
 VALUES = st.recursive(
-    st.booleans() | st.integers(0, 3) | st.text("ab", max_size=2),
+    st.booleans() | st.integers(2, 4) | st.text("ab", max_size=2),
     lambda inner: (
         st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
     ),
@@ -29,6 +29,10 @@ def test_a_label_that_is_no_longer_wanted_is_set_to_null() -> None:
     stored = {"metadata": {"labels": {"a": "b", "theirs": "c"}}}
     wanted = {"metadata": {"labels": {"a": None, "absent": None}}}
     assert merge_patch(wanted, stored) == {"metadata": {"labels": {"a": None}}}
+
+
+def test_labels_to_be_removed_from_an_object_without_labels_need_no_patch() -> None:
+    assert merge_patch({"metadata": {"labels": {"a": None}}}, {"metadata": {}}) == {}
 
 
 def test_what_a_section_of_ours_has_too_much_is_removed() -> None:
