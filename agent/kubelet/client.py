@@ -34,19 +34,19 @@ class KubeletClient:
 
     def __init__(
         self,
-        settings: KubeletSettings,
+        kubelet: KubeletSettings,
         credentials: Credentials,
         node: Callable[[], NodeFacts | None],
         clock: Clock,
         offload: Offload = in_thread,
     ) -> None:
-        """`node` tells what is known of the Node object now."""
-        self._settings = settings
+        """`kubelet` says how it is asked, `node` what is known of the Node object now."""
+        self._kubelet = kubelet
         self._credentials = credentials
         self._node = node
         self._clock = clock
         self._offload = offload
-        files = TlsFiles(ca_file=settings.ca_file, insecure=not settings.ca_file)
+        files = TlsFiles(ca_file=kubelet.ca_file, insecure=not kubelet.ca_file)
         self._trust = Trust(lambda: files, clock)
         self._url = ""
         self._session: Session | None = None
@@ -69,7 +69,7 @@ class KubeletClient:
 
     async def config(self) -> KubeletConfig | None:
         """Return the kubelet's settings; `None` on the read-only port, which has none."""
-        if self._settings.read_only_port:
+        if self._kubelet.read_only_port:
             return None
         body = await self._get(CONFIG)
         try:
@@ -87,7 +87,7 @@ class KubeletClient:
     async def _get(self, path: str) -> bytes:
         """Return the body within the deadline; a hang is told apart from a refused connection."""
         session = await self._opened(path)
-        limit_s = self._settings.timeout_s
+        limit_s = self._kubelet.timeout_s
         request = Request(method="GET", path=path, deadline_s=2 * limit_s)  # ours comes first
         try:
             async with asyncio.timeout(limit_s):
@@ -101,9 +101,9 @@ class KubeletClient:
 
     async def _opened(self, path: str) -> Session:
         """Return a session with where the kubelet is now."""
-        url = url_of(self._settings, self._node())
+        url = url_of(self._kubelet, self._node())
         if url is None:
-            kind = self._settings.address_type
+            kind = self._kubelet.address_type
             detail = f"the Node has no address of type {kind}; see kubelet.address"
             raise Unreachable(f"GET {path}", detail)
         if self._session is None or url != self._url:

@@ -52,7 +52,7 @@ class KubeletPoller:
         self,
         client: Kubelet,
         clock: Clock,
-        settings: KubeletSettings,
+        kubelet: KubeletSettings,
         *,
         facts: FactsSource,
         on_pods: OnPods,
@@ -60,12 +60,12 @@ class KubeletPoller:
         sleep: Sleep = asyncio.sleep,
         uniform: Uniform = random.uniform,
     ) -> None:
-        """`facts` asks the same kubelet for its settings."""
+        """`kubelet` says how often it is asked; `facts` asks the same one for its settings."""
         self.state = KubeletState()
         self._client = client
         self._clock = clock
-        self._interval_s = settings.interval_s
-        self._backoff = Backoff(max_s=max(MAX_BACKOFF_S, settings.interval_s))
+        self._interval_s = kubelet.interval_s
+        self._backoff = Backoff(max_s=max(MAX_BACKOFF_S, kubelet.interval_s))
         self._facts = facts
         self._on_pods = on_pods
         self._on_facts = on_facts

@@ -19,6 +19,7 @@ LIST, ALLOCATABLE, GET = "List", "GetAllocatableResources", "Get"
 FOLDER, SOCKET = "pod-resources", "kubelet.sock"
 MAX_MESSAGE_BYTES = 16 << 20
 MAX_PATH_BYTES = 107  # of a socket's address
+NO_SOCKET = "no socket: is the kubelet running? See kubelet.root_dir"
 FIRST_WAIT_S = 0.02  # the kubelet lets 100 a second through
 MAX_EXPONENT = 5
 OPTIONS = (
@@ -71,7 +72,7 @@ class PodResourcesChannel:
     async def call(self, method: str, request: bytes) -> bytes:
         """Return the reply within the deadline; what the rate limit refuses is asked again."""
         if not os.path.exists(self._path):
-            raise self._unreachable(method, "UNAVAILABLE", "no socket: is the kubelet running?")
+            raise self._unreachable(method, "UNAVAILABLE", NO_SOCKET)
         if len(os.fsencode(self._path)) > MAX_PATH_BYTES:
             raise self._unreachable(method, "UNAVAILABLE", f"longer than {MAX_PATH_BYTES} bytes")
         try:

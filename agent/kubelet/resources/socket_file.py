@@ -100,7 +100,7 @@ class SocketFile:
         if status is None or not stat.S_ISSOCK(status.st_mode):
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)  # a local socket answers at once, or its queue is full
+            probe.settimeout(0)  # a local socket answers at once, or its queue is full
             try:
                 probe.connect(str(self.path))
             except OSError as error:
