@@ -17,7 +17,7 @@ from agent.kube.session.answers import MAX_ERROR_BYTES, failure, http_date_s
 from agent.kube.session.connections import Attempt, Connections, Endpoint
 from agent.kube.session.credentials import Credentials
 from agent.kube.session.edge import Way, ours, was_closed, was_distrusted
-from agent.kube.session.reading import Lines, body_of, chunk_of
+from agent.kube.session.reading import Lines, body_of, chunk_of, ending_with_its_connection
 from agent.kube.session.state import Keeper, SessionState
 from agent.kube.session.trust import Trust
 
@@ -118,13 +118,14 @@ class Session:
         sent_s = self._clock.wall()
         response, secrets = await self._sent(request, attempt)
         try:
-            attempt.stage = "reading the answer"
-            self._note(response, attempt, sent_s)
-            if not 200 <= response.status < 300:
-                raise await self._refusal(request, response, secrets)
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise BadAnswer(str(request), "the answer is compressed, which was not asked for")
-            yield response
+            with ending_with_its_connection(response):
+                attempt.stage = "reading the answer"
+                self._note(response, attempt, sent_s)
+                if not 200 <= response.status < 300:
+                    raise await self._refusal(request, response, secrets)
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    raise BadAnswer(str(request), "compressed, which was not asked for")
+                yield response
         finally:
             response.close()  # nothing happens when its body was read to the end
 

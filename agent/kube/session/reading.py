@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.kube.errors import BadAnswer, Unreachable
@@ -10,6 +12,40 @@ from agent.kube.session.edge import Way, ours
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+@contextlib.contextmanager
+def ending_with_its_connection(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """Let whoever reads the body see that its connection is gone.
+
+    The library tells by itself, but for one case: a broken chunk after the head (aiohttp 3.14
+    closes the connection then, and leaves the reader waiting).
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    lost = protocol.closed if protocol is not None else None
+    if lost is None:  # all of the body has come
+        yield
+        return
+
+    def end(_: asyncio.Future[None]) -> None:
+        import aiohttp  # noqa: PLC0415 - whoever has an answer has loaded it
+
+        if not response.content.is_eof() and response.content.exception() is None:
+            response.content.set_exception(aiohttp.ClientPayloadError("the connection is gone"))
+
+    lost.add_done_callback(end)
+    try:
+        yield
+    finally:
+        lost.remove_done_callback(end)
+        lost.remove_done_callback(_seen)  # of an answer before, on the same connection
+        lost.add_done_callback(_seen)
+
+
+def _seen(lost: asyncio.Future[None]) -> None:
+    """Take notice of how a connection ended; else the loop logs that nobody did."""
+    if not lost.cancelled():
+        lost.exception()
 
 
 async def body_of(response: aiohttp.ClientResponse, what: str, way: Way, limit_bytes: int) -> bytes:
