@@ -17,7 +17,7 @@ from tests.unit.slo.wire import to_wire
 
 FIELDS = (*(field for field, _, _ in RANGES), *(field for field, _ in CHOICES))
 
-some = settings(max_examples=150)
+some = settings(max_examples=60)
 
 scalars = (
     st.none()
