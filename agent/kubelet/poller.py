@@ -108,10 +108,12 @@ class KubeletPoller:
         return self._backoff.wait_s(self.state.failures, None, self._uniform)
 
     def _listed(self, found: PodList) -> None:
-        if self._client.connections != self._connections:
-            self._connections = self._client.connections
+        back = self.state.pods in (ABSENT, HANGING)
+        moved = self._client.connections != self._connections
+        self._connections = self._client.connections
+        if back or (moved and self._facts.state == OK):
             self._facts.expire()  # it may have come back with other settings
-        if self.state.pods in (ABSENT, HANGING):
+        if back:
             restarts = self.state.restarts + 1
             self.state = msgspec.structs.replace(self.state, restarts=restarts)
         if not found.pods:

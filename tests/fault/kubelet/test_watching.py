@@ -124,9 +124,12 @@ def test_a_kubelet_that_hangs_costs_the_deadline_and_is_not_asked_for_more(tmp_p
 def test_settings_that_hang_hold_up_no_pods(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
         watched.kubelet.faults["/configz"] = HANG
-        assert await watched.look() == OK
+        for _ in range(4):
+            assert await watched.look() == OK
         assert len(watched.pods.value) == 2
         assert watched.poller.state.config == HANGING
+        # less and less often, though each time a connection was given up
+        assert watched.asked("/configz") == 2
 
     watching(tmp_path, test)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.clock import ManualClock
 from agent.kube.errors import ApiError
@@ -187,5 +189,31 @@ def test_counts_of_looks_are_by_what_they_found() -> None:
             world.kubelet.listed = answer
             await world.poller.look()
         assert world.poller.state.looks == ((ABSENT, 2), (EMPTY, 1), (OK, 2))
+
+    in_world(test)
+
+
+ANSWERS = (pods("a"), pods("a", "b"), NO_PODS, AWAY, LATE, NOBODY, BARRED)
+
+
+@given(st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=30))
+def test_whatever_the_kubelet_does_the_pods_are_those_of_its_last_list(
+    answers: list[PodList | ApiError],
+) -> None:
+    async def test(world: World) -> None:
+        expected: PodList = NO_PODS
+        taken_s = None
+        for answer in answers:
+            world.kubelet.listed = answer
+            wait_s = await world.poller.look()
+            if isinstance(answer, PodList) and answer.pods:
+                expected, taken_s = answer, world.clock.monotonic()
+            known = world.pods[-1]
+            assert (known.value, known.taken_s) == (expected.pods, taken_s)
+            assert bool(known.error) == bool(world.poller.state.failures)
+            assert 0 < wait_s <= 30
+            world.clock.advance(wait_s)
+        assert len(world.pods) == len(world.facts) == len(answers)
+        assert sum(count for _, count in world.poller.state.looks) == len(answers)
 
     in_world(test)
