@@ -86,11 +86,10 @@ def same(wanted: object, stored: object, *, quantity: bool = False) -> bool:
     if isinstance(wanted, Mapping | list) and wanted == stored:
         return True  # mostly so, and many times as fast as looking into them
     if isinstance(wanted, Mapping):
-        if not isinstance(stored, Mapping):
-            return not wanted and stored is None
-        return all(
-            same(wanted.get(key), stored.get(key), quantity=quantity or key in QUANTITIES)
-            for key in wanted.keys() | stored.keys()
+        have = {} if stored is None else stored
+        return isinstance(have, Mapping) and all(
+            same(wanted.get(key), have.get(key), quantity=quantity or key in QUANTITIES)
+            for key in wanted.keys() | have.keys()
         )
     if isinstance(wanted, list):
         if not isinstance(stored, list):

@@ -52,7 +52,10 @@ class Outbox:
         self._offered[publisher] = frozenset(keys)
 
     def look_again(self, kind: str) -> None:
-        """Read objects of a kind before their next write: a watch says that something changed."""
+        """Look at once for objects of a kind that are waited for: a watch says that one came.
+
+        Costs nothing where nothing is waited for, so that every event of a watch may call it.
+        """
         for key, writer in self._writers.items():
             if key[1] == kind:
                 writer.look_again()

@@ -46,7 +46,9 @@ def setback(error: ApiError, resource: str) -> Setback:
         message = f"the server has no {resource}: its CRD is not installed; the rest goes on"
         return Setback(phase=Phase.ABSENT, message=message, reason=NO_RESOURCE, slow=True)
     if isinstance(error, Invalid | TooLarge):
-        fields = ", ".join(dict.fromkeys(cause.field for cause in error.causes if cause.field))
+        fields = ", ".join(
+            dict.fromkeys(cause.field for cause in error.causes[:MAX_CAUSES] if cause.field)
+        )
         message = (
             f"{error} (fields: {fields})" if fields and fields not in str(error) else str(error)
         )

@@ -53,9 +53,10 @@ class Writer:
         self._wake.set()
 
     def look_again(self) -> None:
-        """Read the object before anything else: somebody says that it, or its kind, changed."""
-        self._exchange.known.forget()
-        self._nudge.set()
+        """Look at once for what is waited for: a right, a CRD, an object that others make."""
+        if self.state.phase in (Phase.WAITING, Phase.ABSENT, Phase.FORBIDDEN):
+            self._exchange.known.forget()
+            self._nudge.set()
 
     def finish(self) -> None:
         """End `run`, after one more try if anything is pending."""

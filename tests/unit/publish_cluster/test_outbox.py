@@ -1,0 +1,126 @@
+"""The outbox apart from any server: what it takes, and a bug in one object's writing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from msgspec.structs import replace
+
+from agent.clock import ManualClock
+from agent.kube.base import Request, Response
+from agent.kube.errors import Unreachable
+from agent.publish.cluster.outbox import Outbox
+from agent.publish.cluster.site import Site
+from agent.publish.cluster.state import Phase
+from tests.unit.publish_cluster.objects import NODE, UID, desired
+
+
+class Unplugged:
+    """An API server at the other end of a cut cable; a path that is asked for may be a bug."""
+
+    def __init__(self, bug: str = "") -> None:
+        self.asked: list[str] = []
+        self._bug = bug
+
+    async def call(self, request: Request) -> Response:
+        self.asked.append(str(request))
+        if self._bug and self._bug in request.path:
+            raise LookupError("a bug")
+        raise Unreachable(str(request), "no route to host")
+
+    def stream(
+        self, request: Request, idle_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise Unreachable(str(request), f"no route to host for {idle_s} s")
+
+
+def outbox(api: Unplugged) -> Outbox:
+    async def sleep(seconds: float) -> None:
+        assert seconds >= 0
+        await asyncio.Event().wait()
+
+    return Outbox(
+        Site(
+            api=api,
+            clock=ManualClock(),
+            node_uid=lambda: UID,
+            tell=lambda _reason, _message: None,
+            sleep=sleep,
+        )
+    )
+
+
+async def passes(running: Outbox, rounds: int = 40) -> asyncio.Task[None]:
+    task = asyncio.create_task(running.run())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    return task
+
+
+def test_a_kind_that_nobody_knows_is_a_bug_of_its_publisher() -> None:
+    box = outbox(Unplugged())
+    with pytest.raises(ValueError, match="nothing that is published"):
+        box.offer("test", (desired(kind="Secret"),))
+
+
+def test_one_slot_for_each_object_however_often_it_is_offered() -> None:
+    async def case() -> None:
+        box = outbox(Unplugged())
+        for _ in range(100):
+            box.offer("test", (desired(),))
+        assert len(box.states()) == 1
+        (state,) = box.states()
+        assert (state.kind, state.name, state.publisher) == ("Device", NODE, "test")
+        assert state.phase is Phase.PENDING
+
+    asyncio.run(case())
+
+
+def test_what_is_no_longer_offered_is_no_longer_pending() -> None:
+    async def case() -> None:
+        api = Unplugged()
+        box = outbox(api)
+        box.offer("test", (desired(),))
+        box.offer("test", ())
+        task = await passes(box)
+        assert api.asked == []
+        assert box.states()[0].phase is Phase.IDLE
+        await box.close(1.0)
+        await task
+
+    asyncio.run(case())
+
+
+def test_a_bug_in_writing_one_object_leaves_the_others_alone() -> None:
+    async def case() -> None:
+        api = Unplugged(bug="noderesourcetopologies")
+        box = outbox(api)
+        topology = replace(
+            desired(), api_version="topology.node.k8s.io/v1alpha1", kind="NodeResourceTopology"
+        )
+        box.offer("test", (topology, desired()))
+        task = await passes(box)
+        broken, fine = box.states()
+        assert "a bug" in broken.error
+        assert "no route to host" in fine.error
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(case())
+
+
+def test_closing_does_not_wait_for_a_server_that_is_not_there() -> None:
+    async def case() -> None:
+        api = Unplugged()
+        box = outbox(api)
+        box.offer("test", (desired(),))
+        task = await passes(box)
+        assert len(api.asked) == 1
+        await box.close(5.0)
+        assert len(api.asked) == 2
+        await task
+
+    asyncio.run(case())
