@@ -9,6 +9,7 @@ import msgspec
 from agent.model.classes import QOS_LABEL
 from agent.model.cluster.annotation import BadAnnotation, cpu_list, json_object
 from agent.model.cluster.facts import KubeletFacts
+from agent.model.cluster.pods import ENDED
 from agent.model.pod import PodView
 from agent.model.slo.view import Refusal
 from agent.topology.cpu import CpuSet
@@ -42,10 +43,14 @@ def status_cpus(pod: PodView) -> CpuSet:
 
 
 def scheduled_cpus(pods: Iterable[PodView]) -> tuple[tuple[PodCpus, ...], tuple[Refusal, ...]]:
-    """Return the pods that the scheduler gave CPUs, and the annotations that mean nothing."""
+    """Return the pods that the scheduler gave CPUs, and the annotations that mean nothing.
+
+    A pod that has ended holds none: the scheduler gives its CPUs to others while it is still
+    listed.
+    """
     found: list[PodCpus] = []
     refused: list[Refusal] = []
-    for pod in pods:
+    for pod in (pod for pod in pods if pod.phase not in ENDED):
         try:
             cpus = status_cpus(pod)
         except BadAnnotation as error:

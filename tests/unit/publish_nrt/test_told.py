@@ -64,6 +64,14 @@ def test_only_a_pod_that_wants_its_cpus_alone_takes_them_from_best_effort_pods(
     assert pool(snapshot(pods=(pod("p", "1,5", qos),)), BE_SHARED_POOLS) == best_effort
 
 
+@pytest.mark.parametrize(
+    ("phase", "holds"), [("Running", True), ("Succeeded", False), ("Failed", False)]
+)
+def test_a_pod_that_has_ended_holds_no_cpus(phase: str, holds: bool) -> None:
+    now = snapshot(pods=(pod("p", "1,5", "LSR", phase=phase),))
+    assert pool(now)[0] == ("0/0:0,4" if holds else "0/0:0-1,4-5")
+
+
 def test_a_memory_node_whose_cpus_are_all_held_has_no_pool() -> None:
     now = snapshot(pods=(pod("a", "0-1,4-5", "LSE"),))
     assert pool(now) == pool(now, BE_SHARED_POOLS) == ["1/1:2-3,6-7"]
