@@ -1,0 +1,111 @@
+"""A server of the model check: a log of changes, lists and streams from it. No HTTP, no time."""
+
+from __future__ import annotations
+
+from agent.errors import ParseError
+from agent.kube.watch.state import Event, Failure, Follow, List, Page, Why
+from agent.kube.watch.view import Found
+
+State = dict[str, int]  # what the view must be: value by key
+PAGE = 2
+
+
+class Change:
+    """One entry of the log."""
+
+    def __init__(self, revision: int, type_: str, key: str, uid: str, value: int) -> None:
+        self.revision, self.type, self.key, self.uid, self.value = revision, type_, key, uid, value
+
+
+class Server:
+    """Objects with values; every state that ever was is remembered, with the log from the start."""
+
+    def __init__(self, *, opaque: bool) -> None:
+        self.opaque = opaque  # versions without an order
+        self.revision = 1
+        self.oldest = 1  # older versions and tokens are 410
+        self.objects: dict[str, tuple[str, int, int]] = {}  # key -> uid, revision, value
+        self.log: list[Change] = []
+        self.states: dict[int, dict[str, tuple[str, int, int]]] = {1: {}}
+
+    def version(self, revision: int) -> str:
+        return f"v{revision}x" if self.opaque else str(revision)
+
+    def revision_of(self, version: str) -> int:
+        return int(version.strip("vx"))
+
+    def put(self, key: str, value: int) -> None:
+        known = self.objects.get(key)
+        uid = known[0] if known else f"uid-{self.revision + 1}"
+        self._write("MODIFIED" if known else "ADDED", key, uid, value)
+
+    def delete(self, key: str) -> None:
+        if key in self.objects:
+            uid, _, value = self.objects[key]
+            self._write("DELETED", key, uid, value)
+
+    def recreate(self, key: str, value: int) -> None:
+        self.delete(key)
+        self.put(key, value)
+
+    def touch(self) -> None:
+        """Let the revision move by another kind of object."""
+        self.revision += 1
+        self.states[self.revision] = dict(self.objects)
+
+    def compact(self) -> None:
+        self.oldest = self.revision
+
+    def listed(self, command: List, stale: int) -> tuple[Page, list[Found[int]]] | Failure:
+        """Answer a list; a cache that is `stale` revisions behind may answer the first."""
+        revision, start = self.revision, 0
+        if command.token:
+            first, _, at = command.token.partition("/")
+            revision, start = int(first), int(at)
+            if revision < self.oldest:
+                return Failure(why=Why.EXPIRED)
+        elif command.version == "0":
+            revision = max(self.oldest, self.revision - stale)
+        state = sorted(self.states[revision].items())
+        token = f"{revision}/{start + PAGE}" if start + PAGE < len(state) else ""
+        found = [
+            Found(key=key, uid=uid, version=self.version(at), body=value)
+            for key, (uid, at, value) in state[start : start + PAGE]
+        ]
+        page = Page(version=self.version(revision), token=token, objects=len(found), bytes=100)
+        return page, found
+
+    def stream(self, command: Follow) -> list[Change] | Failure:
+        """Return what there is to send from a version on."""
+        revision = self.revision_of(command.version)
+        if revision < self.oldest:
+            return Failure(why=Why.EXPIRED)
+        return [change for change in self.log if change.revision > revision]
+
+    def event(self, change: Change) -> tuple[Event, Found[int]]:
+        version = self.version(change.revision)
+        found = Found(key=change.key, uid=change.uid, version=version, body=change.value)
+        return Event(type=change.type, version=version), found
+
+    def was(self, state: State) -> bool:
+        """Say whether all of the view was so at one moment."""
+        return any({k: v[2] for k, v in past.items()} == state for past in self.states.values())
+
+    def now(self) -> State:
+        return {key: value for key, (_, _, value) in self.objects.items()}
+
+    def _write(self, type_: str, key: str, uid: str, value: int) -> None:
+        self.revision += 1
+        self.log.append(Change(self.revision, type_, key, uid, value))
+        if type_ == "DELETED":
+            del self.objects[key]
+        else:
+            self.objects[key] = (uid, self.revision, value)
+        self.states[self.revision] = dict(self.objects)
+
+
+def make(value: int) -> int:
+    """Read an object's body; none of the model's is malformed."""
+    if value < 0:
+        raise ParseError("value", str(value))
+    return value

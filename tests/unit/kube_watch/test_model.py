@@ -1,0 +1,228 @@
+"""The machine and the view against a server that misbehaves in every way we know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agent.kube.watch import machine
+from agent.kube.watch.state import (
+    Due,
+    Effect,
+    Ended,
+    Event,
+    Failure,
+    Follow,
+    Input,
+    List,
+    Page,
+    Phase,
+    Read,
+    State,
+    Step,
+    Wait,
+    Why,
+)
+from agent.kube.watch.view import Found, View
+from tests.unit.kube_watch.model import Change, Server, make
+
+LEAST_WAIT_S = 0.08
+keys = st.sampled_from(["a", "b", "c", "d", "e"])
+why = st.sampled_from(list(Why))
+lasted_s = st.sampled_from([0.0, 1.0, 100.0])
+
+
+class Followed(RuleBasedStateMachine):
+    """One client and one server; each rule is one thing that happens to either."""
+
+    @initialize(opaque=st.booleans(), hurried=st.booleans())
+    def begin(self, opaque: bool, hurried: bool) -> None:
+        self.server = Server(opaque=opaque)
+        self.uniform = (lambda low, _: low) if hurried else (lambda _, high: high)
+        self.view: View[int, int] = View("model", make)
+        self.step = Step(State(), Wait(0.0))
+        self.pending: list[Change] = []
+        self.sent: list[Change] = []
+        self.unspaced = 0  # requests since the last wait
+        self.orderly = True  # no event was left out or sent in another order
+        for key in "abcde":
+            self.server.put(key, 0)
+        self.tell(Due())
+
+    # what happens at the server
+
+    @rule(key=keys, value=st.integers(0, 3))
+    def put(self, key: str, value: int) -> None:
+        self.arrives(lambda: self.server.put(key, value))
+
+    @rule(key=keys)
+    def delete(self, key: str) -> None:
+        self.arrives(lambda: self.server.delete(key))
+
+    @rule(key=keys, value=st.integers(0, 3))
+    def recreate(self, key: str, value: int) -> None:
+        self.arrives(lambda: self.server.recreate(key, value))
+
+    @rule()
+    def compact(self) -> None:
+        self.server.compact()
+
+    @rule()
+    def touch(self) -> None:
+        self.server.touch()
+
+    # what becomes of what the client asks
+
+    @rule(stale=st.integers(0, 3), times=st.integers(1, 8))
+    def goes_well(self, stale: int, times: int) -> None:
+        for _ in range(times):
+            self.well(stale)
+
+    @precondition(lambda self: not isinstance(self.step.command, Wait))
+    @rule(reason=st.none() | why, lasted=lasted_s)
+    def breaks(self, reason: Why | None, lasted: float) -> None:
+        if reason is not None:
+            self.tell(Failure(why=reason, lasted_s=lasted if self.streaming else 0.0))
+        elif self.streaming:
+            self.tell(Ended(lasted_s=lasted))
+
+    @precondition(lambda self: self.streaming and not self.pending)
+    @rule()
+    def bookmark(self) -> None:
+        self.tell(Event(type="BOOKMARK", version=self.server.version(self.server.revision)))
+
+    @precondition(lambda self: self.streaming)
+    @rule(type_=st.sampled_from(["BOOKMARK", "ADDED", "NEWS"]))
+    def nonsense(self, type_: str) -> None:
+        self.tell(Event(type=type_, version=""))
+
+    @precondition(lambda self: self.streaming and self.sent)
+    @rule()
+    def the_last_event_again(self) -> None:
+        self.tell(*self.server.event(self.sent[-1]))
+
+    @precondition(lambda self: self.streaming and self.sent and not self.server.opaque)
+    @rule(data=st.data())
+    def an_old_event_again(self, data: st.DataObject) -> None:
+        self.tell(*self.server.event(data.draw(st.sampled_from(self.sent))))
+
+    @precondition(lambda self: self.streaming and len(self.pending) > 1 and not self.server.opaque)
+    @rule()
+    def out_of_order(self) -> None:
+        self.orderly = False
+        self.pending[0], self.pending[1] = self.pending[1], self.pending[0]
+
+    # what must hold
+
+    @invariant()
+    def requests_are_spaced(self) -> None:
+        assert self.unspaced <= 4  # three pages and the stream after them
+
+    @invariant()
+    def no_wait_is_too_short(self) -> None:
+        if isinstance(self.step.command, Wait):
+            assert LEAST_WAIT_S <= self.step.command.seconds <= 300.0
+
+    @invariant()
+    def the_view_was_the_servers_at_one_moment(self) -> None:
+        if self.orderly:
+            assert self.server.was(dict(self.view.mapping))
+
+    def teardown(self) -> None:
+        """Let everything go well from now on: the view becomes the server's."""
+        if not hasattr(self, "server"):
+            return
+        for _ in range(60):
+            if self.streaming and not self.pending:
+                break
+            self.well(stale=0)
+        else:
+            raise AssertionError(f"never quiet: {self.step}")
+        if self.orderly or self.server.opaque:
+            assert dict(self.view.mapping) == self.server.now()
+        else:  # a bookmark tells that something was amiss, at the latest the next list does
+            self.tell(Failure(why=Why.EXPIRED))
+            self.quiet_again()
+
+    def quiet_again(self) -> None:
+        while not (self.streaming and not self.pending):
+            self.well(stale=0)
+        assert dict(self.view.mapping) == self.server.now()
+
+    # how it is done
+
+    @property
+    def streaming(self) -> bool:
+        return isinstance(self.step.command, Read) or (
+            isinstance(self.step.command, Follow) and self.opened
+        )
+
+    opened = False
+
+    def arrives(self, change: Callable[[], None]) -> None:
+        """Change the server; an open stream will tell of it."""
+        before = len(self.server.log)
+        change()
+        if self.streaming:
+            self.pending += self.server.log[before:]
+
+    def well(self, stale: int) -> None:
+        match self.step.command:
+            case Wait():
+                self.unspaced = 0
+                self.tell(Due())
+            case List() as command:
+                answer = self.server.listed(command, stale)
+                if isinstance(answer, Failure):
+                    self.tell(answer)
+                else:
+                    self.page(*answer)
+            case Follow() as command if not self.opened:
+                begun = self.server.stream(command)
+                if isinstance(begun, Failure):
+                    self.tell(begun)
+                else:
+                    self.pending, self.sent, self.opened = begun, [], True
+            case _:
+                if self.pending:
+                    self.sent.append(self.pending.pop(0))
+                    self.tell(*self.server.event(self.sent[-1]))
+
+    def page(self, page: Page, found: list[Found[int]]) -> None:
+        before = dict(self.view.mapping)
+        self.view.stage(found)
+        assert dict(self.view.mapping) == before  # a list that is not complete is not shown
+        self.tell(page)
+
+    def tell(self, told: Input, found: Found[int] | None = None) -> None:
+        before = dict(self.view.mapping)
+        self.step = machine.step(self.step.state, told, self.uniform)
+        command = self.step.command
+        if isinstance(command, List | Follow):
+            self.unspaced += 1
+        if not isinstance(command, Read):
+            self.opened, self.pending = False, []
+        self.apply(found)
+        if self.step.effect in (Effect.NONE, Effect.STAGE, Effect.DROP):
+            assert dict(self.view.mapping) == before
+        slow = self.step.state.phase in (Phase.ABSENT, Phase.FORBIDDEN)
+        assert not slow or isinstance(command, Wait)
+
+    def apply(self, found: Found[int] | None) -> None:
+        match self.step.effect:
+            case Effect.REPLACE:
+                self.view.replace()
+                assert self.server.was(dict(self.view.mapping))
+            case Effect.DROP:
+                self.view.drop()
+            case Effect.PUT if found is not None:
+                self.view.put(found)
+            case Effect.REMOVE if found is not None:
+                self.view.remove(found)
+
+
+TestFollowed = Followed.TestCase
+TestFollowed.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
