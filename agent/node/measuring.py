@@ -86,8 +86,8 @@ class Measuring:
         now_s = self._clock.monotonic()
         told = self._store.current.cluster.metric_policy.value
         policy = report_policy(self._settings, told)
-        self._history.remember_pods(policy.aggregate_s)
         report = self._history.report(now_s, policy)
+        self._history.remember_pods(policy.aggregate_s)  # it may drop what was kept: not before
         self._store.put(report=Part(report, now_s))
 
     def close(self) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.collect.history import History
+from agent.collect.history import MAX_POD_VALUES, History
 from agent.collect.report import ReportPolicy
 from agent.model.inventory import DeviceSample, ProcessSample
 from agent.model.usage import GroupUsage, NodeUsage, NumaUsage, UsageSample
@@ -124,3 +124,22 @@ def test_half_an_hour_is_kept_at_any_interval(interval_s: float) -> None:
     (window,) = history.report(2000.0, ReportPolicy(windows_s=(1800,))).aggregates
     average = dict(window.node)["avg"].cpu_cores
     assert average == pytest.approx((200 + 2000) / 2 / interval_s)
+
+
+def test_a_longer_window_of_pods_is_kept_within_the_same_memory() -> None:
+    history = History()
+    history.remember_pods(7200.0)
+    pods = {f"pod{n}": POD for n in range(3000)}
+    for second in range(0, 1801, 600):
+        history.add(float(second), UsageSample(node=NODE, pods=pods))
+    report = history.report(1800.0, ReportPolicy(aggregate_s=1800.0))
+    assert 0 < len(report.pods) < MAX_POD_VALUES // 1800
+    first = history.report(1800.0, ReportPolicy(aggregate_s=60.0)).pods[0]
+    assert first in report.pods
+
+
+def test_a_shorter_window_drops_nothing() -> None:
+    history = History()
+    history.add(0.0, SAMPLE)
+    history.remember_pods(60.0)
+    assert [pod.uid for pod in history.report(0.0).pods] == ["a"]

@@ -88,14 +88,13 @@ def test_a_change_of_the_object_takes_effect_with_the_next_report(tmp_path: Path
     assert [a.duration_s for a in node.report().aggregates] == [300, 600, 1800]
 
 
-def test_a_longer_window_is_remembered_for_pods_too(tmp_path: Path) -> None:
+def test_no_report_lacks_the_pods_when_their_window_becomes_longer(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    node.say(MetricPolicy(aggregate_s=600))
-    node.measure(2)
-    node.report()
-    node.measure(2)
-    (pod,) = node.report().pods
-    assert pod.uid == "a"
+    node.measure(3)
+    for aggregate_s in (300, 600, 1800, 60):
+        node.say(MetricPolicy(aggregate_s=aggregate_s))
+        assert [pod.uid for pod in node.report().pods] == ["a"]
+        node.measure(2)
 
 
 @pytest.mark.parametrize("memory", ["usageWithPageCache", "usageWithHotPageCache", "odd"])
