@@ -107,10 +107,12 @@ class ApplicationReader:
         if self._columns is None or self._columns.layout != layout:
             self.close()
             self._columns = _Columns(self._host, self._door, layout)
-        places = ((one.name, cgroup(layout, one)) for one in self._wanted)
-        running = {
-            name: path for name, path in places if path is not None and self._runs(layout, path)
-        }
+        names: dict[str, str] = {}  # by cgroup: of two names of one, the first is measured
+        for one in self._wanted:
+            path = cgroup(layout, one)
+            if path is not None and self._runs(layout, path):
+                names.setdefault(path, one.name)
+        running = {name: path for path, name in names.items()}
         self._apart = apart(running, layout)
         self._columns.follow(running)
 

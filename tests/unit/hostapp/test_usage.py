@@ -90,6 +90,20 @@ def test_one_within_another_is_subtracted_once(host: Host) -> None:
     assert sample.node.system_memory_bytes == 500 * KIB - 30 * PAGE
 
 
+def test_two_names_of_one_directory_are_one_application(host: Host) -> None:
+    other = HostApplication(name="other", cgroup_path=CgroupPath(relative_path=BY_CLASS[1:]))
+    host.application(anon=20)
+    asked: list[tuple[HostApplication, ...]] = [(SPARK, other)]
+    measuring = UsageCollector(host.files, applications=lambda: asked[0])
+    sample = measuring.cycle(1.0)
+    assert set(sample.applications) == {"spark"}
+    assert sample.node.system_memory_bytes == 500 * KIB - 20 * PAGE
+    asked[0] = (other,)
+    assert set(measuring.cycle(2.0).applications) == {"other"}
+    measuring.close()
+    assert not open_files(host)
+
+
 def test_one_that_does_not_run_is_left_out_and_seen_within_ten_seconds(host: Host) -> None:
     measuring = collector(host, SPARK)
     assert not measuring.cycle(1.0).applications
