@@ -33,6 +33,9 @@ RETRY_S = 20.0  # after a first failure; doubles up to `AGAIN_S`
 NOT_OFFERED = "the kubelet's read-only port has no /configz"
 
 
+Sources = tuple[KubeletConfig | None, CpuCheckpoint | None, CpuTopology]
+
+
 def facts_of(
     config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, cpus: CpuTopology
 ) -> KubeletFacts | None:
@@ -87,6 +90,8 @@ class FactsSource:
         self._given: Part[CpuCheckpoint | None] = Part(None)
         self._due_s = clock.monotonic()
         self._failures = 0
+        self._made_of: Sources | None = None
+        self._facts: KubeletFacts | None = None
 
     def expire(self) -> None:
         """Ask for the settings at the next look."""
@@ -100,12 +105,20 @@ class FactsSource:
         if ask and self._clock.monotonic() >= self._due_s:
             await self._ask()
         await self._read()
-        facts = facts_of(self._config.value, self._given.value, self._cpus())
+        facts = await self._joined()
         error = self._config.error or self._given.error
         if facts is None:
             return Part(None, None, error)
         taken_s = self._given.taken_s if self._config.taken_s is None else self._config.taken_s
         return Part(facts, taken_s, error)
+
+    async def _joined(self) -> KubeletFacts | None:
+        """Join anew only when a source changed: on a large machine that takes milliseconds."""
+        sources = (self._config.value, self._given.value, self._cpus())
+        if sources != self._made_of:
+            self._facts = await self._offload(lambda: facts_of(*sources))
+            self._made_of = sources
+        return self._facts
 
     async def _ask(self) -> None:
         try:

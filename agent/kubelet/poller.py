@@ -117,9 +117,13 @@ class KubeletPoller:
             restarts = self.state.restarts + 1
             self.state = msgspec.structs.replace(self.state, restarts=restarts)
         if not found.pods:
-            self._unknown(EMPTY, "the kubelet lists no pods")
+            odd = f", {found.left_out} malformed ones beside" if found.left_out else ""
+            self._unknown(EMPTY, f"the kubelet lists no pods{odd}")
             return
-        self._pods = Part(found.pods, self._clock.monotonic())
+        before = self._pods.value
+        # equal pods stay the same object: who compares them need not look inside
+        same = before == found.pods
+        self._pods = Part(before if same else found.pods, self._clock.monotonic())
         self._enter(OK, "", failures=0, left_out=found.left_out)
 
     def _unknown(self, state: str, detail: str) -> None:

@@ -117,12 +117,16 @@ class PodResourcesProxy:
             for name in (LIST, ALLOCATABLE, GET)
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        with self._file.being_made() as address:
-            try:
-                server.add_insecure_port(address)
-            except RuntimeError as error:
-                raise self._file.failed(str(error)) from error
-            await server.start()
+        try:
+            with self._file.being_made() as address:
+                try:
+                    server.add_insecure_port(address)
+                except RuntimeError as error:
+                    raise self._file.failed(str(error)) from error
+                await server.start()
+        except AgentError:
+            await server.stop(None)
+            raise
         self._server = server
 
     def _answerer(

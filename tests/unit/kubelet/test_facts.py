@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from agent.kube.errors import Forbidden
-from agent.kubelet.base import ABSENT, FORBIDDEN, OK, KubeletConfig
+from agent.kubelet.base import ABSENT, FORBIDDEN, OK, KubeletConfig, T
 from agent.kubelet.checkpoint import CpuCheckpoint
 from agent.kubelet.facts import NOT_OFFERED, facts_of
 from agent.model.cluster.facts import KubeletFacts
@@ -71,6 +72,25 @@ def test_settings_are_asked_for_every_five_minutes() -> None:
     async def test(world: World) -> None:
         assert await world.pass_time(3600) == 360
         assert world.kubelet.asked_settings == 12
+
+    in_world(test)
+
+
+def test_they_are_joined_anew_only_when_a_source_changed() -> None:
+    joined = []
+
+    async def counted(work: Callable[[], T]) -> T:
+        joined.append(work)
+        return work()
+
+    async def test(world: World) -> None:
+        world.source._offload = counted
+        await world.pass_time(3600)
+        assert len(joined) == 1
+        world.kubelet.settings = KubeletConfig(cgroup_driver="cgroupfs")
+        await world.pass_time(600)
+        assert len(joined) == 2
+        assert world.facts[-1].value == KubeletFacts(cgroup_driver="cgroupfs")
 
     in_world(test)
 

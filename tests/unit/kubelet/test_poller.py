@@ -28,9 +28,10 @@ def test_a_look_that_finds_pods_makes_them_fresh_also_when_nothing_changed() -> 
     async def test(world: World) -> None:
         assert await world.poller.look() == 10.0
         world.clock.advance(10)
+        world.kubelet.listed = pods("a")
         await world.poller.look()
         first, second = world.pods
-        assert first.value == second.value
+        assert first.value is second.value
         assert (second.taken_s or 0) - (first.taken_s or 0) == 10
         assert world.poller.state.pods == OK
 
@@ -71,6 +72,15 @@ def test_pods_that_were_never_known_have_no_age() -> None:
         await world.poller.look()
         assert world.pods[0].value == ()
         assert world.pods[0].taken_s is None
+
+    in_world(test)
+
+
+def test_a_list_of_malformed_pods_only_says_so() -> None:
+    async def test(world: World) -> None:
+        world.kubelet.listed = PodList(pods=(), left_out=3)
+        await world.poller.look()
+        assert "3 malformed" in world.poller.state.detail
 
     in_world(test)
 
