@@ -1,0 +1,31 @@
+"""How long to wait before the next try."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.kube.backoff import Backoff
+
+
+@pytest.mark.parametrize(
+    ("failures", "ceiling_s"), [(0, 0.8), (1, 0.8), (2, 1.6), (3, 3.2), (7, 30.0), (10**9, 30.0)]
+)
+def test_the_ceiling_doubles_up_to_its_bound(failures: int, ceiling_s: float) -> None:
+    waits = [Backoff().wait_s(failures, uniform=pick) for pick in (min, max)]
+    assert waits == [pytest.approx(ceiling_s / 10), pytest.approx(ceiling_s)]
+
+
+@given(st.integers(0, 100), st.none() | st.floats(0, 300))
+def test_the_wait_is_between_a_tick_and_what_the_server_asked_for_or_the_bound(
+    failures: int, retry_after_s: float | None
+) -> None:
+    wait_s = Backoff().wait_s(failures, retry_after_s)
+    asked_s = retry_after_s or 0.0
+    assert max(0.08, asked_s) <= wait_s <= max(30.0, asked_s * 1.25)
+
+
+def test_a_fleet_that_was_told_to_wait_does_not_come_back_at_once() -> None:
+    waits = {Backoff().wait_s(1, 10.0) for _ in range(20)}
+    assert len(waits) == 20
