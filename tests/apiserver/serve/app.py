@@ -87,6 +87,7 @@ class App:
         self.log.append(logged)
         if len(self.log) > MAX_BODIES:
             self.log[-MAX_BODIES].body = None
+        self._noted()
         try:
             return await self._answer(request, logged, fault)
         finally:
@@ -96,7 +97,8 @@ class App:
     async def _answer(
         self, request: web.BaseRequest, logged: Logged, fault: Fault | None
     ) -> web.StreamResponse:
-        if fault is not None and (instead := await self._instead(request, logged, fault)):
+        instead = None if fault is None else await self._instead(request, logged, fault)
+        if instead is not None:
             return instead
         try:
             await self._read_body(request, logged)
@@ -123,6 +125,7 @@ class App:
         if fault.hang:
             await asyncio.Event().wait()
         if fault.reset:
+            await self._read_body(request, logged)
             wire.reset(request)
             return web.Response(status=499)
         if not fault.status and fault.raw is None and not fault.html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -99,14 +100,13 @@ class Watch:
                 yield self.bookmark()
             if now >= deadline:
                 return
-            until = min(deadline, next_bookmark) if self._bookmarks else deadline
-            try:
-                async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-        if self._bookmarks:
-            yield self.bookmark()
+            await self._sleep(min(deadline, next_bookmark) if self._bookmarks else deadline)
+
+    async def _sleep(self, until: float) -> None:
+        """Wait for a change, but not beyond a time of the monotonic clock."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                await self._wake.wait()
 
     def bookmark(self, *, ends_initial: bool = False) -> Event:
         """Return a bookmark: nothing but the version is in it."""

@@ -155,8 +155,10 @@ class Registry:
             return
         found = Findings()
         walk(target.shape, new, "", found)
-        causes = [*check_metadata(new["metadata"]), *found.causes]
-        if target.kind.plural == "events":
+        causes = found.causes
+        if not found.mistyped:
+            causes = check_metadata(new["metadata"]) + causes
+        if not found.mistyped and target.kind.plural == "events":
             causes += check_event(target.group, new, live)
         if causes:
             raise invalid(target.kind.kind, target.kind.group, target.name, causes)
