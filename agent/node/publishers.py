@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from agent.config.sections import Settings
 from agent.publish.base import Publisher
 from agent.publish.device import DevicePublisher
-from agent.publish.node_metric import NodeMetricPublisher
-from agent.publish.node_object.condition import NodeConditionPublisher
-from agent.publish.node_object.labels import NodeLabelsPublisher
 from agent.publish.topology import TopologyPublisher
 
 REPORT = "nodemetric"  # it tells of usage, and is made on the collector thread
@@ -18,19 +17,11 @@ def publishers(settings: Settings) -> dict[str, Publisher]:
 
     The last two have something to say in a cluster only.
     """
-    publish = settings.publish
-    interval_s = publish.interval_s
-    return {
-        "device": DevicePublisher(interval_s=interval_s),
-        "topology": TopologyPublisher(interval_s=interval_s, kubelet=settings.kubelet.enabled),
-        REPORT: NodeMetricPublisher(interval_s=publish.report_interval_s),
-        "nodelabels": NodeLabelsPublisher(interval_s=interval_s),
-        "nodecondition": NodeConditionPublisher(interval_s=interval_s),
-    }
+    return {name: make(settings) for name, make in _MAKERS.items()}
 
 
 def wanted_publishers(settings: Settings) -> dict[str, Publisher]:
-    """Return those that settings want."""
+    """Return those that settings want; no others are loaded."""
     publish = settings.publish
     switches = {
         "device": publish.device,
@@ -39,4 +30,44 @@ def wanted_publishers(settings: Settings) -> dict[str, Publisher]:
         "nodelabels": settings.api.node_labels,
         "nodecondition": settings.api.node_condition,
     }
-    return {name: p for name, p in publishers(settings).items() if switches[name]}
+    return {name: make(settings) for name, make in _MAKERS.items() if switches[name]}
+
+
+def _device(settings: Settings) -> Publisher:
+    return DevicePublisher(interval_s=settings.publish.interval_s)
+
+
+def _topology(settings: Settings) -> Publisher:
+    interval_s = settings.publish.interval_s
+    return TopologyPublisher(interval_s=interval_s, kubelet=settings.kubelet.enabled)
+
+
+def _report(settings: Settings) -> Publisher:
+    # imported here: a setting may not want it
+    from agent.publish.node_metric import NodeMetricPublisher  # noqa: PLC0415 - see above
+
+    return NodeMetricPublisher(interval_s=settings.publish.report_interval_s)
+
+
+def _labels(settings: Settings) -> Publisher:
+    # imported here: off by default, and the first Device does not wait for it
+    from agent.publish.node_object.labels import NodeLabelsPublisher  # noqa: PLC0415 - see above
+
+    return NodeLabelsPublisher(interval_s=settings.publish.interval_s)
+
+
+def _condition(settings: Settings) -> Publisher:
+    from agent.publish.node_object.condition import (  # noqa: PLC0415 - as the labels
+        NodeConditionPublisher,
+    )
+
+    return NodeConditionPublisher(interval_s=settings.publish.interval_s)
+
+
+_MAKERS: Mapping[str, Callable[[Settings], Publisher]] = {
+    "device": _device,
+    "topology": _topology,
+    REPORT: _report,
+    "nodelabels": _labels,
+    "nodecondition": _condition,
+}
