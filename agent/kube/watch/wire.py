@@ -16,6 +16,7 @@ from agent.kube.base import Resource
 from agent.kube.errors import ApiError, BadAnswer
 from agent.kube.watch.state import Event, Failure, Why
 from agent.kube.watch.view import Found
+from agent.model.foreign.text import mended
 
 MAX_RETRY_AFTER_S = 300.0
 
@@ -156,14 +157,14 @@ class Reader(Generic[W]):
         try:
             found = self._page.decode(data)
         except _BROKEN:
-            return self._apart(data)
+            return self._apart(mended(data))
         objects = [_found(body) for body in found.items or ()]
         return self._checked(found.metadata, objects, [])
 
     def line(self, data: bytes) -> Line[W]:
         """Return a line of a stream; raise `BadAnswer` for what is none."""
         try:
-            line = _LINE.decode(data)
+            line = _LINE.decode(mended(data) if b"\\ud" in data or b"\\uD" in data else data)
         except _BROKEN as error:
             raise BadAnswer(self._what, f"no event: {error}") from error
         if line.type == "ERROR":

@@ -14,6 +14,7 @@ import msgspec
 from agent.errors import ParseError
 from agent.model.device import Pairs
 from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
+from agent.model.foreign.text import mended
 from agent.model.pod import ContainerView, KubeQos, PodView
 
 T = TypeVar("T")
@@ -109,8 +110,8 @@ def decode_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
     """
     try:
         found = _LIST.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _refused("pod list", error) from error
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        found = _mended_list(data)
     return _pods(found.kind, found.items or [], decode_pod)
 
 
@@ -145,6 +146,13 @@ def pod_view(pod: PodObject) -> PodView:
         node_name=spec.node_name,
         resource_version=meta.resource_version,
     )
+
+
+def _mended_list(data: bytes) -> _List:
+    try:
+        return _LIST.decode(mended(data))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _refused("pod list", error) from error
 
 
 def _read_pod(plain: object) -> PodView:

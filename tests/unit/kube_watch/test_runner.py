@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent.kube.errors import ApiError, Expired, Forbidden, NotFound, ServerError, Unreachable
+from agent.kube.watch.state import Phase
+from tests.unit.kube_watch.script import Followed, bookmark, line, page, pod, status
+
+CUT = Unreachable("GET /api/v1/pods", "the stream broke")
+GONE = Expired("GET /api/v1/pods", "too old", code=410, reason="Expired")
+
+
+def test_the_first_list_takes_any_version_and_the_watch_begins_at_the_lists() -> None:
+    followed = Followed().listing(page(7, pod("a", 3))).streaming([]).run()
+    first, second, *_ = followed.api.queries()
+    assert first == {"fieldSelector": "spec.nodeName=n", "limit": "500", "resourceVersion": "0"}
+    assert second == {
+        "fieldSelector": "spec.nodeName=n",
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "7",
+        "timeoutSeconds": "600",
+    }
+    assert followed.names == ["d/a"]
+    assert len(followed.views) == 1
+
+
+def test_an_empty_list_is_told_too() -> None:
+    followed = Followed().listing(page(7)).run()
+    assert followed.views == [{}]
+    assert followed.watch.state.synced
+
+
+def test_pages_are_asked_for_by_their_token_alone_and_shown_together() -> None:
+    followed = Followed().listing(page(7, pod("a", 3), token="t1"), page(7, pod("b", 4))).run()
+    assert followed.api.queries()[1] == {
+        "fieldSelector": "spec.nodeName=n",
+        "limit": "500",
+        "continue": "t1",
+    }
+    assert [sorted(view) for view in followed.views] == [["d/a", "d/b"]]
+    assert followed.waits == []
+
+
+def test_events_change_the_view_one_by_one() -> None:
+    events = [
+        line("ADDED", pod("b", 8)),
+        line("MODIFIED", pod("a", 9, status={"phase": "Running"})),
+        line("DELETED", pod("b", 10)),
+    ]
+    followed = Followed().listing(page(7, pod("a", 3))).streaming([*events], []).run()
+    assert [sorted(view) for view in followed.views] == [
+        ["d/a"],
+        ["d/a", "d/b"],
+        ["d/a", "d/b"],
+        ["d/a"],
+    ]
+    assert followed.watch.view["d/a"].phase == "Running"
+    assert followed.api.queries()[2]["resourceVersion"] == "10"
+    assert followed.watch.state.events == 3
+
+
+def test_an_event_that_brings_nothing_new_is_no_change() -> None:
+    again = line("MODIFIED", pod("a", 8))
+    stream = [again, again, again, line("DELETED", pod("x", 9))]
+    followed = Followed().listing(page(7, pod("a", 3))).streaming([*stream]).run()
+    assert len(followed.views) == 2
+
+
+def test_a_bookmark_is_no_data_but_moves_the_version_and_the_contact() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    followed.streaming([60.0, bookmark(50), 5.0, CUT], []).run()
+    assert followed.api.queries()[2]["resourceVersion"] == "50"
+    assert len(followed.views) == 1
+    assert followed.watch.state.bookmarks == 1
+    contact_s = followed.watch.state.last_contact_s
+    assert contact_s == 1060.0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param([CUT], id="reset"),
+        pytest.param([120.0, CUT], id="silent"),
+        pytest.param([], id="ended"),
+        pytest.param([b'{"type":"ADDED","obj'], id="truncated line"),
+        pytest.param([b"[]"], id="no event"),
+        pytest.param([status(500, "InternalError")], id="error in the stream"),
+        pytest.param(ServerError("GET", "busy", code=503), id="refused with 503"),
+        pytest.param(ApiError("GET", "what", code=418), id="a status nobody knows"),
+    ],
+)
+def test_a_stream_that_breaks_is_taken_up_where_it_was(broken: object) -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    followed.streaming([line("ADDED", pod("b", 8))], broken, []).run()  # type: ignore[arg-type]  # of the table
+    assert [query["resourceVersion"] for query in followed.api.queries()[1:4]] == ["7", "8", "8"]
+    assert followed.names == ["d/a", "d/b"]
+    assert all(wait_s >= 0.08 for wait_s in followed.waits)
+
+
+@pytest.mark.parametrize("gone", [GONE, [status(410, "Expired")], [status(410, "Gone")]])
+def test_410_at_the_start_or_in_the_stream_lists_anew_what_is_most_recent(gone: object) -> None:
+    followed = Followed().listing(page(7, pod("a", 3), pod("b", 4)), page(90, pod("b", 4)))
+    followed.streaming(gone).run()  # type: ignore[arg-type]  # of the table
+    assert followed.api.queries()[2] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
+    assert followed.names == ["d/b"]
+    assert followed.waits[0] >= 1.0
+
+
+def test_410_on_a_page_lists_anew_from_the_first_one() -> None:
+    followed = Followed().listing(page(7, pod("a", 3), token="t"), GONE, page(9, pod("b", 8)))
+    followed.run()
+    assert [sorted(view) for view in followed.views] == [["d/b"]]
+    assert "continue" not in followed.api.queries()[2]
+
+
+def test_a_list_anew_shows_the_old_view_until_it_is_complete() -> None:
+    followed = Followed().listing(
+        page(7, pod("a", 3), pod("b", 4)),
+        page(90, pod("a", 3), token="t"),
+        CUT,
+        page(90, pod("c", 80)),
+    )
+    first: list[object] = []
+    followed.streaming(GONE).run()
+    assert [sorted(view) for view in followed.views] == [["d/a", "d/b"], ["d/a", "d/c"]]
+    first = [view["d/a"] for view in followed.views]
+    assert first[0] is first[1]  # what is unchanged is not even read again
+    assert followed.api.queries()[4]["continue"] == "t"
+    assert (followed.watch.state.lists, followed.watch.state.relists) == (2, 1)
+
+
+def test_a_list_anew_that_finds_the_same_tells_nothing() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)), page(90, pod("a", 3)))
+    followed.streaming(GONE, []).run()
+    assert len(followed.views) == 1
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        ServerError("GET", "busy", code=503, retry_after_s=20.0),
+        [status(429, "TooManyRequests", retryAfterSeconds=20)],
+    ],
+)
+def test_retry_after_is_waited_for(busy: object) -> None:
+    followed = Followed(uniform=min).listing(page(7))
+    followed.streaming(busy, []).run()  # type: ignore[arg-type]  # of the table
+    assert followed.waits[0] >= 20.0
+
+
+def test_events_that_look_older_than_what_we_have_list_anew() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)), page(9, pod("a", 9)))
+    followed.streaming([line("MODIFIED", pod("a", 9)), line("MODIFIED", pod("a", 8))]).run()
+    assert followed.watch.state.relists == 1
+    assert followed.watch.view["d/a"].resource_version == "9"
+
+
+def test_a_crd_that_appears_later_is_found() -> None:
+    absent = NotFound("GET", "no such resource", code=404)
+    followed = Followed().listing(absent, absent, page(7, pod("a", 3)))
+    followed.run()
+    assert followed.names == ["d/a"]
+    assert all(3.0 <= wait_s <= 300.0 for wait_s in followed.waits[:2])
+    assert followed.watch.state.last_error == ""
+
+
+def test_what_is_forbidden_is_said_once_and_tried_slowly(caplog: pytest.LogCaptureFixture) -> None:
+    forbidden = Forbidden("GET", "may not list pods", code=403, reason="Forbidden")
+    followed = Followed().listing(*[forbidden] * 20).run()
+    assert followed.watch.state.errors == 20
+    assert sum(followed.waits) > 3600
+    assert [record.getMessage() for record in caplog.records] == ["watch_failed"]
+    assert "may not list pods" in followed.watch.state.last_error
+
+
+def test_a_watch_that_is_forbidden_where_lists_are_not_still_has_a_view() -> None:
+    forbidden = Forbidden("GET", "may not watch pods", code=403)
+    followed = Followed().listing(page(7, pod("a", 3)), page(9, pod("b", 8)))
+    followed.streaming(forbidden, forbidden).run()
+    assert followed.names == ["d/b"]
+
+
+def test_what_is_absent_keeps_what_was_known() -> None:
+    absent = NotFound("GET", "no such resource", code=404)
+    followed = Followed().listing(page(7, pod("a", 3))).streaming(absent)
+    followed.listing(absent).run()
+    assert followed.names == ["d/a"]
+    assert followed.watch.state.phase is Phase.LISTING  # the third try, which the script left out
+
+
+def test_a_malformed_object_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
+    odd = [None, 7, {}, {"metadata": 7}, pod("x", 4, spec={"priority": "high"}), pod("A B", 5)]
+    stream = [line("ADDED", item) for item in odd] + [line("MODIFIED", pod("a", 9))]
+    followed = Followed().listing(page(3, *odd, pod("a", 3))).streaming([*stream]).run()
+    assert followed.names == ["d/a"]
+    assert followed.watch.view["d/a"].resource_version == "9"
+    assert followed.watch.state.malformed == 2 * len(odd)
+    said = {record.__dict__["object"] for record in caplog.records}
+    assert said == {"", "d/x", "d/A B"}
+    assert len(caplog.records) == 3
+
+
+def test_an_object_that_cannot_be_read_any_more_keeps_its_last_good_value() -> None:
+    broken = pod("a", 9, spec={"priority": "high"})
+    followed = Followed().listing(page(7, pod("a", 3)), page(10, broken))
+    followed.streaming([line("MODIFIED", broken), status(410, "Expired")], []).run()
+    assert followed.watch.view["d/a"].resource_version == "3"
+    assert followed.watch.state.malformed == 2
+
+
+def test_an_object_of_a_megabyte_and_a_half_is_read() -> None:
+    big = pod("big", 8)
+    assert isinstance(big["metadata"], dict)
+    big["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{i}": "x" * 100}} for i in range(13_000)]
+    assert len(json.dumps(big)) > 1_500_000
+    followed = Followed().listing(page(7, big)).streaming([line("MODIFIED", big)]).run()
+    assert followed.names == ["d/big"]
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\\\\\udC00", "\\u0000", "é"])
+def test_odd_letters_cost_their_pod_at_most(text: str) -> None:
+    odd = json.dumps(pod("x", 4, status={"phase": "?"})).replace("?", text)
+    data = page(7, pod("a", 3)).replace(b'"items": [', f'"items": [{odd}, '.encode())
+    assert Followed().listing(data).run().names == ["d/a", "d/x"]
+    event = b'{"type": "ADDED", "object": ' + odd.encode() + b"}"
+    followed = Followed().listing(page(3)).streaming([event]).run()
+    assert followed.names == ["d/x"]
