@@ -85,11 +85,11 @@ class Followed:
             on_change=self.views.append,
             clock=self.clock,
             field_selector=OWN_PODS.of_node("n"),
-            sleep=self._sleep,
+            sleep=self.slept,
             uniform=uniform,
         )
 
-    async def _sleep(self, seconds: float) -> None:
+    async def slept(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.clock.advance(seconds)
 

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+from agent.clock import ManualClock
+from agent.kube.base import Request, Response
+from agent.kube.errors import Expired, Forbidden, NotFound, ServerError, Unreachable
+from agent.kube.objects.node import OWN_NODE
+from agent.kube.objects.node_metric import OWN_NODE_METRIC
+from agent.kube.objects.node_slo import OWN_NODE_SLO
+from agent.kube.objects.pod import OWN_PODS
+from agent.kube.watch import machine
+from agent.kube.watch.machine import MAX_OBJECTS, MAX_PAGES, RELIST, RETRY
+from agent.kube.watch.runner import Watch
+from agent.kube.watch.state import Ended, Failure, Follow, Page, State, Wait, Why
+from tests.unit.kube_watch.script import EndOfScript, Followed, ScriptedApi, line, page, pod
+
+HOUR_S = 3600.0
+
+
+class Outage(ScriptedApi):
+    """A server with one pod that is away between two moments, and has compacted when it is back."""
+
+    def __init__(self, clock: ManualClock, *, since_s: float, until_s: float, end_s: float) -> None:
+        super().__init__(clock)
+        self.since_s, self.until_s, self.end_s = since_s, until_s, end_s
+        self.served: Counter[str] = Counter()
+        self.asked = 0
+
+    @property
+    def back(self) -> bool:
+        return self.clock.mono_s >= self.until_s
+
+    def _here(self) -> None:
+        if self.clock.mono_s >= self.end_s:
+            raise EndOfScript
+        if self.since_s <= self.clock.mono_s < self.until_s:
+            raise Unreachable("GET", "connection refused")
+
+    async def call(self, request: Request) -> Response:
+        assert request.method == "GET"
+        self.asked += 1
+        self._here()
+        self.served["lists after the outage" if self.back else "lists"] += 1
+        version = 90_000 if self.back else 7
+        body = page(version, pod("new" if self.back else "old", 3))
+        return Response(status=200, headers={}, body=body)
+
+    def stream(
+        self, request: Request, idle_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        assert idle_s > 60
+        return self._opened(request)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.asked += 1
+        self._here()
+        if self.back and int(dict(request.query)["resourceVersion"]) < 90_000:
+            raise Expired("GET", "too old", code=410)
+        yield self._quiet()
+
+    async def _quiet(self) -> AsyncIterator[bytes]:
+        self.clock.advance(300.0)
+        if self.since_s <= self.clock.mono_s < self.until_s:
+            raise Unreachable("GET", "connection refused")
+        return
+        yield b""
+
+
+def away(hours: float, seed: int = 1) -> tuple[Outage, Followed]:
+    followed = Followed(uniform=random.Random(seed).uniform)
+    clock = followed.clock
+    since_s = clock.mono_s + 1000
+    until_s = since_s + hours * HOUR_S
+    api = Outage(clock, since_s=since_s, until_s=until_s, end_s=until_s + 1000)
+    followed.watch = Watch(
+        OWN_PODS,
+        api,
+        on_change=followed.views.append,
+        clock=clock,
+        sleep=followed.slept,
+        uniform=random.Random(seed).uniform,
+    )
+    return api, followed.run()
+
+
+def test_after_six_hours_without_a_server_one_list_brings_the_view_back() -> None:
+    api, followed = away(6)
+    assert api.served == {"lists": 1, "lists after the outage": 1}
+    assert followed.names == ["d/new"]
+    assert [sorted(view) for view in followed.views] == [["d/old"], ["d/new"]]
+
+
+def test_while_the_server_is_away_it_is_asked_every_half_minute_at_most() -> None:
+    api, followed = away(6)
+    assert api.asked < 6 * HOUR_S / 10
+    assert max(followed.waits) <= RETRY.max_s
+    assert min(followed.waits) >= 0.08
+
+
+def test_an_outage_leaves_nothing_behind() -> None:
+    away(0.1)  # what is made once
+    left_bytes = []
+    for hours in (0.5, 6):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            followed = away(hours)[1]
+            followed.waits.clear()
+            gc.collect()
+            left_bytes.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    assert left_bytes[1] - left_bytes[0] < 16 * 1024
+
+
+def test_a_fleet_that_must_list_anew_spreads_over_seconds() -> None:
+    state = State(version="7")
+    seconds = Counter(
+        int(step.command.seconds)
+        for node in range(5000)
+        if isinstance(
+            (step := machine.step(state, GONE, random.Random(node).uniform)).command, Wait
+        )
+    )
+    assert sum(seconds.values()) == 5000
+    assert max(seconds.values()) < 800
+    assert min(seconds) >= 1
+
+
+GONE = Failure(why=Why.EXPIRED)
+
+
+def test_lists_that_never_help_become_rare() -> None:
+    state, waited_s = State(), 0.0
+    for _ in range(100):
+        listed = machine.step(state, Page(version="7", token="", objects=1, bytes=1), min)
+        assert isinstance(listed.command, Follow)
+        refused = machine.step(listed.state, GONE, min)
+        assert isinstance(refused.command, Wait)
+        state, waited_s = refused.state, waited_s + refused.command.seconds
+    assert waited_s > 90 * RELIST.max_s / 10
+
+
+def test_a_server_that_answers_nothing_but_errors_is_listed_anew_in_the_end() -> None:
+    busy = Failure(why=Why.ANSWERED)
+    state = State(version="7")
+    for _ in range(machine.DOUBT_AFTER - 1):
+        state = machine.step(state, busy).state
+        assert state.version == "7"
+    assert machine.step(state, busy).state.version == ""
+
+
+def test_a_server_that_is_away_is_never_doubted() -> None:
+    state = State(version="7")
+    for _ in range(1000):
+        state = machine.step(state, Failure(why=Why.UNREACHABLE)).state
+    assert state.version == "7"
+
+
+def test_streams_that_end_at_once_are_opened_ever_more_slowly() -> None:
+    state, waits = State(version="7"), []
+    for _ in range(10):
+        step = machine.step(state, Ended(lasted_s=0.1), max)
+        assert isinstance(step.command, Wait)
+        state = step.state
+        waits.append(step.command.seconds)
+    assert waits[0] == 0.8
+    assert waits[-1] == 30.0
+    steady = machine.step(state, Ended(lasted_s=400.0), max).command
+    assert steady == Wait(0.8)
+
+
+def test_a_list_without_end_is_given_up_and_the_old_view_stays() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    followed.streaming(Expired("GET", "too old", code=410))
+    followed.listing(*[page(9, token=f"t{i}") for i in range(MAX_PAGES)]).run()
+    assert followed.names == ["d/a"]
+    assert len(followed.views) == 1
+    assert followed.waits[-1] >= 30.0
+    assert "without end" in followed.watch.state.last_error
+
+
+def test_a_token_that_leads_to_itself_is_given_up_at_once() -> None:
+    followed = Followed().listing(page(9, token="t"), page(9, token="t"), page(9, token="t")).run()
+    assert len(followed.waits) == 1
+
+
+def test_a_list_of_far_too_many_objects_is_given_up() -> None:
+    told = Page(version="7", token="", objects=MAX_OBJECTS + 1, bytes=1)
+    assert isinstance(machine.step(State(), told, max).command, Wait)
+
+
+def test_a_stream_that_outlasts_what_was_asked_is_closed() -> None:
+    events = [moment for i in range(20) for moment in (60.0, line("ADDED", pod(f"p{i}", 10 + i)))]
+    followed = Followed().listing(page(7)).streaming([*events], []).run()
+    assert followed.api.queries()[2]["resourceVersion"] == "21"
+
+
+def test_a_burst_of_events_lets_other_work_have_its_turn() -> None:
+    followed = Followed().listing(page(7))
+    followed.streaming([line("ADDED", pod(f"p{i}", 10 + i)) for i in range(1000)])
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        beside = asyncio.create_task(other())
+        with contextlib.suppress(EndOfScript):
+            await followed.watch.run()
+        beside.cancel()
+
+    asyncio.run(both())
+    assert len(followed.names) == 1000
+    assert turns >= 1000 * 4096 // (128 << 10)
+
+
+def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> None:
+    busy = ServerError("GET", "busy", code=503)
+
+    async def settled(followed: Followed) -> bool:
+        work = asyncio.create_task(followed.watch.run())
+        waiting = asyncio.create_task(followed.watch.settled())
+        await asyncio.wait((work,))
+        await asyncio.sleep(0)
+        done = waiting.done()
+        waiting.cancel()
+        assert isinstance(work.exception(), EndOfScript)
+        return done
+
+    assert asyncio.run(settled(Followed().listing(page(7))))
+    assert asyncio.run(settled(Followed().listing(NotFound("GET", "no", code=404))))
+    assert asyncio.run(settled(Followed().listing(Forbidden("GET", "no", code=403))))
+    assert not asyncio.run(settled(Followed().listing(busy)))
+
+
+def test_every_kind_selects_its_own() -> None:
+    kinds = (OWN_NODE, OWN_NODE_SLO, OWN_NODE_METRIC)
+    assert {kind.of_node("n") for kind in kinds} == {"metadata.name=n"}
+    assert OWN_PODS.of_node("n") == "spec.nodeName=n"
