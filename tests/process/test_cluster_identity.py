@@ -1,0 +1,101 @@
+"""Whose objects the agent writes: those of a Node that is there and is this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agent.node.identity import read_machine
+from agent.recording.open import open_host
+from tests.apiserver import ApiServer
+from tests.apiserver.access import AGENT
+from tests.apiserver.admin import node
+from tests.process.agent import EIGHT_CARDS, NO_DEVICES, Agent
+from tests.process.citizen import NODE, ROLES, citizen
+
+READING = ("get", "list", "watch")
+
+
+def check_of(agent: Agent, name: str) -> str:
+    lines = agent.get("healthz?verbose")[1].splitlines()
+    return next(line for line in lines if line[4:].startswith(name))
+
+
+def written(api: ApiServer) -> list[str]:
+    """Return which of our objects were written."""
+    return [
+        one.path
+        for one in api.requests()
+        if one.user == AGENT and one.verb not in READING and one.resource != "events"
+    ]
+
+
+def owner_of(api: ApiServer, kind: str) -> Any:
+    found = api.get(kind, NODE)
+    return found["metadata"]["ownerReferences"][0]["uid"] if found is not None else None
+
+
+def uid_of_node(api: ApiServer) -> Any:
+    found = api.get("Node", NODE)
+    assert found is not None
+    return found["metadata"]["uid"]
+
+
+def test_for_a_node_that_is_another_machine_nothing_is_written_and_it_is_said(
+    tmp_path: Path,
+) -> None:
+    own = read_machine(open_host(str(NO_DEVICES)).files).machine_id
+    with (
+        ApiServer(objects=(node(NODE, machine_id="f" * 32),), roles=ROLES) as api,
+        citizen(api, tmp_path, "--host", str(NO_DEVICES)) as agent,
+    ):
+        agent.wait_until(lambda: "another machine" in check_of(agent, "node"), "the check")
+        assert agent.get("readyz")[0] == 503
+        assert agent.get("livez")[0] == 200
+        agent.wait_until(lambda: "last good" in check_of(agent, "loop:publish-topology"), "a run")
+        assert written(api) == []
+        # the kubelet of this machine takes the name over
+        api.put(node(NODE, machine_id=own))
+        agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a write")
+        agent.wait_until(lambda: agent.get("readyz")[0] == 200, "ready")
+
+
+def test_an_agent_that_starts_before_its_kubelet_waits_for_the_node(tmp_path: Path) -> None:
+    with (
+        ApiServer(roles=ROLES) as api,
+        citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent,
+    ):
+        agent.wait_until(lambda: "there is no Node" in check_of(agent, "node"), "the check")
+        agent.wait_until(lambda: "last good" in check_of(agent, "loop:publish-device"), "a run")
+        assert written(api) == []
+        api.put(node(NODE))
+        agent.wait_until(lambda: api.get("Device", NODE) is not None, "a Device")
+        assert owner_of(api, "Device") == uid_of_node(api)
+
+
+def test_a_node_that_is_deleted_and_made_again_owns_the_objects_again(tmp_path: Path) -> None:
+    with (
+        ApiServer(nodes=(NODE,), roles=ROLES) as api,
+        citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent,
+    ):
+        agent.wait_until(lambda: owner_of(api, "Device") == uid_of_node(api), "a Device")
+        before = uid_of_node(api)
+        api.delete("nodes", NODE)
+        agent.wait_until(lambda: "there is no Node" in check_of(agent, "node"), "the check")
+        api.put(node(NODE))
+        assert uid_of_node(api) != before
+        agent.wait_until(lambda: owner_of(api, "Device") == uid_of_node(api), "the Device")
+        agent.wait_until(
+            lambda: owner_of(api, "NodeResourceTopology") == uid_of_node(api), "the topology"
+        )
+
+
+def test_a_node_that_was_renamed_is_told_from_one_that_is_there(tmp_path: Path) -> None:
+    with (
+        ApiServer(nodes=("node-b",), roles=ROLES) as api,
+        citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent,
+    ):
+        agent.wait_until(lambda: "there is no Node node-a" in check_of(agent, "node"), "the check")
+        assert "renamed" in check_of(agent, "node")
+        assert written(api) == []
+        assert api.list("devices") == []
