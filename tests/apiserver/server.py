@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.apiserver.access import Access
+from tests.apiserver.access import AGENT, Access
 from tests.apiserver.admin import Object, Objects, namespace, node
 from tests.apiserver.faults import Faults
 from tests.apiserver.log import Logged
@@ -152,6 +152,10 @@ class ApiServer(Objects):
     def rotate_token(self, *, keep_old: bool = False) -> str:
         """Write a new service account token; the old one is refused, unless it is kept."""
         return self.access.rotate_token(keep_old=keep_old)
+
+    def admit(self, token: str, user: str = AGENT) -> None:
+        """Know a token from elsewhere (a credential plug-in) as this user's."""
+        self.access.users[token] = user
 
     # what was asked
 

@@ -23,7 +23,7 @@ class Findings:
     def __init__(self) -> None:
         self.causes: list[Cause] = []
         self.dropped: list[str] = []
-        self.mistyped: list[str] = []
+        self.mistyped: list[str] = []  # in the words of an apply; doubles of keys are here too
 
     def add(self, reason: str, path: str, message: str) -> None:
         """Note a broken rule."""
@@ -99,16 +99,16 @@ def _list(shape: Shape, value: object, path: str, found: Findings) -> object:
 
 
 def _duplicates(shape: Shape, items: list[object], path: str, found: Findings) -> None:
+    """Note items that cannot be told apart; only an apply is refused for them."""
     if not shape.keys and not shape.unique:
         return
     seen: list[object] = []
-    for index, item in enumerate(items):
-        key = item
-        if shape.keys and isinstance(item, dict):
-            key = {name: item.get(name) for name in shape.keys}
+    for item in items:
+        named = item if isinstance(item, dict) else {}
+        key = [named.get(name) for name in shape.keys] if shape.keys else item
         if key in seen:
-            message = f"Duplicate value: {_named(key)}"
-            found.add("FieldValueDuplicate", f"{path}[{index}]", message)
+            pairs = [f'{name}="{named.get(name)}"' for name in shape.keys] or [f'="{item}"']
+            found.mistyped.append(f".{path}: duplicate entries for key [{','.join(pairs)}]")
         seen.append(key)
 
 

@@ -10,7 +10,7 @@ from tests.apiserver.serve import openapi
 from tests.apiserver.serve.answer import Answer
 from tests.apiserver.store.objects import Store
 
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 STATUS_VERBS = ["get", "patch", "update"]
 VERSION = {
     "major": "1",

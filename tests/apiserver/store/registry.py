@@ -156,10 +156,10 @@ class Registry:
         found = Findings()
         walk(target.shape, new, "", found)
         causes = found.causes
-        if not found.mistyped:
-            causes = check_metadata(new["metadata"]) + causes
-        if not found.mistyped and target.kind.plural == "events":
-            causes += check_event(target.group, new, live)
+        if not causes:  # every part has the type that the rules expect
+            causes = check_metadata(new["metadata"])
+            if target.kind.plural == "events":
+                causes += check_event(target.group, new, live)
         if causes:
             raise invalid(target.kind.kind, target.kind.group, target.name, causes)
 
