@@ -90,8 +90,10 @@ class Recounting:
 
 
 def _differs(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Say whether devices or workers may have changed; samples alone are no news."""
+    """Say whether devices, workers or annotations may have changed; samples are no news."""
     if old.devices.value is not new.devices.value or len(old.vendors) != len(new.vendors):
+        return True
+    if old.pods.value is not new.pods.value or old.cluster.node.value != new.cluster.node.value:
         return True
     pairs = zip(old.vendors, new.vendors, strict=True)
     return any(a.state != b.state or a.reason != b.reason for a, b in pairs)

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agent.clock import rfc3339
+from agent.model.cluster.annotation import Refused
+from agent.model.cluster.node_wishes import wishes
+from agent.model.cluster.pod_cpus import scheduled_cpus
 from agent.model.device import Device, HealthState
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import API_VERSION, KIND
@@ -80,7 +83,11 @@ def events_between(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
     What is found at the first look has not happened, so it is no event; what is wrong at the
     first look is one.
     """
-    return (*_device_events(old, new, now_s), *_worker_events(old, new, now_s))
+    return (
+        *_device_events(old, new, now_s),
+        *_worker_events(old, new, now_s),
+        *_annotation_events(old, new, now_s),
+    )
 
 
 def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
@@ -148,6 +155,33 @@ def _about_worker(vendor: VendorState, now_s: float) -> Event:
     text = f"worker of vendor {vendor.vendor} is {vendor.state}{f' ({why})' if why else ''}"
     message = sanitise.plain(text, sanitise.MAX_MESSAGE)
     return Event(type=kind, reason=reason, message=message, about="Node", at_s=now_s)
+
+
+def _annotation_events(
+    old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
+) -> Iterator[Event]:
+    """Tell whoever wrote an annotation why it is not used: at the Node, or at the pod."""
+    before = set() if old is None else {_of(one) for one in _refused(old)}
+    for one in _refused(new):
+        if _of(one) in before:
+            continue
+        text = sanitise.plain(f"annotation {one.path}: {one.why}", sanitise.MAX_MESSAGE)
+        pod = one.pod
+        ref = None if pod is None else PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        about = "Node" if ref is None else "Pod"
+        kind, reason = WARNING, "AnnotationRefused"
+        yield Event(type=kind, reason=reason, message=text, about=about, at_s=now_s, pod=ref)
+
+
+def _refused(snapshot: NodeSnapshot) -> tuple[Refused, ...]:
+    node, cpus = snapshot.cluster.node.value, snapshot.cpus.value.usable
+    # the reservation is judged by the CPUs that there are
+    of_node = wishes(node, cpus).refused if cpus else ()
+    return (*of_node, *scheduled_cpus(snapshot.pods.value)[1])
+
+
+def _of(one: Refused) -> tuple[str, str, str]:
+    return one.pod.uid if one.pod is not None else "", one.path, one.why
 
 
 def regarding(event: Event, node_name: str, uid: str = "") -> Dict:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Desired
 from agent.publish.wire.owner import waits_for_node
-
-if TYPE_CHECKING:
-    from agent.model.slo.view import Refusal
 
 V1ALPHA1 = "v1alpha1"  # what Koordinator reads and writes
 V1ALPHA2 = "v1alpha2"  # to be written wherever it is served: see `agent.publish.nrt.whole`
@@ -42,9 +37,3 @@ class TopologyPublisher(msgspec.Struct, frozen=True):
         from agent.publish.nrt.whole import render  # noqa: PLC0415 - see above
 
         return (render(snapshot, self.version, asks_kubelet=self.kubelet),)
-
-    def refused(self, snapshot: NodeSnapshot) -> tuple[Refusal, ...]:
-        """Return what people wrote on the Node and on pods that is not used, and why."""
-        from agent.publish.nrt.annotations import told  # noqa: PLC0415 - see above
-
-        return told(snapshot, asked=self.kubelet).refused

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from agent.errors import AgentError, ParseError
+from agent.model.pod import PodView
 from agent.topology.cpu import CpuSet
 from agent.topology.text import parse_cpu_list
 
@@ -15,6 +16,19 @@ MAX_BYTES = 64 * 1024
 
 class BadAnnotation(AgentError):
     """It is not used; the message says why, and never repeats its value."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """An annotation, or one member of it, that is not used."""
+
+    path: str  # "node.koordinator.sh/reservation.reservedCPUs"
+    why: str
+    pod: PodView | None = None  # whose; None: the Node's
+
+    @property
+    def of(self) -> str:
+        """Name the object: `Node`, or `Pod namespace/name`."""
+        return "Node" if self.pod is None else f"Pod {self.pod.namespace}/{self.pod.name}"
 
 
 def json_object(text: str) -> Mapping[str, object]:

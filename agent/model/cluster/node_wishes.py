@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from agent.model.cluster.annotation import BadAnnotation, cpu_list, json_object
+from agent.model.cluster.annotation import BadAnnotation, Refused, cpu_list, json_object
 from agent.model.cluster.facts import NodeFacts
 from agent.model.device import Pairs
 from agent.model.foreign.quantities import parse_quantity
-from agent.model.slo.view import Refusal
 from agent.topology.cpu import CpuSet
 from agent.topology.text import format_cpu_list
 
@@ -48,14 +47,14 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
     reservation: Reservation = Reservation()
     system_qos: SystemQos | None = SystemQos()  # None: the Node has no annotation at all
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 class _Reading:
     """One annotation being read: a member that cannot be used costs itself only."""
 
     def __init__(self, node: NodeFacts, key: str, machine: CpuSet) -> None:
-        self.refused: list[Refusal] = []
+        self.refused: list[Refused] = []
         self._key = key
         self._machine = machine
         self.members: Mapping[str, object] = {}
@@ -66,8 +65,8 @@ class _Reading:
             self.refuse("", str(error))
 
     def refuse(self, member: str, why: str) -> None:
-        path = f"Node {self._key}{'.' if member else ''}{member}"
-        self.refused.append(Refusal(path=path, why=why))
+        path = f"{self._key}.{member}" if member else self._key
+        self.refused.append(Refused(path=path, why=why))
 
     def cpus(self, member: str) -> CpuSet:
         """Return the CPUs named by a member that this machine has."""

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.model.classes import QOS_LABEL
-from agent.model.cluster.annotation import BadAnnotation, cpu_list, json_object
+from agent.model.cluster.annotation import BadAnnotation, Refused, cpu_list, json_object
 from agent.model.cluster.facts import KubeletFacts
 from agent.model.cluster.pods import ENDED
 from agent.model.pod import PodView
-from agent.model.slo.view import Refusal
 from agent.topology.cpu import CpuSet
 
 RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
@@ -42,20 +41,19 @@ def status_cpus(pod: PodView) -> CpuSet:
     return frozenset() if cpus in (None, "") else cpu_list(cpus)
 
 
-def scheduled_cpus(pods: Iterable[PodView]) -> tuple[tuple[PodCpus, ...], tuple[Refusal, ...]]:
+def scheduled_cpus(pods: Iterable[PodView]) -> tuple[tuple[PodCpus, ...], tuple[Refused, ...]]:
     """Return the pods that the scheduler gave CPUs, and the annotations that mean nothing.
 
     A pod that has ended holds none: the scheduler gives its CPUs to others while it is still
     listed.
     """
     found: list[PodCpus] = []
-    refused: list[Refusal] = []
+    refused: list[Refused] = []
     for pod in (pod for pod in pods if pod.phase not in ENDED):
         try:
             cpus = status_cpus(pod)
         except BadAnnotation as error:
-            where = f"Pod {pod.namespace}/{pod.name} {RESOURCE_STATUS}"
-            refused.append(Refusal(path=where, why=str(error)))
+            refused.append(Refused(path=RESOURCE_STATUS, why=str(error), pod=pod))
             continue
         if cpus:
             found.append(_of(pod, cpus))

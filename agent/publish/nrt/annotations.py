@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-
-import msgspec
+from collections.abc import Iterable
 
 from agent.kubelet.reserved import kubelet_choice
 from agent.model.cluster.facts import KubeletFacts
@@ -19,7 +17,6 @@ from agent.model.cluster.node_wishes import (
 )
 from agent.model.cluster.pod_cpus import PodCpus, kubelet_cpus, scheduled_cpus
 from agent.model.cluster.shared_pools import Pool, shared_pools
-from agent.model.slo.view import Refusal
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Json
 from agent.topology.cpu import CpuSet, CpuTopology
@@ -46,16 +43,6 @@ MAX_REFUSED = 16
 MAX_NAMED = 200  # characters of a name of somebody else's
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be told now. A managed annotation that is missing here cannot: the last one holds.
-
-    `refused` names what people wrote that is not used.
-    """
-
-    annotations: Mapping[str, str]
-    refused: tuple[Refusal, ...] = ()
-
-
 def kubelet_facts(snapshot: NodeSnapshot, *, asked: bool) -> KubeletFacts | None:
     """Return the kubelet's facts, empty ones where nobody asks for them, `None` before it told."""
     told = snapshot.cluster.kubelet.value
@@ -68,8 +55,11 @@ def knows_settings(kubelet: KubeletFacts | None) -> bool:
     return kubelet is not None and (asked_for_nothing or kubelet.topology_policy is not None)
 
 
-def told(snapshot: NodeSnapshot, *, asked: bool) -> Told:
-    """Return the managed annotations; `asked` says whether the kubelet is asked at all.
+def told(snapshot: NodeSnapshot, *, asked: bool) -> dict[str, str]:
+    """Return the annotations; `asked` says whether the kubelet is asked at all.
+
+    A managed one that is missing cannot be told now: what was said last holds. One of ours names
+    what people and other programs wrote that is not used.
 
     Pools are told when it is known who holds CPUs. Without a cluster that is nobody, nothing is
     reserved, and what the kubelet was not asked for is an empty object.
@@ -94,11 +84,9 @@ def told(snapshot: NodeSnapshot, *, asked: bool) -> Told:
             services = named.system_qos.withheld if named.system_qos else frozenset()
             pools = shared_pools(cpus.cpus, scheduled, own, kept | services)
             values |= {SHARED_POOLS: _pools(pools.ls), BE_SHARED_POOLS: _pools(pools.be)}
-    refused = (*named.refused, *bad)[:MAX_REFUSED]
-    if refused:
-        values[REFUSED] = [{"path": r.path[:MAX_NAMED], "why": r.why} for r in refused]
-    texts = {key: _compact(value) for key, value in sorted(values.items())}
-    return Told(annotations=texts, refused=refused)
+    if refused := (*named.refused, *bad)[:MAX_REFUSED]:
+        values[REFUSED] = [{"of": r.of[:MAX_NAMED], "path": r.path, "why": r.why} for r in refused]
+    return {key: _compact(value) for key, value in sorted(values.items())}
 
 
 def _compact(value: object) -> str:

@@ -49,7 +49,7 @@ def render(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool) -> Desir
         "metadata": {
             "name": snapshot.node.name,
             "labels": _labels(node),
-            "annotations": known.annotations,
+            "annotations": known,
             **owner_of(snapshot),
         },
         "topologyPolicies": [topology_policy(kubelet)],
@@ -63,7 +63,7 @@ def render(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool) -> Desir
         kind=KIND,
         name=snapshot.node.name,
         body=body,
-        owned_annotations=(*(key for key in ANNOTATIONS if key in known.annotations), REFUSED),
+        owned_annotations=(*(key for key in ANNOTATIONS if key in known), REFUSED),
         owned_labels=(MANAGED_BY, RESERVES),
         merge=merge if knows_settings(kubelet) else merge_without_policies,
     )

@@ -12,7 +12,7 @@ from agent.model.part import Part
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.nrt.whole import topology_policy
 from agent.publish.topology import V1ALPHA1, V1ALPHA2, TopologyPublisher
-from tests.clustered import NAME, UID, node, pod, snapshot
+from tests.clustered import NAME, UID, node, snapshot
 
 Tree = Any
 
@@ -90,12 +90,6 @@ def test_nothing_is_published_for_a_node_that_is_not_known_or_was_deleted() -> N
         stale = replace(gone, node=replace(known.node, uid=UID))
         assert TopologyPublisher().render(gone, 0.0) == ()
         assert TopologyPublisher().render(stale, 0.0) == ()
-
-
-def test_refusals_are_there_for_whoever_tells_of_them() -> None:
-    bad = pod("p", annotations=(("scheduling.koordinator.sh/resource-status", "{"),))
-    (refused,) = TopologyPublisher().refused(snapshot(pods=(bad,)))
-    assert refused.path == "Pod d/p scheduling.koordinator.sh/resource-status"
 
 
 def test_equal_snapshots_give_equal_objects_at_any_time() -> None:

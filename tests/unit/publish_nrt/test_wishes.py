@@ -35,7 +35,7 @@ def test_what_is_no_object_is_refused_whole_and_counts_as_nothing(key: str, text
     found = wishes(node({key: text}), MACHINE)
     assert (found.reservation, found.system_qos) == (Reservation(), SystemQos())
     (refused,) = found.refused
-    assert refused.path == f"Node {key}"
+    assert refused.path == key
     assert refused.why
 
 
@@ -68,7 +68,7 @@ def test_a_bad_member_of_a_reservation_costs_itself_only(member: str, value: obj
         "applyPolicy": found.reservation.policy == "Default",
     }
     assert kept == {name: name != member for name in kept}
-    assert [r.path for r in found.refused] == [f"Node {RESERVATION}.{member}"]
+    assert [r.path for r in found.refused] == [f"{RESERVATION}.{member}"]
 
 
 def test_cpus_that_the_machine_lacks_are_left_out_and_said() -> None:
@@ -82,7 +82,7 @@ def test_more_cpus_than_there_are_are_not_reserved() -> None:
     assert (found.reservation.count, found.refused) == (8, ())
     found = wishes(node({RESERVATION: '{"resources":{"cpu":"8001m"}}'}), MACHINE)
     assert found.reservation.count == 0
-    assert [r.path for r in found.refused] == [f"Node {RESERVATION}.resources.cpu"]
+    assert [r.path for r in found.refused] == [f"{RESERVATION}.resources.cpu"]
 
 
 @pytest.mark.parametrize(
