@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import jsonschema
-import yaml
 
+from tests.apiserver.schema.kinds import CRDS as STRUCTURES
 from tests.captures import SHARED
 
-CRDS = SHARED / "crds"
+CRDS = SHARED / "crds"  # the manifests themselves
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 Schema = dict[str, object]
@@ -23,7 +25,7 @@ class Refused(AssertionError):
 
 
 def check(crd_file: str, body: object) -> None:
-    """Raise `Refused` unless `body` fits the only version of `CRDS / crd_file`.
+    """Raise `Refused` unless `body` fits the only version of the manifest `crd_file`.
 
     Unknown fields are errors, except in `metadata` and where the schema preserves them: an API
     server would prune them without a word.
@@ -34,9 +36,15 @@ def check(crd_file: str, body: object) -> None:
         raise Refused("\n".join(f"{error.json_path}: {error.message}" for error in errors))
 
 
+def structure_of(crd_file: str) -> Path:
+    """Return where the structure of a manifest lies in this repository."""
+    plural = crd_file.removesuffix(".yaml").rpartition("_")[2]
+    return STRUCTURES / f"{plural}.json"
+
+
 @functools.cache
 def _validator(crd_file: str) -> jsonschema.Draft7Validator:
-    manifest = yaml.safe_load((CRDS / crd_file).read_text())
+    manifest = json.loads(structure_of(crd_file).read_text())
     (version,) = manifest["spec"]["versions"]
     schema = cast(Schema, _strict(version["schema"]["openAPIV3Schema"]))
     names = manifest["spec"]["names"], manifest["spec"]["group"]

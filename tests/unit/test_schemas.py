@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.captures import SHARED, needs_shared
-from tests.schemas import Refused, check
+from tests.schemas import CRDS, Refused, check, structure_of
 
 CRD = "slo.koordinator.sh_nodemetrics.yaml"
 
@@ -58,3 +59,25 @@ def test_another_kind_or_version_is_refused() -> None:
     for key, value in (("kind", "Device"), ("apiVersion", "slo.koordinator.sh/v1")):
         with pytest.raises(Refused):
             check(CRD, {**oracle("nodemetric"), key: value})
+
+
+def structure(schema: Any) -> Any:
+    """Return a schema without its prose."""
+    if isinstance(schema, list):
+        return [structure(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: structure(value)
+        for key, value in schema.items()
+        if key != "description" or not isinstance(value, str)
+    }
+
+
+def test_the_structures_kept_here_are_those_of_the_manifests() -> None:
+    manifests = sorted(CRDS.glob("*.yaml"))
+    assert manifests
+    for path in manifests:
+        kept = json.loads(structure_of(path.name).read_text())
+        manifest = yaml.load(path.read_text(), yaml.CSafeLoader)
+        assert kept["spec"] == structure(manifest["spec"]), path.name
