@@ -160,9 +160,7 @@ def _applying(desired: Desired, body: Dict, sight: Sight, now: Circumstances) ->
     if rivals and gone(rivals, sight.server_s, now.takeover_s, now.claims):
         force, taken = True, rivals
     elif rivals:
-        if not contested or any(path[:-1] not in (ANNOTATIONS, LABELS) for path in contested):
-            return Hold(rivals)
-        if set(lacking) <= contested and not given_up:
+        if not _can_yield(desired, contested) or (set(lacking) <= contested and not given_up):
             return Hold(rivals)
         body = _yielding(body, contested)
     if force:
@@ -192,6 +190,18 @@ def _disputable(desired: Desired, lacking: tuple[Path, ...]) -> tuple[Path, ...]
     if desired.merge is None:
         return lacking
     return tuple(path for path in lacking if path[0] == "f:metadata")
+
+
+def _can_yield(desired: Desired, contested: set[Path]) -> bool:
+    """Say whether the rest is worth writing: a person's label must not hold up a card's health.
+
+    Whoever has content, or a part in shared lists, writes the object whole as we do.
+    """
+    return (
+        desired.merge is None
+        and bool(contested)
+        and all(path[:-1] in (ANNOTATIONS, LABELS) for path in contested)
+    )
 
 
 def _yielding(body: Dict, contested: set[Path]) -> Dict:

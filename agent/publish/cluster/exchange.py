@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
-import msgspec
-
 from agent.kube.apply.managed import accused
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
 from agent.kube.apply.requests import MANAGER, Target, decode_object
@@ -30,9 +26,8 @@ from agent.publish.cluster.intent import own_part, resource_of
 from agent.publish.cluster.known import Known
 from agent.publish.cluster.rivals import told
 from agent.publish.cluster.site import Pause, Site
+from agent.publish.cluster.standing import Standing
 from agent.publish.cluster.state import Phase, WriterState
-
-log = logging.getLogger(__name__)
 
 MAX_REPAIRS = 3  # in a row, of what somebody undoes each time
 UNDONE_PAUSE_S = 300.0
@@ -49,18 +44,24 @@ class Exchange:
             subresource="status" if first.status_only else "",
             deadline_s=site.pace.deadline_s,
         )
-        self.state = WriterState(kind=first.kind, name=first.name, publisher=publisher)
+        state = WriterState(kind=first.kind, name=first.name, publisher=publisher)
+        self.standing = Standing(state, site.tell)
         self.acked: Desired | None = None
         self.known = Known(site)
         self._wrote: Desired | None = None  # and not yet acknowledged as whole
         self._settled: Desired | None = None  # for which all was done that what we know allows
+        self._had: Desired | None = None  # which the server had, but for what was left to others
         self._failures = self._repairs = 0
-        self._said: dict[str, str] = {}
+
+    @property
+    def state(self) -> WriterState:
+        """Say how the object stands."""
+        return self.standing.state
 
     async def step(self, desired: Desired) -> Pause | None:
         """Make one request, or none and say how long to wait; `None`: go on at once."""
         if (wait := ownerless(desired, self._site.node_uid())) is not None:
-            self.set(phase=Phase.WAITING, error=wait.why)
+            self.standing.set(phase=Phase.WAITING, error=wait.why)
             return Pause(self._site.about(self._site.pace.resync_s))
         sight = self.known.sight
         if sight is None or (desired is self._settled and not self.known.due_in_s()):
@@ -82,7 +83,8 @@ class Exchange:
             case Done():
                 return self._acknowledged(desired)
             case Wait(why):
-                return self._wait(desired, Phase.WAITING, why)
+                self._settle(desired)
+                return self._wait(Phase.WAITING, why)
             case Hold():
                 return self._hold(desired, step)
             case Remove(uid, version):
@@ -101,12 +103,12 @@ class Exchange:
             return self._acknowledged(desired)
         if self._wrote is desired and not step.taken:
             return self._not_kept(desired, step)
-        if desired is self.acked:
+        if desired is self._had and not step.taken:
             if self._repairs >= MAX_REPAIRS:
                 return self._undone()
             self._repairs += 1
-            self.set(repaired=self.state.repaired + 1)
-            log.info("write_repaired", extra=self._fields())
+            self.standing.set(repaired=self.state.repaired + 1)
+            self.standing.note("write_repaired")
         if not await self._write(self._request(step)):
             return None
         self._wrote = desired
@@ -115,7 +117,7 @@ class Exchange:
             others = tuple(rival for rival in step.taken if rival.name != MANAGER)
             silent = f"silent for {self._site.pace.takeover_s:.0f} s, taken over"
             if others:
-                self._say(setbacks.TAKEN_OVER, f"{told(others)}: {silent}")
+                self.standing.say(setbacks.TAKEN_OVER, f"{told(others)}: {silent}")
         return None
 
     def _request(self, step: Write) -> Request:
@@ -127,7 +129,7 @@ class Exchange:
 
     async def _write(self, request: Request) -> bool:
         """Make a write; return whether the object was still there."""
-        self.set(phase=Phase.WRITING)
+        self.standing.set(phase=Phase.WRITING)
         absent = self.known.sight is None or self.known.sight.stored is None
         try:
             await self._take(request)
@@ -136,7 +138,7 @@ class Exchange:
                 raise
             self.known.forget()
             return False
-        self.set(written=self.state.written + 1)
+        self.standing.set(written=self.state.written + 1)
         return True
 
     async def _read(self) -> None:
@@ -158,12 +160,12 @@ class Exchange:
         self.known.see(decode_object(response.body), server_s)
 
     async def _call(self, request: Request) -> None:
-        self.set(phase=Phase.WRITING)
+        self.standing.set(phase=Phase.WRITING)
         try:
             await self._site.api.call(request)
         except NotFound:
             return  # somebody was faster
-        self.set(written=self.state.written + 1)
+        self.standing.set(written=self.state.written + 1)
 
     def _not_kept(self, desired: Desired, step: Write) -> Pause | None:
         """Take it that the server does not take over all of a content, and say so once."""
@@ -181,29 +183,25 @@ class Exchange:
         if new:
             fields = ", ".join(sorted(map(show_place, new)))
             message = f"{self._target.resource.plural} here have no {fields}: left out; upgrade "
-            self._say(setbacks.NOT_KEPT, message + "the CRD to have it")
+            self.standing.say(setbacks.NOT_KEPT, message + "the CRD to have it")
         return bool(new)
 
     def _undone(self) -> Pause:
         """Leave an object alone for a while that somebody changes back each time."""
         message = f"what is written is undone each time; the next try is in {UNDONE_PAUSE_S:.0f} s"
-        self._say(setbacks.UNDONE, message)
+        self.standing.say(setbacks.UNDONE, message)
         self._repairs -= 1
         self.known.forget()
-        self.set(phase=Phase.HELD, error=message)
+        self.standing.set(phase=Phase.HELD, error=message)
         return Pause(self._site.about(UNDONE_PAUSE_S))
 
     def _acknowledged(self, desired: Desired) -> Pause:
         """Tell that the server has what is wanted, be it that we wrote it or that it had it."""
-        wrote, new = self._wrote is desired, desired is not self.acked
-        if not wrote:
-            self._repairs = 0
-        self._wrote, self._settled, self.acked = None, desired, desired
+        wrote, new = self._settle(desired), desired is not self.acked
+        self._had = self.acked = desired
         self.known.agree()
-        for reason in setbacks.PASSING:
-            if self._said.pop(reason, None) is not None:
-                log.info("write_recovered", extra=self._fields())
-        self.set(
+        self.standing.recover()
+        self.standing.set(
             phase=Phase.IDLE,
             error="",
             rivals=(),
@@ -212,10 +210,17 @@ class Exchange:
         )
         return Pause(self.known.due_in_s())
 
-    def _wait(self, desired: Desired, phase: Phase, why: str) -> Pause:
-        """Wait for new content, or for the object to change."""
+    def _settle(self, desired: Desired) -> bool:
+        """Take it that no more can be done now; return whether anything had to be written."""
+        wrote = self._wrote is desired
+        if not wrote:
+            self._repairs = 0
         self._settled, self._wrote = desired, None
-        self.set(phase=phase, error=why)
+        return wrote
+
+    def _wait(self, phase: Phase, why: str) -> Pause:
+        """Wait for new content, or for the object to change."""
+        self.standing.set(phase=phase, error=why)
         return Pause(self.known.due_in_s())
 
     def _hold(self, desired: Desired, step: Hold) -> Pause:
@@ -225,13 +230,15 @@ class Exchange:
             until = "for good, as it wrote again after they were taken over"
         message = f"{told(step.rivals)}: left to it {until}"
         who = sorted(rival.name for rival in step.rivals)  # their fields may change each time
-        self._say(setbacks.CONFLICT, message, key=f"{who} {until}")
-        self.set(rivals=step.rivals)
-        return self._wait(desired, Phase.HELD, message)
+        self.standing.say(setbacks.CONFLICT, message, key=f"{who} {until}")
+        self.standing.set(rivals=step.rivals)
+        if self._settle(desired):
+            self._had = desired
+        return self._wait(Phase.HELD, message)
 
     def failed(self, error: ApiError) -> Pause | None:
         """Take in a failed call; `None`: another one may mend it at once."""
-        self.set(failed=self.state.failed + 1)
+        self.standing.set(failed=self.state.failed + 1)
         self._wrote = None
         if isinstance(error, Conflict):
             self.known.accuse(accused(error))
@@ -245,11 +252,11 @@ class Exchange:
         if back.phase is Phase.ABSENT:
             self.known.dropped = frozenset()  # another version of it may come
         if back.reason:
-            self._say(back.reason, back.message)
+            self.standing.say(back.reason, back.message)
         elif not self._failures:
-            log.warning("write_failed", extra=self._fields() | {"error": back.message})
+            self.standing.note("write_failed", back.message)
         self._failures += 1
-        self.set(phase=back.phase, error=back.message)
+        self.standing.set(phase=back.phase, error=back.message)
         if back.slow:
             return Pause(self._site.about(self._site.pace.slow_s), back.until_content)
         return self.pause(error.retry_after_s)
@@ -267,19 +274,3 @@ class Exchange:
         site = self._site
         wait_s = site.backoff.wait_s(max(1, self._failures), retry_after_s, site.uniform)
         return Pause(wait_s, wakes=False)
-
-    def set(self, **changes: object) -> None:
-        """Change what is told of the object."""
-        self.state = msgspec.structs.replace(self.state, **changes)
-
-    def _say(self, reason: str, message: str, key: str = "") -> None:
-        """Tell people, once as long as it is the same."""
-        key = key or message
-        if self._said.get(reason) == key:
-            return
-        self._said[reason] = key
-        log.warning("write_setback", extra=self._fields() | {"reason": reason, "error": message})
-        self._site.tell(reason, f"{self.state.kind} {self.state.name}: {message}")
-
-    def _fields(self) -> dict[str, object]:
-        return {"kind": self.state.kind, "object": self.state.name}

@@ -44,12 +44,12 @@ class Writer:
         self._last_offer_s = self._site.clock.monotonic()
         if desired is None:
             self._offered_s = None
-            self._exchange.set(pending_since_s=None, phase=Phase.IDLE, error="", rivals=())
+            self._exchange.standing.set(pending_since_s=None, phase=Phase.IDLE, error="", rivals=())
         elif self._offered_s is None:
             self._offered_s = self._last_offer_s
-            self._exchange.set(pending_since_s=self._site.clock.wall())
+            self._exchange.standing.set(pending_since_s=self._site.clock.wall())
         if desired is not None and self.state.phase is Phase.IDLE:
-            self._exchange.set(phase=Phase.PENDING)
+            self._exchange.standing.set(phase=Phase.PENDING)
         self._wake.set()
 
     def look_again(self) -> None:
@@ -66,7 +66,7 @@ class Writer:
     def broke(self, error: str) -> None:
         """Take in that `run` ended by a bug; it is to be started again after a pause."""
         self._exchange.known.forget()
-        self._exchange.set(phase=Phase.PENDING, error=error[:200])
+        self._exchange.standing.set(phase=Phase.PENDING, error=error[:200])
 
     async def run(self) -> None:
         """Write for ever, or until `finish`."""
@@ -94,7 +94,9 @@ class Writer:
             if pause is not None:
                 break
         else:
-            self._exchange.set(phase=Phase.PENDING, error="it changes faster than we can write")
+            self._exchange.standing.set(
+                phase=Phase.PENDING, error="it changes faster than we can write"
+            )
             pause = self._exchange.pause()
         self._account(self.state.written > written)
         return pause
@@ -105,9 +107,9 @@ class Writer:
             return
         latency_s = self._site.clock.monotonic() - self._offered_s
         self._offered_s = None
-        self._exchange.set(pending_since_s=None)
+        self._exchange.standing.set(pending_since_s=None)
         if wrote:
-            self._exchange.set(ack_latency_s=latency_s)
+            self._exchange.standing.set(ack_latency_s=latency_s)
 
     async def _rest(self, pause: Pause) -> None:
         events = (self._nudge, self._wake) if pause.wakes else (self._nudge,)

@@ -17,6 +17,7 @@ from agent.publish.base import Desired, Merge
 from agent.publish.cluster.outbox import Outbox
 from agent.publish.cluster.site import Site
 from agent.publish.cluster.state import Pace, Phase, WriterState
+from tests.apiserver.faults import Fault
 from tests.apiserver.log import Logged
 from tests.apiserver.server import ApiServer
 
@@ -27,6 +28,7 @@ TOPOLOGY = "topology.node.k8s.io/v1alpha1"
 MANAGER = "xpu-agent"
 WRITES = ("create", "update", "patch", "delete")
 SETTLE_S = 20.0
+LATER = Fault(date_skew_s=3600, times=0)  # the server's clock, an hour on
 
 
 class Timeline:
@@ -282,3 +284,11 @@ def topology(uid: str, pool: str = "0-3", merge: Merge | None = None) -> Desired
 def node_metric() -> dict[str, object]:
     """Return the object that koord-manager makes."""
     return {"apiVersion": METRIC, "kind": "NodeMetric", "metadata": {"name": NODE}, "spec": {}}
+
+
+def of_koordlet(uid: str, **labels: str) -> dict[str, Any]:
+    """Return a Device as a koordlet writes it: other resources, no conditions, its own labels."""
+    body = dict(device(uid, labels=labels or {"node.koordinator.sh/gpu-vendor": "nvidia"}).body)
+    cards = [{"type": "gpu", "id": f"GPU-{n}", "minor": n, "health": True} for n in range(2)]
+    metadata = {key: value for key, value in body["metadata"].items() if key != "annotations"}  # type: ignore[attr-defined] # as it is built
+    return {**body, "metadata": metadata, "spec": {"devices": cards}}

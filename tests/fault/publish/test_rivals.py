@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from agent.publish.base import Json
 from agent.publish.cluster.state import Pace, Phase
-from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
+    LATER,
     NODE,
-    Bench,
     device,
     metric,
     node_metric,
-    owner,
+    of_koordlet,
     publishing,
-    topology,
     uid_of,
 )
-
-LATER = Fault(date_skew_s=3600, times=0)  # the server's clock, an hour on
-
-
-def of_koordlet(uid: str, **labels: str) -> dict[str, Any]:
-    """Return a Device as a koordlet writes it: other resources, no conditions, its own labels."""
-    body = dict(device(uid, labels=labels or {"node.koordinator.sh/gpu-vendor": "nvidia"}).body)
-    cards = [{"type": "gpu", "id": f"GPU-{n}", "minor": n, "health": True} for n in range(2)]
-    metadata = {key: value for key, value in body["metadata"].items() if key != "annotations"}  # type: ignore[attr-defined] # as it is built
-    return {**body, "metadata": metadata, "spec": {"devices": cards}}
-
-
-def managers(bench: Bench) -> set[str]:
-    return {entry["manager"] for entry in bench.device()["metadata"]["managedFields"]}
 
 
 def test_a_koordlet_that_still_runs_is_told_of_once_and_not_fought() -> None:
@@ -189,6 +171,24 @@ def test_somebody_who_erases_it_each_time_is_not_fought() -> None:
         asyncio.run(case(server))
 
 
+def test_somebody_who_undoes_the_rest_of_what_is_held_is_not_fought_either() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            bench.clear()
+            for minute in range(60):
+                edited = bench.device()
+                edited["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] = f"m{minute}"
+                edited["metadata"].pop("annotations", None)
+                server.put(edited, manager="cleaner")
+                await bench.advance(60)
+            assert len(bench.writes()) <= 15
+            assert bench.reasons == ["WriteConflict", "WriteUndone"]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
 def test_of_two_agents_on_one_object_the_first_gives_way() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as first:
@@ -221,77 +221,6 @@ def test_a_koordlet_that_reports_node_metrics_is_left_to_it() -> None:
             assert bench.phase() is Phase.HELD
             assert bench.writes("nodemetrics") == []
             assert bench.reasons == ["WriteConflict"]
-
-    with ApiServer(nodes=(NODE,)) as server:
-        asyncio.run(case(server))
-
-
-def test_the_object_of_a_node_that_was_made_anew_is_owned_anew() -> None:
-    async def case(server: ApiServer) -> None:
-        stale = of_koordlet("old-uid")
-        stale["metadata"]["ownerReferences"] += [
-            {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "their-uid"}
-        ]
-        server.put(stale, manager="koordlet", checked=False)
-        server.faults.add(LATER)
-        async with publishing(server) as bench:
-            await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
-            uids = {ref["uid"] for ref in bench.device()["metadata"]["ownerReferences"]}
-            assert uids == {"their-uid", bench.uid}
-
-    with ApiServer(nodes=(NODE,), garbage_collection=False) as server:
-        asyncio.run(case(server))
-
-
-def test_our_object_of_a_node_that_was_made_anew_goes_on_with_or_without_a_collector() -> None:
-    async def case(server: ApiServer) -> None:
-        async with publishing(server) as bench:
-            await bench.offer(device(bench.uid))
-            node = server.get("Node", NODE)
-            assert node is not None
-            server.delete("Node", NODE)
-            del node["metadata"]["uid"]
-            server.put(node)
-            old, bench.uid = bench.uid, uid_of(server)
-            assert old != bench.uid
-            await bench.offer(device(old, healthy=False))
-            assert bench.phase() is Phase.WAITING
-            await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
-            assert bench.device()["metadata"]["ownerReferences"] == owner(bench.uid)
-
-    for collects in (True, False):
-        with ApiServer(nodes=(NODE,), garbage_collection=collects) as server:
-            asyncio.run(case(server))
-
-
-def with_their_costs(stored: Json, wanted: Json) -> Json:
-    """Keep the costs of each zone that somebody else wrote."""
-    costs = {zone["name"]: zone.get("costs") for zone in stored["zones"]}  # type: ignore[attr-defined] # of the schema
-    zones = [
-        {**zone, **({"costs": costs[zone["name"]]} if costs.get(zone["name"]) else {})}
-        for zone in wanted["zones"]  # type: ignore[attr-defined] # as it is built
-    ]
-    return {**wanted, "zones": zones}
-
-
-def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None:
-    async def case(server: ApiServer) -> None:
-        async with publishing(server) as bench:
-            await bench.offer(topology(bench.uid, merge=with_their_costs))
-            stored = server.get("NodeResourceTopology", NODE)
-            assert stored is not None
-            stored["zones"][0]["costs"] = [{"name": "node-0", "value": 10}]
-            server.put(stored, manager="nfd")
-            await bench.offer(topology(bench.uid, pool="1-3", merge=with_their_costs))
-            await bench.advance(200)
-            found = server.get("NodeResourceTopology", NODE)
-            assert found is not None
-            assert found["zones"][0]["costs"] == [{"name": "node-0", "value": 10}]
-            pools = found["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
-            assert pools == "1-3"
-            assert bench.phase() is Phase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))

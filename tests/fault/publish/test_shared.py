@@ -1,0 +1,106 @@
+"""Objects that are not ours alone: of Nodes made anew, and lists that others write too."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.publish.base import Json
+from agent.publish.cluster.state import Phase
+from tests.apiserver.server import ApiServer
+from tests.fault.publish.publishing import (
+    LATER,
+    NODE,
+    device,
+    of_koordlet,
+    owner,
+    publishing,
+    topology,
+    uid_of,
+)
+
+
+def test_the_object_of_a_node_that_was_made_anew_is_owned_anew() -> None:
+    async def case(server: ApiServer) -> None:
+        stale = of_koordlet("old-uid")
+        stale["metadata"]["ownerReferences"] += [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "their-uid"}
+        ]
+        server.put(stale, manager="koordlet", checked=False)
+        server.faults.add(LATER)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+            uids = {ref["uid"] for ref in bench.device()["metadata"]["ownerReferences"]}
+            assert uids == {"their-uid", bench.uid}
+
+    with ApiServer(nodes=(NODE,), garbage_collection=False) as server:
+        asyncio.run(case(server))
+
+
+def test_our_object_of_a_node_that_was_made_anew_goes_on_with_or_without_a_collector() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            node = server.get("Node", NODE)
+            assert node is not None
+            server.delete("Node", NODE)
+            del node["metadata"]["uid"]
+            server.put(node)
+            old, bench.uid = bench.uid, uid_of(server)
+            assert old != bench.uid
+            await bench.offer(device(old, healthy=False))
+            assert bench.phase() is Phase.WAITING
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+            assert bench.device()["metadata"]["ownerReferences"] == owner(bench.uid)
+
+    for collects in (True, False):
+        with ApiServer(nodes=(NODE,), garbage_collection=collects) as server:
+            asyncio.run(case(server))
+
+
+def with_their_costs(stored: Json, wanted: Json) -> Json:
+    """Keep the costs of each zone that somebody else wrote."""
+    costs = {zone["name"]: zone.get("costs") for zone in stored["zones"]}  # type: ignore[attr-defined] # of the schema
+    zones = [
+        {**zone, **({"costs": costs[zone["name"]]} if costs.get(zone["name"]) else {})}
+        for zone in wanted["zones"]  # type: ignore[attr-defined] # as it is built
+    ]
+    return {**wanted, "zones": zones}
+
+
+def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(topology(bench.uid, merge=with_their_costs))
+            stored = server.get("NodeResourceTopology", NODE)
+            assert stored is not None
+            stored["zones"][0]["costs"] = [{"name": "node-0", "value": 10}]
+            server.put(stored, manager="nfd")
+            await bench.offer(topology(bench.uid, pool="1-3", merge=with_their_costs))
+            await bench.advance(200)
+            found = server.get("NodeResourceTopology", NODE)
+            assert found is not None
+            assert found["zones"][0]["costs"] == [{"name": "node-0", "value": 10}]
+            pools = found["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
+            assert pools == "1-3"
+            assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_topology_that_a_koordlet_keeps_is_left_to_it_whole() -> None:
+    async def case(server: ApiServer) -> None:
+        theirs = topology(uid_of(server), pool="0-1").body
+        zones = [{"name": "node-0", "type": "Node", "resources": []}]
+        server.put({**theirs, "zones": zones}, manager="koordlet")
+        async with publishing(server) as bench:
+            await bench.offer(topology(bench.uid, merge=with_their_costs))
+            await bench.advance(180)
+            assert bench.phase() is Phase.HELD
+            assert bench.writes("noderesourcetopologies") == []
+            assert bench.reasons == ["WriteConflict"]
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
