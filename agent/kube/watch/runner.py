@@ -57,18 +57,22 @@ class Watch(Generic[W, T]):
         on_change: Callable[[Mapping[str, T]], None],
         clock: Clock,
         field_selector: str = "",
-        namespace: str = "",
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         uniform: Uniform = random.uniform,
+        idle_s: float = IDLE_S,
     ) -> None:
-        """Begin without a view. `on_change` gets whole views: the first, then each that differs."""
+        """Begin without a view. `on_change` gets whole views: the first, then each that differs.
+
+        A stream on which nothing came for `idle_s` is opened anew.
+        """
         self._api = api
-        self._path = kind.resource.path(namespace=namespace)
+        self._path = kind.resource.path()
         self._selector: Pairs = (("fieldSelector", field_selector),) if field_selector else ()
         self._on_change = on_change
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
+        self._idle_s = idle_s
         self._reader = Reader(f"GET {self._path}", kind.wire)
         self._view: View[W, T] = View(kind.resource.plural, kind.make)
         self._account = Account(kind.resource.plural, clock)
@@ -128,7 +132,7 @@ class Watch(Generic[W, T]):
     async def _follow(self, command: Follow) -> None:
         opened_s: float | None = None
         try:
-            async with self._api.stream(self._stream_request(command), IDLE_S) as lines:
+            async with self._api.stream(self._stream_request(command), self._idle_s) as lines:
                 opened_s = self._clock.monotonic()
                 self._account.opened()
                 async for data in lines:

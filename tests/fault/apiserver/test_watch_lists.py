@@ -1,0 +1,223 @@
+"""Lists that fail half-way, kinds that come and go, objects that are not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent.kube.objects.node import OWN_NODE
+from agent.kube.objects.node_metric import OWN_NODE_METRIC
+from agent.kube.objects.node_slo import OWN_NODE_SLO
+from agent.kube.watch.state import Phase
+from agent.model.cluster.facts import MetricPolicy
+from tests.apiserver.faults import Fault
+from tests.apiserver.server import ApiServer
+from tests.fault.apiserver.watching import NODE, Object, pod, watching
+
+SLO = "slo.koordinator.sh/v1alpha1"
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with ApiServer(nodes=(NODE,), objects=(pod("a"), pod("b"), pod("x", "other"))) as server:
+        yield server
+
+
+def slo(**spec: object) -> Object:
+    return {"apiVersion": SLO, "kind": "NodeSLO", "metadata": {"name": NODE}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault(verb="list", status=503, times=3), id="503"),
+        pytest.param(Fault(verb="list", status=429, retry_after_s=9), id="429"),
+        pytest.param(Fault(verb="list", status=500, html=True), id="a page"),
+        pytest.param(Fault(verb="list", status=410, reason="Expired"), id="410"),
+        pytest.param(Fault(verb="list", status=403), id="403"),
+        pytest.param(Fault(verb="list", status=401), id="401"),
+        pytest.param(Fault(verb="list", reset=True, times=4), id="reset"),
+        pytest.param(Fault(verb="list", cut_after_bytes=200), id="cut"),
+        pytest.param(Fault(verb="list", cut_after_bytes=200, cut_by_reset=True), id="reset within"),
+        pytest.param(Fault(verb="list", raw="{"), id="half an answer"),
+        pytest.param(Fault(verb="list", raw="[]"), id="no list"),
+        pytest.param(Fault(verb="list", raw='{"metadata":{},"items":[]}'), id="without a version"),
+        pytest.param(Fault(verb="list", raw="x" * 10_000), id="no JSON"),
+    ],
+)
+def test_a_list_that_fails_is_asked_for_again(api: ApiServer, fault: Fault) -> None:
+    async def follow() -> None:
+        api.faults.add(fault)
+        async with watching(api) as seen:
+            await seen.shows("default/a", "default/b")
+            assert len(seen.told) == 1
+            # the HTTP library itself asks again after a reset
+            assert fault.times // 2 <= seen.watch.state.errors <= fault.times
+            assert len(seen.waits) == seen.watch.state.errors
+            if fault.retry_after_s is not None:
+                assert seen.waits[0] >= fault.retry_after_s
+
+    asyncio.run(follow())
+
+
+def test_pages_are_put_together_and_a_token_that_expired_begins_anew() -> None:
+    pods = tuple(pod(f"p{i:04}") for i in range(1100))
+
+    async def follow(api: ApiServer) -> None:
+        # a server answers from its cache, whole, where any version will do
+        api.faults.add(Fault(verb="watch", status=410, reason="Expired"))
+        api.faults.add(Fault(verb="list", skip=2, status=410, reason="Expired"))
+        async with watching(api) as seen:
+            await seen.until(lambda: seen.watch.state.lists == 2)
+            assert [len(view) for view in seen.told] == [1100]
+            assert seen.asked("list") == 1 + 2 + 3
+
+    with ApiServer(nodes=(NODE,), objects=pods, validation=False) as api:
+        asyncio.run(follow(api))
+
+
+def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
+    api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def follow() -> None:
+        api.remove_crd("nodeslos")
+        async with watching(api, OWN_NODE_SLO) as seen:
+            await asyncio.wait_for(seen.watch.settled(), 5)
+            await seen.until(lambda: seen.watch.state.errors >= 2)
+            assert not seen.watch.state.synced
+            assert min(seen.waits) >= 3.0
+            api.add_crd("nodeslos")
+            api.put(slo(extensions={"a": 1}))
+            await seen.shows(NODE)
+            assert seen.watch.state.last_error == ""
+
+    asyncio.run(follow())
+    said = [(r.getMessage(), r.__dict__.get("state")) for r in caplog.records]
+    assert said == [("watch_failed", Phase.ABSENT.value)]
+
+
+def test_a_crd_that_goes_keeps_what_was_known_until_it_is_back(api: ApiServer) -> None:
+    async def follow() -> None:
+        api.put(slo())
+        async with watching(api, OWN_NODE_SLO) as seen:
+            await seen.shows(NODE)
+            api.remove_crd("nodeslos")
+            api.close_watches()
+            await seen.until(lambda: seen.watch.state.errors >= 2)
+            assert "404" in seen.watch.state.last_error
+            api.add_crd("nodeslos")
+            api.put(slo(cpuBurstStrategy={"policy": "auto"}))
+
+            def told() -> bool:
+                body: Any = seen.watch.view.get(NODE)
+                return bool(body) and bool(body["spec"])
+
+            await seen.until(told)
+
+    asyncio.run(follow())
+
+
+def test_one_kind_that_is_forbidden_leaves_the_others_alone(api: ApiServer) -> None:
+    async def follow() -> None:
+        api.faults.add(Fault(verb="list|watch", resource="nodeslos", status=403, times=0))
+        async with watching(api, OWN_NODE_SLO) as slos, watching(api, OWN_NODE) as nodes:
+            await nodes.shows(NODE)
+            await asyncio.wait_for(slos.watch.settled(), 5)
+            assert "403" in slos.watch.state.last_error
+            api.faults.clear()
+            api.put(slo())
+            await slos.shows(NODE)
+
+    asyncio.run(follow())
+
+
+ODD: list[Object] = [
+    {"spec": {"nodeName": NODE, "priority": "high"}},
+    {"spec": {"nodeName": NODE, "containers": None, "initContainers": {}}},
+    {"spec": {"nodeName": NODE}, "status": 7},
+    {"spec": {"nodeName": NODE}, "status": {"containerStatuses": [None]}},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_pod_with_wrong_types_costs_itself_only(api: ApiServer, odd: Object) -> None:
+    async def follow() -> None:
+        body = {**pod("odd"), **odd}
+        api.put(body, checked=False)
+        async with watching(api) as seen:
+            await seen.shows("default/a", "default/b")
+            api.put(pod("c"))
+            api.put({**body, "metadata": {**body["metadata"], "labels": {"x": "y"}}}, checked=False)
+            api.put(pod("d"))
+            await seen.shows("default/a", "default/b", "default/c", "default/d")
+            assert seen.watch.state.malformed == 2
+            assert seen.watch.state.watches == 1
+
+    asyncio.run(follow())
+
+
+def test_nulls_and_unknown_fields_cost_nothing(api: ApiServer) -> None:
+    async def follow() -> None:
+        spec = {"nodeName": NODE, "containers": None, "priority": None, "news": [1]}
+        body = {**pod("odd"), "spec": spec, "status": {"containerStatuses": None}, "more": {}}
+        body["metadata"]["labels"] = None
+        api.put(body, checked=False)
+        async with watching(api) as seen:
+            await seen.shows("default/a", "default/b", "default/odd")
+            assert seen.watch.state.malformed == 0
+
+    asyncio.run(follow())
+
+
+def test_objects_of_a_megabyte_and_a_half_are_followed(api: ApiServer) -> None:
+    async def follow() -> None:
+        async with watching(api) as seen:
+            await seen.shows("default/a", "default/b")
+            big = pod("big", note="x" * 1000)
+            big["status"] = {"conditions": [{"type": "T", "message": "y" * 1_500_000}]}
+            api.put(big, checked=False)
+            await seen.shows("default/a", "default/b", "default/big")
+            assert seen.watch.state.watches == 1
+
+    asyncio.run(follow())
+
+
+def test_a_node_that_was_made_anew_is_another_one(api: ApiServer) -> None:
+    async def follow() -> None:
+        async with watching(api, OWN_NODE) as seen:
+            await seen.shows(NODE)
+            first = seen.watch.view[NODE]
+            body = api.get("Node", NODE)
+            assert body is not None
+            api.delete("nodes", NODE)
+            await seen.shows()
+            body["metadata"] = {"name": NODE}
+            api.put(body)
+            await seen.shows(NODE)
+            assert first.uid != seen.watch.view[NODE].uid != ""
+
+    asyncio.run(follow())
+
+
+def test_a_node_metric_tells_how_to_report_and_its_status_is_no_news(api: ApiServer) -> None:
+    async def follow() -> None:
+        policy = {"aggregateDurationSeconds": 300, "reportIntervalSeconds": 60}
+        metric: Object = {
+            "apiVersion": SLO,
+            "kind": "NodeMetric",
+            "metadata": {"name": NODE},
+            "spec": {"metricCollectPolicy": policy},
+        }
+        api.put(metric)
+        async with watching(api, OWN_NODE_METRIC) as seen:
+            await seen.shows(NODE)
+            assert seen.watch.view[NODE] == MetricPolicy(aggregate_s=300, report_interval_s=60)
+            metric["status"] = {"updateTime": "2026-01-02T03:04:05Z"}
+            api.put(metric)
+            await seen.until(lambda: seen.watch.state.events >= 1)
+            assert len(seen.told) == 1
+
+    asyncio.run(follow())
