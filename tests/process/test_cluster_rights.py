@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from agent.clock import ManualClock, SystemClock
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import InPod
@@ -21,7 +23,7 @@ from tests.apiserver.admin import node
 from tests.apiserver.rbac import read_roles
 from tests.fault.kubelet.fake_http import SUBRESOURCES, FakeKubelet, pod
 from tests.process.agent import EIGHT_CARDS, NO_DEVICES, Agent
-from tests.process.citizen import NODE, ROLES, citizen
+from tests.process.citizen import BASE, NODE, ROLES, citizen
 from tests.unit.daemonset.rights import Right, compare, verbs_granted, verbs_used
 
 GRANTED = verbs_granted(read_roles(ROLES))
@@ -119,3 +121,26 @@ def test_without_a_right_the_agent_says_which_and_does_the_rest(tmp_path: Path) 
 
 def checks(agent: Agent) -> str:
     return agent.get("healthz?verbose")[1]
+
+
+@pytest.mark.parametrize(
+    ("component", "setting", "seen"),
+    [
+        ("node-condition", "XPU_AGENT_API__NODE_CONDITION", "AcceleratorsHealthy"),
+        ("node-labels", "XPU_AGENT_API__NODE_LABELS", "H100"),
+    ],
+)
+def test_a_component_grants_what_its_setting_needs_and_nothing_else(
+    tmp_path: Path, component: str, setting: str, seen: str
+) -> None:
+    added = BASE.parent / "components" / component / "rbac.yaml"
+    roles = tmp_path / "roles.yaml"
+    roles.write_text(f"{ROLES.read_text()}\n---\n{added.read_text()}")
+    with (
+        ApiServer(nodes=(NODE,), roles=roles) as api,
+        citizen(api, tmp_path / "node", "--host", str(EIGHT_CARDS), **{setting: "true"}) as agent,
+    ):
+        agent.wait_until(lambda: seen in str(api.get("Node", NODE)), "the Node")
+        used = verbs_used(api.requests(), AGENT)
+    assert used - GRANTED == verbs_granted(read_roles(added))
+    assert all(logged.status != 403 for logged in api.requests())
