@@ -28,7 +28,6 @@ MAX_CALLS = 8  # at once; streams are not counted
 STREAM = "WATCH"
 REPEATABLE = (APPLY, MERGE)  # a PATCH of these may arrive twice
 
-
 Signed = tuple[str | None, ssl.SSLContext | None]  # the Authorization header, whom to believe
 
 
@@ -133,7 +132,9 @@ class Session:
         self, request: Request, attempt: Attempt
     ) -> tuple[aiohttp.ClientResponse, tuple[str, ...]]:
         """Send it, after a 401 once more with other credentials; return what must not be said."""
+        attempt.stage = "waiting for credentials"
         signed = await self._signed()
+        attempt.stage = "waiting for a connection"
         response = await self._send(request, signed, attempt)
         if response.status == 401:
             self.credentials.refused()
@@ -196,9 +197,10 @@ class Session:
         try:
             yield
         except ApiError as error:
-            if not attempt.answered:
-                self._keeper.unanswered(attempt.verb)
-            self._keeper.failed(error)
+            if not self._connections.closed:  # what ends with us says nothing of the server
+                if not attempt.answered:
+                    self._keeper.unanswered(attempt.verb)
+                self._keeper.failed(error)
             if was_distrusted(error):
                 self._trust.doubted()
             raise

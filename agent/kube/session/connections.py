@@ -98,7 +98,12 @@ class Connections:
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """Return the client; no redirect, cookie, `.netrc` or compression is its own idea."""
+        """Return the client; no redirect, cookie, `.netrc` or compression is its own idea.
+
+        Nothing is asked for compressed: the server would pack every list of 128 KiB anew, for
+        each node of a fleet that comes back at once, to spare bytes that cost less inside a
+        cluster; and what is never unpacked cannot burst.
+        """
         if self._http is None:
             # imported here: 180 ms that only a session needs, see `load_http`
             import aiohttp  # noqa: PLC0415 - see above

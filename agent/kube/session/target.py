@@ -63,9 +63,7 @@ def where_is_api(
     folder = environ.get(FOLDER_VARIABLE) or SERVICE_ACCOUNT
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     if host and is_file(f"{folder}/token"):
-        port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get(
-            "KUBERNETES_SERVICE_PORT", "443"
-        )
+        port = environ.get("KUBERNETES_SERVICE_PORT", "443")
         return InPod(url=f"https://{bracketed(host)}:{_port(port)}", folder=folder)
     for paths in (environ.get("KUBECONFIG", ""), HOME_KUBECONFIG):
         found = [_expanded(path, environ) for path in paths.split(":") if path]

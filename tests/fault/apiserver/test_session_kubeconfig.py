@@ -147,6 +147,13 @@ def test_a_server_that_is_not_to_be_verified_is_not(api: ApiServer, tmp_path: Pa
     assert node["metadata"]["name"] == "node-a"
 
 
+def test_a_proxy_of_the_kubeconfig_is_gone_by(api: ApiServer, tmp_path: Path) -> None:
+    cluster = {"server": "https://api.test:6443", "proxy-url": "http://us:pass@127.0.0.1:1"}
+    with pytest.raises(Unreachable, match=r"the proxy http://127\.0\.0\.1:1: ") as caught:
+        ours(kubeconfig(tmp_path, {"token": token_of(api)}, cluster), NODE)
+    assert "pass" not in str(caught.value)
+
+
 def test_what_the_server_refuses_has_its_words(api: ApiServer) -> None:
     target = FromKubeconfig(paths=str(api.kubeconfig))
     with pytest.raises(NotFound, match='nodes "gone" not found') as missing:

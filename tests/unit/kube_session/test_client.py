@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,43 @@ def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) 
             }
             == asked.headers
         )
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_vanished_is_found_out_by_the_kernel(
+    account: Path, authority: Authority
+) -> None:
+    async def run() -> None:
+        async with (
+            serving(fine, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            await session.call(GET)
+            (sock,) = session._connections._sockets
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            tcp = [
+                sock.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+            ]
+            assert tcp == [15, 5, 20_000]
+
+    asyncio.run(run())
+
+
+def test_an_object_of_a_megabyte_and_a_half_goes_both_ways(
+    account: Path, authority: Authority
+) -> None:
+    async def echo(asked: Asked) -> None:
+        await asked.status(200, asked.body)
+
+    async def run() -> None:
+        big = Request(method="POST", path="/x", body=b"x" * 1_500_000, deadline_s=20)
+        async with (
+            serving(echo, authority.server) as server,
+            session_with(server.url, account) as session,
+        ):
+            assert (await session.call(big)).body == big.body
 
     asyncio.run(run())
 
@@ -211,6 +251,20 @@ def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_
     asyncio.run(run())
 
 
+def test_what_ends_with_the_session_says_nothing_of_the_server(
+    account: Path, authority: Authority
+) -> None:
+    async def run() -> None:
+        async with serving(fine, authority.server) as server:
+            async with session_with(server.url, account) as session:
+                await session.call(GET)
+            with pytest.raises(Unreachable):
+                await session.call(GET)
+            assert (session.state.reachable, session.state.last_error) == (True, "")
+
+    asyncio.run(run())
+
+
 def test_after_it_was_closed_nothing_is_sent(account: Path, authority: Authority) -> None:
     async def run() -> None:
         async with serving(fine, authority.server) as server:
@@ -249,3 +303,12 @@ def test_a_clock_that_differs_is_seen(account: Path, authority: Authority) -> No
             assert session.state.clock_skew_s == 3600.0
 
     asyncio.run(run())
+
+
+def test_the_session_is_loaded_without_its_heavy_libraries() -> None:
+    code = (
+        "import sys; import agent.kube.session.opening, agent.kube.session.renewing; "
+        "print(*{'aiohttp', 'yarl', 'kubernetes', 'yaml', 'email.utils'} & set(sys.modules))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert loaded.stdout.split() == []

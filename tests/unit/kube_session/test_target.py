@@ -28,7 +28,6 @@ def where(
         ({**POD, "KUBERNETES_SERVICE_HOST": "fd00:10:96::1"}, "https://[fd00:10:96::1]:443"),
         ({**POD, "KUBERNETES_SERVICE_HOST": "[fd00::1]"}, "https://[fd00::1]:443"),
         ({**POD, "KUBERNETES_SERVICE_PORT": "6443"}, "https://10.96.0.1:6443"),
-        ({**POD, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"}, "https://10.96.0.1:8443"),
         ({"KUBERNETES_SERVICE_HOST": "api.local"}, "https://api.local:443"),
     ],
 )
