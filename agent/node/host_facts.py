@@ -120,7 +120,14 @@ class HostFacts:
     def read(self) -> None:
         """Read who the node is, CPUs and memory nodes, and PCI."""
         node = self._store.current.node
-        self._store.put(node=read_identity(self._files, node.name, node.source))
+        found = read_identity(self._files, node.name, node.source)
+
+        def known(now: NodeSnapshot) -> NodeSnapshot:
+            # the uid is the cluster's to tell, and it may have told it meanwhile
+            node = msgspec.structs.replace(found, uid=now.node.uid)
+            return msgspec.structs.replace(now, node=node)
+
+        self._store.change(known)
         cpus_numa = self._attempt(self._cpu_numa, "cpus", "numa")
         if cpus_numa is not None:
             now_s = self._clock.monotonic()

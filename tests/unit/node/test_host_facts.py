@@ -127,6 +127,15 @@ def test_equal_devices_keep_their_old_view() -> None:
     assert store.current.devices.value is first
 
 
+def test_a_look_at_the_host_keeps_the_uid_that_the_cluster_told() -> None:
+    found, store = facts(open_host(str(EIGHT_CARDS)), {})
+    found.read()
+    store.change(lambda now: replace(now, node=replace(now.node, uid="u-1")))
+    found.read()
+    assert store.current.node.uid == "u-1"
+    assert store.current.node.kernel
+
+
 def test_the_link_of_an_idle_card_is_not_judged() -> None:
     cards, nic = [factory.gpu(0), factory.gpu(1)], factory.nic(0)
     snapshot = factory.snapshot(devices=(*cards, nic))
