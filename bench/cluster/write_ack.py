@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 
 from agent.clock import SystemClock
+from agent.daemon.runtime import settle
 from agent.kube.apply.requests import MANAGER
 from agent.kube.base import APPLY
 from agent.kube.session.opening import open_session
@@ -126,6 +127,7 @@ def client(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
 def rows() -> Iterator[Row]:
     """Yield the time of an acknowledged write and the longest hold of the loop."""
     wanted = devices()
+    settle()  # as the agent does
     with api_server(wanted[0].name) as served:
         yield compare(
             "write_ack_p99",

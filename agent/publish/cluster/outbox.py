@@ -61,8 +61,8 @@ class Outbox:
                 writer.look_again()
 
     def states(self) -> tuple[WriterState, ...]:
-        """Tell how each object stands, in the order in which they were first offered."""
-        return tuple(writer.state for writer in self._writers.values())
+        """Tell how each object stands, in the order of their first offers; any thread may ask."""
+        return tuple(writer.state for writer in list(self._writers.values()))
 
     async def run(self) -> None:
         """Write until `close`; ends when cancelled, and never deletes anything by that."""

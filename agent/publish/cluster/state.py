@@ -57,4 +57,6 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def behind(self) -> bool:
         """Say whether the server lacks something that it should have got by now."""
-        return self.phase not in (Phase.IDLE, Phase.WRITING, Phase.ABSENT, Phase.WAITING)
+        if self.phase is Phase.PENDING:
+            return bool(self.error)
+        return self.phase in (Phase.HELD, Phase.FORBIDDEN, Phase.REFUSED)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from agent.publish.base import Json
 from agent.publish.cluster.state import Phase
@@ -17,6 +20,55 @@ from tests.fault.publish.publishing import (
     topology,
     uid_of,
 )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"spec": None},
+        {"spec": [1, 2]},
+        {"spec": {"devices": None, "unknown": {"x": 1}}},
+        {"spec": {"devices": ["x", None, {"minor": "three", "conditions": 7}]}},
+        {"metadata": {"labels": None, "annotations": None, "ownerReferences": None}},
+        {"metadata": {"annotations": {"xpu-agent.io/health": "[[["}}},
+    ],
+    ids=str,
+)
+def test_nulls_and_wrong_types_in_the_object_are_written_over(odd: dict[str, Any]) -> None:
+    async def case(server: ApiServer) -> None:
+        body = dict(device(uid_of(server)).body)
+        body["metadata"] = {"name": NODE, **odd.get("metadata", {})}
+        server.put({**body, **{k: v for k, v in odd.items() if k != "metadata"}}, checked=False)
+        server.faults.add(LATER)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            await bench.advance(120)
+            assert bench.phase() is Phase.IDLE
+            assert len(bench.device()["spec"]["devices"]) == 2
+            assert len(bench.writes()) <= 2
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_an_object_that_others_filled_with_more_than_a_megabyte_is_written_as_any_other() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            huge = bench.device()
+            huge["metadata"]["annotations"]["theirs"] = "x" * 200_000
+            huge["status"] = {
+                "allocations": [{"type": "gpu", "entries": [{"name": "p" * 1000}] * 1200}]
+            }
+            server.put(huge, manager="somebody", checked=False)
+            await bench.offer(device(bench.uid, healthy=False))
+            assert bench.phase() is Phase.IDLE
+            found = bench.device()
+            assert found["spec"]["devices"][0]["health"] is False
+            assert len(found["metadata"]["annotations"]["theirs"]) == 200_000
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
 
 
 def test_the_object_of_a_node_that_was_made_anew_is_owned_anew() -> None:
