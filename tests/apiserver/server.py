@@ -89,6 +89,8 @@ class ApiServer(Objects):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if error is None and self.app.bugs:
+            raise self.app.bugs[0]
 
     def start(self, *, wrong_ca: bool = False) -> None:
         """Serve; after a stop, on the same port. `wrong_ca`: by another authority."""

@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
+import msgspec
 from aiohttp import web
 
 from tests.apiserver.access import ADMIN, Access
@@ -62,6 +64,7 @@ class App:
         self.log: deque[Logged] = deque(maxlen=MAX_LOGGED)
         self.watches: list[Watch] = []
         self.writes = Writes(store, registry, server_side_apply=server_side_apply)
+        self.bugs: list[Exception] = []
         self.put = put
         self._noted = noted
 
@@ -90,6 +93,11 @@ class App:
         self._noted()
         try:
             return await self._answer(request, logged, fault)
+        except OSError:
+            raise  # the client left
+        except Exception as bug:
+            self.bugs.append(bug)
+            raise
         finally:
             logged.took_s = time.monotonic() - started
             self._noted()
@@ -174,7 +182,12 @@ class App:
             if found is None:
                 raise _missing(kind, asked)
             return Answer(body=shown(kind, asked.group, asked.version, found))
-        return self.writes.write(kind, asked, logged, logged.query)
+        return self.writes.write(kind, asked, logged, partial(self._may_create, asked, logged))
+
+    def _may_create(self, asked: Asked, logged: Logged) -> None:
+        """Refuse an apply that would create where only the patch is allowed."""
+        if logged.user != ADMIN:
+            authorize(logged.user, self.rules, msgspec.structs.replace(asked, verb="create"))
 
     def _kind(self, asked: Asked) -> Kind:
         kind = self.store.kinds.get(asked.resource)

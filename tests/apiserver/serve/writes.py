@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -59,13 +59,16 @@ class Writes:
         self.registry = registry
         self.server_side_apply = server_side_apply
 
-    def write(self, kind: Kind, asked: Asked, logged: Logged, query: Mapping[str, str]) -> Answer:
+    def write(
+        self, kind: Kind, asked: Asked, logged: Logged, may_create: Callable[[], None]
+    ) -> Answer:
         """Do what is asked; what the log has to know goes to `logged`."""
+        query = logged.query
         if asked.verb == "delete":
             return self._delete(kind, asked, logged, query)
         if asked.verb == "deletecollection":
             raise Refusal(405, "MethodNotAllowed", "the server does not allow this method")
-        way = self._way(asked, logged, query)
+        way = self._way(asked, logged, may_create)
         if asked.verb == "create":
             target = self._named(kind, asked, logged.body)
             self._check_namespace(target)
@@ -107,7 +110,8 @@ class Writes:
                 new = strategic_patch(target.shape, live, patch)
             return self.registry.replace(target, new, way, patch=True)
 
-    def _way(self, asked: Asked, logged: Logged, query: Mapping[str, str]) -> Way:
+    def _way(self, asked: Asked, logged: Logged, may_create: Callable[[], None]) -> Way:
+        query = logged.query
         manager = query.get("fieldManager", "")
         applying = logged.content_type.startswith(APPLY) and asked.verb == "patch"
         causes = []
@@ -128,6 +132,7 @@ class Writes:
             force=query.get("force", "") in ("true", "1"),
             dry_run=query.get("dryRun", "") == "All",
             field_validation=query.get("fieldValidation", "") or "Warn",
+            may_create=may_create,
         )
 
     def _named(self, kind: Kind, asked: Asked, body: Any) -> Target:
@@ -175,6 +180,7 @@ def _answer(kind: Kind, asked: Asked, written: Written, way: Way) -> Answer:
     headers = {}
     if written.dropped and way.field_validation == "Warn":
         told = "; ".join(f'unknown field "{path}"' for path in written.dropped[:10])
-        headers["Warning"] = '299 - "' + told.replace('"', '\\"') + '"'
+        safe = "".join(letter if letter.isprintable() else "?" for letter in told)
+        headers["Warning"] = '299 - "' + safe.replace("\\", "\\\\").replace('"', '\\"') + '"'
     body = shown(kind, asked.group, asked.version, written.body)
     return Answer(status=201 if written.created else 200, body=body, headers=headers)

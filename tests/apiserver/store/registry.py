@@ -66,6 +66,8 @@ class Registry:
             live = self.store.of(target.kind).get(target.key)
             if live is None and target.subresource:
                 raise not_found(target.kind.plural, target.kind.group, target.name)
+            if live is None:
+                way.may_create()
             self._check_version(target, live, config, needed=False)
             return self._commit(target, live, config, way, "Apply", ())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -39,14 +40,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return (self.namespace, self.name)
 
 
+def _anybody() -> None:
+    """Let everybody create."""
+
+
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How a write is to be done."""
+    """How a write is to be done. `may_create` refuses an apply that would have to create."""
 
     manager: str
     force: bool = False
     dry_run: bool = False
     field_validation: str = "Warn"
     checked: bool = True
+    may_create: Callable[[], None] = _anybody
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):

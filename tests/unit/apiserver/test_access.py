@@ -76,6 +76,21 @@ def test_what_no_rule_allows_is_forbidden_in_the_usual_words(tmp_path: Path) -> 
         assert client.get("/version")[0] == 200
 
 
+def test_an_apply_that_creates_needs_the_right_to_create_besides(
+    api: ApiServer, client: Client
+) -> None:
+    devices = Rule(
+        api_groups=("scheduling.koordinator.sh",), resources=("devices",), verbs=("patch",)
+    )
+    api.revoke()
+    api.grant(devices)
+    status, body = client.apply(f"{DEVICES}/node-a", device())
+    assert status == 403
+    assert 'cannot create resource "devices"' in body["message"]
+    api.put(device())
+    assert client.apply(f"{DEVICES}/node-a", device(), force="true")[0] == 200
+
+
 def test_rules_come_and_go(api: ApiServer, client: Client) -> None:
     rule = Rule(api_groups=("scheduling.koordinator.sh",), resources=("devices",), verbs=("list",))
     api.revoke()
