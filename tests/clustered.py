@@ -89,14 +89,16 @@ def snapshot(
     kubelet: KubeletFacts | None = KUBELET,
     pods: tuple[PodView, ...] = (),
     policy: MetricPolicy | None = None,
+    versions: tuple[str, ...] | None = ("v1alpha1", "v1alpha2"),
 ) -> NodeSnapshot:
-    """What is known when Node, kubelet and pods have been seen."""
+    """What is known when Node, kubelet and pods have been seen, and the server's versions."""
     found = cpus or machine()
     facts = ClusterFacts(
         clustered=True,
         node=Part(owner or node(), 1.0),
         kubelet=Part(kubelet, None if kubelet is None else 1.0),
         metric_policy=Part(policy, 1.0),
+        topology_versions=Part(versions, None if versions is None else 1.0),
     )
     return NodeSnapshot(
         node=NodeIdentity(name=NAME),

@@ -67,6 +67,14 @@ class Known:
         part = Part(view.get(self._name), self._clock.monotonic())
         self._cluster(lambda now: replace(now, metric_policy=part))
 
+    def topology_versions(self, versions: tuple[str, ...]) -> None:
+        """Take the versions of NodeResourceTopology that the server has."""
+        before = self._store.current.cluster.topology_versions.value
+        part = Part(versions, self._clock.monotonic())
+        self._cluster(lambda now: replace(now, topology_versions=part))
+        if versions != before:
+            self._changed()
+
     def api_pods(self, view: Mapping[str, PodView]) -> None:
         """Take the pods that are bound to this node."""
         self._of_api = tuple(view.values())

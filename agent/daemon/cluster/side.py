@@ -60,15 +60,19 @@ class ClusterSide:
         self.session = session = await open_session(self._target, parts.clock, os.environ)
         # imported here: while the HTTP library is loaded in its thread, nothing else should be
         from agent.daemon.cluster.following import watches  # noqa: PLC0415 - see above
+        from agent.kube.served import follow_versions  # noqa: PLC0415 - see above
         from agent.publish.cluster.outbox import Outbox  # noqa: PLC0415 - see above
         from agent.publish.cluster.site import Site  # noqa: PLC0415 - see above
         from agent.publish.cluster.state import Pace  # noqa: PLC0415 - see above
         from agent.publish.eventing.sink import EventSink  # noqa: PLC0415 - see above
+        from agent.publish.topology import GROUP  # noqa: PLC0415 - see above
 
         name = parts.store.current.node.name
         self.watches = watches(session, name, self.known, parts.clock)
         for part, watch in self.watches.items():
             self._spawn(watch.run(), f"watch {part}")
+        versions = follow_versions(session, GROUP, self.known.topology_versions)
+        self._spawn(versions, "versions of the topology")
         pace = Pace(resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s)
         site = Site(
             api=session,

@@ -74,4 +74,6 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     slo: Part[SloView] = Part(SloView())
     metric_policy: Part[MetricPolicy | None] = Part(None)  # None: no NodeMetric object
     kubelet: Part[KubeletFacts | None] = Part(None)
+    # of NodeResourceTopology that the server has; None: it has not told yet
+    topology_versions: Part[tuple[str, ...] | None] = Part(None)
     pods: tuple[PodView, ...] = ()  # of this node, as API server and kubelet know them together

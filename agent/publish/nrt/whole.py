@@ -2,7 +2,7 @@
 
 One object is stored, in two versions that no webhook converts: a server drops what the version
 written does not have. So whoever writes `v1alpha1` erases the top-level attributes that others
-keep in `v1alpha2`. The newer one is to be written wherever it is served; it has all fields of the
+keep in `v1alpha2`. The newer one is written wherever it is served; it has all fields of the
 older, which Koordinator reads. A manager of server-side apply is the same in both.
 """
 
@@ -20,11 +20,10 @@ from agent.publish.nrt.annotations import (
 )
 from agent.publish.nrt.merge import POLICY, SCOPE, merge, merge_without_policies
 from agent.publish.nrt.zones import RESERVES, zones
-from agent.publish.topology import V1ALPHA1
+from agent.publish.topology import GROUP, V1ALPHA1
 from agent.publish.wire import sanitise
 from agent.publish.wire.owner import owner_of
 
-GROUP = "topology.node.k8s.io"
 KIND = "NodeResourceTopology"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "Koordinator"

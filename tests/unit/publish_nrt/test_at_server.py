@@ -32,8 +32,8 @@ def wanted(
     server: ApiServer, version: str = V1ALPHA2, kubelet: KubeletFacts | None = STATIC
 ) -> Desired:
     pods = (pod("pinned", "1,5", "LSR"),)
-    now = snapshot(owner=node(uid=uid(server)), kubelet=kubelet, pods=pods)
-    (desired,) = TopologyPublisher(version=version).render(now, 0.0)
+    now = snapshot(owner=node(uid=uid(server)), kubelet=kubelet, pods=pods, versions=(version,))
+    (desired,) = TopologyPublisher().render(now, 0.0)
     return desired
 
 

@@ -15,10 +15,11 @@ from agent.publish.topology import V1ALPHA1, V1ALPHA2, TopologyPublisher
 from tests.clustered import NAME, UID, node, snapshot
 
 Tree = Any
+BOTH = (V1ALPHA1, V1ALPHA2)
 
 
-def body(now: NodeSnapshot, version: str = V1ALPHA1) -> Tree:
-    (desired,) = TopologyPublisher(version=version).render(now, 0.0)
+def body(now: NodeSnapshot) -> Tree:
+    (desired,) = TopologyPublisher().render(now, 0.0)
     assert desired.api_version == desired.body["apiVersion"]
     return desired.body
 
@@ -46,20 +47,39 @@ def test_the_newer_version_tells_policy_and_scope_as_attributes_too() -> None:
     facts = KubeletFacts(
         cpu_manager_policy="none", topology_policy="restricted", topology_scope="pod"
     )
-    now = snapshot(kubelet=facts)
-    assert body(now, V1ALPHA2)["attributes"] == [
+    older, newer = (body(snapshot(kubelet=facts, versions=v)) for v in ((V1ALPHA1,), BOTH))
+    assert newer["attributes"] == [
         {"name": "topologyManagerPolicy", "value": "restricted"},
         {"name": "topologyManagerScope", "value": "pod"},
     ]
-    older, newer = body(now), body(now, V1ALPHA2)
     assert newer["apiVersion"] == "topology.node.k8s.io/v1alpha2"
     assert older["topologyPolicies"] == ["RestrictedPodLevel"]
     rest = {key: value for key, value in newer.items() if key != "attributes"}
     assert rest == {**older, "apiVersion": newer["apiVersion"]}
 
 
+@pytest.mark.parametrize(
+    ("served", "version"),
+    [
+        (BOTH, "v1alpha2"),
+        ((V1ALPHA2, "v1"), "v1alpha2"),
+        ((V1ALPHA1,), "v1alpha1"),
+        ((), "v1alpha1"),
+    ],
+)
+def test_the_newer_version_is_written_where_it_is_served(
+    served: tuple[str, ...], version: str
+) -> None:
+    found = body(snapshot(versions=served))
+    assert found["apiVersion"] == f"topology.node.k8s.io/{version}"
+
+
+def test_nothing_is_written_before_the_server_told_its_versions() -> None:
+    assert TopologyPublisher().render(snapshot(versions=None), 0.0) == ()
+
+
 def test_a_kubelet_that_is_not_asked_has_no_attributes() -> None:
-    publisher = TopologyPublisher(version=V1ALPHA2, kubelet=False)
+    publisher = TopologyPublisher(kubelet=False)
     (desired,) = publisher.render(snapshot(kubelet=None), 0.0)
     assert desired.body["attributes"] == []
     assert desired.body["topologyPolicies"] == ["None"]

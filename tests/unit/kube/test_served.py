@@ -1,0 +1,86 @@
+"""Which versions the server has: asked seldom, told each time, patient with failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from agent.kube.base import Request, Response
+from agent.kube.errors import ApiError, BadAnswer, Forbidden, NotFound, Unreachable
+from agent.kube.served import ABSENT_S, AGAIN_S, follow_versions, served_versions
+
+GROUP = "topology.node.k8s.io"
+BOTH = b'{"kind":"APIGroup","versions":[{"version":"v1alpha1"},{"version":"v1alpha2"}]}'
+
+
+class Answers:
+    """A server that gives one answer after the other, or fails."""
+
+    def __init__(self, *answers: bytes | ApiError) -> None:
+        self.asked: list[str] = []
+        self._answers = list(answers)
+
+    async def call(self, request: Request) -> Response:
+        self.asked.append(str(request))
+        answer = self._answers.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return Response(status=200, headers={}, body=answer)
+
+    def stream(
+        self, request: Request, idle_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise NotImplementedError
+
+
+def test_the_versions_of_a_group_are_told_in_the_servers_order() -> None:
+    server = Answers(BOTH)
+    assert asyncio.run(served_versions(server, GROUP)) == ("v1alpha1", "v1alpha2")
+    assert server.asked == [f"GET /apis/{GROUP}"]
+
+
+def test_a_group_that_is_not_there_has_none() -> None:
+    assert asyncio.run(served_versions(Answers(NotFound("GET", "no", code=404)), GROUP)) == ()
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"versions":3}', b"\xff", b"[" * 100_000])
+def test_what_lists_no_versions_is_a_bad_answer(body: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        asyncio.run(served_versions(Answers(body), GROUP))
+
+
+def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[float]]:
+    """Return what was told, and the pauses, until the answers end."""
+    told: list[tuple[str, ...]] = []
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == len(answers):
+            raise asyncio.CancelledError
+
+    middle: Callable[[float, float], float] = lambda low, high: (low + high) / 2  # noqa: E731
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(follow_versions(Answers(*answers), GROUP, told.append, sleep, middle))
+    return told, pauses
+
+
+def test_they_are_asked_for_again_sooner_while_there_are_none() -> None:
+    told, pauses = followed(NotFound("GET", "no", code=404), BOTH)
+    assert told == [(), ("v1alpha1", "v1alpha2")]
+    assert pauses == [ABSENT_S, AGAIN_S]
+
+
+def test_who_may_not_ask_is_told_of_none() -> None:
+    assert followed(Forbidden("GET", "no", code=403))[0] == [()]
+
+
+def test_while_the_server_fails_what_was_told_last_stands() -> None:
+    down = Unreachable("GET", "no route", retry_after_s=40.0)
+    told, pauses = followed(BOTH, down, Unreachable("GET", "no route"), b"odd", BOTH)
+    assert told == [("v1alpha1", "v1alpha2")] * 2
+    assert pauses[1] >= 40.0
+    assert 0 < pauses[2] < pauses[3] < 30.0
