@@ -17,8 +17,12 @@ from tests.process.test_health import CARDS, EVENT, environment
 HEALTHY, FAILED = True, False
 
 
+def stored(api: ApiServer, kind: str) -> Any:
+    return api.get(kind, NODE)
+
+
 def device(api: ApiServer) -> Any:
-    return api.get("Device", NODE)
+    return stored(api, "Device")
 
 
 def health_of(api: ApiServer) -> list[bool]:
@@ -49,7 +53,8 @@ def reasons(api: ApiServer) -> set[str]:
 
 
 def node_is(api: ApiServer, boot_id: str, machine_id: str) -> None:
-    node: Any = {**(api.get("Node", NODE) or {})}
+    node = api.get("Node", NODE)
+    assert node is not None
     node["status"]["nodeInfo"].update(bootID=boot_id, machineID=machine_id)
     api.put(node)
 
@@ -71,9 +76,9 @@ def test_objects_belong_to_the_node_and_a_restart_of_an_unchanged_node_writes_no
         agent.wait_until(lambda: device(api) is not None, "a Device")
         agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a topology")
         assert agent.end() == 0
-    uid = api.get("Node", NODE)["metadata"]["uid"]
+    uid = stored(api, "Node")["metadata"]["uid"]
     for kind in ("Device", "NodeResourceTopology"):
-        (owner,) = api.get(kind, NODE)["metadata"]["ownerReferences"]
+        (owner,) = stored(api, kind)["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", uid)
     assert not [one for one in api.requests() if one.dropped]
     api.clear_requests()

@@ -42,10 +42,11 @@ class KubeletSide:
         )
         self._unnamed: frozenset[str] = frozenset()
         self.proxy: PodResourcesProxy | None = None
+        self._channel: PodResourcesChannel | None = None
         if settings.pod_resources_proxy:
-            channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
+            self._channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
             folder = settings.pod_resources_proxy_dir
-            self.proxy = PodResourcesProxy(folder, channel, lambda: parts.store.current.pods.value)
+            self.proxy = PodResourcesProxy(folder, self._channel, parts.known_pods)
 
     def work(self) -> Iterator[tuple[str, Work]]:
         """Return what runs for ever, by name."""
@@ -64,6 +65,8 @@ class KubeletSide:
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
+        if self._channel is not None:
+            await self._channel.close()
 
     def _node(self) -> NodeFacts | None:
         return self._parts.store.current.cluster.node.value
