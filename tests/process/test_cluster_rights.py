@@ -107,6 +107,17 @@ def test_the_cluster_role_grants_all_that_the_agent_does_and_nothing_else(tmp_pa
         print(*right)  # noqa: T201 - the table of rights used
 
 
+def test_the_rights_suffice_where_a_server_knows_no_apply(tmp_path: Path) -> None:
+    with (
+        ApiServer(nodes=(NODE,), objects=(METRIC,), roles=ROLES, server_side_apply=False) as api,
+        citizen(api, tmp_path / "node", "--host", str(EIGHT_CARDS)) as agent,
+    ):
+        agent.wait_until(lambda: api.get("Device", NODE) is not None, "a Device")
+        agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a topology")
+        agent.wait_until(lambda: "status" in (api.get("NodeMetric", NODE) or {}), "a report")
+        assert compare(verbs_used(api.requests(), AGENT), GRANTED).missing == ()
+
+
 def test_without_a_right_the_agent_says_which_and_does_the_rest(tmp_path: Path) -> None:
     with ApiServer(nodes=(NODE,), objects=(METRIC,), roles=ROLES) as api:
         api.revoke(next(rule for rule in read_roles(ROLES) if "devices" in rule.resources))
