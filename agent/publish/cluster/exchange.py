@@ -66,7 +66,7 @@ class Exchange:
         sight = self.known.sight
         if sight is None or (desired is self._settled and not self.known.due_in_s()):
             self._settled = None
-            await self._read()
+            await self._read(desired)
             return None
         now = Circumstances(
             node_uid=self._site.node_uid(),
@@ -141,12 +141,12 @@ class Exchange:
         self.standing.set(written=self.state.written + 1)
         return True
 
-    async def _read(self) -> None:
+    async def _read(self, desired: Desired) -> None:
         before = self.known.sight if self.acked is not None else None
         try:
             await self._take(self._target.read())
         except NotFound as error:
-            if error.reason != "NotFound":
+            if error.reason != "NotFound" and not desired.absent:
                 raise
             self.known.see(None, None)
             return
@@ -155,7 +155,6 @@ class Exchange:
     async def _take(self, request: Request) -> None:
         """Make a call whose answer is the object."""
         response = await self._site.api.call(request)
-        self._failures = 0
         server_s = http_date_s(response.headers.get("date", ""))
         self.known.see(decode_object(response.body), server_s)
 
@@ -213,6 +212,7 @@ class Exchange:
     def _settle(self, desired: Desired) -> bool:
         """Take it that no more can be done now; return whether anything had to be written."""
         wrote = self._wrote is desired
+        self._failures = 0
         if not wrote:
             self._repairs = 0
         self._settled, self._wrote = desired, None
@@ -257,9 +257,16 @@ class Exchange:
             self.standing.note("write_failed", back.message)
         self._failures += 1
         self.standing.set(phase=back.phase, error=back.message)
+        site = self._site
         if back.slow:
-            return Pause(self._site.about(self._site.pace.slow_s), back.until_content)
-        return self.pause(error.retry_after_s)
+            return Pause(site.about(site.pace.slow_s), back.until_content)
+        wait_s = site.backoff.wait_s(self._failures, error.retry_after_s, site.uniform)
+        return Pause(wait_s, wakes=False)
+
+    def crowded(self) -> Pause:
+        """Leave an object alone that changes faster than it can be written."""
+        self.standing.set(phase=Phase.PENDING, error="others change it faster than we can write")
+        return Pause(self._site.about(self._site.backoff.max_s), wakes=False)
 
     def _asks_otherwise(self, error: ApiError) -> bool:
         """Say whether the same can be written in another way that was not tried yet."""
@@ -268,9 +275,3 @@ class Exchange:
         tried = self.known.lacks_apply
         self.known.lacks_apply = tried or setbacks.forbids_apply(error)
         return self.known.lacks_apply and not tried
-
-    def pause(self, retry_after_s: float | None = None) -> Pause:
-        """Return the back-off after the failures so far."""
-        site = self._site
-        wait_s = site.backoff.wait_s(max(1, self._failures), retry_after_s, site.uniform)
-        return Pause(wait_s, wakes=False)

@@ -12,7 +12,7 @@ from agent.publish.cluster.exchange import Exchange
 from agent.publish.cluster.site import Pause, Site
 from agent.publish.cluster.state import Phase, WriterState
 
-ROUNDS = 8  # requests of one turn: read, own anew, write, look again after a conflict
+ROUNDS = 6  # requests of one turn: read, own anew, write, look again after a conflict
 
 
 class Writer:
@@ -94,10 +94,7 @@ class Writer:
             if pause is not None:
                 break
         else:
-            self._exchange.standing.set(
-                phase=Phase.PENDING, error="it changes faster than we can write"
-            )
-            pause = self._exchange.pause()
+            pause = self._exchange.crowded()
         self._account(self.state.written > written)
         return pause
 

@@ -10,7 +10,6 @@ import pytest
 
 from agent.publish.cluster.state import Phase
 from tests.apiserver.faults import Fault
-from tests.apiserver.rbac import ALL, Rule
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
     NODE,
@@ -113,6 +112,26 @@ def test_a_call_that_fails_is_made_again_after_a_look(fault: Fault) -> None:
         asyncio.run(case(server))
 
 
+@pytest.mark.parametrize(("status", "most"), [(409, 200), (500, 90), (429, 90), (503, 90)])
+def test_a_server_that_reads_but_never_writes_is_asked_less_and_less_often(
+    status: int, most: int
+) -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            broken = server.faults.add(Fault(verb="patch", status=status, times=0))
+            await bench.offer(device(bench.uid))
+            await bench.advance(600)
+            assert bench.phase() is Phase.PENDING
+            assert bench.state().error
+            assert len(bench.requests()) <= most
+            server.faults.remove(broken)
+            await bench.advance(60)
+            assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
 def test_a_slow_server_holds_up_one_object_only_and_its_newest_content_is_the_next_write() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
@@ -147,67 +166,6 @@ def test_a_rotated_token_goes_unnoticed() -> None:
         asyncio.run(case(server))
 
 
-def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
-    async def case(server: ApiServer) -> None:
-        server.revoke(ALL)
-        topologies = Rule(api_groups=("topology.node.k8s.io",), resources=("*",), verbs=("*",))
-        server.grant(topologies)
-        async with publishing(server) as bench:
-            await bench.offer(device(bench.uid), topology(bench.uid))
-            assert bench.state().phase is Phase.FORBIDDEN
-            assert bench.state("NodeResourceTopology").phase is Phase.IDLE
-            await bench.advance(600)
-            assert bench.reasons == ["WriteForbidden"]
-            assert len(bench.requests()) <= 12
-            server.grant(ALL)
-            await bench.advance(70)
-            assert bench.state().phase is Phase.IDLE
-
-    with ApiServer(nodes=(NODE,)) as server:
-        asyncio.run(case(server))
-
-
-def test_a_crd_that_appears_later_is_found_and_the_rest_works_meanwhile() -> None:
-    async def case(server: ApiServer) -> None:
-        server.remove_crd("devices")
-        async with publishing(server) as bench:
-            await bench.offer(device(bench.uid), topology(bench.uid))
-            assert bench.state().phase is Phase.ABSENT
-            assert bench.state("NodeResourceTopology").phase is Phase.IDLE
-            await bench.advance(1800)
-            assert bench.reasons == ["ResourceMissing"]
-            assert 20 <= len(bench.requests()) <= 70
-            server.add_crd("devices")
-            await bench.advance(70)
-            assert bench.state().phase is Phase.IDLE
-            assert server.get("Device", NODE) is not None
-
-    with ApiServer(nodes=(NODE,)) as server:
-        asyncio.run(case(server))
-
-
-def test_a_node_metric_that_nobody_made_yet_is_waited_for_and_never_made() -> None:
-    async def case(server: ApiServer) -> None:
-        async with publishing(server) as bench:
-            for minute in range(5):
-                await bench.offer(metric(minute))
-                assert bench.phase() is Phase.WAITING
-                await bench.advance(60)
-            assert bench.writes("nodemetrics") == []
-            server.put(node_metric(), manager="koord-manager")
-            bench.outbox.look_again("NodeMetric")
-            await bench.settle()
-            assert bench.phase() is Phase.IDLE
-            assert bench.told == []
-            server.delete("NodeMetric", NODE)
-            await bench.offer(metric(9))
-            assert bench.phase() is Phase.WAITING
-            assert server.get("NodeMetric", NODE) is None
-
-    with ApiServer(nodes=(NODE,)) as server:
-        asyncio.run(case(server))
-
-
 @pytest.mark.parametrize("status", [413, 422, 400])
 def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once(
     status: int,
@@ -226,23 +184,6 @@ def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once
             assert "spec.devices[0].conditions[0].reason" in message
             server.faults.remove(refused)
             await bench.offer(device(bench.uid, healthy=False))
-            assert bench.phase() is Phase.IDLE
-
-    with ApiServer(nodes=(NODE,)) as server:
-        asyncio.run(case(server))
-
-
-def test_nothing_is_written_before_the_node_is_known() -> None:
-    async def case(server: ApiServer) -> None:
-        async with publishing(server, uid="") as bench:
-            await bench.offer(device(""))
-            assert bench.phase() is Phase.WAITING
-            await bench.advance(600)
-            assert bench.requests() == []
-            node = server.get("Node", NODE)
-            assert node is not None
-            bench.uid = node["metadata"]["uid"]
-            await bench.offer(device(bench.uid))
             assert bench.phase() is Phase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:

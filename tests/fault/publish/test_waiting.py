@@ -1,0 +1,108 @@
+"""What is waited for: a right, a CRD, the Node, an object that others make. The rest goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.publish.cluster.state import Phase
+from tests.apiserver.rbac import ALL, Rule
+from tests.apiserver.server import ApiServer
+from tests.fault.publish.publishing import (
+    NODE,
+    device,
+    metric,
+    no_device,
+    node_metric,
+    publishing,
+    topology,
+)
+
+
+def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
+    async def case(server: ApiServer) -> None:
+        server.revoke(ALL)
+        topologies = Rule(api_groups=("topology.node.k8s.io",), resources=("*",), verbs=("*",))
+        server.grant(topologies)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid), topology(bench.uid))
+            assert bench.state().phase is Phase.FORBIDDEN
+            assert bench.state("NodeResourceTopology").phase is Phase.IDLE
+            await bench.advance(600)
+            assert bench.reasons == ["WriteForbidden"]
+            assert len(bench.requests()) <= 12
+            server.grant(ALL)
+            await bench.advance(70)
+            assert bench.state().phase is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_crd_that_appears_later_is_found_and_the_rest_works_meanwhile() -> None:
+    async def case(server: ApiServer) -> None:
+        server.remove_crd("devices")
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid), topology(bench.uid))
+            assert bench.state().phase is Phase.ABSENT
+            assert bench.state("NodeResourceTopology").phase is Phase.IDLE
+            await bench.advance(1800)
+            assert bench.reasons == ["ResourceMissing"]
+            assert 20 <= len(bench.requests()) <= 70
+            server.add_crd("devices")
+            await bench.advance(70)
+            assert bench.state().phase is Phase.IDLE
+            assert server.get("Device", NODE) is not None
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_no_device_is_wanted_and_there_is_no_such_resource_either() -> None:
+    async def case(server: ApiServer) -> None:
+        server.remove_crd("devices")
+        async with publishing(server) as bench:
+            await bench.offer(no_device())
+            assert bench.phase() is Phase.IDLE
+            assert bench.told == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_node_metric_that_nobody_made_yet_is_waited_for_and_never_made() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            for minute in range(5):
+                await bench.offer(metric(minute))
+                assert bench.phase() is Phase.WAITING
+                await bench.advance(60)
+            assert bench.writes("nodemetrics") == []
+            server.put(node_metric(), manager="koord-manager")
+            bench.outbox.look_again("NodeMetric")
+            await bench.settle()
+            assert bench.phase() is Phase.IDLE
+            assert bench.told == []
+            server.delete("NodeMetric", NODE)
+            await bench.offer(metric(9))
+            assert bench.phase() is Phase.WAITING
+            assert server.get("NodeMetric", NODE) is None
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_nothing_is_written_before_the_node_is_known() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server, uid="") as bench:
+            await bench.offer(device(""))
+            assert bench.phase() is Phase.WAITING
+            await bench.advance(600)
+            assert bench.requests() == []
+            node = server.get("Node", NODE)
+            assert node is not None
+            bench.uid = node["metadata"]["uid"]
+            await bench.offer(device(bench.uid))
+            assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
