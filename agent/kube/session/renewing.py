@@ -52,8 +52,18 @@ class KubeconfigCredentials:
         self._looked_s = 0.0
         self._refused = False
         self._looking: asyncio.Future[Account] | None = None
-        self.read_errors = 0
-        self.problem = ""
+        self._read_errors = 0
+        self._problem = ""
+
+    @property
+    def read_errors(self) -> int:
+        """Count the attempts to read or renew them that failed."""
+        return self._read_errors + (self._token_file.read_errors if self._token_file else 0)
+
+    @property
+    def problem(self) -> str:
+        """Say why the last attempt failed; empty when it did not."""
+        return self._problem or (self._token_file.problem if self._token_file else "")
 
     async def open(self) -> Account:
         """Read it for the first time; raise `NoApiServer` when it leads nowhere."""
@@ -92,9 +102,9 @@ class KubeconfigCredentials:
         try:
             self._take(await self._in_thread(work))
         except AgentError as error:
-            self.read_errors += 1
-            self.problem = str(error)
-            log.warning("kubeconfig_not_renewed", extra={"error": self.problem})
+            self._read_errors += 1
+            self._problem = str(error)
+            log.warning("kubeconfig_not_renewed", extra={"error": self._problem})
         return self._account or account
 
     def _take(self, account: Account) -> None:
@@ -102,7 +112,7 @@ class KubeconfigCredentials:
             log.warning("api_server_not_verified", extra={"server": account.url})
         if account.token_file and self._token_file is None:
             self._token_file = TokenFile(account.token_file, self._clock)
-        self._account, self._refused, self.problem = account, False, ""
+        self._account, self._refused, self._problem = account, False, ""
         self._looked_s = self._clock.monotonic()
 
     async def _in_thread(self, work: Callable[[], Account]) -> Account:

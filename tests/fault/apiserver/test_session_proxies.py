@@ -15,7 +15,7 @@ from agent.kube.proxy import Proxy, proxy_of
 from agent.kube.session.connections import Endpoint
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import InPod
-from tests.unit.kube_session.conftest import account, authority
+from tests.unit.kube_session.conftest import account, authority, no_names
 from tests.unit.kube_session.servers import (
     GET,
     OK,
@@ -27,7 +27,7 @@ from tests.unit.kube_session.servers import (
     session_with,
 )
 
-__all__ = ["account", "authority"]
+__all__ = ["account", "authority", "no_names"]
 
 
 async def fine(asked: Asked) -> None:
@@ -135,6 +135,7 @@ def test_a_proxy_that_talks_nonsense_is_out_of_reach(
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("no_names")
 @pytest.mark.parametrize(("no_proxy", "asked"), [("", 1), ("api.test", 0), (".test:443", 1)])
 def test_a_pod_goes_by_the_proxy_of_its_environment_unless_no_proxy_says_not(
     account: Path, no_proxy: str, asked: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +29,16 @@ def account(tmp_path: Path, authority: Authority) -> Path:
     (tmp_path / "token").write_text("token-1\n")
     (tmp_path / "ca.crt").write_bytes(authority.ca_file.read_bytes())
     return tmp_path
+
+
+@pytest.fixture
+def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no name resolve, without asking anybody; addresses do."""
+    real: Any = socket.getaddrinfo
+
+    def fail(host: str, *arguments: Any, **options: Any) -> Any:
+        if not any(mark in host for mark in (":", "127.")):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)

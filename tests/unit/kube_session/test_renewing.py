@@ -162,6 +162,11 @@ def test_a_token_file_is_read_as_a_pods_is(tmp_path: Path) -> None:
         (tmp_path / "token").write_text("two")
         credentials.refused()
         assert await credentials.authorization() == "Bearer two"
+        (tmp_path / "token").unlink()
+        credentials.refused()
+        assert await credentials.authorization() == "Bearer two"
+        assert credentials.read_errors == 1
+        assert "ENOENT" in credentials.problem
 
     asyncio.run(run())
 
