@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from agent.publish.base import Json
 from agent.publish.nrt.annotations import ANNOTATIONS
 from agent.publish.nrt.zones import CPU, MEMORY, TYPE
+from agent.publish.topology import V1ALPHA1
 
 POLICY = "topologyManagerPolicy"  # attributes of v1alpha2, named as NFD names them
 SCOPE = "topologyManagerScope"
@@ -41,8 +42,9 @@ def merge_without_policies(live: Json, wanted: Json) -> Json:
     policies = live.get("topologyPolicies")
     if isinstance(policies, list) and policies and all(isinstance(p, str) for p in policies):
         found["topologyPolicies"] = policies[:1]
-    if "attributes" in wanted:
-        found["attributes"] = _by_name(live, {}, "attributes")
+    attributes = _by_name(live, {}, "attributes")
+    if attributes and not str(wanted.get("apiVersion")).endswith(V1ALPHA1):
+        found["attributes"] = attributes
     return found
 
 

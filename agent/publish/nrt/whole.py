@@ -54,8 +54,8 @@ def render(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool) -> Desir
         "topologyPolicies": [topology_policy(kubelet)],
         "zones": zones(snapshot.numa.value, node),
     }
-    if version != V1ALPHA1:
-        body["attributes"] = _attributes(kubelet)
+    if version != V1ALPHA1 and (attributes := _attributes(kubelet)):
+        body["attributes"] = attributes
     return Desired(
         file_name="noderesourcetopology.yaml",
         api_version=f"{GROUP}/{version}",

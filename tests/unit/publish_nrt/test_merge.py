@@ -94,6 +94,12 @@ def test_the_older_version_has_no_attributes() -> None:
     assert "attributes" not in merged(nfd(), "v1alpha1")
 
 
+def test_a_list_of_which_nothing_is_ours_is_left_to_its_writer() -> None:
+    now = snapshot(kubelet=None)
+    ours = render(now, "v1alpha2", asks_kubelet=False).body
+    assert "attributes" not in merge(nfd(), ours)
+
+
 def test_zones_that_are_no_memory_node_stay_and_nodes_that_are_gone_go() -> None:
     cache = {"name": "l3-0", "type": "Cache", "resources": []}
     other = {"name": "rack", "type": "Node"}
