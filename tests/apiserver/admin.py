@@ -21,9 +21,10 @@ class Objects:
         self._registry = registry
 
     def put(self, body: Object, *, manager: str = "admin", checked: bool = True) -> Object:
-        """Create or replace an object, spec and status at once; return what is stored now.
+        """Create or replace an object; return what is stored now.
 
-        A missing namespace is made. Unchecked, it is stored as it is: wrong types, nulls.
+        A status that is given is written with the rest, one that is not stays. A missing namespace
+        is made. Unchecked, the object is stored as it is: wrong types, nulls.
         """
         sent = copy.deepcopy(body)
         target = self._target(sent)
@@ -31,7 +32,9 @@ class Objects:
         with self._store.lock:
             if target.namespace and ("", target.namespace) not in self._store.objects["namespaces"]:
                 self.put(namespace(target.namespace))
-            if target.key in self._store.of(target.kind):
+            if (live := self._store.of(target.kind).get(target.key)) is not None:
+                if target.kind.status and "status" in live:
+                    sent.setdefault("status", live["status"])
                 return copy.deepcopy(self._registry.replace(target, sent, way).body)
             sent["metadata"].pop("resourceVersion", None)
             return copy.deepcopy(self._registry.create(target, sent, way).body)

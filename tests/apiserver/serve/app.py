@@ -25,7 +25,7 @@ from tests.apiserver.refusal import (
 )
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
-from tests.apiserver.serve import control, discovery, wire
+from tests.apiserver.serve import control, discovery, table, wire
 from tests.apiserver.serve.answer import Answer, refused
 from tests.apiserver.serve.breaks import PAGE
 from tests.apiserver.serve.reads import list_objects
@@ -93,8 +93,8 @@ class App:
         self._noted()
         try:
             return await self._answer(request, logged, fault)
-        except OSError:
-            raise  # the client left
+        except ConnectionError:  # the client left
+            return web.Response(status=499)
         except Exception as bug:
             self.bugs.append(bug)
             raise
@@ -157,7 +157,7 @@ class App:
         if len(payload) > self.max_body_bytes:
             message = f"Request entity too large: limit is {self.max_body_bytes}"
             raise Refusal(413, "RequestEntityTooLarge", message)
-        logged.body = decode(payload)
+        logged.body = decode(payload, logged.content_type)
 
     def _allowed(self, request: web.BaseRequest, logged: Logged) -> Asked:
         asked = read_route(request.method, request.path, request.query)
@@ -172,17 +172,23 @@ class App:
         if not asked.resource:
             return discovery.answer(self.store, logged.path)
         kind = self._kind(asked)
+        if asked.verb in ("list", "get"):
+            answer = self._read(kind, asked, logged)
+            if table.wanted(kind.plural, logged.accept):
+                answer.body = table.table(kind.plural, answer.body)
+            return answer
+        return self.writes.write(kind, asked, logged, partial(self._may_create, asked, logged))
+
+    def _read(self, kind: Kind, asked: Asked, logged: Logged) -> Answer:
         if asked.verb == "list":
             return list_objects(
                 self.store, kind, asked, logged.query, pages_from_cache=self.pages_from_cache
             )
-        if asked.verb == "get":
-            target = (asked.namespace if kind.namespaced else "", asked.name)
-            found = self.store.of(kind).get(target)
-            if found is None:
-                raise _missing(kind, asked)
-            return Answer(body=shown(kind, asked.group, asked.version, found))
-        return self.writes.write(kind, asked, logged, partial(self._may_create, asked, logged))
+        target = (asked.namespace if kind.namespaced else "", asked.name)
+        found = self.store.of(kind).get(target)
+        if found is None:
+            raise not_found(kind.plural, asked.group, asked.name)
+        return Answer(body=shown(kind, asked.group, asked.version, found))
 
     def _may_create(self, asked: Asked, logged: Logged) -> None:
         """Refuse an apply that would create where only the patch is allowed."""
@@ -216,7 +222,10 @@ class App:
         self.watches.append(watch)
         self._noted()
         try:
-            return await wire.stream(request, watch.events(), fault)
+            events = watch.events()
+            if table.wanted(watch.kind.plural, logged.accept):
+                events = table.tables(watch.kind.plural, events)
+            return await wire.stream(request, events, fault)
         finally:
             self.watches.remove(watch)
 
@@ -244,10 +253,6 @@ def _new_entry(request: web.BaseRequest) -> Logged:
 def _peer_port(request: web.BaseRequest) -> int:
     peer = request.transport.get_extra_info("peername") if request.transport else None
     return int(peer[1]) if peer else 0
-
-
-def _missing(kind: Kind, asked: Asked) -> Refusal:
-    return not_found(kind.plural, asked.group, asked.name)
 
 
 def _told_by(fault: Fault) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 MAX_MANAGER = 128
 
 
@@ -37,8 +38,10 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def decode(payload: bytes) -> Any:
+def decode(payload: bytes, content_type: str) -> Any:
     """Return the content of a body, JSON or YAML; `None` of an empty one."""
+    if content_type.startswith(PROTOBUF):
+        raise unknown_media(("application/json", "application/yaml"))
     if not payload:
         return None
     try:
@@ -49,6 +52,16 @@ def decode(payload: bytes) -> Any:
         return yaml.load(payload, _Loader)
     except yaml.YAMLError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
+
+
+def unknown_media(known: Iterable[str]) -> Refusal:
+    """Return the 415 that names what is taken."""
+    return Refusal(
+        415,
+        "UnsupportedMediaType",
+        "the body of the request was in an unknown format - accepted media types include: "
+        + ", ".join(known),
+    )
 
 
 class Writes:
@@ -90,14 +103,7 @@ class Writes:
             return self.registry.apply(target, patch, way)
         known = {MERGE, JSON_PATCH} | (set() if target.kind.custom else {STRATEGIC})
         if content_type not in known:
-            media = [JSON_PATCH, MERGE, *([] if target.kind.custom else [STRATEGIC])]
-            media += [APPLY] if self.server_side_apply else []
-            raise Refusal(
-                415,
-                "UnsupportedMediaType",
-                "the body of the request was in an unknown format - accepted media types "
-                f"include: {', '.join(media)}",
-            )
+            raise unknown_media(sorted(known) + ([APPLY] if self.server_side_apply else []))
         with self.store.lock:
             live = shown(target.kind, target.group, target.version, self.registry.live(target))
             if content_type == JSON_PATCH:

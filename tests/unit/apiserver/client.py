@@ -17,6 +17,7 @@ DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 NODE_METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 PODS = "/api/v1/pods"
 TIMEOUT_S = 10.0
+TIME = "2026-01-02T03:04:05.000006Z"
 
 Object = dict[str, Any]
 
@@ -130,3 +131,22 @@ def metric(name: str = "node-a") -> Object:
         "metadata": {"name": name},
         "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}},
     }
+
+
+def event(**fields: object) -> Object:
+    """Return an event on a Node; a field that is `None` is left out."""
+    body = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "node-a.1", "namespace": "default"},
+        "eventTime": TIME,
+        "reportingController": "xpu-agent.io/xpu-agent",
+        "reportingInstance": "node-a",
+        "action": "Watching",
+        "reason": "DeviceLost",
+        "type": "Warning",
+        "note": "card 3 fell off the bus",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": "node-a"},
+        **fields,
+    }
+    return {key: value for key, value in body.items() if value is not None}

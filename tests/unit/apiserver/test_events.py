@@ -6,30 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.apiserver.client import Client
+from tests.unit.apiserver.client import TIME, Client, event
 
 Object = dict[str, Any]
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 CORE = "/api/v1/namespaces/default/events"
-TIME = "2026-01-02T03:04:05.000006Z"
-
-
-def event(**fields: object) -> Object:
-    body = {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": "node-a.1", "namespace": "default"},
-        "eventTime": TIME,
-        "reportingController": "xpu-agent.io/xpu-agent",
-        "reportingInstance": "node-a",
-        "action": "Watching",
-        "reason": "DeviceLost",
-        "type": "Warning",
-        "note": "card 3 fell off the bus",
-        "regarding": {"apiVersion": "v1", "kind": "Node", "name": "node-a"},
-        **fields,
-    }
-    return {key: value for key, value in body.items() if value is not None}
 
 
 def test_an_event_is_taken_and_shown_in_the_older_form_too(client: Client) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.apiserver import ApiServer
-from tests.unit.apiserver.client import device, metric, pod
+from tests.unit.apiserver.client import device, event, metric, pod
 
 ROOT = Path(__file__).resolve().parents[3]
 KUBECTL = Path(sys.executable).parent / "kubectl"
@@ -73,6 +73,11 @@ def test_kubectl_gets_everything_in_one_line(api: ApiServer, kubectl: Kubectl) -
     everything = "devices,nodemetrics,nodeslos,noderesourcetopologies,nodes,pods,events"
     table = kubectl("get", everything, "-A")
     assert "device.scheduling.koordinator.sh/node-a" in table
+    nodes = ["NAME", "STATUS", "AGE", "VERSION", "node-a", "Ready"]
+    assert kubectl("get", "nodes").split()[:6] == nodes
+    api.put(event())
+    assert "Warning   DeviceLost   node/node-a   card 3" in kubectl("get", "events")
+    api.delete("events", "node-a.1", "default")
     found = json.loads(kubectl("get", everything, "-A", "-o", "json"))
     assert [item["kind"] for item in found["items"]] == ["Device", "NodeMetric", "Node", "Pod"]
     assert "kind: Device" in kubectl("get", "device", "node-a", "-o", "yaml")
@@ -183,6 +188,6 @@ def test_the_python_client_lists_applies_and_watches(api: ApiServer) -> None:
         )
         watch = kubernetes.watch.Watch()
         stream = watch.stream(custom.list_cluster_custom_object, *where, timeout_seconds=5)
-        event = next(iter(stream))
-        assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "node-a")
+        seen = next(iter(stream))
+        assert (seen["type"], seen["object"]["metadata"]["name"]) == ("ADDED", "node-a")
         watch.stop()

@@ -209,3 +209,9 @@ def test_an_administrator_may_store_what_breaks_every_rule(api: ApiServer, clien
     api.put(hostile, checked=False)
     assert client.get(f"{DEVICES}/node-a")[1]["spec"] == hostile["spec"]
     assert client.get(DEVICES)[1]["items"][0]["spec"] == hostile["spec"]
+
+
+def test_an_administrator_who_gives_no_status_leaves_the_one_there_is(api: ApiServer) -> None:
+    status = {"updateTime": "2026-01-02T03:04:05Z"}
+    api.put({**metric(), "status": status})
+    assert api.put({**metric(), "spec": {}})["status"] == status
