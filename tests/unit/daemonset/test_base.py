@@ -113,7 +113,9 @@ def test_each_mount_has_its_volume_and_each_volume_its_mount(
     assert sorted(volumes) == sorted(mount["name"] for mount in container["volumeMounts"])
 
 
-def test_of_the_node_only_two_folders_can_be_written(daemon: Object, container: Object) -> None:
+def test_of_the_node_only_two_folders_and_device_nodes_can_be_written(
+    daemon: Object, container: Object
+) -> None:
     volumes = {volume["name"]: volume for volume in daemon["spec"]["template"]["spec"]["volumes"]}
     writable = {
         volumes[mount["name"]]["hostPath"]["path"]
