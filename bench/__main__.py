@@ -19,6 +19,7 @@ BENCHES = (
     "steady_state",
     "fault_to_cr",
     "nvml.sampling",
+    "cluster.watch_cost",
     "cluster.write_ack",
 )
 

@@ -21,7 +21,7 @@ W = TypeVar("W")
 T = TypeVar("T")
 
 
-class Found(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
+class Found(msgspec.Struct, Generic[W], frozen=True, kw_only=True, gc=False):
     """An object as it came; `body` is what is read of it, `None` when it cannot be read."""
 
     key: str  # namespace/name, or name
@@ -31,7 +31,7 @@ class Found(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
     error: str = ""  # why there is no body
 
 
-class Known(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class Known(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False):
     """An object of the view."""
 
     uid: str
@@ -52,7 +52,8 @@ class View(Generic[W, T]):
         self._known: dict[str, Known[T]] = {}
         self._aside: dict[str, Known[T]] = {}
         self._told: set[str] = set()  # keys of malformed objects that were said
-        self.mapping: Mapping[str, T] = MappingProxyType({})
+        self._values: dict[str, T] = {}  # what `mapping` shows; never edited
+        self.mapping: Mapping[str, T] = MappingProxyType(self._values)
         self.malformed = 0  # objects that could not be read, each time that they came
 
     def stage(self, objects: Iterable[Found[W]]) -> None:
@@ -69,7 +70,8 @@ class View(Generic[W, T]):
     def replace(self) -> bool:
         """Make what is aside the view; say whether a value differs."""
         self._known, self._aside = self._aside, {}
-        return self._publish()
+        values = {key: known.value for key, known in self._known.items()}
+        return values != self._values and self._show(values)
 
     def put(self, found: Found[W]) -> bool:
         """Add or replace one object; say whether its value differs."""
@@ -81,7 +83,9 @@ class View(Generic[W, T]):
             self._malformed(found.key, f"more than {MAX_OBJECTS} objects")
             return False
         self._known[found.key] = known
-        return self._publish()
+        if before is not None and before.value == known.value:
+            return False
+        return self._show({**self._values, found.key: known.value})
 
     def remove(self, found: Found[W]) -> bool:
         """Take one object away, unless the key is another object's by now."""
@@ -90,11 +94,17 @@ class View(Generic[W, T]):
             return False
         del self._known[found.key]
         self._told.discard(found.key)
-        return self._publish()
+        values = self._values.copy()
+        del values[found.key]
+        return self._show(values)
 
     def unreadable(self, why: str) -> None:
         """Count an object of which not even the name can be read."""
         self._malformed("", why)
+
+    def _show(self, values: dict[str, T]) -> bool:
+        self._values, self.mapping = values, MappingProxyType(values)
+        return True
 
     def _made(self, found: Found[W]) -> Known[T] | None:
         before = self._known.get(found.key)
@@ -119,10 +129,3 @@ class View(Generic[W, T]):
         self._told.add(key)
         fields = {"resource": self._what, "object": key, "error": why}
         log.warning("malformed_object", extra=fields)
-
-    def _publish(self) -> bool:
-        mapping = {key: known.value for key, known in self._known.items()}
-        if mapping == self.mapping:
-            return False
-        self.mapping = MappingProxyType(mapping)
-        return True

@@ -6,6 +6,7 @@ object costs itself only.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import GenericAlias
 from typing import Final, Generic, Protocol, TypeVar, cast
@@ -163,10 +164,7 @@ class Reader(Generic[W]):
 
     def line(self, data: bytes) -> Line[W]:
         """Return a line of a stream; raise `BadAnswer` for what is none."""
-        try:
-            line = _LINE.decode(mended(data) if b"\\ud" in data or b"\\uD" in data else data)
-        except _BROKEN as error:
-            raise BadAnswer(self._what, f"no event: {error}") from error
+        line = self._line(data)
         if line.type == "ERROR":
             return _error(line.object)
         try:
@@ -177,6 +175,14 @@ class Reader(Generic[W]):
         except _BROKEN as error:
             return Line(event=Event(type=line.type, version=""), nameless=str(error)[:120])
         return Line(event=Event(type=line.type, version=found.version), found=found)
+
+    def _line(self, data: bytes) -> _Line:
+        with contextlib.suppress(*_BROKEN):
+            return _LINE.decode(data)
+        try:
+            return _LINE.decode(mended(data))
+        except _BROKEN as error:
+            raise BadAnswer(self._what, f"no event: {error}") from error
 
     def _apart(self, data: bytes) -> ListPage[W]:
         try:

@@ -9,6 +9,7 @@ or none: what the API server told is never dropped on the kubelet's word.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -58,14 +59,11 @@ def _static_under_own_uid(
     pod's name; where the kubelet does not list that one, only while no second pod claims it.
     """
     names = {pod.uid: (pod.namespace, pod.name) for pod in of_kubelet}
-    claims: dict[str, int] = {}
+    taken = {pod.uid for pod in of_api}
+    claims = Counter(map(static_uid, of_api))
     for pod in of_api:
         uid = static_uid(pod)
-        if uid is not None:
-            claims[uid] = claims.get(uid, 0) + 1
-    for pod in of_api:
-        uid = static_uid(pod)
-        if uid is None:
+        if uid is None or uid in taken:
             yield pod
             continue
         listed = names.get(uid)

@@ -30,23 +30,26 @@ _KINDS: Final = ("PodList", "List")
 _ABSENT = msgspec.Raw(b"null")
 
 
-class _Amounts(msgspec.Struct):
+# none of these holds itself, so the collector of cycles need not look at thousands of them
+
+
+class _Amounts(msgspec.Struct, gc=False):
     requests: dict[str, str | int | float] | None = None
     limits: dict[str, str | int | float] | None = None
 
 
-class _Container(msgspec.Struct):
+class _Container(msgspec.Struct, gc=False):
     name: str = ""
     image: str = ""
     resources: msgspec.Raw = _ABSENT  # read only where nobody says the QoS class
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class _Status(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _Metadata(msgspec.Struct, rename="camel", gc=False):
     uid: str
     name: str
     namespace: str = "default"
@@ -56,7 +59,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _Spec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
     host_network: bool = False
     priority: int | None = None
@@ -64,7 +67,7 @@ class _Spec(msgspec.Struct, rename="camel"):
     init_containers: list[_Container] | None = None
 
 
-class _PodStatus(msgspec.Struct, rename="camel"):
+class _PodStatus(msgspec.Struct, rename="camel", gc=False):
     phase: str = ""
     qos_class: str = ""
     container_statuses: list[_Status] | None = None
@@ -72,7 +75,7 @@ class _PodStatus(msgspec.Struct, rename="camel"):
     ephemeral_container_statuses: list[_Status] | None = None
 
 
-class PodObject(msgspec.Struct):
+class PodObject(msgspec.Struct, gc=False):
     """What is read of a pod's JSON; `pod_view` makes a picture of it."""
 
     metadata: _Metadata
