@@ -43,7 +43,7 @@ ApiTarget = InPod | FromKubeconfig
 
 
 def where_is_api(
-    settings: ApiSettings,
+    api: ApiSettings,
     environ: Mapping[str, str],
     is_file: Callable[[str], bool] = os.path.isfile,
 ) -> ApiTarget:
@@ -52,14 +52,14 @@ def where_is_api(
     In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG,
     `~/.kube/config`. Only file names are looked at, nothing is read.
     """
-    if settings.kubeconfig:
-        path = _expanded(settings.kubeconfig, environ)
+    if api.kubeconfig:
+        path = _expanded(api.kubeconfig, environ)
         if not is_file(path):
             raise NoApiServer(
-                f"api.kubeconfig: {settings.kubeconfig} is no file; correct the setting, or leave "
+                f"api.kubeconfig: {api.kubeconfig} is no file; correct the setting, or leave "
                 "it empty to use the pod's own account"
             )
-        return FromKubeconfig(paths=path, context=settings.context)
+        return FromKubeconfig(paths=path, context=api.context)
     folder = environ.get(FOLDER_VARIABLE) or SERVICE_ACCOUNT
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     if host and is_file(f"{folder}/token"):
@@ -68,7 +68,7 @@ def where_is_api(
     for paths in (environ.get("KUBECONFIG", ""), HOME_KUBECONFIG):
         found = [_expanded(path, environ) for path in paths.split(":") if path]
         if any(map(is_file, found)):
-            return FromKubeconfig(paths=":".join(found), context=settings.context)
+            return FromKubeconfig(paths=":".join(found), context=api.context)
     raise NoApiServer(_advice(host, folder))
 
 

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.kube.base import APPLY, MERGE, Request
-from agent.kube.errors import Unauthorized, Unreachable
+from agent.kube.base import APPLY, Request
+from agent.kube.errors import Unreachable
 from agent.kube.session.client import MAX_CALLS
 from agent.kube.session.connections import Endpoint
 from agent.version import VERSION
@@ -153,100 +153,6 @@ def test_no_more_than_a_few_calls_are_under_way_at_once(
             go.set()
             await asyncio.gather(*calls)
             assert server.connections == MAX_CALLS
-
-    asyncio.run(run())
-
-
-def test_a_401_is_tried_again_once_with_the_token_read_anew(
-    account: Path, authority: Authority
-) -> None:
-    async def answer(asked: Asked) -> None:
-        if asked.headers["authorization"] == "Bearer token-2":
-            await asked.answer(OK)
-        else:
-            await asked.status(401)
-
-    async def run() -> None:
-        async with (
-            serving(answer, authority.server) as server,
-            session_with(server.url, account, ManualClock()) as session,
-        ):
-            with pytest.raises(Unauthorized):
-                await session.call(GET)
-            assert len(server.asked) == 1  # the same token once more would be no other answer
-            (account / "token").write_text("token-2")
-            await session.call(GET)
-            (account / "token").write_text("token-3")
-            await session.call(GET)  # not read again: it was not refused
-            sent = [
-                asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked
-            ]
-            assert sent == ["token-1", "token-1", "token-2", "token-2"]
-
-    asyncio.run(run())
-
-
-def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
-    account: Path, authority: Authority
-) -> None:
-    good = ["Bearer token-1"]
-
-    async def answer(asked: Asked) -> None:
-        await asked.status(200 if asked.headers["authorization"] in good else 401)
-
-    async def run() -> None:
-        async with (
-            serving(answer, authority.server) as server,
-            session_with(server.url, account, ManualClock()) as session,
-        ):
-            await session.call(GET)
-            good[:] = ["Bearer token-2"]
-            (account / "token").write_text("token-2")
-            await session.call(GET)
-            async with session.stream(GET, idle_s=20) as lines:
-                assert [line async for line in lines] == []
-            assert session.state.retries == 1
-            assert len(server.asked) == 4
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("request_", "is_repeated"),
-    [
-        (GET, True),
-        (Request(method="PATCH", path="/x", body=b"{}", content_type=APPLY), True),
-        (Request(method="PATCH", path="/x", body=b"{}", content_type=MERGE), True),
-        (Request(method="DELETE", path="/x"), True),
-        (Request(method="PATCH", path="/x", body=b"[]", content_type="json-patch"), False),
-        (Request(method="POST", path="/x", body=b"{}"), False),
-    ],
-)
-def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_no_harm(
-    account: Path, authority: Authority, request_: Request, *, is_repeated: bool
-) -> None:
-    async def answer(asked: Asked) -> None:
-        if len(server_of[0].asked) == 2:
-            asked.reset()  # as if it had been closed just when the request was sent
-        else:
-            await asked.answer(OK)
-
-    server_of = []
-
-    async def run() -> None:
-        async with (
-            serving(answer, authority.server) as server,
-            session_with(server.url, account) as session,
-        ):
-            server_of.append(server)
-            await session.call(GET)
-            if is_repeated:
-                await session.call(request_)
-                assert (session.state.retries, server.connections) == (1, 2)
-            else:
-                with pytest.raises(Unreachable):
-                    await session.call(request_)
-                assert len(server.asked) == 2
 
     asyncio.run(run())
 
