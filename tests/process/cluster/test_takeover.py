@@ -95,7 +95,9 @@ def test_the_second_agent_asks_nothing_until_the_first_is_gone_and_then_writes(
 
 
 def crashes(api: ApiServer) -> list[str]:
-    return [item["note"] for item in api.list("events") if item["reason"] == "AgentEndedUnexpectedly"]
+    return [
+        item["note"] for item in api.list("events") if item["reason"] == "AgentEndedUnexpectedly"
+    ]
 
 
 def test_a_stop_is_marked_before_anything_is_stopped(tmp_path: Path) -> None:
