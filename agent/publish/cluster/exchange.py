@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from agent.kube.apply.managed import accused
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
-from agent.kube.apply.requests import MANAGER, Target, decode_object
-from agent.kube.base import Request
-from agent.kube.errors import ApiError, Conflict, NotFound
-from agent.kube.session.answers import http_date_s
+from agent.kube.apply.requests import MANAGER
+from agent.kube.errors import ApiError, Conflict
 from agent.publish.base import Desired
 from agent.publish.cluster import setbacks
+from agent.publish.cluster.calls import Calls
 from agent.publish.cluster.decide import (
     Circumstances,
     Done,
@@ -22,7 +21,7 @@ from agent.publish.cluster.decide import (
     decide,
     ownerless,
 )
-from agent.publish.cluster.intent import own_part, resource_of
+from agent.publish.cluster.intent import own_part
 from agent.publish.cluster.known import Known
 from agent.publish.cluster.rivals import told
 from agent.publish.cluster.site import Pause, Site
@@ -38,16 +37,11 @@ class Exchange:
 
     def __init__(self, publisher: str, first: Desired, site: Site) -> None:
         self._site = site
-        self._target = Target(
-            resource=resource_of(first),
-            name=first.name,
-            subresource="status" if first.status_only else "",
-            deadline_s=site.pace.deadline_s,
-        )
         state = WriterState(kind=first.kind, name=first.name, publisher=publisher)
         self.standing = Standing(state, site.tell)
         self.acked: Desired | None = None
         self.known = Known(site)
+        self._calls = Calls(first, site, self.known)
         self._wrote: Desired | None = None  # and not yet acknowledged as whole
         self._settled: Desired | None = None  # for which all was done that what we know allows
         self._had: Desired | None = None  # which the server had, but for what was left to others
@@ -66,7 +60,7 @@ class Exchange:
         sight = self.known.sight
         if sight is None or (desired is self._settled and not self.known.due_in_s()):
             self._settled = None
-            await self._read(desired)
+            await self._calls.read(desired, again=self.acked is not None)
             return None
         now = Circumstances(
             node_uid=self._site.node_uid(),
@@ -87,13 +81,14 @@ class Exchange:
                 return self._wait(Phase.WAITING, why)
             case Hold():
                 return self._hold(desired, step)
-            case Remove(uid, version):
-                await self._call(self._target.delete(uid, version))
-                self.known.see(None, None)
-                self._wrote = desired
+            case Remove():
+                self.standing.set(phase=Phase.WRITING)
+                if self._count(await self._calls.remove(step)):
+                    self._wrote = desired
                 return None
-            case Reown(patch):
-                await self._write(self._target.merge(patch, subresource=""))
+            case Reown():
+                self.standing.set(phase=Phase.WRITING)
+                self._count(await self._calls.write(step))
                 return None
             case Write():
                 return await self._write_once(desired, step)
@@ -109,7 +104,8 @@ class Exchange:
             self._repairs += 1
             self.standing.set(repaired=self.state.repaired + 1)
             self.standing.note("write_repaired")
-        if not await self._write(self._request(step)):
+        self.standing.set(phase=Phase.WRITING)
+        if not self._count(await self._calls.write(step)):
             return None
         self._wrote = desired
         if step.taken:
@@ -120,51 +116,9 @@ class Exchange:
                 self.standing.say(setbacks.TAKEN_OVER, f"{told(others)}: {silent}")
         return None
 
-    def _request(self, step: Write) -> Request:
-        if step.how == "apply":
-            return self._target.apply(step.body, force=step.force)
-        if step.how == "merge":
-            return self._target.merge(step.body)
-        return self._target.create(step.body)
-
-    async def _write(self, request: Request) -> bool:
-        """Make a write; return whether the object was still there."""
-        self.standing.set(phase=Phase.WRITING)
-        absent = self.known.sight is None or self.known.sight.stored is None
-        try:
-            await self._take(request)
-        except NotFound as error:
-            if absent or error.reason != "NotFound":
-                raise
-            self.known.forget()
-            return False
-        self.standing.set(written=self.state.written + 1)
-        return True
-
-    async def _read(self, desired: Desired) -> None:
-        before = self.known.sight if self.acked is not None else None
-        try:
-            await self._take(self._target.read())
-        except NotFound as error:
-            if error.reason != "NotFound" and not desired.absent:
-                raise
-            self.known.see(None, None)
-            return
-        self.known.meet(before, self._target.subresource)
-
-    async def _take(self, request: Request) -> None:
-        """Make a call whose answer is the object."""
-        response = await self._site.api.call(request)
-        server_s = http_date_s(response.headers.get("date", ""))
-        self.known.see(decode_object(response.body), server_s)
-
-    async def _call(self, request: Request) -> None:
-        self.standing.set(phase=Phase.WRITING)
-        try:
-            await self._site.api.call(request)
-        except NotFound:
-            return  # somebody was faster
-        self.standing.set(written=self.state.written + 1)
+    def _count(self, written: bool) -> bool:
+        self.standing.set(written=self.state.written + written)
+        return written
 
     def _not_kept(self, desired: Desired, step: Write) -> Pause | None:
         """Take it that the server does not take over all of a content, and say so once."""
@@ -181,7 +135,9 @@ class Exchange:
         new = self.known.drop(places)
         if new:
             fields = ", ".join(sorted(map(show_place, new)))
-            message = f"{self._target.resource.plural} here have no {fields}: left out; upgrade "
+            message = (
+                f"{self._calls.target.resource.plural} here have no {fields}: left out; upgrade "
+            )
             self.standing.say(setbacks.NOT_KEPT, message + "the CRD to have it")
         return bool(new)
 
@@ -246,7 +202,7 @@ class Exchange:
             return None
         if self._asks_otherwise(error):
             return None
-        back = setbacks.setback(error, self._target.resource.plural)
+        back = setbacks.setback(error, self._calls.target.resource.plural)
         if not back.until_content:
             self.known.forget()
         if back.phase is Phase.ABSENT:
