@@ -47,7 +47,8 @@ What surprises, and is as in a real server:
 * Large answers are compressed where the client takes gzip.
 
 `python -m tests.apiserver` serves until SIGTERM, for a person with kubectl and for benches;
-`/_control/requests`, `/_control/watches` (GET), `/_control/faults` (POST, DELETE), `/_control/put`
+`/_control/requests` (GET; DELETE forgets), `/_control/watches` (GET), `/_control/faults` (POST a
+`Fault` as JSON, DELETE all), `/_control/put`
 and `/_control/compact` (POST) steer it, without a token.
 """
 

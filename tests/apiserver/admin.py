@@ -27,7 +27,7 @@ class Objects:
         is made. Unchecked, the object is stored as it is: wrong types, nulls.
         """
         sent = copy.deepcopy(body)
-        target = self._target(sent)
+        target = self._target(sent, whole=True)
         way = Way(manager=manager, checked=checked)
         with self._store.lock:
             if target.namespace and ("", target.namespace) not in self._store.objects["namespaces"]:
@@ -74,7 +74,7 @@ class Objects:
             raise LookupError(f"{name}: the server has no such resource")
         return kind
 
-    def _target(self, body: Object, *, subresource: str = "") -> Target:
+    def _target(self, body: Object, *, subresource: str = "", whole: bool = False) -> Target:
         kind = self._kind(body["kind"])
         group, _, version = body.get("apiVersion", "").rpartition("/")
         metadata = body.setdefault("metadata", {})
@@ -86,7 +86,7 @@ class Objects:
             name=metadata.get("name", ""),
             namespace=space,
             subresource=subresource,
-            whole=not subresource,
+            whole=whole,
         )
 
 

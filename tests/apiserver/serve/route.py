@@ -41,8 +41,6 @@ def read_route(method: str, path: str, query: Mapping[str, str]) -> Asked:
     namespace = ""
     if rest[0] == "namespaces" and len(rest) >= 3 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
-    elif rest[0] == "namespaces" and len(rest) >= 2:
-        namespace = rest[1]
     resource, name, subresource = (*rest, "", "")[:3]
     if not name:
         watching = query.get("watch", "") in ("true", "1")

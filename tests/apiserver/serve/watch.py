@@ -41,7 +41,7 @@ class Watch:
         self._bookmark_interval_s = bookmark_interval_s
         self._initial = query.get("sendInitialEvents", "") in ("true", "1")
         timeout = query.get("timeoutSeconds", "")
-        self._timeout_s = float(timeout) if timeout.isdigit() else MAX_TIMEOUT_S
+        self._timeout_s = float(timeout) if timeout.isdigit() and int(timeout) else MAX_TIMEOUT_S
         self._wake = asyncio.Event()
         self.closing = False
         self._refusal: Refusal | None = None
@@ -95,7 +95,7 @@ class Watch:
             if gone or self._store.kinds.get(self.kind.plural) is not self.kind:
                 return
             now = time.monotonic()
-            if self._bookmarks and now >= next_bookmark:
+            if self._bookmarks and now >= min(next_bookmark, deadline):
                 next_bookmark = now + self._bookmark_interval_s
                 yield self.bookmark()
             if now >= deadline:

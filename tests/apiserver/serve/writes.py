@@ -80,7 +80,7 @@ class Writes:
         if asked.verb == "delete":
             return self._delete(kind, asked, logged, query)
         if asked.verb == "deletecollection":
-            raise Refusal(405, "MethodNotAllowed", "the server does not allow this method")
+            raise Refusal(405, "MethodNotAllowed", "this server does not delete collections")
         way = self._way(asked, logged, may_create)
         if asked.verb == "create":
             target = self._named(kind, asked, logged.body)

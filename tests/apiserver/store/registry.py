@@ -125,6 +125,7 @@ class Registry:
         mine = Owned(fields=frozenset(), api_version=target.api_version, time=now)
         base = live if live is not None else {"metadata": {}}
         before = managed.read_managers(base["metadata"])
+        found = None
         if operation == "Apply":
             if live is not None and not before:
                 before = _before_first_apply(target, live, now)
@@ -134,36 +135,23 @@ class Registry:
                 )
             except Conflicts as clash:
                 raise clash.refusal() from None
-            new = self._with_defaults(target, strategy(target, live, new))
+            new, found = self._with_defaults(target, strategy(target, live, new))
         else:
             new = body
             after = managed.update(target.shape, base, new, before, me, mine)
             if _reset(body):
                 after = {}
         new = with_system_fields(target, live, new, now)
-        self._validate(target, live, new, way)
+        if self.validation and way.checked:
+            _validate(target, live, new, found)
         return self._store(target, live, new, after, way, dropped)
 
-    def _with_defaults(self, target: Target, new: Object) -> Object:
-        """Return a merged object with defaults; `_validate` reports what it breaks."""
-        if not self.validation:
-            return new
-        kept = walk(target.shape, new, "", Findings())
-        assert isinstance(kept, dict)
-        return kept
-
-    def _validate(self, target: Target, live: Object | None, new: Object, way: Way) -> None:
-        if not self.validation or not way.checked:
-            return
+    def _with_defaults(self, target: Target, new: Object) -> tuple[Object, Findings]:
+        """Return a merged object with defaults, and which rules of its schema it breaks."""
         found = Findings()
-        walk(target.shape, new, "", found)
-        causes = found.causes
-        if not causes:  # every part has the type that the rules expect
-            causes = check_metadata(new["metadata"])
-            if target.kind.plural == "events":
-                causes += check_event(target.group, new, live)
-        if causes:
-            raise invalid(target.kind.kind, target.kind.group, target.name, causes)
+        kept = walk(target.shape, new, "", found) if self.validation else new
+        assert isinstance(kept, dict)
+        return kept, found
 
     def _store(
         self,
@@ -184,6 +172,20 @@ class Registry:
             return Written(body=new, created=live is None, changed=False, dropped=dropped)
         stored = self.store.put(target.kind, target.key, new)
         return Written(body=stored, created=live is None, dropped=dropped)
+
+
+def _validate(target: Target, live: Object | None, new: Object, found: Findings | None) -> None:
+    """Refuse what breaks a rule; `found` is what a walk of the object found, if there was one."""
+    if found is None:
+        found = Findings()
+        walk(target.shape, new, "", found)
+    causes = found.causes
+    if not causes:  # every part has the type that the rules expect
+        causes = check_metadata(new["metadata"])
+        if target.kind.plural == "events":
+            causes += check_event(target.group, new, live)
+    if causes:
+        raise invalid(target.kind.kind, target.kind.group, target.name, causes)
 
 
 def _before_first_apply(target: Target, live: Object, now: str) -> dict[Manager, Owned]:

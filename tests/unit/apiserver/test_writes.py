@@ -178,11 +178,29 @@ def test_a_dry_run_changes_nothing(api: ApiServer, client: Client) -> None:
         ("GET", "/api/v1/pods/p"),
         ("GET", "/nonsense"),
         ("PATCH", f"{DEVICES}/node-a/scale"),
+        ("GET", DEVICES.replace("devices", "namespaces/default/devices")),
     ],
 )
 def test_what_is_not_served_is_not_found(client: Client, method: str, path: str) -> None:
     status, body = client.call(method, path, {} if method == "PATCH" else None)
     assert (status, body["kind"]) == (404, "Status")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", NODE_A),
+        ("PUT", DEVICES),
+        ("PATCH", DEVICES),
+        ("DELETE", DEVICES),
+        ("DELETE", f"{NODE_METRICS}/node-a/status"),
+    ],
+)
+def test_a_method_that_has_no_sense_there_is_not_allowed(
+    client: Client, method: str, path: str
+) -> None:
+    status, body = client.call(method, path, device())
+    assert (status, body["reason"]) == (405, "MethodNotAllowed")
 
 
 def test_a_body_that_is_too_large_is_413() -> None:
