@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
+from agent.clock import rfc3339
+from agent.model.device import Device, Health, HealthState
+from agent.model.part import Part
+from agent.model.snapshot import DeviceView
+from agent.publish.base import Desired
 from agent.publish.cluster.state import Phase
+from agent.publish.device import DevicePublisher
+from agent.publish.wire.annotations import HEALTH
+from tests import clustered
 from tests.apiserver.server import ApiServer
+from tests.factory import BOOT_S, gpu
 from tests.fault.publish.publishing import (
     MANAGER,
     NODE,
@@ -170,4 +181,37 @@ def test_our_writes_are_named_in_the_object() -> None:
             assert (entry["manager"], entry["operation"]) == (MANAGER, "Apply")
 
     with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def rendered(uid: str, *cards: Device) -> tuple[Desired, ...]:
+    """Return what an agent that has just started publishes of these cards."""
+    now = clustered.snapshot(owner=clustered.node(uid=uid))
+    now = replace(now, node=replace(now.node, boot_time_s=BOOT_S))
+    devices = Part(DeviceView(devices=cards), 1.0)
+    return DevicePublisher().render(replace(now, devices=devices), 0.0)
+
+
+def test_a_restarted_agent_that_saw_no_change_keeps_the_times_of_what_it_did_not_see() -> None:
+    failed = Health(state=HealthState.FAILED, reason="Xid79", since_s=BOOT_S + 3600)
+    forgot = replace(failed, since_s=None)
+
+    async def case(server: ApiServer) -> None:
+        node = server.get("Node", clustered.NAME)
+        assert node is not None
+        uid = node["metadata"]["uid"]
+        for health in (failed, forgot, forgot):
+            async with publishing(server, uid=uid) as bench:
+                await bench.offer(*rendered(uid, gpu(0), gpu(1, health=health)))
+                assert bench.phase() is Phase.IDLE
+                writes = bench.writes()
+                bench.clear()
+        assert writes == []
+        found = server.get("Device", clustered.NAME)
+        assert found is not None
+        (condition,) = found["spec"]["devices"][1]["conditions"]
+        assert condition["lastTransitionTime"] == rfc3339(BOOT_S + 3600)
+        assert rfc3339(BOOT_S + 3600) in found["metadata"]["annotations"][HEALTH]
+
+    with ApiServer(nodes=(clustered.NAME,)) as server:
         asyncio.run(case(server))
