@@ -132,7 +132,7 @@ def _detail(cpus: CpuTopology) -> Json:
 def _policy(kubelet: KubeletFacts) -> Json:
     known = {
         "policy": kubelet.cpu_manager_policy,
-        "options": dict(kubelet.cpu_manager_options),
+        "options": dict(sorted(kubelet.cpu_manager_options)),
         "reservedCPUs": format_cpu_list(kubelet.reserved_cpus or ()),
     }
     return {key: value for key, value in known.items() if value}

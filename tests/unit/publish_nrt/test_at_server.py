@@ -79,6 +79,7 @@ async def silent_kubelet(bench: Bench, server: ApiServer) -> None:
 async def publish(bench: Bench, server: ApiServer) -> None:
     await bench.offer(wanted(server))
     assert bench.phase() is Phase.IDLE
+    assert [entry.dropped for entry in bench.writes(PLURAL)] == [()]  # it knows every field
 
 
 def test_a_restart_writes_nothing_also_while_the_kubelet_is_silent() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import cast
 
+import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.cluster.facts import NodeFacts
+from agent.model.cluster.node_wishes import RESERVATION, SYSTEM_QOS
 from agent.publish.nrt.whole import render
 from agent.publish.nrt.zones import RESERVES, zones
 from agent.topology.numa import NodeKind, NumaNode, NumaTopology
+from tests import nrt
 from tests.clustered import GIB, machine, memory, node, snapshot
 
 Triple = tuple[str, str, str]
@@ -76,3 +81,24 @@ def test_the_label_is_copied_as_it_is_and_taken_back_with_the_nodes(
     metadata = cast(dict[str, dict[str, str]], desired.body["metadata"])
     assert metadata["labels"].get(RESERVES) == copied
     assert RESERVES in desired.owned_labels
+
+
+QUANTITY = st.from_regex(r"[+-]?[0-9.]{0,30}(m|k|Ki|Ei|e[+-]?[0-9]{1,3})?", fullmatch=True)
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "x"]), QUANTITY | st.text(max_size=9))
+TEXTS = st.dictionaries(
+    st.sampled_from([RESERVES, RESERVATION, SYSTEM_QOS, "a"]),
+    st.sampled_from(["true", "", '{"resources":{"cpu":"3"},"reservedCPUs":"0-99"}']) | st.text(),
+)
+
+
+@given(annotations=TEXTS, labels=TEXTS, capacity=AMOUNTS, allocatable=AMOUNTS)
+def test_whatever_the_node_says_the_object_fits_its_schema(
+    annotations: dict[str, str],
+    labels: dict[str, str],
+    capacity: dict[str, str],
+    allocatable: dict[str, str],
+) -> None:
+    owner = node(annotations, {**labels, RESERVES: "true"}, capacity=capacity)
+    owner = replace(owner, allocatable=allocatable)
+    desired = render(snapshot(owner=owner), "v1alpha1", asks_kubelet=True)
+    jsonschema.validate(desired.body, nrt.SCHEMA)
