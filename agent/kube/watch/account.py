@@ -28,7 +28,7 @@ class WatchState(msgspec.Struct, frozen=True, kw_only=True):
     bookmarks: int = 0
     malformed: int = 0  # objects that could not be read, each time that they came
     errors: int = 0
-    last_error: str = ""  # empty again when the server has spoken since
+    last_error: str = ""  # empty again when the server has spoken since, or accepted a stream
     last_contact_s: float | None = None  # monotonic: a page, an event or a bookmark came
 
 
@@ -47,8 +47,8 @@ class Account:
         self._set(phase=phase, objects=objects, malformed=malformed)
 
     def opened(self) -> None:
-        """Count a stream that the server has accepted."""
-        self._set(watches=self.state.watches + 1)
+        """Count a stream that the server has accepted; what was wrong before it is over."""
+        self._set(watches=self.state.watches + 1, last_error="")
 
     def heard(self, *, events: int = 0, bookmarks: int = 0) -> None:
         """Take note that the server has spoken."""

@@ -116,12 +116,12 @@ class Watch(Generic[W, T]):
         except ApiError as error:
             self._failed(failure_of(error), str(error))
             return
-        self._account.heard()
         step = self._answer(_told(page, len(response.body)))
         if step.effect is Effect.DROP:
             self._take(step)
             self._account.failed(step.state.phase, "a list without end, or of too many objects")
             return
+        self._account.heard()
         for why in page.nameless:
             self._view.unreadable(why)
         for first in range(0, len(page.objects), SLICE_OBJECTS):

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from agent.errors import ParseError
+from agent.kube.watch import view as module
+from agent.kube.watch.view import Found, View
+
+
+def make(body: str) -> str:
+    if body == "bad":
+        raise ParseError("body", body)
+    return body
+
+
+def found(key: str, version: str, body: str | None = "good", uid: str = "u") -> Found[str]:
+    return Found(key=key, uid=uid, version=version, body=body, error="unreadable")
+
+
+@pytest.fixture
+def view() -> View[str, str]:
+    made: View[str, str] = View("things", make)
+    made.stage([found("a", "1"), found("b", "2")])
+    assert made.replace()
+    return made
+
+
+def test_a_view_that_somebody_holds_never_changes(view: View[str, str]) -> None:
+    held = view.mapping
+    view.put(found("c", "3"))
+    view.remove(found("a", "4"))
+    view.stage([found("z", "5")])
+    view.replace()
+    assert dict(held) == {"a": "good", "b": "good"}
+    with pytest.raises(TypeError):
+        held["x"] = "y"  # type: ignore[index]  # that it cannot be done is the point
+
+
+def test_the_end_of_an_object_is_not_that_of_its_namesake(view: View[str, str]) -> None:
+    assert not view.remove(found("a", "9", uid="of another"))
+    assert not view.remove(found("never seen", "9"))
+    assert view.remove(found("a", "9"))
+    assert dict(view.mapping) == {"b": "good"}
+
+
+def test_another_object_of_the_same_name_and_version_is_read(view: View[str, str]) -> None:
+    assert view.put(found("a", "1", body="anew", uid="v"))
+    assert view.mapping["a"] == "anew"
+
+
+def test_a_new_version_with_the_same_value_is_no_change_but_is_known(view: View[str, str]) -> None:
+    before = view.mapping
+    assert not view.put(found("a", "7"))
+    assert view.mapping is before
+    assert not view.put(found("a", "7", body="never read"))
+
+
+def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(view: View[str, str]) -> None:
+    view.stage([found("a", "9", body="bad"), found("b", "9", body="bad", uid="v")])
+    view.replace()
+    assert dict(view.mapping) == {"a": "good"}
+    assert view.malformed == 2
+
+
+def test_a_malformed_object_is_said_once_until_it_was_good_again(
+    view: View[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for version, body in (("3", "bad"), ("4", "bad"), ("5", "good"), ("6", "bad")):
+        view.put(found("a", version, body=body))
+    assert len(caplog.records) == 2
+    assert view.malformed == 3
+
+
+def test_a_view_does_not_grow_without_bound(
+    view: View[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_OBJECTS", 3)
+    for i in range(10):
+        view.put(found(f"new-{i}", "9"))
+    assert len(view.mapping) == 3
+    assert view.put(found("a", "10", body="changed"))
+    assert view.malformed == 9
