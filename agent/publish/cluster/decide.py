@@ -104,7 +104,7 @@ def decide(desired: Desired, sight: Sight, now: Circumstances) -> Step:
     if stored is None:
         return Write(how="create" if now.lacks_apply else "apply", body=body)
     if now.lacks_apply:
-        return _merging(desired, body, stored)
+        return _merging(desired, body, sight, now)
     return _applying(desired, body, sight, now)
 
 
@@ -132,18 +132,37 @@ def _reowning(desired: Desired, stored: Dict, uid: str) -> Reown | None:
     return Reown({"metadata": {"resourceVersion": version, "ownerReferences": living}})
 
 
-def _merging(desired: Desired, body: Dict, stored: Dict) -> Step:
+def _merging(desired: Desired, body: Dict, sight: Sight, now: Circumstances) -> Step:
+    """Decide as for an apply: a merge patch takes fields from others without a word."""
+    assert sight.stored is not None  # noqa: S101 - decided by the caller
     part = own_part(desired, body)
+    writers = managers(sight.stored)
+    lacking = tuple(islice(differences(part, sight.stored), MAX_PLACES))
+    rivals, _ = contested_by(_disputable(desired, lacking), writers, now.claims)
+    if rivals and not gone(rivals, sight.server_s, now.takeover_s, now.claims):
+        return Hold(rivals)
     if not desired.status_only:
-        metadata = dict(metadata_of(part))
-        for section, nulls in vanished(desired, body).items():
-            metadata[section] = {**nulls, **_mapping(metadata.get(section))}
-        part = {**part, "metadata": metadata}
-    patch = merge_patch(part, stored, whole_sections(desired))
+        part = {**part, "metadata": _with_nulls(desired, part, writers)}
+    patch = merge_patch(part, sight.stored, whole_sections(desired))
     if not patch:
         return Done()
     # a list is replaced whole: what others put into it since we looked must not be lost
-    return Write(how="merge", body=_locked(patch, stored, "resourceVersion"), residue=patch)
+    body = _locked(patch, sight.stored, "resourceVersion")
+    return Write(how="merge", body=body, taken=rivals, residue=patch)
+
+
+def _with_nulls(desired: Desired, part: Dict, writers: tuple[Manager, ...]) -> Dict:
+    """Return our metadata with `null` for what is ours, no longer wanted, and nobody else's."""
+    metadata = dict(metadata_of(part))
+    others = [writer for writer in writers if writer.name != MANAGER]
+    for section, keys in vanished(desired, part).items():
+        nulls: Dict = {
+            key: None
+            for key in keys
+            if not any(w.owns(("f:metadata", f"f:{section}", f"f:{key}")) for w in others)
+        }
+        metadata[section] = {**nulls, **_mapping(metadata.get(section))}
+    return metadata
 
 
 def _applying(desired: Desired, body: Dict, sight: Sight, now: Circumstances) -> Step:

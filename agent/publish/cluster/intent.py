@@ -84,17 +84,17 @@ def own_part(desired: Desired, body: Mapping[str, object]) -> Dict:
     return {"metadata": ours, **part} if ours else part
 
 
-def vanished(desired: Desired, body: Mapping[str, object]) -> dict[str, Dict]:
-    """Return `null` for annotations and labels that are ours and no longer wanted."""
+def vanished(desired: Desired, body: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    """Return the annotations and labels that are ours to keep and no longer wanted."""
     metadata = metadata_of(body)
-    found: dict[str, Dict] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for section, keys in (
         ("annotations", desired.owned_annotations),
         ("labels", desired.owned_labels),
     ):
         wanted = metadata.get(section)
         present = wanted if isinstance(wanted, Mapping) else {}
-        found[section] = {key: None for key in keys if key not in present}
+        found[section] = tuple(key for key in keys if key not in present)
     return found
 
 

@@ -11,12 +11,14 @@ from agent.publish.cluster.state import Phase
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
+    LATER,
     MANAGER,
     NODE,
     device,
     metric,
     no_device,
     node_metric,
+    of_koordlet,
     publishing,
     topology,
     uid_of,
@@ -62,6 +64,32 @@ def test_without_apply_a_restart_writes_nothing_and_what_is_not_wanted_is_nulled
             assert labels == {"theirs": "x", "node.koordinator.sh/gpu-vendor": "nvidia"}
             await bench.offer(no_device())
             assert server.get("Device", NODE) is None
+
+    with ApiServer(nodes=(NODE,), server_side_apply=False) as server:
+        asyncio.run(case(server))
+
+
+def test_without_apply_other_writers_are_left_alone_all_the_same() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            theirs = bench.device()
+            theirs["metadata"]["labels"]["node.koordinator.sh/gpu-model"] = "theirs"
+            server.put(theirs, manager="admin")
+            await bench.offer(device(bench.uid, healthy=False))
+            assert bench.phase() is Phase.IDLE
+            labels = bench.device()["metadata"]["labels"]
+            assert labels["node.koordinator.sh/gpu-model"] == "theirs"
+            server.put(of_koordlet(bench.uid), manager="koordlet")
+            bench.clear()
+            await bench.advance(250)
+            assert bench.phase() is Phase.HELD
+            assert bench.writes() == []
+            assert bench.reasons == ["WriteConflict"]
+            server.faults.add(LATER)
+            await bench.advance(70)
+            assert bench.phase() is Phase.IDLE
+            assert bench.reasons == ["WriteConflict", "WriteTakenOver"]
 
     with ApiServer(nodes=(NODE,), server_side_apply=False) as server:
         asyncio.run(case(server))
