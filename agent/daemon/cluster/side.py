@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0  # how often ages are carried into the snapshot
+MAX_UNTOLD = 16
 MEET_S = 1.0  # at a start: an API server that is away keeps nobody from serving
 FLUSH_S = 2.0  # at a stop: for what is still to be written
 
@@ -45,6 +47,8 @@ class ClusterSide:
         self.known = Known(name, machine, parts.store, parts.clock, changed)
         self._tasks: list[asyncio.Task[None]] = []
         self._tell: Callable[[str, str], None] | None = None
+        # what was to be told before anybody could; a start has few of them
+        self._untold: deque[tuple[str, str]] = deque(maxlen=MAX_UNTOLD)
         self.watches: dict[str, Watch[Any, Any]] = {}  # by the snapshot's name of it
         self.session: Session | None = None
         self.outbox: Outbox | None = None
@@ -110,6 +114,8 @@ class ClusterSide:
         What is found of devices waits for neither.
         """
         self._tell = tell
+        while self._untold:
+            tell(*self._untold.popleft())
         if not self._parts.settings.kubelet.enabled or self.session is None:
             return
         # imported here: the first Device object does not wait for it
@@ -120,12 +126,15 @@ class ClusterSide:
             self._spawn(work, name)
 
     async def stop(self) -> None:
-        """Write what is still to be written, for a short while, then end everything."""
+        """Write what is still to be written and told, each for a short while; end everything."""
         if self.outbox is not None:
             await self.outbox.close(FLUSH_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.sink is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.sink.step(), FLUSH_S)
         if self.kubelet is not None:
             await self.kubelet.close()
         if self.session is not None:
@@ -156,8 +165,9 @@ class ClusterSide:
         self._tasks.append(task)
 
     def _told(self, reason: str, message: str) -> None:
-        log.warning("publishing", extra={"reason": reason, "message_text": message})
-        if self._tell is not None:
+        if self._tell is None:
+            self._untold.append((reason, message))
+        else:
             self._tell(reason, message)
 
     def _uid_of(self, kind: str) -> str:
