@@ -43,13 +43,16 @@ What surprises, and is as in a real server:
 * A list with resourceVersion=0 ignores `limit` (`api.app.pages_from_cache = True` changes it).
 * A watch from a version that is too old is answered 200, with an ERROR event of code 410; for a
   plain HTTP 410 add `Fault(verb="watch", status=410)`.
+* An apply that creates needs the right to `create` besides `patch`.
+* A write to a NodeResourceTopology in v1alpha1 loses what only v1alpha2 has (`attributes`).
+* An object whose owner is a Node that is not there (by uid) does not stay.
 * Items of lists of built-in kinds have no apiVersion and no kind.
 * Large answers are compressed where the client takes gzip.
 
 `python -m tests.apiserver` serves until SIGTERM, for a person with kubectl and for benches;
 `/_control/requests` (GET; DELETE forgets), `/_control/watches` (GET), `/_control/faults` (POST a
-`Fault` as JSON, DELETE all), `/_control/put`
-and `/_control/compact` (POST) steer it, without a token.
+`Fault` as JSON, DELETE all), `/_control/put` and `/_control/compact` (POST) steer it, without a
+token.
 """
 
 from __future__ import annotations

@@ -14,9 +14,7 @@ class Logged(msgspec.Struct, kw_only=True):
     method: str
     path: str
     query: dict[str, str]
-    verb: (
-        str  # get, list, watch, create, update, patch, delete, deletecollection; "" for no resource
-    )
+    verb: str  # get, list, watch, create, update, patch, delete; "" where it is no resource
     group: str = ""
     resource: str = ""
     subresource: str = ""

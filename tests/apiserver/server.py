@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -234,7 +235,8 @@ class ApiServer(Objects):
     def _on_loop(self, call: Callable[[], Any]) -> None:
         loop = self._running.loop
         if loop is not None:
-            loop.call_soon_threadsafe(call)
+            with contextlib.suppress(RuntimeError):  # it was stopped meanwhile
+                loop.call_soon_threadsafe(call)
 
     def _tick(self) -> None:
         with self._ticked:

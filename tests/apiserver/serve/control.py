@@ -25,7 +25,11 @@ async def answer(app: App, request: web.BaseRequest) -> web.Response:
     elif what == "watches":
         body = [msgspec.to_builtins(watch.asked) for watch in app.watches]
     elif what == "faults":
-        body = await _faults(app, request)
+        if request.method == "DELETE":
+            app.faults.clear()
+        elif request.method == "POST":
+            app.faults.add(Fault(**msgspec.json.decode(await request.read())))
+        body = {}
     elif what == "compact" and request.method == "POST":
         with app.store.lock:
             app.store.history.compact()
@@ -35,11 +39,3 @@ async def answer(app: App, request: web.BaseRequest) -> web.Response:
     else:
         return web.Response(status=404)
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")
-
-
-async def _faults(app: App, request: web.BaseRequest) -> Any:
-    if request.method == "DELETE":
-        app.faults.clear()
-    elif request.method == "POST":
-        app.faults.add(Fault(**msgspec.json.decode(await request.read())))
-    return {}

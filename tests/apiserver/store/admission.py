@@ -51,8 +51,6 @@ def admit_config(target: Target, config: Object, *, checked: bool) -> Object:
             raise internal(f"failed to create typed patch object ({where}, Kind={kind}): {told}")
     spared = {"status"} if target.kind.status and not target.subresource else set()
     spared |= {"spec"} if target.subresource else set()
-    if target.whole:
-        spared = set()
     return {key: value for key, value in body.items() if key not in spared}
 
 

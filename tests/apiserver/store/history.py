@@ -10,7 +10,7 @@ import msgspec
 
 Key = tuple[str, str]  # namespace, name
 Object = dict[str, Any]
-MAX_CHANGES = 20_000
+MAX_CHANGES = 2_000  # bodies of thousands of bytes each: a watch that lags more is told 410
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

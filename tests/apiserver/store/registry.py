@@ -162,7 +162,9 @@ class Registry:
         way: Way,
         dropped: tuple[str, ...],
     ) -> Written:
-        new["metadata"]["managedFields"] = managed.write_managers(after)
+        new["metadata"].pop("managedFields", None)
+        if after:
+            new["metadata"]["managedFields"] = managed.write_managers(after)
         if live is not None:
             if same(live, new):
                 return Written(body=live, changed=False, dropped=dropped)

@@ -18,20 +18,13 @@ def strategy(target: Target, live: Object | None, new: Object) -> Object:
         return {**kept, "status": old["status"]} if "status" in old else kept
     if target.kind.custom:
         kept = {key: value for key, value in old.items() if key != "status"}
-        kept["metadata"] = {
-            **old["metadata"],
-            **{
-                key: new["metadata"][key]
-                for key in ("resourceVersion", "uid")
-                if key in new["metadata"]
-            },
-        }
         return {**kept, "status": new["status"]} if "status" in new else kept
     kept = {key: value for key, value in new.items() if key != "spec"}
     return {**kept, "spec": old["spec"]} if "spec" in old else kept
 
 
 def with_system_fields(target: Target, live: Object | None, new: Object, now: str) -> Object:
+    """Return an object with the metadata that no client writes; an administrator may give a uid."""
     metadata = {key: value for key, value in new["metadata"].items() if key not in SYSTEM}
     metadata["name"] = target.name
     if target.namespace:
@@ -66,6 +59,7 @@ def _timeless(body: Object) -> tuple[Object, Object, list[Object]]:
 
 
 def spec_changed(target: Target, live: Object, new: Object) -> bool:
+    """Return whether the generation goes up: not for metadata, nor for a status that is apart."""
     if not target.kind.custom:
         return False
     aside = {"metadata", "apiVersion", "kind"} | ({"status"} if target.kind.status else set())

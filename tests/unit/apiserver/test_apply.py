@@ -107,7 +107,7 @@ def test_an_update_owns_what_it_changed_and_keeps_the_rest_with_its_owners(clien
 def test_an_empty_list_of_managers_in_a_put_forgets_them(client: Client) -> None:
     body = client.apply(NODE_A, device())[1]
     body["metadata"]["managedFields"] = [{}]
-    assert client.call("PUT", NODE_A, body)[1]["metadata"]["managedFields"] == []
+    assert "managedFields" not in client.call("PUT", NODE_A, body)[1]["metadata"]
     status, refusal = client.apply(NODE_A, device(count=2))
     assert status == 409
     assert '"before-first-apply"' in refusal["message"]
