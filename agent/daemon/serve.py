@@ -278,6 +278,11 @@ def _load_web() -> None:
 
 def serve(parts: Parts, crew: Iterable[Enlisted], options: ServeOptions) -> int:
     """Run the daemon on this thread, which must be the one that enlisted the crew."""
+    if options.cluster is not None:
+        # imported here: a standalone agent does without
+        from agent.kube.session.opening import believe_only_the_given  # noqa: PLC0415 - see above
+
+        believe_only_the_given(options.cluster, os.environ)
 
     async def run() -> int:
         return await Daemon(parts, crew, options).run()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, MutableMapping
 
 from agent.clock import Clock
 from agent.kube.proxy import proxy_for, proxy_of
@@ -15,11 +16,21 @@ from agent.kube.session.trust import TlsFiles, Trust
 
 
 def load_http() -> None:
-    """Load the HTTP library: 180 ms, of which 70 read the authorities of this machine.
+    """Load the HTTP library: 110 ms, and 70 more for the authorities of this machine.
 
     Whoever starts the agent calls it in a thread while vendors' workers load their libraries.
     """
     import aiohttp  # noqa: F401, PLC0415 - see above
+
+
+def believe_only_the_given(target: ApiTarget, environ: MutableMapping[str, str]) -> None:
+    """Have this process know no authority of the machine's, in a pod, where none is asked for.
+
+    The HTTP library reads them all when it is loaded, for connections that we do not make: an
+    image may say where they are. To be called before there are threads that read the environment.
+    """
+    if isinstance(target, InPod):
+        environ["SSL_CERT_FILE"] = os.devnull
 
 
 async def open_session(target: ApiTarget, clock: Clock, environ: Mapping[str, str]) -> Session:
