@@ -35,6 +35,7 @@ class Known:
         self._clock = clock
         self._changed = changed
         self._of_api: tuple[PodView, ...] | None = None
+        self._api_answers = True
         self._of_kubelet: Part[tuple[PodView, ...]] = Part(())
         self._cluster(lambda now: replace(now, clustered=True))
 
@@ -83,7 +84,13 @@ class Known:
     def kubelet_pods(self, part: Part[tuple[PodView, ...]]) -> None:
         """Take the kubelet's pods."""
         before, self._of_kubelet = self._of_kubelet, part
-        if part.value is not before.value:
+        if part.value is not before.value or bool(part.error) is not bool(before.error):
+            self._merge()
+
+    def api_answers(self, answers: bool) -> None:
+        """Take whether the API server tells of this node's pods now."""
+        if answers is not self._api_answers:
+            self._api_answers = answers
             self._merge()
 
     def kubelet_facts(self, part: Part[KubeletFacts | None]) -> None:
@@ -108,5 +115,11 @@ class Known:
         self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
 
     def _merge(self) -> None:
-        pods = merge_pods(self._name, self._of_api, self._of_kubelet.value)
+        pods = merge_pods(
+            self._name,
+            self._of_api,
+            self._of_kubelet.value,
+            api_fresh=self._api_answers,
+            kubelet_fresh=not self._of_kubelet.error,
+        )
         self._cluster(lambda now: replace(now, pods=pods))

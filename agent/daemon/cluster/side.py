@@ -179,6 +179,7 @@ class ClusterSide:
             for part in ("node", "slo", "metric_policy"):
                 state = self.watches[part].state
                 self.known.confirmed(part, state.last_contact_s, state.last_error)
+            self.known.api_answers(not self.watches["pods"].state.last_error)
             if self.kubelet is not None:
                 self.kubelet.look_at_pods()
 
