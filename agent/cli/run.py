@@ -36,17 +36,22 @@ def choose_host(
     arguments: argparse.Namespace, vendors: Mapping[str, DeviceVendor]
 ) -> tuple[OpenedHost, str]:
     """Return the host to show, and in words which it is and why."""
+    hint = CHOOSE if arguments.standalone else ""
     if arguments.host:
         opened = open_host(arguments.host)
         if opened.spec is None:
-            return opened, f"This machine, as asked. {CHOOSE}"
-        return opened, f"Recorded host {opened.source}, as asked. {STILL} {CHOOSE}"
+            return opened, _notice("This machine, as asked.", hint)
+        return opened, _notice(f"Recorded host {opened.source}, as asked.", STILL, hint)
     live = open_host(None)
     if not arguments.demo_host or has_devices(live.files, vendors):
-        return live, f"This machine. {CHOOSE}"
+        return live, _notice("This machine.", hint)
     opened = open_host(arguments.demo_host)
     reason = "because this machine has no accelerator and no RDMA device"
-    return opened, f"Recorded host {opened.source}, {reason}. {STILL} {CHOOSE}"
+    return opened, _notice(f"Recorded host {opened.source}, {reason}.", STILL, hint)
+
+
+def _notice(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def addresses(settings: Settings) -> tuple[Address, ...]:
@@ -102,12 +107,12 @@ def run(arguments: argparse.Namespace) -> int:
     listen = addresses(settings)
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
-    print(notice, flush=True)
     place: Place | None = Place(out=arguments.out)
     if not arguments.standalone:
         settings, place = in_cluster(settings, opened)
     if place is None:
         return DONE
+    print(notice, flush=True)
     crew = () if arguments.once else enlist(vendors.values(), opened, settings)
     # what follows loads all the rest; the workers start meanwhile
     from agent.cli.context import pods_of  # noqa: PLC0415 - see above
