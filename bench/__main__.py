@@ -21,6 +21,7 @@ BENCHES = (
     "nvml.sampling",
     "cluster.watch_cost",
     "cluster.write_ack",
+    "cluster.first_device",
 )
 
 

@@ -40,12 +40,12 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def api_server(node: str) -> Iterator[Served]:
-    """Serve one Node until the block ends; schemas are not checked, which no real server does."""
+def api_server(*nodes: str) -> Iterator[Served]:
+    """Serve Nodes until the block ends; schemas are not checked, which no real server does."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.apiserver", "--no-validation", "--dir", folder]
         process = subprocess.Popen(
-            [*command, "--nodes", node], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*command, "--nodes", *nodes], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         try:
             assert process.stdout is not None

@@ -1,7 +1,8 @@
 """The agent on an arranged root: `python -m bench.node.busy_agent ROOT FAKE_FILE OUT`.
 
 With the variable XPU_BENCH_HOLDS set, it prints at its end how long single callbacks held the
-event loop's thread, in milliseconds of that thread's own CPU time: the greatest first.
+event loop's thread, in milliseconds of that thread's own CPU time: the greatest first. In the
+environment of a pod it is an agent of that cluster.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from agent.config.decode import settings_from
 from agent.daemon.listen import Address
 from agent.daemon.serve import ServeOptions, serve
 from agent.host.files import LiveRoot
+from agent.kube.session.target import where_is_api
 from agent.node.crew import enlist
 from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost
@@ -50,11 +52,20 @@ def main() -> None:
     root, fake, out = sys.argv[1:4]
     own = {"file": fake}
     settings = settings_from(
-        {"discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}}}
+        {
+            "discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}},
+            "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
+        }
     )
     opened = OpenedHost(files=LiveRoot(root), source="bench")
     parts = build_parts(settings, opened, SystemClock())
-    options = ServeOptions(listen=(Address("127.0.0.1", 0),), out=out, notice="bench")
+    clustered = "KUBERNETES_SERVICE_HOST" in os.environ
+    options = ServeOptions(
+        listen=(Address("127.0.0.1", 0),),
+        out=out,
+        notice="bench",
+        cluster=where_is_api(settings.api, os.environ) if clustered else None,
+    )
     holds_ms: list[tuple[float, str]] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)

@@ -1,7 +1,7 @@
 """The agent whose NVIDIA worker sees a tree and the NVML stub: `... TREE LIBRARIES OUT WINDOW`.
 
 Nothing else of it is arranged: the worker is a process that is asked over its pipe. WINDOW is
-the setting `publish.coalesce_ms`.
+the setting `publish.coalesce_ms`. In the environment of a pod it writes to that API server.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from agent.config.decode import settings_from
 from agent.daemon.listen import Address
 from agent.daemon.serve import ServeOptions, serve
 from agent.host.files import LiveRoot
+from agent.kube.session.target import where_is_api
 from agent.log import configure
 from agent.node.crew import recruits
 from agent.node.parts import build_parts
@@ -51,6 +52,7 @@ def main() -> None:
         {
             "discovery": {"vendors": off, "nvidia": {"library_dirs": [libraries]}},
             "publish": {"coalesce_ms": window_ms},
+            "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
         }
     )
     configure(settings.log.level)
@@ -60,8 +62,14 @@ def main() -> None:
     for found in recruits(parts.vendors.values(), opened, settings):
         spec = TreeSpec(**asdict(found.spec), tree=tree)
         crew.append(replace(found, spec=spec, launched=launch(spec)))
-    listen = Address("127.0.0.1", 0)
-    serve(parts, crew, ServeOptions(listen=(listen,), out=out, notice="bench"))
+    clustered = "KUBERNETES_SERVICE_HOST" in os.environ
+    options = ServeOptions(
+        listen=(Address("127.0.0.1", 0),),
+        out=out,
+        notice="bench",
+        cluster=where_is_api(settings.api, os.environ) if clustered else None,
+    )
+    serve(parts, crew, options)
 
 
 if __name__ == "__main__":
