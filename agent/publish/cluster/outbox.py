@@ -61,8 +61,16 @@ class Outbox:
                 writer.look_again()
 
     def states(self) -> tuple[WriterState, ...]:
-        """Tell how each object stands, in the order of their first offers; any thread may ask."""
-        return tuple(writer.state for writer in list(self._writers.values()))
+        """Tell how each object stands, in the order of their first offers; any thread may ask.
+
+        An object that is written in another version now is told once, as it stands in that.
+        """
+        told: dict[tuple[str, str, bool], Writer] = {}
+        for (_, kind, name, status_only), writer in list(self._writers.items()):
+            slot = (kind, name, status_only)
+            if writer.wanted or slot not in told:
+                told[slot] = writer
+        return tuple(writer.state for writer in told.values())
 
     async def run(self) -> None:
         """Write until `close`; ends when cancelled, and never deletes anything by that."""

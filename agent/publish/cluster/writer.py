@@ -33,6 +33,11 @@ class Writer:
         return self._exchange.state
 
     @property
+    def wanted(self) -> bool:
+        """Say whether anything is wanted of the object now."""
+        return self._desired is not None
+
+    @property
     def _pending(self) -> bool:
         return self._desired is not None and self._desired is not self._exchange.acked
 

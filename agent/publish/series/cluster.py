@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agent.publish.cluster.state import WriterState
     from agent.publish.eventing.sink import SinkState
 
-KIND = (*NODE, "kind")
+KIND = (*NODE, "publisher", "kind")  # two publishers may write parts of one object
 RESOURCE = (*NODE, "resource")
 P = "xpu_agent_"
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
@@ -137,7 +137,8 @@ def _watches(states: Iterable[WatchState], now_s: float, opened: str) -> Series:
 
 
 def _writers(states: Iterable[WriterState], opened: str) -> Series:
-    labelled = [(pairs(("kind",), (state.kind,)), state) for state in states]
+    names = ("publisher", "kind")
+    labelled = [(pairs(names, (state.publisher, state.kind)), state) for state in states]
     name = f"{P}object_state"
     phases = [(f'{x},state="{p.value}"', s.phase is p) for x, s in labelled for p in type(s.phase)]
     yield name, [line(name, opened, int(value), extra) for extra, value in phases]

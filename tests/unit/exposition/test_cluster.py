@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.kube.session.state import SessionState
@@ -53,12 +54,22 @@ def test_every_part_of_the_cluster_side_has_its_samples() -> None:
     assert found["xpu_agent_api_requests_total", ("none", "PATCH")] == 1
     assert found["xpu_agent_api_clock_skew_seconds", ()] == -7.5
     assert found["xpu_agent_watch_contact_age_seconds", ("nodes",)] == 10.0
-    assert found["xpu_agent_object_state", ("Device", "held")] == 1
-    assert found["xpu_agent_object_state", ("Device", "idle")] == 0
-    assert found["xpu_agent_object_rivals", ("Device",)] == 1
+    assert found["xpu_agent_object_state", ("Device", "device", "held")] == 1
+    assert found["xpu_agent_object_state", ("Device", "device", "idle")] == 0
+    assert found["xpu_agent_object_rivals", ("Device", "device")] == 1
     assert found["xpu_agent_cluster_events_total", ("created",)] == 5
     assert found["xpu_agent_kubelet_state", ("hanging",)] == 1
     assert found["xpu_agent_kubelet_state", ("ok",)] == 0
+
+
+def test_two_publishers_of_one_object_are_two_series() -> None:
+    writers = tuple(
+        WriterState(kind="Node", name="node-a", publisher=name)
+        for name in ("node_labels", "node_condition")
+    )
+    page = MetricsRenderer({}).render(SNAPSHOT, 100.0, cluster=replace(STATUS, writers=writers))
+    lines = [line.rpartition(" ")[0] for line in page.decode().splitlines() if line[0] != "#"]
+    assert len(set(lines)) == len(lines)
 
 
 def test_each_declared_family_is_exported_by_a_full_status() -> None:

@@ -94,6 +94,21 @@ def test_what_is_no_longer_offered_is_no_longer_pending() -> None:
     asyncio.run(case())
 
 
+def test_an_object_whose_version_changes_is_told_once_as_it_is_wanted_now() -> None:
+    async def case() -> None:
+        box = outbox(Unplugged())
+        old, new = (
+            replace(desired(), api_version=f"topology.node.k8s.io/{v}", kind="NodeResourceTopology")
+            for v in ("v1alpha1", "v1alpha2")
+        )
+        for offered in (old, new, old):
+            box.offer("test", (offered,))
+            (state,) = box.states()
+            assert state.phase is Phase.PENDING
+
+    asyncio.run(case())
+
+
 def test_a_bug_in_writing_one_object_leaves_the_others_alone() -> None:
     async def case() -> None:
         api = Unplugged(bug="noderesourcetopologies")
