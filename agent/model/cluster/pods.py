@@ -31,8 +31,9 @@ def merge_pods(
 
     `of_api` is `None` while the API server has said nothing. A source that is not fresh is one
     that does not answer now: what it said last still counts, but less. Pods of another node are
-    left out. Labels, annotations and priority are the API server's while it is fresh; containers
-    are those of both; a pod that one of them saw end, or asked to end, has.
+    left out. Labels, annotations and priority are the API server's while it is fresh, the phase
+    the kubelet's while that is; containers are those of both; a pod that one of them saw end, or
+    asked to end, has.
     """
     api = {pod.uid: pod for pod in _static_under_own_uid(_of_node(node, of_api or ()), of_kubelet)}
     merged = dict(api)
@@ -40,7 +41,8 @@ def merge_pods(
         known = api.get(pod.uid)
         if known is not None:
             first = known if api_fresh or not kubelet_fresh else pod
-            merged[pod.uid] = _both(first, pod if first is known else known, pod)
+            now = known if api_fresh and not kubelet_fresh else pod
+            merged[pod.uid] = _both(first, pod if first is known else known, now.phase)
         elif of_api is None or kubelet_fresh or not api_fresh or static_uid(pod) == pod.uid:
             merged[pod.uid] = pod
     return tuple(merged[uid] for uid in sorted(merged))
@@ -58,27 +60,38 @@ def _static_under_own_uid(
     Anybody may write the annotation that says so. It is believed of the pod that has the static
     pod's name; where the kubelet does not list that one, only while no second pod claims it.
     """
+    claimed = [(pod, uid) for pod in of_api if (uid := static_uid(pod)) is not None]
+    if not claimed:
+        yield from of_api
+        return
     names = {pod.uid: (pod.namespace, pod.name) for pod in of_kubelet}
     taken = {pod.uid for pod in of_api}
-    claims = Counter(map(static_uid, of_api))
-    for pod in of_api:
-        uid = static_uid(pod)
-        if uid is None or uid in taken:
-            yield pod
-            continue
+    claims = Counter(uid for _, uid in claimed)
+    own: dict[str, str] = {}  # by the mirror's
+    for pod, uid in claimed:
         listed = names.get(uid)
         believed = claims[uid] == 1 if listed is None else listed == (pod.namespace, pod.name)
-        yield replace(pod, uid=uid) if believed else pod
+        if believed and uid not in taken:
+            own[pod.uid] = uid
+    for pod in of_api:
+        yield replace(pod, uid=own[pod.uid]) if pod.uid in own else pod
 
 
-def _both(first: PodView, second: PodView, of_kubelet: PodView) -> PodView:
-    """Return `first` with what `second` knows beside it; the kubelet's phase, unless one ended."""
-    by_id: dict[str, ContainerView] = {one.id: one for one in second.containers}
-    by_id.update((one.id, one) for one in first.containers)
+def _both(first: PodView, second: PodView, phase: str) -> PodView:
+    """Return `first` with what `second` knows beside it, in `phase` unless one of them ended.
+
+    Where `second` knows nothing more that is `first` itself: so it is for nearly all pods, each
+    time that one of them changes.
+    """
+    containers = first.containers
+    if containers != second.containers:
+        by_id: dict[str, ContainerView] = {one.id: one for one in second.containers}
+        by_id.update((one.id, one) for one in containers)
+        containers = tuple(by_id[key] for key in sorted(by_id))
     ended = next((pod.phase for pod in (first, second) if pod.phase in ENDED), "")
-    return replace(
-        first,
-        containers=tuple(by_id[key] for key in sorted(by_id)),
-        phase=ended or of_kubelet.phase or first.phase,
-        terminating=first.terminating or second.terminating,
-    )
+    phase = ended or phase or first.phase
+    terminating = first.terminating or second.terminating
+    same = containers == first.containers and phase == first.phase
+    if same and terminating is first.terminating:
+        return first
+    return replace(first, containers=containers, phase=phase, terminating=terminating)

@@ -115,6 +115,25 @@ def test_what_one_source_saw_of_the_end_has_happened() -> None:
     assert (second.phase, second.terminating) == ("Pending", True)
 
 
+@pytest.mark.parametrize(
+    ("api_fresh", "kubelet_fresh", "phase"),
+    [(True, True, "Pending"), (True, False, "Running"), (False, False, "Pending")],
+)
+def test_a_kubelet_that_answers_no_more_does_not_hold_a_pods_phase(
+    api_fresh: bool, kubelet_fresh: bool, phase: str
+) -> None:
+    api, kubelet = (pod("a", phase="Running"),), (pod("a", phase="Pending"),)
+    (merged,) = merge_pods("n", api, kubelet, api_fresh=api_fresh, kubelet_fresh=kubelet_fresh)
+    assert merged.phase == phase
+
+
+def test_a_pod_of_which_both_say_the_same_stays_the_same_object() -> None:
+    api = (pod("a", "aa", phase="Running"), pod("b", "bb", phase="Running"))
+    kubelet = (pod("a", "aa", phase="Running"), pod("b", "bb", phase="Running", labels=()))
+    merged = merge_pods("n", api, kubelet)
+    assert [one is known for one, known in zip(merged, api, strict=True)] == [True, True]
+
+
 pods = st.lists(
     st.builds(
         pod,
