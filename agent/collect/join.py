@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -21,10 +22,13 @@ Owner = tuple[str, str]  # pod uid, container id
 def join(seen: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:
     """Return every pod that is seen or listed, by uid. A seen pod keeps its cgroup's uid and QoS.
 
-    Containers of both are joined by id: the list knows names, the cgroups know what runs.
+    Containers of both are joined by id: the list knows names, the cgroups know what runs. Anybody
+    may claim to be a static pod's mirror: of two that claim the same one none is believed.
     """
     by_uid = {pod.uid: pod for pod in listed}
-    by_hash = {uid: pod.uid for pod in by_uid.values() if (uid := static_uid(pod)) is not None}
+    claims = [(uid, pod.uid) for pod in by_uid.values() if (uid := static_uid(pod)) is not None]
+    times = Counter(uid for uid, _ in claims)
+    by_hash = {uid: own for uid, own in claims if times[uid] == 1}
     pods = []
     for pod in seen:
         known = by_uid.pop(pod.uid, None) or by_uid.pop(by_hash.get(pod.uid, ""), None)

@@ -74,6 +74,12 @@ def test_an_annotation_does_not_name_a_pod_that_is_not_listed_yet() -> None:
     assert {pod.uid: pod.name for pod in pods} == {uid: "", "liar": "pod-liar"}
 
 
+@pytest.mark.parametrize("names", [("etcd", "liar"), ("liar", "etcd")])
+def test_of_two_pods_that_claim_one_static_pod_none_is_believed(names: tuple[str, ...]) -> None:
+    pods = join([seen(HASH, A)], [listed(name, hash=HASH) for name in names])
+    assert [(pod.uid, pod.name) for pod in pods if pod.cgroup] == [(HASH, "")]
+
+
 def test_processes_of_a_device_have_owners_and_those_that_ended_have_none() -> None:
     host = TreeFiles.of(
         {
