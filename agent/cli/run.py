@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from agent.cli.early_stop import EarlyStop
 from agent.cli.options import settings_of
 from agent.config.sections import Settings
 from agent.daemon.listen import Address, parse_address
 from agent.daemon.runtime import hurry
-from agent.errors import BadConfig
+from agent.errors import AgentError, BadConfig
 from agent.node.crew import enlist
 from agent.node.vendors import has_devices, wanted_vendors
 from agent.probe.base import DeviceVendor
@@ -26,6 +27,7 @@ from agent.recording.open import OpenedHost, open_host
 if TYPE_CHECKING:
     from agent.kube.session.target import ApiTarget
     from agent.node.lock import NodeLock
+    from agent.node.parts import Parts
 
 DONE = 0
 STILL = "A recording stands still: it has totals, but no rates."
@@ -71,7 +73,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     lock: NodeLock | None = None
 
 
-def in_cluster(settings: Settings, opened: OpenedHost) -> tuple[Settings, Place | None]:
+def in_cluster(
+    settings: Settings, opened: OpenedHost, stop: EarlyStop
+) -> tuple[Settings, Place | None]:
     """Find the API server and take this node's lock, waiting for it if another agent has it.
 
     Returns the settings with the Node's name; no place when a signal came while it waited. Raises
@@ -92,7 +96,7 @@ def in_cluster(settings: Settings, opened: OpenedHost) -> tuple[Settings, Place 
     def say(words: str) -> None:
         print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
 
-    lock = stand_by(folder, lambda: this_process(name, time.time()), say)
+    lock = stand_by(folder, lambda: this_process(name, time.time()), say, taken=stop.holds)
     return named, None if lock is None else Place(out=folder, cluster=target, lock=lock)
 
 
@@ -100,35 +104,65 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal, or with `--once` one cycle of everything."""
     if arguments.once and not arguments.standalone:
         raise BadConfig("run: --once is for files: add --standalone")
-    # until the daemon handles it: an exception can be lost in the middle of an import
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if arguments.demo_host and not arguments.standalone:
+        raise BadConfig("run: --demo-host is for show: add --standalone")
     hurry()
+    if arguments.once:
+        # an exception can be lost in the middle of an import
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return _once(arguments)
+    stop = EarlyStop()
+    try:
+        return _serve(arguments, stop)
+    except AgentError:  # it is said, and was no crash
+        stop.mark()
+        raise
+
+
+def _once(arguments: argparse.Namespace) -> int:
+    from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
+
+    settings = settings_of(arguments)
+    vendors = wanted_vendors(settings)
+    opened, notice = choose_host(arguments, vendors)
+    print(notice, flush=True)
+    parts = _parts(arguments, settings, opened, vendors)
+    return run_once(parts, arguments.out, sys.stdout)
+
+
+def _serve(arguments: argparse.Namespace, stop: EarlyStop) -> int:
     settings = settings_of(arguments)
     listen = addresses(settings)
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
     place: Place | None = Place(out=arguments.out)
     if not arguments.standalone:
-        settings, place = in_cluster(settings, opened)
+        settings, place = in_cluster(settings, opened, stop)
     if place is None:
         return DONE
     print(notice, flush=True)
-    crew = () if arguments.once else enlist(vendors.values(), opened, settings)
+    crew = enlist(vendors.values(), opened, settings)
     # what follows loads all the rest; the workers start meanwhile
-    from agent.cli.context import pods_of  # noqa: PLC0415 - see above
-    from agent.clock import SystemClock  # noqa: PLC0415 - see above
-    from agent.log import configure  # noqa: PLC0415 - see above
-    from agent.node.parts import build_parts  # noqa: PLC0415 - see above
-
-    configure(settings.log.level)
-    parts = build_parts(settings, opened, SystemClock(), pods_of(arguments), vendors)
-    if arguments.once:
-        from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
-
-        return run_once(parts, arguments.out, sys.stdout)
+    parts = _parts(arguments, settings, opened, vendors)
     from agent.daemon.serve import ServeOptions, serve  # noqa: PLC0415 - see above
 
     options = ServeOptions(
         listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock
     )
     return serve(parts, crew, options)
+
+
+def _parts(
+    arguments: argparse.Namespace,
+    settings: Settings,
+    opened: OpenedHost,
+    vendors: Mapping[str, DeviceVendor],
+) -> Parts:
+    # imported here: the workers start meanwhile
+    from agent.cli.context import pods_of  # noqa: PLC0415 - see above
+    from agent.clock import SystemClock  # noqa: PLC0415 - see above
+    from agent.log import configure  # noqa: PLC0415 - see above
+    from agent.node.parts import build_parts  # noqa: PLC0415 - see above
+
+    configure(settings.log.level)
+    return build_parts(settings, opened, SystemClock(), pods_of(arguments), vendors)

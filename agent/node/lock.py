@@ -156,13 +156,15 @@ def stand_by(
     own: Callable[[], Holder],
     say: Callable[[str], None],
     pause: Callable[[float], bool] = stop_asked,
+    taken: Callable[[NodeLock], object] | None = None,
 ) -> NodeLock | None:
     """Return the lock as soon as nobody else holds it; `None` if asked to stop before.
 
     For the main thread, before there are others. Who is waited for is said once, and again when
     another one gets it first. `own` is asked at each try, so that the time in it is that of the
     taking. A signal cannot be missed: it waits blocked until `pause` takes it, also in process 1
-    of a container, where it would else be ignored. Raises `LockError`.
+    of a container, where it would else be ignored; `taken` hears of the lock before one can come
+    again. Raises `LockError`.
     """
     with _blocked_signals():
         said = ""
@@ -173,6 +175,8 @@ def stand_by(
                 say(f"{who} holds {os.path.join(folder, NAME)}; standing by until it ends")
             if pause(POLL_S):
                 return None
+        if taken is not None:
+            taken(lock)
         return lock
 
 
