@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
@@ -17,6 +20,11 @@ from agent.node.identity import Machine, Standing, standing
 from agent.node.store import SnapshotStore
 
 
+def at_once(work: Callable[[], None]) -> None:
+    """Do the work before going on."""
+    work()
+
+
 class Known:
     """Takes what watches and the kubelet tell. Belongs to the loop thread."""
 
@@ -27,16 +35,24 @@ class Known:
         store: SnapshotStore,
         clock: Clock,
         changed: Callable[[], None],
+        aside: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
-        """Call `changed`, which is quick, when something that is published may differ."""
+        """Call `changed`, which is quick, when something that is published may differ.
+
+        `aside` does, on any thread, what is too long for the loop's.
+        """
         self._name = name
         self._machine = machine
         self._store = store
         self._clock = clock
         self._changed = changed
+        self._aside = aside
+        self._slos: deque[tuple[object, float]] = deque()  # told, and not yet in force
+        self._laying = threading.Lock()  # one after another, as they were told
         self._of_api: tuple[PodView, ...] | None = None
         self._api_answers = True
         self._of_kubelet: Part[tuple[PodView, ...]] = Part(())
+        self._merging = False
         self._cluster(lambda now: replace(now, clustered=True))
 
     def standing(self) -> Standing:
@@ -59,9 +75,18 @@ class Known:
 
     def slos(self, view: Mapping[str, object]) -> None:
         """Take the NodeSLO; without one the defaults stand."""
-        found = slo_view(view.get(self._name), self._store.current.cluster.slo.value)
-        part = Part(found, self._clock.monotonic(), found.problem)
-        self._cluster(lambda now: replace(now, slo=part))
+        self._slos.append((view.get(self._name), self._clock.monotonic()))
+        self._aside(self._lay_slo)
+
+    def no_slos(self, at_s: float) -> None:
+        """Take that the API server knew no NodeSLOs then: if none is in force, none is wanted."""
+
+        def put(now: ClusterFacts) -> ClusterFacts:
+            if now.slo.value.found:
+                return now
+            return replace(now, slo=replace(now.slo, taken_s=at_s))
+
+        self._cluster(put)
 
     def metrics(self, view: Mapping[str, MetricPolicy]) -> None:
         """Take how usage is to be reported; nothing, when there is no NodeMetric."""
@@ -79,19 +104,19 @@ class Known:
     def api_pods(self, view: Mapping[str, PodView]) -> None:
         """Take the pods that are bound to this node."""
         self._of_api = tuple(view.values())
-        self._merge()
+        self._merge_soon()
 
     def kubelet_pods(self, part: Part[tuple[PodView, ...]]) -> None:
         """Take the kubelet's pods."""
         before, self._of_kubelet = self._of_kubelet, part
         if part.value is not before.value or bool(part.error) is not bool(before.error):
-            self._merge()
+            self._merge_soon()
 
     def api_answers(self, answers: bool) -> None:
         """Take whether the API server tells of this node's pods now."""
         if answers is not self._api_answers:
             self._api_answers = answers
-            self._merge()
+            self._merge_soon()
 
     def kubelet_facts(self, part: Part[KubeletFacts | None]) -> None:
         """Take the kubelet's settings and what it gave away of CPUs."""
@@ -111,10 +136,24 @@ class Known:
 
         self._cluster(put)
 
+    def _lay_slo(self) -> None:
+        with self._laying:
+            raw, at_s = self._slos.popleft()
+            found = slo_view(raw, self._store.current.cluster.slo.value)
+            part = Part(found, at_s, found.problem)
+            self._cluster(lambda now: replace(now, slo=part))
+
     def _cluster(self, make: Callable[[ClusterFacts], ClusterFacts]) -> None:
         self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
 
+    def _merge_soon(self) -> None:
+        """Merge once for all that comes in one go: a watch that was silent has many events."""
+        if not self._merging:
+            self._merging = True
+            asyncio.get_running_loop().call_soon(self._merge)
+
     def _merge(self) -> None:
+        self._merging = False
         pods = merge_pods(
             self._name,
             self._of_api,
