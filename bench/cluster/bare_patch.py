@@ -14,14 +14,18 @@ def main() -> None:
     where = urlsplit(url)
     context = ssl.create_default_context(cafile=ca_file)
     connection = http.client.HTTPSConnection(str(where.hostname), where.port, context=context)
-    with open(token_file) as token, open(body, "rb") as data:
-        headers = {
-            "Authorization": f"Bearer {token.read()}",
-            "Content-Type": "application/apply-patch+yaml",
-        }
-        connection.request("PATCH", f"{where.path}?{where.query}", data.read(), headers)
+    headers = {
+        "Authorization": f"Bearer {_read(token_file).decode()}",
+        "Content-Type": "application/apply-patch+yaml",
+    }
+    connection.request("PATCH", f"{where.path}?{where.query}", _read(body), headers)
     if connection.getresponse().status >= 300:
         sys.exit(1)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib would be one more import
+        return file.read()
 
 
 if __name__ == "__main__":

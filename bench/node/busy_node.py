@@ -117,11 +117,15 @@ class RunningAgent:
 
 
 @contextmanager
-def running_agent(node: BusyNode, module: str = "bench.node.busy_agent") -> Iterator[RunningAgent]:
-    """Run the agent on the node until the block ends; it is ended by its own process id."""
+def running_agent(node: BusyNode, **surroundings: str) -> Iterator[RunningAgent]:
+    """Run the agent on the node until the block ends; it is ended by its own process id.
+
+    `surroundings` are added to its environment.
+    """
     with tempfile.TemporaryDirectory(prefix="xpu-bench-out-") as out:
-        command = [sys.executable, "-m", module, str(node.root), str(node.fake_file), out]
-        environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
+        module = [sys.executable, "-m", "bench.node.busy_agent"]
+        command = [*module, str(node.root), str(node.fake_file), out]
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "2", **surroundings}
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, env=environment
         )

@@ -29,6 +29,7 @@ class StubNode:
 
     folder: Path
     stub: Stub
+    surroundings: dict[str, str] = field(default_factory=dict)  # in every process of this node
     _happened: list[str] = field(default_factory=list)
 
     @property
@@ -50,7 +51,7 @@ class StubNode:
     def environment(self) -> dict[str, str]:
         """Return the environment of a process that loads the stub."""
         paths = {"PYTHONPATH": str(ROOT), "MALLOC_ARENA_MAX": "2"}
-        return {**os.environ, **self.stub.environment, **paths}
+        return {**os.environ, **self.stub.environment, **paths, **self.surroundings}
 
 
 @contextmanager

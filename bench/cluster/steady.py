@@ -1,0 +1,86 @@
+"""The agent on a busy node of a cluster: millicores, memory, and how long the loop is held.
+
+As `steady_state` and `loop_hold`, with watches of which 250 pods come, a kubelet that lists them
+each ten seconds, and one pod a second that changes. For the holds, fifty change while the agent
+does not run, so that it finds all of them at once.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from itertools import count
+
+from bench.cluster.busy_citizen import busy_citizen, known_pod
+from bench.cluster.control import Control
+from bench.harness import Row
+from bench.loop_hold import PATHS
+from bench.node.busy_agent import SETTLED_S
+from bench.node.busy_node import DEADLINE_S, RunningAgent
+from bench.steady_state import MEASURED_S, SCRAPE_EVERY_S, WARM_S
+from bench.usage.cgroup_trees import PODS
+
+CHANGE_EVERY_S = 1.0
+BURSTS = 20
+BURST_PODS = 50
+
+
+def change(control: Control, pods: int, first: int) -> None:
+    """Change so many pods."""
+    for number in range(first, first + pods):
+        control.put(known_pod(number % PODS, 1 + number))
+
+
+def millicores(agent: RunningAgent, control: Control) -> float:
+    """Return the agent's CPU time while pods change, its workers' not counted."""
+    before_s, began_s = agent.cpu_s(), time.monotonic()
+    scraped_s = began_s
+    for number in count():
+        now_s = time.monotonic()
+        if now_s - began_s >= MEASURED_S:
+            return 1000 * (agent.cpu_s() - before_s) / (now_s - began_s)
+        change(control, 1, number)
+        if now_s - scraped_s >= SCRAPE_EVERY_S:
+            agent.scrape()
+            scraped_s = now_s
+        time.sleep(CHANGE_EVERY_S)
+    raise AssertionError("counting has no end")
+
+
+def longest_hold_ms() -> float:
+    """Return how long the longest callback held the loop, in its own CPU time."""
+    with busy_citizen(XPU_BENCH_HOLDS="1") as (agent, control):
+        time.sleep(SETTLED_S + 1)
+        for burst in range(BURSTS):
+            agent.process.send_signal(signal.SIGSTOP)
+            try:
+                change(control, BURST_PODS, burst * BURST_PODS)
+            finally:
+                agent.process.send_signal(signal.SIGCONT)
+            for path in PATHS:
+                with urllib.request.urlopen(agent.url + path, timeout=DEADLINE_S) as page:
+                    page.read()
+        agent.process.terminate()
+        assert agent.process.stdout is not None
+        holds: list[tuple[float, str]] = json.loads(agent.process.stdout.read().splitlines()[-1])
+    for held_ms, what in holds:
+        print(f"# {held_ms:.2f} ms: {what}", file=sys.stderr)
+    return holds[0][0]
+
+
+def rows() -> Iterator[Row]:
+    """Yield CPU, memory, and the longest hold."""
+    with busy_citizen() as (agent, control):
+        time.sleep(WARM_S)
+        used = millicores(agent, control)
+        rss_kib = float(agent.rss_kib())
+    yield Row(name="cluster_steady_cpu", metric="millicores", subject=used, gate="subject<=40")
+    yield Row(
+        name="cluster_steady_memory", metric="RSS_KiB", subject=rss_kib, gate="subject<=98304"
+    )
+    held_ms = longest_hold_ms()
+    yield Row(name="cluster_loop_hold", metric="cpu_ms", subject=held_ms, gate="subject<=2")
