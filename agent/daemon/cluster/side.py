@@ -44,7 +44,8 @@ class ClusterSide:
         self._target = target
         name = parts.store.current.node.name
         machine = read_machine(parts.opened.files)
-        self.known = Known(name, machine, parts.store, parts.clock, changed)
+        self.known = Known(name, machine, parts.store, parts.clock, changed, self._aside)
+        self._errands: set[asyncio.Task[None]] = set()  # short ones, which end by themselves
         self._tasks: list[asyncio.Task[None]] = []
         self._tell: Callable[[str, str], None] | None = None
         # what was to be told before anybody could; a start has few of them
@@ -164,6 +165,12 @@ class ClusterSide:
         task.add_done_callback(_tell_if_it_failed)
         self._tasks.append(task)
 
+    def _aside(self, work: Callable[[], None]) -> None:
+        errand = asyncio.create_task(asyncio.to_thread(work), name="errand")
+        self._errands.add(errand)
+        errand.add_done_callback(self._errands.discard)
+        errand.add_done_callback(_tell_if_it_failed)
+
     def _told(self, reason: str, message: str) -> None:
         if self._tell is None:
             self._untold.append((reason, message))
@@ -179,6 +186,8 @@ class ClusterSide:
             for part in ("node", "slo", "metric_policy"):
                 state = self.watches[part].state
                 self.known.confirmed(part, state.last_contact_s, state.last_error)
+            if (absent_s := self.watches["slo"].state.absent_s) is not None:
+                self.known.no_slos(absent_s)
             self.known.api_answers(not self.watches["pods"].state.last_error)
             if self.kubelet is not None:
                 self.kubelet.look_at_pods()

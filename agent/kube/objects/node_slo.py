@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.errors import ParseError
 from agent.kube.objects.metadata import Metadata
 from agent.kube.resources import NODE_SLOS
 from agent.kube.watch.wire import Kind
@@ -20,17 +19,13 @@ class NodeSloObject(msgspec.Struct):
 
 
 def plain_slo(found: NodeSloObject) -> object:
-    """Return the object as plain values: `spec` whatever it is, of `metadata` what tells versions.
+    """Return of `metadata` what tells versions, and `spec` as it came: JSON of whatever size.
 
-    Raises `ParseError` where the spec's text holds what no value can be.
+    It is opened where there is time for it, see `agent.model.slo.in_force.slo_view`.
     """
     meta = found.metadata
-    try:
-        spec: object = msgspec.json.decode(found.spec)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ParseError(f"spec: {type(error).__name__}: {str(error)[:120]}", "") from error
     versions = {"resourceVersion": meta.resource_version, "generation": meta.generation}
-    return {"metadata": versions, "spec": spec}
+    return {"metadata": versions, "spec": found.spec.copy()}  # the rest of the page is let go
 
 
 OWN_NODE_SLO: Kind[NodeSloObject, object] = Kind(

@@ -30,6 +30,7 @@ class WatchState(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     last_error: str = ""  # empty again when the server has spoken since, or accepted a stream
     last_contact_s: float | None = None  # monotonic: a page, an event or a bookmark came
+    absent_s: float | None = None  # monotonic: it said that it does not know the kind, and no more
 
 
 class Account:
@@ -58,6 +59,7 @@ class Account:
             bookmarks=self.state.bookmarks + bookmarks,
             last_error="",
             last_contact_s=self._clock.monotonic(),
+            absent_s=None,
         )
         if self._said is not None:
             self._said = None
@@ -72,6 +74,8 @@ class Account:
         """Count a failure; say it when it lasts, or at once when a person must act."""
         self._in_a_row += 1
         self._set(errors=self.state.errors + 1, last_error=error)
+        if phase is Phase.ABSENT:
+            self._set(absent_s=self._clock.monotonic())
         telling = phase in (Phase.ABSENT, Phase.FORBIDDEN) or self._in_a_row == SAY_AFTER
         if telling and self._said is not phase:
             self._said = phase

@@ -6,7 +6,9 @@ import enum
 
 import msgspec
 
+from agent.errors import ParseError
 from agent.model.part import Part
+from agent.model.slo.opening import opened
 from agent.model.slo.overlay import overlay
 from agent.model.slo.view import SloView
 
@@ -24,20 +26,26 @@ def slo_view(raw: object, previous: SloView) -> SloView:
 
     Without an object the defaults stand. One that is no NodeSLO at all changes nothing but
     `problem`; a wrong value in it is left out alone. An object that is in force already is
-    `previous` itself.
+    `previous` itself. A spec may be JSON (`msgspec.Raw`): one of the size that an API server takes
+    costs tens of milliseconds, which belong on no event loop's thread.
     """
     if raw is None:
         return SloView()
     if not isinstance(raw, dict):
         return msgspec.structs.replace(previous, problem="the object is not a mapping")
-    spec, metadata = raw.get("spec"), raw.get("metadata")
-    if spec is not None and not isinstance(spec, dict):
-        return msgspec.structs.replace(previous, problem="its spec is not a mapping")
+    metadata = raw.get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
     version, generation = known.get("resourceVersion"), known.get("generation")
     version = version if isinstance(version, str) else ""
     if version and version == previous.resource_version and not previous.problem:
         return previous
+    spec = raw.get("spec")
+    try:
+        spec = opened(spec) if isinstance(spec, msgspec.Raw) else spec
+    except ParseError as error:
+        return msgspec.structs.replace(previous, problem=str(error))
+    if spec is not None and not isinstance(spec, dict):
+        return msgspec.structs.replace(previous, problem="its spec is not a mapping")
     laid = overlay(spec)
     return SloView(
         found=True,
@@ -62,6 +70,8 @@ def frozen(part: Part[SloView], now_s: float, stale_s: float) -> bool:
     """Say whether plans may only hold what is in place, for the NodeSLO may be another by now.
 
     That is so while it is stale, was never told since the start, or cannot be read: what was
-    enforced last stays, nothing goes back to defaults. An object that was deleted is no such case.
+    enforced last stays, nothing goes back to defaults. An object that was deleted is no such case,
+    nor a cluster without NodeSLOs: an API server that does not know the kind has said that there
+    is none. But a kind that vanishes is no word on an object that was in force: that goes stale.
     """
     return bool(part.value.problem) or standing(part, now_s, stale_s) is not Standing.FRESH

@@ -15,6 +15,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 # takes the value and its path; returns None for the default
 Reader = Callable[["Reading", object, str], object]
 
+MAX_PART_BYTES = 128 * 1024  # of JSON; no part of use has that
 MAX_SHOWN = 40  # characters of a foreign value
 _SHOWN_BOUND = 2**31 + 1  # a greater one is the format's, which tells nobody anything
 
@@ -69,6 +70,9 @@ class Reading:
 
     def _take(self, field: Field, default: object, value: object, where: str) -> object:
         """Return the value to use; `None` for the default."""
+        if isinstance(value, msgspec.Raw):
+            self.note(where, f"must be JSON of {MAX_PART_BYTES // 1024} KiB at most")
+            return None
         if field.plain:
             try:
                 return msgspec.convert(value, type=field.type)

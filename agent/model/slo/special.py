@@ -140,7 +140,7 @@ def extensions(reading: Reading, raw: object, where: str) -> object:
     for key, value, place in _entries(reading, raw, where, MAX_EXTENSIONS, _KEY):
         if value is None:
             continue
-        text = _json(value, left)
+        text = None if isinstance(value, msgspec.Raw) else _json(value, left)
         if text is None:
             kib = MAX_EXTENSION_BYTES // 1024
             reading.note(

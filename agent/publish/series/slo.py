@@ -9,7 +9,11 @@ from agent.publish.series.text import Series, line
 
 _ROWS = (
     ("found", "", "Whether this node has a NodeSLO, as far as the API server told."),
-    ("age_seconds", "seconds", "Time since the API server told or confirmed the NodeSLO last."),
+    (
+        "age_seconds",
+        "seconds",
+        "Time since the API server told or confirmed what NodeSLO there is.",
+    ),
     ("frozen", "", "Whether the NodeSLO in force may be outdated: nothing is changed by it then."),
     ("refused_values", "", "Values of the NodeSLO that are wrong: their defaults stand."),
     ("unknown_fields", "", "Fields of the NodeSLO that this release does not know."),
