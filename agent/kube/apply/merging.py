@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from agent.kube.apply.compare import KEYED, Keyed, Path, same, same_at
 
@@ -51,3 +51,27 @@ def with_entries(wanted: list[object], stored: object, key: str) -> list[object]
         if isinstance(entry, Mapping) and entry.get(key) not in names
     ]
     return [*kept, *wanted]
+
+
+def unwanted(wanted: object, stored: object, at: Path = ()) -> Iterator[Path]:
+    """Yield the members that are stored and not wanted, of mappings at any depth."""
+    want = wanted if isinstance(wanted, Mapping) else {}
+    for key, there in stored.items() if isinstance(stored, Mapping) else ():
+        path = (*at, f"f:{key}")
+        if want.get(key) is None:
+            yield path
+        elif isinstance(want[key], Mapping):
+            yield from unwanted(want[key], there, path)
+
+
+def nulls(paths: Iterable[Path]) -> Dict:
+    """Return the merge patch that removes these members."""
+    patch: Dict = {}
+    for path in paths:
+        below: Dict = patch
+        for member in path[:-1]:
+            inner = below.setdefault(member[2:], {})
+            assert isinstance(inner, dict)  # noqa: S101 - no place lies within another one
+            below = inner
+        below[path[-1][2:]] = None
+    return patch

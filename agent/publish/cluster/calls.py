@@ -7,7 +7,7 @@ from agent.kube.base import Request
 from agent.kube.errors import NotFound
 from agent.kube.session.answers import http_date_s
 from agent.publish.base import Desired
-from agent.publish.cluster.decide import Remove, Reown, Write
+from agent.publish.cluster.decide import Clean, Remove, Reown, Write
 from agent.publish.cluster.intent import resource_of
 from agent.publish.cluster.known import Known
 from agent.publish.cluster.site import Site
@@ -40,7 +40,7 @@ class Calls:
             return
         self._known.meet(before, self.target.subresource)
 
-    async def write(self, step: Write | Reown) -> bool:
+    async def write(self, step: Write | Reown | Clean) -> bool:
         """Write; return whether the object was still there."""
         absent = self._known.sight is None or self._known.sight.stored is None
         try:
@@ -63,9 +63,11 @@ class Calls:
         self._known.see(None, None)
         return True
 
-    def _request(self, step: Write | Reown) -> Request:
+    def _request(self, step: Write | Reown | Clean) -> Request:
         if isinstance(step, Reown):
             return self.target.merge(step.patch, subresource="")
+        if isinstance(step, Clean):
+            return self.target.merge(step.patch)
         if step.how == "apply":
             return self.target.apply(step.body, force=step.force)
         if step.how == "merge":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
 
 from agent.kube.apply.compare import ANNOTATIONS, LABELS, Path, differences
 from agent.kube.apply.managed import Manager, managers, metadata_of, surplus
-from agent.kube.apply.merging import merge_patch
+from agent.kube.apply.merging import merge_patch, nulls, unwanted
 from agent.kube.apply.pruned import Place
 from agent.kube.apply.requests import MANAGER
 from agent.publish.base import Desired
@@ -45,6 +46,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     claims: Claims = Claims()
     dropped: frozenset[Place] = frozenset()  # fields that the server does not know
     lacks_apply: bool = False
+    cleaned: object = None  # what was removed before, and by whose absence
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -79,6 +81,14 @@ class Reown(msgspec.Struct, frozen=True):
     patch: Dict
 
 
+class Clean(msgspec.Struct, frozen=True):
+    """Remove what writers that are gone left where all is ours; then decide again."""
+
+    patch: Dict
+    taken: tuple[Rival, ...]
+    residue: object
+
+
 class Remove(msgspec.Struct, frozen=True):
     """Delete the object as it was seen."""
 
@@ -86,7 +96,7 @@ class Remove(msgspec.Struct, frozen=True):
     version: str
 
 
-Step = Done | Wait | Hold | Write | Reown | Remove
+Step = Done | Wait | Hold | Write | Reown | Clean | Remove
 
 
 def decide(desired: Desired, sight: Sight, now: Circumstances) -> Step:
@@ -171,22 +181,58 @@ def _applying(desired: Desired, body: Dict, sight: Sight, now: Circumstances) ->
     lacking = tuple(islice(differences(part, sight.stored), MAX_PLACES))
     writers = managers(sight.stored)
     given_up = _given_up(desired, part, writers)
+    rivals, contested = contested_by(_disputable(desired, lacking), writers, now.claims)
+    taken: tuple[Rival, ...] = ()
+    if gone(rivals, sight.server_s, now.takeover_s, now.claims):
+        if (clean := _cleaning(desired, part, sight, now)) is not None:
+            return clean
+        taken = rivals
+    elif not _can_yield(desired, contested) or (set(lacking) <= contested and not given_up):
+        return Hold(rivals)
+    else:
+        body = _yielding(body, contested)
     if not lacking and not given_up:
         return Done()
-    rivals, contested = contested_by(_disputable(desired, lacking), writers, now.claims)
-    force = desired.merge is not None
-    taken: tuple[Rival, ...] = ()
-    if rivals and gone(rivals, sight.server_s, now.takeover_s, now.claims):
-        force, taken = True, rivals
-    elif rivals:
-        if not _can_yield(desired, contested) or (set(lacking) <= contested and not given_up):
-            return Hold(rivals)
-        body = _yielding(body, contested)
-    if force:
-        body = _locked(body, sight.stored, "resourceVersion")
-    elif not may_create(desired) and not desired.status_only:
-        body = _locked(body, sight.stored, "uid")  # else an apply makes what is not there
-    return Write(how="apply", body=body, force=force, taken=taken, residue=(lacking, given_up))
+    return Write(
+        how="apply",
+        body=_locked(body, sight.stored, *_locks(desired, taken)),
+        force=bool(taken) or desired.merge is not None,
+        taken=taken,
+        residue=(lacking, given_up),
+    )
+
+
+def _locks(desired: Desired, taken: tuple[Rival, ...]) -> Iterator[str]:
+    """Yield what the server must find as it was seen.
+
+    Not the version of a Node's status, which its kubelet writes all the time: its list of
+    conditions is merged by the server.
+    """
+    if not may_create(desired) and not desired.status_only:
+        yield "uid"  # else an apply makes what is not there
+    if taken or (desired.merge is not None and may_create(desired)):
+        yield "resourceVersion"
+
+
+def _cleaning(desired: Desired, part: Dict, sight: Sight, now: Circumstances) -> Clean | None:
+    """Return how to remove what nobody keeps up any more where all is ours.
+
+    Beside figures of ours, which are new, those of a writer that is gone would look new as well.
+    """
+    writers, paths, taken = managers(sight.stored), [], dict[str, Rival]()
+    sections = whole_sections(desired)
+    stored = {name: value for name, value in (sight.stored or {}).items() if name in sections}
+    for path in islice(unwanted(part, stored), MAX_PLACES):
+        rivals, _ = contested_by((path,), writers, now.claims)
+        ours = any(w.name == MANAGER and w.owns(path) for w in writers)
+        if gone(rivals, sight.server_s, now.takeover_s, now.claims) and (rivals or not ours):
+            paths.append(path)
+            taken |= {rival.name: rival for rival in rivals}
+    residue = paths, [(rival.name, rival.time_s) for rival in taken.values()]
+    if not paths or residue == now.cleaned:
+        return None
+    patch = _locked(nulls(paths), sight.stored or {}, "resourceVersion")
+    return Clean(patch, tuple(taken.values()), residue)
 
 
 def _given_up(desired: Desired, part: Dict, writers: tuple[Manager, ...]) -> tuple[Path, ...]:
@@ -237,9 +283,10 @@ def _yielding(body: Dict, contested: set[Path]) -> Dict:
     return {**body, "metadata": metadata}
 
 
-def _locked(body: Dict, stored: Dict, by: str) -> Dict:
+def _locked(body: Dict, stored: Dict, *by: str) -> Dict:
     """Return the body with what makes the server refuse it for another (state of the) object."""
-    return {**body, "metadata": {**metadata_of(body), by: metadata_of(stored).get(by)}}
+    seen = metadata_of(stored)
+    return {**body, "metadata": {**metadata_of(body), **{name: seen.get(name) for name in by}}}
 
 
 def _mapping(value: object) -> Dict:

@@ -11,6 +11,7 @@ from agent.publish.cluster import setbacks
 from agent.publish.cluster.calls import Calls
 from agent.publish.cluster.decide import (
     Circumstances,
+    Clean,
     Done,
     Hold,
     Remove,
@@ -23,10 +24,10 @@ from agent.publish.cluster.decide import (
 )
 from agent.publish.cluster.intent import own_part
 from agent.publish.cluster.known import Known
-from agent.publish.cluster.rivals import told
+from agent.publish.cluster.rivals import patience_s, told
 from agent.publish.cluster.site import Pause, Site
 from agent.publish.cluster.standing import Standing
-from agent.publish.cluster.state import Phase, WriterState
+from agent.publish.cluster.state import Phase, Rival, WriterState
 
 MAX_REPAIRS = 3  # in a row, of what somebody undoes each time
 UNDONE_PAUSE_S = 300.0
@@ -69,6 +70,7 @@ class Exchange:
             claims=self.known.claims,
             dropped=self.known.dropped,
             lacks_apply=self.known.lacks_apply,
+            cleaned=self.known.cleaned,
         )
         return await self._perform(desired, decide(desired, self.known.now(sight), now))
 
@@ -90,6 +92,12 @@ class Exchange:
                 self.standing.set(phase=Phase.WRITING)
                 self._count(await self._calls.write(step))
                 return None
+            case Clean():
+                self.standing.set(phase=Phase.WRITING)
+                if self._count(await self._calls.write(step)):
+                    self.known.cleaned = step.residue
+                    self._took(step)
+                return None
             case Write():
                 return await self._write_once(desired, step)
 
@@ -109,12 +117,17 @@ class Exchange:
             return None
         self._wrote = desired
         if step.taken:
-            self.known.took(step)
-            others = tuple(rival for rival in step.taken if rival.name != MANAGER)
-            silent = f"silent for {self._site.pace.takeover_s:.0f} s, taken over"
-            if others:
-                self.standing.say(setbacks.TAKEN_OVER, f"{told(others)}: {silent}")
+            self._took(step)
         return None
+
+    def _took(self, step: Write | Clean) -> None:
+        """Remember whose fields became ours, and tell it."""
+        self.known.took(step)
+        others = tuple(rival for rival in step.taken if rival.name != MANAGER)
+        if others:
+            silent = f"silent for {self._patience_s(others):.0f} s, taken over"
+            key = f"{[rival.name for rival in others]} {silent}"
+            self.standing.say(setbacks.TAKEN_OVER, f"{told(others)}: {silent}", key)
 
     def _count(self, written: bool) -> bool:
         self.standing.set(written=self.state.written + written)
@@ -180,10 +193,10 @@ class Exchange:
         return Pause(self.known.due_in_s())
 
     def _hold(self, desired: Desired, step: Hold) -> Pause:
-        takeover_s, names = self._site.pace.takeover_s, self.known.claims.forced
-        until = f"until it was silent for {takeover_s:.0f} s" if takeover_s else "for good"
-        if any(rival.name in names for rival in step.rivals):
-            until = "for good, as it wrote again after they were taken over"
+        patience_s = self._patience_s(step.rivals)
+        until = f"until it was silent for {patience_s:.0f} s" if patience_s else "for good"
+        if patience_s > self._site.pace.takeover_s:
+            until += ", as it wrote again after they were taken over"
         message = f"{told(step.rivals)}: left to it {until}"
         who = sorted(rival.name for rival in step.rivals)  # their fields may change each time
         self.standing.say(setbacks.CONFLICT, message, key=f"{who} {until}")
@@ -191,6 +204,10 @@ class Exchange:
         if self._settle(desired):
             self._had = desired
         return self._wait(Phase.HELD, message)
+
+    def _patience_s(self, rivals: tuple[Rival, ...]) -> float:
+        takeover_s, claims = self._site.pace.takeover_s, self.known.claims
+        return max(patience_s(rival, takeover_s, claims) for rival in rivals)
 
     def failed(self, error: ApiError) -> Pause | None:
         """Take in a failed call; `None`: another one may mend it at once."""

@@ -8,9 +8,9 @@ from agent.kube.apply.managed import managers
 from agent.kube.apply.pruned import MAX_PLACES, Place
 from agent.kube.apply.requests import MANAGER
 from agent.publish.base import Desired
-from agent.publish.cluster.decide import Sight, Write
+from agent.publish.cluster.decide import Clean, Sight, Write
 from agent.publish.cluster.intent import Dict
-from agent.publish.cluster.rivals import Claims
+from agent.publish.cluster.rivals import MAX_TAKEN, Claims
 from agent.publish.cluster.site import Site
 
 replace = msgspec.structs.replace
@@ -25,6 +25,7 @@ class Known:
         self.claims = Claims()
         self.dropped: frozenset[Place] = frozenset()
         self.lacks_apply = False
+        self.cleaned: object = None
         self._seen_s = self._due_s = 0.0  # monotonic
         self._left: tuple[Desired, object] | None = None
 
@@ -61,14 +62,14 @@ class Known:
         """Take in whom a conflict named."""
         self.claims = replace(self.claims, accused=self.claims.accused | names)
 
-    def took(self, step: Write) -> None:
+    def took(self, step: Write | Clean) -> None:
         """Remember whose fields became ours."""
-        names = self.claims.forced | {rival.name for rival in step.taken}
-        self.claims = Claims(forced=names)
+        new = tuple((rival.name, rival.time_s) for rival in step.taken)
+        self.claims = Claims(taken=tuple(dict.fromkeys(self.claims.taken + new))[-MAX_TAKEN:])
 
     def agree(self) -> None:
         """Forget accusations: the server has what is wanted."""
-        self.claims = Claims(forced=self.claims.forced)
+        self.claims = Claims(taken=self.claims.taken)
 
     def drop(self, places: frozenset[Place]) -> frozenset[Place]:
         """Leave fields out from now on; return those that are new."""

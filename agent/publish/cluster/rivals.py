@@ -13,13 +13,17 @@ from agent.publish.cluster.state import Rival
 
 TWIN = f"another {MANAGER}"
 MAX_SHOWN = 8  # fields of one rival
+MAX_TAKEN = 64  # that are remembered
+PATIENCE = 12.0  # times as long for each time that a writer came back
+MOST_PATIENCE_S = 86400.0
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of other writers beyond what the object itself says."""
 
     accused: frozenset[str] = frozenset()  # named by a 409
-    forced: frozenset[str] = frozenset()  # whose fields were taken once: never again in this life
+    # whose fields were taken in this life, and when it had last written then
+    taken: tuple[tuple[str, float | None], ...] = ()
     twin_s: float | None = None  # when an agent that is not us last wrote in our name
 
 
@@ -70,25 +74,35 @@ def _latest(known: Rival | None, writer: Manager) -> float | None:
     return max(known.time_s, writer.time_s)
 
 
+def patience_s(rival: Rival, takeover_s: float, claims: Claims) -> float:
+    """Return how long a writer must be silent to count as gone.
+
+    One whose fields were taken and who wrote again lives, though it may write the same for ever,
+    which moves no time: each time it has twelve times as long, in the end a day.
+    """
+    back = {at_s for name, at_s in claims.taken if name == rival.name and at_s != rival.time_s}
+    return min(MOST_PATIENCE_S, takeover_s * PATIENCE ** len(back))
+
+
 def gone(
     rivals: tuple[Rival, ...], server_s: float | None, takeover_s: float, claims: Claims
 ) -> bool:
     """Say whether all of them were silent so long, by the server's clock, that they count as gone.
 
-    What was written before the server kept track, or in our own name by another kind of write,
-    is nobody's. A writer that wrote again after its fields were taken is alive for good.
+    What was written in our own name by another kind of write is nobody's, and so is what was
+    written before the server kept track.
     """
 
     def silent(rival: Rival) -> bool:
-        if rival.name in (UNTRACKED, MANAGER):
+        if rival.name == MANAGER or not takeover_s:
+            return rival.name == MANAGER
+        if rival.name == UNTRACKED:
             return True
-        if rival.name in claims.forced:
-            return False
         if server_s is None or rival.time_s is None:
             return False
-        return server_s - rival.time_s > takeover_s
+        return server_s - rival.time_s > patience_s(rival, takeover_s, claims)
 
-    return takeover_s > 0 and all(silent(rival) for rival in rivals)
+    return all(silent(rival) for rival in rivals)
 
 
 def told(rivals: tuple[Rival, ...]) -> str:

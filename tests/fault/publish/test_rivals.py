@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from agent.publish.cluster.state import Pace, Phase
+from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
     LATER,
@@ -77,20 +78,29 @@ def test_leftovers_of_a_koordlet_that_is_gone_become_ours_by_the_clock_of_the_se
         asyncio.run(case(server))
 
 
-def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_good() -> None:
+def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_longer_each_time() -> None:
     async def case(server: ApiServer) -> None:
+        skew = server.faults.add(Fault(date_skew_s=1800, times=0))
         server.put(of_koordlet(uid_of(server)), manager="koordlet")
-        server.faults.add(LATER)
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
-            server.put(of_koordlet(bench.uid), manager="koordlet")
-            bench.clear()
-            for _ in range(20):
-                await bench.advance(3600)
-            assert bench.phase() is Phase.HELD
-            assert bench.writes() == []
-            assert bench.reasons == ["WriteTakenOver", "WriteConflict"]
-            assert "for good" in bench.told[-1][1]
+            for hours in (1, 12, 24, 24):
+                assert bench.phase() is Phase.IDLE
+                await asyncio.sleep(1.1)  # times in managedFields are whole seconds
+                server.put(of_koordlet(bench.uid), manager="koordlet")
+                bench.clear()
+                for hours_on in (0, hours - 0.5):
+                    server.faults.remove(skew)
+                    skew = server.faults.add(Fault(date_skew_s=hours_on * 3600, times=0))
+                    await bench.advance(70)
+                    assert bench.phase() is Phase.HELD
+                    assert bench.writes() == []
+                server.faults.remove(skew)
+                skew = server.faults.add(Fault(date_skew_s=(hours + 0.5) * 3600, times=0))
+                await bench.advance(70)
+                assert len(bench.writes()) == 1
+            assert bench.reasons.count("WriteConflict") == 3
+            assert "wrote again" in dict(bench.told)["WriteConflict"]
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))

@@ -85,11 +85,13 @@ def test_labels_of_a_node_are_written_only_to_the_node_that_was_seen() -> None:
         (SOON, Claims(), False),
         (LATE, Claims(), True),
         (None, Claims(), False),
-        (LATE, Claims(forced=frozenset({"koordlet"})), False),
+        (LATE, Claims(taken=(("koordlet", WRITTEN_S),)), True),
+        (LATE, Claims(taken=(("koordlet", WRITTEN_S - 900),)), False),
+        (LATE + 3600, Claims(taken=(("koordlet", WRITTEN_S - 900),)), True),
         (SOON, Claims(accused=frozenset({"koordlet"})), False),
     ],
 )
-def test_fields_of_another_writer_are_taken_once_and_only_when_it_is_silent(
+def test_fields_of_another_writer_are_taken_only_when_it_is_silent(
     server_s: float | None, claims: Claims, forced: bool
 ) -> None:
     there = stored(body(2), entry("koordlet", SPEC))
