@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.daemon.listen import Address, Site
-from agent.daemon.runtime import settle
+from agent.daemon.runtime import done_within, end_hanging, settle
 from agent.daemon.schedule import (
     DEVICES_AGAIN_S,
     Heartbeat,
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STOP_S = 3.0  # for the runs in progress on the two threads; the vendors get two more
+CANNOT = 3  # exit status
+STOP_S = 3.0  # for the runs in progress on the threads; the vendors get two more
 FIRST_ANSWERS_S = 5.0  # then it serves; the Device object still waits for all vendors
 
 
@@ -65,10 +65,11 @@ class Daemon:
         self._options = options
         self._executor: ThreadPoolExecutor = collector_thread()
         self._devices: ThreadPoolExecutor = devices_thread()
+        self._pool = ThreadPoolExecutor(thread_name_prefix="pool")  # the event loop's own
         self._heartbeat = Heartbeat(parts.clock)
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[object]] = []
         self._site = Site(options.listen)
         self._loops: Loops | None = None
         self._reactions: Reactions | None = None
@@ -87,20 +88,25 @@ class Daemon:
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; then stop everything in less than ten seconds."""
         event_loop = asyncio.get_running_loop()
+        event_loop.set_default_executor(self._pool)
         for number in (signal.SIGTERM, signal.SIGINT):
             event_loop.add_signal_handler(number, self._leave)
         start = asyncio.create_task(self._start(), name="start")
-        self._tasks.append(start)
         stop = asyncio.create_task(self._stop.wait(), name="stop")
+        failed: BaseException | None = None
         try:
             # a start may hang in a read of the host; whoever wants it to end must not wait for it
             await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
             if start.done():
                 await start
             await stop
+        except BaseException as error:
+            failed = error
+            raise
         finally:
             stop.cancel()
-            await self._end()
+            if not await self._end(start):
+                end_hanging(CANNOT if failed else 0, failed)
         return 0
 
     def _leave(self) -> None:
@@ -116,8 +122,12 @@ class Daemon:
         event_loop = asyncio.get_running_loop()
         self._fleet.start()
         opening = asyncio.create_task(self._open_outlet(), name="outlet")
-        facts = await event_loop.run_in_executor(self._executor, self._read_host)
-        outlet = await opening
+        self._tasks.append(opening)
+        try:
+            facts = await event_loop.run_in_executor(self._executor, self._read_host)
+            outlet = await opening
+        finally:
+            opening.cancel()  # where it is of no use any more
         from agent.daemon.device_changes import DeviceChanges  # noqa: PLC0415 - loaded by now
 
         changes = DeviceChanges(self._parts, outlet, facts)
@@ -233,20 +243,26 @@ class Daemon:
         await run_when_changed(self._changed, devices, self._devices, self._parts.clock, window_s)
 
     def _let_go(self) -> None:
-        """Wait for both threads, then write and close what was theirs."""
+        """Wait for all threads, then write and close what was theirs."""
         self._devices.shutdown()
         self._kept.write()
         self._executor.shutdown()
         if self._loops is not None:
             self._loops.measuring.close()
+        self._pool.shutdown()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
-    async def _end(self) -> None:
-        """Stop serving, then the loops, then the workers, then the threads."""
+    async def _end(self, start: asyncio.Task[None]) -> bool:
+        """Stop what is being opened, serving, the loops, the workers, the threads, in that order.
+
+        Say whether the threads have ended.
+        """
         if self._stop.is_set():
             log.info("stopping")
+        start.cancel()
+        await asyncio.wait({start})
         await self._site.close()
         if self._reactions is not None:
             await self._reactions.stop()
@@ -256,17 +272,9 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fleet.stop()
-        for thread in (self._devices, self._executor):
+        for thread in (self._devices, self._executor, self._pool):
             thread.shutdown(wait=False, cancel_futures=True)
-        ended = asyncio.get_running_loop().run_in_executor(None, self._let_go)
-        done, _ = await asyncio.wait({asyncio.ensure_future(ended)}, timeout=STOP_S)
-        if done:
-            return
-        # a read that hangs in the kernel would keep the interpreter from ending
-        log.error("thread_stuck_at_stop")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        return await done_within(STOP_S, self._let_go)
 
 
 def _load_web() -> None:

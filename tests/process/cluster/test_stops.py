@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from agent.node.identity import read_machine
 from agent.node.lock import Holder, holder_of
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node
-from tests.process.agent import DEADLINE_S, ROOT, command
+from tests.process.agent import DEADLINE_S, NO_DEVICES, ROOT, command
 from tests.process.citizen import NODE, ROLES, surroundings
 
 NO_KUBELET = {"XPU_AGENT_KUBELET__ENABLED": "false"}
@@ -31,11 +31,11 @@ def cluster() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def starting(
-    folder: Path, environment: dict[str, str], *more: str
+def started(
+    folder: Path, arguments: list[str], environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        command("run", "--listen", "127.0.0.1:0", *more),
+        arguments,
         stdout=subprocess.PIPE,
         stderr=(folder / "stderr.log").open("w"),
         text=True,
@@ -50,10 +50,21 @@ def starting(
         process.wait(DEADLINE_S)
 
 
+def starting(
+    folder: Path, environment: dict[str, str], *more: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started(folder, command("run", "--listen", "127.0.0.1:0", *more), environment)
+
+
 def until(holds: Callable[[], object]) -> None:
     until_s = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < until_s
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 def holder(folder: Path) -> Holder:
@@ -88,3 +99,40 @@ def test_a_start_that_cannot_go_on_says_why_and_was_no_crash(tmp_path: Path) -> 
         assert said("--pods", "/none", status=2).startswith("xpu-agent: --pods ")
         words = said("--listen", "192.0.2.1:9", status=3)
         assert "\nxpu-agent: cannot listen on 192.0.2.1:9" in f"\n{words}"
+
+
+NO_NAMES = """
+import socket, sys, time
+socket.getaddrinfo = lambda *_, **__: time.sleep(600)
+from agent.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_name_server_that_hangs_does_not_keep_the_agent_from_ending(tmp_path: Path) -> None:
+    with cluster() as api:
+        config = tmp_path / "kubeconfig"
+        config.write_text(api.agent_kubeconfig.read_text().replace(api.url, "https://api.test:1"))
+        around_it = around(api, tmp_path) | {"XPU_AGENT_API__KUBECONFIG": str(config)}
+        arguments = command("run", "--host", str(NO_DEVICES), "--listen", "127.0.0.1:0")
+        arguments[1:3] = ["-c", NO_NAMES]
+        with started(tmp_path, arguments, around_it) as process:
+            until(lambda: " serves " in line_of(process))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+    assert "thread_stuck_at_stop" in (tmp_path / "stderr.log").read_text()
+
+
+def test_a_stop_in_the_middle_of_a_start_ends_it_there(tmp_path: Path) -> None:
+    cards = tmp_path / "cards.yaml"
+    cards.write_text("devices:\n- {uuid: g0, minor: 0}\nmisbehave:\n- {in: discover, do: hang}\n")
+    with cluster() as api:
+        more = {"XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards)}
+        with starting(tmp_path, around(api, tmp_path) | more, "--host", str(NO_DEVICES)) as process:
+            until(api.watches)
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=DEADLINE_S)[0]
+        assert process.returncode == 0
+        assert " serves " not in said
+        api.wait_until(lambda: not api.watches())
+    assert '"stopping"' in (tmp_path / "stderr.log").read_text().splitlines()[-1]
