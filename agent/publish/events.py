@@ -11,7 +11,7 @@ from agent.clock import rfc3339
 from agent.model.cluster.annotation import Refused
 from agent.model.cluster.node_wishes import wishes
 from agent.model.cluster.pod_cpus import scheduled_cpus
-from agent.model.device import Device, HealthState
+from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.device import API_VERSION, KIND
 from agent.publish.device_view import short_name
@@ -59,17 +59,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     about: str  # kind of the involved object: Device, Node, Pod
     at_s: float  # wall clock
     pod: PodRef | None = None  # which one, where it is about a pod
+    device: str = ""  # key of the device, where it is about one
+    kin: str = ""  # what its repeats share where their messages differ; empty: the message
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Return what it is about: events of different pods are different."""
+        """Return what it is about: events of different pods, and of different devices, differ."""
         pod = self.pod
-        return (self.about,) if pod is None else (self.about, pod.namespace, pod.name, pod.uid)
+        if pod is None:
+            return (self.about, self.device)
+        return (self.about, pod.namespace, pod.name, pod.uid)
 
     @property
     def series(self) -> tuple[str, ...]:
         """Return what its repeats have in common."""
-        return (*self.subject, self.type, self.reason, self.message)
+        return (*self.subject, self.type, self.reason, self.kin or self.message)
 
     @property
     def namespace(self) -> str:
@@ -100,10 +104,11 @@ def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
         earlier = before.get(key)
         if earlier is None and not first_look:
             yield _about_device(NORMAL, "DeviceAppeared", device, _place(device), now_s)
+        yield from _passing(earlier, device, now_s)
         if _health_changed(earlier, device):
             health = device.info.health
             kind, reason = _HEALTH[health.state] if health.certain else _UNKNOWN
-            yield _about_device(kind, reason, device, f"{health.reason}: {health.message}", now_s)
+            yield _about_device(kind, reason, device, _words(health), now_s, _kin(health))
     for key, device in before.items():
         if key not in after:
             text = "no longer there; pods that hold it have lost it"
@@ -112,6 +117,33 @@ def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
 
 def _by_key(snapshot: NodeSnapshot) -> Mapping[str, Device]:
     return {device.key: device for device in snapshot.devices.value.devices}
+
+
+def _passing(earlier: Device | None, device: Device, now_s: float) -> Iterator[Event]:
+    """Tell of a fault that came and went between the two snapshots, which shows in neither."""
+    if earlier is None:
+        return
+    known, health = earlier.info.health, device.info.health
+    to_be_well = known.changes + (known.state is not HealthState.HEALTHY)
+    if health.state is HealthState.PROBING:
+        again = known.state is HealthState.PROBING and health.changes > known.changes
+        if again or known.in_service:
+            kind, reason = _HEALTH[HealthState.FAILED]
+            yield _about_device(kind, reason, device, _words(health), now_s, _kin(health))
+    elif health.state is HealthState.HEALTHY and health.certain and health.changes > to_be_well:
+        kind, reason = _HEALTH[HealthState.SUSPECT]
+        cause = f"; last event {health.last_event}" if health.last_event else ""
+        text = f"was not well for a moment, and is again{cause}"
+        yield _about_device(kind, reason, device, text, now_s)
+
+
+def _words(health: Health) -> str:
+    return f"{health.reason}: {health.message}"
+
+
+def _kin(health: Health) -> str:
+    """Return what repeats share: how far a probing device has come is another text each time."""
+    return health.reason if health.state is HealthState.PROBING else ""
 
 
 def _health_changed(earlier: Device | None, device: Device) -> bool:
@@ -132,9 +164,19 @@ def _place(device: Device) -> str:
     return f"{device.info.model or device.info.vendor}, {where}"
 
 
-def _about_device(kind: str, reason: str, device: Device, text: str, now_s: float) -> Event:
+def _about_device(
+    kind: str, reason: str, device: Device, text: str, now_s: float, kin: str = ""
+) -> Event:
     message = sanitise.plain(f"{short_name(device)} ({device.key}): {text}", sanitise.MAX_MESSAGE)
-    return Event(type=kind, reason=reason, message=message, about=KIND, at_s=now_s)
+    return Event(
+        type=kind,
+        reason=reason,
+        message=message,
+        about=KIND,
+        at_s=now_s,
+        device=device.key,
+        kin=kin,
+    )
 
 
 def _worker_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
@@ -161,8 +203,9 @@ def _annotation_events(
     old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
 ) -> Iterator[Event]:
     """Tell whoever wrote an annotation why it is not used: at the Node, or at the pod."""
-    before = set() if old is None else {_of(one) for one in _refused(old)}
-    for one in _refused(new):
+    found = _refused(new)
+    before = {_of(one) for one in _refused(old)} if found and old is not None else set()
+    for one in found:
         if _of(one) in before:
             continue
         text = sanitise.plain(f"annotation {one.path}: {one.why}", sanitise.MAX_MESSAGE)
@@ -200,10 +243,10 @@ def regarding(event: Event, node_name: str, uid: str = "") -> Dict:
 
 
 def as_object(event: Event, snapshot: NodeSnapshot, count: int, first_s: float) -> Dict:
-    """Return the `v1` Event; equal events of one node have one name, whatever their count."""
+    """Return the `v1` Event; the repeats of one series have one name, whatever their count."""
     node = snapshot.node
     uid = "" if event.about == KIND else node.uid
-    identity = "\0".join((*event.subject, event.reason, event.message, rfc3339(first_s)))
+    identity = "\0".join((*event.series, rfc3339(first_s)))
     digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
     return {
         "apiVersion": "v1",

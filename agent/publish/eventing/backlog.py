@@ -13,7 +13,7 @@ import msgspec
 from agent.publish.eventing.limits import Bucket, Buckets
 from agent.publish.events import Event
 
-MAX_WAITING = 256  # series with something untold; the oldest goes first
+MAX_WAITING = 256  # series with something untold; the oldest of a pod goes first
 MAX_SERIES = 512  # series remembered
 REPEAT_S = 60.0  # repeats of one series are told together, that far apart
 FORGET_S = 3600.0  # a series silent so long starts again; API servers keep an event for an hour
@@ -91,12 +91,16 @@ class Backlog:
         self._trim()
 
     def next(self, now_s: float, skip: int = 0) -> Item | None:
-        """Return what to tell now, the oldest first; `skip` passes by as many, round and round."""
+        """Return what to tell now, the oldest first; `skip` passes by as many, round and round.
+
+        Events of pods come last: whoever may make pods can have any number of them told.
+        """
         if self._total.wait_s(now_s) > 0:
             return None
         due = [key for key in self._waiting if self._due_in_s(key, now_s) <= 0]
         if not due:
             return None
+        due.sort(key=self._of_pod)
         entry = self._known[due[skip % len(due)]]
         return Item(
             event=entry.event,
@@ -164,9 +168,13 @@ class Backlog:
         apart_s = entry.told_s + REPEAT_S - now_s
         return max(apart_s, self._limits.of(_limited_by(entry.event)).wait_s(now_s))
 
+    def _of_pod(self, key: Key) -> bool:
+        return self._known[key].event.pod is not None
+
     def _trim(self) -> None:
         while len(self._waiting) > MAX_WAITING:
-            key, _ = self._waiting.popitem(last=False)
+            key = next(filter(self._of_pod, self._waiting), next(iter(self._waiting)))
+            del self._waiting[key]
             entry = self._known.pop(key)
             self._count("dropped", entry.count - entry.told)
         if len(self._known) > MAX_SERIES:

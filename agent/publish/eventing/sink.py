@@ -117,7 +117,8 @@ class EventSink:
         try:
             await self._api.call(self._request(item))
         except ApiError as error:
-            found = verdict(error, creating=not item.told)
+            of_pod = item.event.pod is not None
+            found = verdict(error, creating=not item.told, of_pod=of_pod)
             if found in (Verdict.LATER, Verdict.OFF):
                 self._put_off(error, off=found is Verdict.OFF)
                 return

@@ -27,11 +27,15 @@ class Verdict(enum.Enum):
     LATER = "later"  # nothing is wrong with the event
 
 
-def verdict(error: ApiError, *, creating: bool) -> Verdict:
-    """Judge an error of a POST (`creating`) or of a PATCH."""
+def verdict(error: ApiError, *, creating: bool, of_pod: bool) -> Verdict:
+    """Judge an error of a POST (`creating`) or of a PATCH; `of_pod`: in a namespace of users.
+
+    A namespace has quotas and guards of its own, whose answer is 403 too: what one of those
+    forbids is no reason to tell nothing of the node.
+    """
     if isinstance(error, Forbidden):
         ending = any(cause.reason == TERMINATING for cause in error.causes)
-        return Verdict.REFUSED if ending else Verdict.OFF
+        return Verdict.REFUSED if ending or of_pod else Verdict.OFF
     if isinstance(error, NotFound):  # of a POST: the namespace
         return Verdict.REFUSED if creating else Verdict.RENEW
     if isinstance(error, (Invalid, TooLarge, UnsupportedMedia)):

@@ -11,10 +11,19 @@ from agent.publish.eventing.limits import MAX_SUBJECTS, Bucket, Buckets
 from agent.publish.events import Event, PodRef
 
 
-def event(message: str = "m", *, at_s: float = 0.0, pod: str = "", reason: str = "R") -> Event:
+def event(
+    message: str = "m", *, at_s: float = 0.0, pod: str = "", reason: str = "R", **more: str
+) -> Event:
     ref = PodRef(namespace="n", name=pod) if pod else None
-    about = "Pod" if pod else "Node"
-    return Event(type="Normal", reason=reason, message=message, about=about, at_s=at_s, pod=ref)
+    return Event(
+        type="Normal",
+        reason=reason,
+        message=message,
+        about="Pod" if pod else "Node",
+        at_s=at_s,
+        pod=ref,
+        **more,
+    )
 
 
 def tell_all(backlog: Backlog, now_s: float) -> list[Item]:
@@ -89,6 +98,41 @@ def test_a_node_tells_no_more_than_its_total() -> None:
     assert len(tell_all(backlog, 5.0)) == 1
     assert len(tell_all(backlog, 150.0)) == 29
     assert backlog.counts.dropped == 0
+
+
+def test_all_hundred_cards_that_fail_at_once_are_told_within_minutes() -> None:
+    backlog = Backlog()
+    for number in range(100):
+        backlog.offer(event(f"card {number}", device=str(number)), 0.0)
+    told = [item for seconds in range(0, 255, 5) for item in tell_all(backlog, float(seconds))]
+    assert len(told) == 100
+    assert (backlog.counts.limited, backlog.counts.dropped) == (0, 0)
+
+
+def test_a_card_that_fails_often_does_not_keep_another_ones_failure_from_being_told() -> None:
+    backlog = Backlog()
+    for number in range(40):
+        backlog.offer(event(f"after {number} s", device="flapping"), 0.0)
+    backlog.offer(event("fell off the bus", device="dying"), 1.0)
+    assert tell_all(backlog, 200.0)[-1].event.device == "dying"
+
+
+def test_a_text_that_differs_each_time_is_a_repeat_where_the_event_says_so() -> None:
+    backlog = Backlog()
+    for percent in (0, 25, 50):
+        backlog.offer(event(f"looks well again: {percent} %", kin="Xid79"), 0.0)
+    (item,) = tell_all(backlog, 0.0)
+    assert (item.event.message, item.count) == ("looks well again: 0 %", 3)
+
+
+def test_no_number_of_pods_keeps_what_happens_to_the_node_from_being_told() -> None:
+    backlog = Backlog()
+    backlog.offer(event("first"), 0.0)
+    for number in range(2 * module.MAX_WAITING):
+        backlog.offer(event(pod=str(number)), 0.0)
+    backlog.offer(event("last"), 0.0)
+    told = tell_all(backlog, 0.0)
+    assert [item.event.message for item in told[:2]] == ["first", "last"]
 
 
 def test_the_oldest_go_when_too_many_wait_and_are_counted() -> None:

@@ -99,8 +99,14 @@ def step(sink: EventSink) -> float | None:
     ],
 )
 def test_every_error_has_its_meaning(error: ApiError, posted: Verdict, patched: Verdict) -> None:
-    assert verdict(error, creating=True) is posted
-    assert verdict(error, creating=False) is patched
+    assert verdict(error, creating=True, of_pod=False) is posted
+    assert verdict(error, creating=False, of_pod=False) is patched
+
+
+@pytest.mark.parametrize("creating", [True, False])
+def test_what_a_users_namespace_forbids_is_forbidden_there_only(creating: bool) -> None:
+    quota = Forbidden("POST", "exceeded quota: events, limited: count/events=10", code=403)
+    assert verdict(quota, creating=creating, of_pod=True) is Verdict.REFUSED
 
 
 def test_repeats_are_a_patch_of_the_same_object() -> None:
@@ -176,6 +182,7 @@ def test_without_the_right_it_is_off_with_one_line_and_tried_again_after_an_hour
         Invalid("POST", "note: too long", code=422),
         NotFound("POST", "no namespace", code=404),
         Forbidden("POST", "being terminated", code=403, causes=ENDING),
+        Forbidden("POST", "exceeded quota: events", code=403),
         TooLarge("POST", "entity", code=413),
     ],
 )

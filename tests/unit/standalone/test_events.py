@@ -86,6 +86,46 @@ def test_a_change_of_health_is_an_event(
     assert reasons(old, new) == found
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (Health(), PROBING, [("Warning", "DeviceUnhealthy"), ("Normal", "DeviceProbing")]),
+        (SUSPECT, PROBING, [("Warning", "DeviceUnhealthy"), ("Normal", "DeviceProbing")]),
+        (PROBING, replace(PROBING, changes=2), [("Warning", "DeviceUnhealthy")]),
+        (PROBING, replace(PROBING, message="well for 9 s"), []),
+        (Health(), Health(changes=2), [("Warning", "DeviceSuspect")]),
+        (SUSPECT, Health(changes=1), [("Normal", "DeviceHealthy")]),
+        (SUSPECT, Health(changes=3), [("Warning", "DeviceSuspect"), ("Normal", "DeviceHealthy")]),
+        (Health(changes=4), Health(), []),
+    ],
+)
+def test_a_fault_that_came_and_went_between_two_looks_is_a_warning(
+    before: Health, after: Health, found: list[tuple[str, str]]
+) -> None:
+    old, new = snapshot((gpu(0, health=before),)), snapshot((gpu(0, health=after),))
+    assert reasons(old, new) == found
+    if found:
+        first = events_between(old, new, AT_S)[0]
+        assert ("Xid79: well for 5 s" in first.message) == (first.reason == "DeviceUnhealthy")
+
+
+def test_what_is_probing_at_the_first_look_was_told_by_an_earlier_run() -> None:
+    assert reasons(None, snapshot((gpu(0, health=PROBING),))) == [("Normal", "DeviceProbing")]
+
+
+def test_how_far_a_probing_device_has_come_makes_no_other_event() -> None:
+    halves = [replace(PROBING, message=f"looks well again: {done} %") for done in (0, 50)]
+    failed = snapshot((gpu(0, health=FAILED),))
+    told = [
+        events_between(failed, snapshot((gpu(0, health=half),)), AT_S)[0].series for half in halves
+    ]
+    assert told[0] == told[1]
+    other = events_between(
+        snapshot((gpu(1, health=FAILED),)), snapshot((gpu(1, health=PROBING),)), AT_S
+    )
+    assert other[0].series != told[0]
+
+
 def test_the_reason_of_the_vendor_is_in_the_message() -> None:
     (event,) = events_between(snapshot((gpu(0),)), snapshot((gpu(0, health=FAILED),)), AT_S)
     assert event.message == "GPU 0 (0000:1b:00.0): Xid79: fell off the bus"
