@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.kube.apply.managed import accused
+from agent.kube.apply.managed import accused, metadata_of
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
 from agent.kube.apply.requests import MANAGER
 from agent.kube.errors import ApiError, Conflict
@@ -63,6 +63,8 @@ class Exchange:
             self._settled = None
             await self._calls.read(desired, again=self.acked is not None)
             return None
+        if (uid := str(metadata_of(sight.stored).get("uid") or "")) != self.state.uid:
+            self.standing.set(uid=uid)
         now = Circumstances(
             node_uid=self._site.node_uid(),
             now_s=self._site.clock.wall(),

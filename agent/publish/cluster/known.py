@@ -39,6 +39,11 @@ class Known:
         """Know no more what the server has."""
         self.sight = None
 
+    @property
+    def lacks_object(self) -> bool:
+        """Say whether there was no object when it was last looked for."""
+        return self.sight is not None and self.sight.stored is None
+
     def due_in_s(self) -> float:
         """Return the seconds until the object is to be looked at again."""
         return max(0.0, self._due_s - self._site.clock.monotonic())

@@ -43,6 +43,7 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     publisher: str
+    uid: str = ""  # of the object; empty while none is known
     phase: Phase = Phase.PENDING
     error: str = ""  # why not idle, for people
     written: int = 0  # acknowledged by the server

@@ -58,8 +58,12 @@ class Writer:
         self._wake.set()
 
     def look_again(self) -> None:
-        """Look at once for what is waited for: a right, a CRD, an object that others make."""
-        if self.state.phase in (Phase.WAITING, Phase.ABSENT, Phase.FORBIDDEN):
+        """Look at once for what is waited for: a right, a CRD, an object that others make.
+
+        Also where nothing is wanted now: what will be would be judged by an object that lacked.
+        """
+        waited_for = (Phase.WAITING, Phase.ABSENT, Phase.FORBIDDEN)
+        if self.state.phase in waited_for or self._exchange.known.lacks_object:
             self._exchange.known.forget()
             self._nudge.set()
 

@@ -124,9 +124,11 @@ def test_a_node_without_devices_has_no_device_object() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
+            assert bench.state().uid == bench.device()["metadata"]["uid"] != ""
             await bench.offer(no_device())
             assert server.get("Device", NODE) is None
             assert bench.phase() is Phase.IDLE
+            assert bench.state().uid == ""
             await bench.offer(device(bench.uid))
             assert len(bench.device()["spec"]["devices"]) == 2
 

@@ -91,6 +91,21 @@ def test_a_node_metric_that_nobody_made_yet_is_waited_for_and_never_made() -> No
         asyncio.run(case(server))
 
 
+def test_a_node_metric_that_was_made_anew_is_written_as_soon_as_there_is_a_report() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            await bench.offer(metric(0))
+            assert bench.phase() is Phase.WAITING
+            await bench.offer()  # nothing is told while there is no object
+            server.put(node_metric(), manager="koord-manager")
+            bench.outbox.look_again("NodeMetric")
+            await bench.offer(metric(1))
+            assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
 def test_nothing_is_written_before_the_node_is_known() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server, uid="") as bench:
