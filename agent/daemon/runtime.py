@@ -1,19 +1,10 @@
-"""The process itself: its settings, made once while it starts, and the last thing that it does."""
+"""Settings of the process itself, made once while it starts."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
-import logging
-import os
 import resource
 import sys
-import threading
-from collections.abc import Callable
-from typing import NoReturn
-
-log = logging.getLogger(__name__)
 
 WANTED_FILES = 65536
 SWITCH_INTERVAL_S = 0.001  # the loop thread gets its turn while the collector computes
@@ -46,29 +37,3 @@ def allow_files() -> None:
     limit = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-async def done_within(deadline_s: float, work: Callable[[], None]) -> bool:
-    """Do what may hang, on a thread that the process can end without; say whether it is done."""
-    event_loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-
-    def run() -> None:
-        try:
-            work()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop ended before the work did
-                event_loop.call_soon_threadsafe(done.set)
-
-    threading.Thread(target=run, name="ending", daemon=True).start()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(done.wait(), deadline_s)
-    return done.is_set()
-
-
-def end_hanging(status: int, failed: BaseException | None) -> NoReturn:
-    """End the process although a thread hangs, in the kernel or in a question for an address."""
-    log.error("thread_stuck_at_stop", extra={"error": str(failed)} if failed else {})
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

@@ -1,16 +1,27 @@
-"""Runs named loops when they are due: on the collector thread, or on the event loop's own."""
+"""Runs named loops when they are due: on the collector thread, or on the event loop's own.
+
+Also ends the process when a thread hangs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import NoReturn
 
 import msgspec
 
 from agent.clock import Clock
 from agent.loop import Loop
 from agent.model.selfcheck import Check
+
+log = logging.getLogger(__name__)
 
 DEVICES_AGAIN_S = 1.0  # the least pause before a failed publishing of devices is tried again
 
@@ -91,3 +102,29 @@ class Heartbeat:
             await asyncio.sleep(self._interval_s)
             self.last_s = self._clock.monotonic()
             self.worst_hold_s = max(self.worst_hold_s, self.last_s - before_s - self._interval_s)
+
+
+async def done_within(deadline_s: float, work: Callable[[], None]) -> bool:
+    """Do what may hang, on a thread that the process can end without; say whether it is done."""
+    event_loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop ended before the work did
+                event_loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, name="ending", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(done.wait(), deadline_s)
+    return done.is_set()
+
+
+def end_hanging(status: int, failed: BaseException | None) -> NoReturn:
+    """End the process although a thread hangs, in the kernel or in a question for an address."""
+    log.error("thread_stuck_at_stop", extra={"error": str(failed)} if failed else {})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

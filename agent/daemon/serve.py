@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.daemon.listen import Address, Site
-from agent.daemon.runtime import done_within, end_hanging, settle
+from agent.daemon.runtime import settle
 from agent.daemon.schedule import (
     DEVICES_AGAIN_S,
     Heartbeat,
     collector_thread,
     devices_thread,
+    done_within,
+    end_hanging,
     keep_running,
     run_when_changed,
 )
@@ -223,7 +225,7 @@ class Daemon:
                 *([self._reactions.check] if self._reactions is not None else []),
                 *([self._options.lock.check] if self._options.lock is not None else []),
             ],
-            cluster=self._cluster,
+            clustered=self._cluster,
             recent=loops.recent,
         )
 
