@@ -82,9 +82,15 @@ class Measuring:
         self._look_at_sharing(now_s)
 
     def report(self) -> None:
-        """Put means and percentiles of the windows that stand now into the snapshot."""
+        """Put means and percentiles of the windows that stand now into the snapshot.
+
+        A cluster without a NodeMetric is told of none: looking for it often costs nothing then.
+        """
+        cluster = self._store.current.cluster
+        told = cluster.metric_policy.value
+        if cluster.clustered and told is None:
+            return
         now_s = self._clock.monotonic()
-        told = self._store.current.cluster.metric_policy.value
         policy = report_policy(self._settings, told)
         report = self._history.report(now_s, policy)
         self._history.remember_pods(policy.aggregate_s)  # it may drop what was kept: not before

@@ -84,8 +84,19 @@ def test_a_change_of_the_object_takes_effect_with_the_next_report(tmp_path: Path
     assert [a.duration_s for a in node.report().aggregates] == [300, 600, 1800]
     node.say(MetricPolicy(durations_s=(60,)))
     assert [a.duration_s for a in node.report().aggregates] == [60]
-    node.say(None)
+    node.say(MetricPolicy())
     assert [a.duration_s for a in node.report().aggregates] == [300, 600, 1800]
+
+
+def test_nothing_is_computed_while_a_cluster_has_no_object_to_tell_it(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.measure(3)
+    before = node.report()
+    node.say(None)
+    node.measure(3)
+    assert node.report() is before
+    node.say(MetricPolicy())
+    assert node.report() is not before
 
 
 def test_no_report_lacks_the_pods_when_their_window_becomes_longer(tmp_path: Path) -> None:
