@@ -46,10 +46,7 @@ class Loops:
         self.measuring = parts.measuring()
         metrics = parts.settings.metrics
         self.renderer = MetricsRenderer(
-            parts.families(),
-            pods=metrics.pods,
-            aliases=metrics.aliases,
-            slo_stale_s=parts.settings.api.slo_stale_s,
+            parts.families(), pods=metrics.pods, aliases=metrics.aliases
         )
         for refused in self.renderer.refused:
             log.warning("metric_family_refused", extra={"family": refused})

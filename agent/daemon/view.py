@@ -47,7 +47,7 @@ class DaemonView:
     loops: list[Loop] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     more_checks: list[Callable[[], Check]] = field(default_factory=list)
-    cluster: Clustered | None = None  # `None`: standalone mode
+    clustered: Clustered | None = None  # `None`: standalone mode
     recent: deque[EventLine] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
     def snapshot(self) -> NodeSnapshot:
@@ -64,8 +64,8 @@ class DaemonView:
         checks += snapshot_checks(self.parts.store.current)
         checks += [run.check() for run in self.runs]
         checks += [check() for check in self.more_checks]
-        if self.cluster is not None:
-            checks += self.cluster.checks()
+        if self.clustered is not None:
+            checks += self.clustered.checks()
         return SelfReport(tuple(checks))
 
     def objects(self) -> tuple[PublishedObject, ...]:
@@ -76,13 +76,17 @@ class DaemonView:
         """Return the last events."""
         return tuple(self.recent)
 
+    def cluster(self) -> ClusterStatus | None:
+        """Return how the cluster side does."""
+        return self.clustered.status() if self.clustered is not None else None
+
     def metrics(self, *, openmetrics: bool) -> bytes:
         """Render the exposition."""
         return self.renderer.render(
             self.parts.store.current,
             self.parts.clock.monotonic(),
             tuple(run.status for run in self.runs),
-            cluster=self.cluster.status() if self.cluster is not None else None,
+            cluster=self.cluster(),
             openmetrics=openmetrics,
         )
 

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Mapping
 from agent.model.inventory import DeviceSample, MetricFamily
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.families import FAMILIES, NODE, Family
-from agent.publish.series.cluster import CLUSTER_FAMILIES, ClusterStatus, cluster_series
+from agent.publish.series.cluster import (
+    CLUSTER_FAMILIES,
+    SLO_STALE_S,
+    ClusterStatus,
+    cluster_series,
+)
 from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
@@ -20,7 +25,6 @@ from agent.publish.series.slo import SLO_FAMILIES, slo_series
 from agent.publish.series.text import Key, Labels, Series, header
 from agent.publish.status import PublisherStatus
 
-SLO_STALE_S = 1800.0
 MAX_AGE_S = 180.0  # values older than that are no longer exported; their age is
 
 
@@ -38,7 +42,6 @@ class MetricsRenderer:
         pods: bool = True,
         aliases: tuple[str, ...] = (),
         max_age_s: float = MAX_AGE_S,
-        slo_stale_s: float = SLO_STALE_S,
     ) -> None:
         found = declared(sorted(vendor_families.items()))
         self.refused = found.refused  # for people: families that cannot be exported, and why
@@ -60,7 +63,6 @@ class MetricsRenderer:
         self._pods = pods
         self._aliases = aliases
         self._max_age_s = max_age_s
-        self._slo_stale_s = slo_stale_s
         self._labels: Mapping[Key, str] = {}
 
     def render(
@@ -107,7 +109,8 @@ class MetricsRenderer:
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from own_series(snapshot, now_s, publishers, opened)
         yield from cluster_series(cluster, now_s, opened)
-        yield from slo_series(snapshot.cluster, now_s, self._slo_stale_s, opened)
+        slo_stale_s = SLO_STALE_S if cluster is None else cluster.slo_stale_s
+        yield from slo_series(snapshot.cluster, now_s, slo_stale_s, opened)
         yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
         yield from device_series(
             devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
+
+if TYPE_CHECKING:
+    from agent.publish.series.cluster import ClusterStatus
 
 T = TypeVar("T")
 
@@ -55,6 +58,10 @@ class AgentView(Protocol):
 
     def events(self) -> tuple[EventLine, ...]:
         """Return the last events, a bounded number."""
+        ...
+
+    def cluster(self) -> ClusterStatus | None:
+        """Say how the cluster side does; `None` in standalone mode."""
         ...
 
     def metrics(self, *, openmetrics: bool) -> bytes:

@@ -9,10 +9,11 @@ from agent.clock import rfc3339
 from agent.model.device import HealthState
 from agent.model.snapshot import NodeSnapshot
 from agent.version import VERSION
-from agent.web import direct, sections, slices
+from agent.web import sections
 from agent.web.base import AgentView
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import topology_svg
+from agent.web.tables import cluster, direct, slices
 
 COLUMNS = (("wide", 4), ("middle", 2), ("narrow", 1))
 LINKS = (
@@ -93,6 +94,7 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
         sections.numa_table(snapshot),
         tag("p", ""),
         sections.pods_table(snapshot),
+        cluster.cluster_section(snapshot, view.cluster(), *view.now_s()),
         tag("h2", "Published objects"),
         sections.objects_list(view.objects()),
         tag("h2", "Agent"),

@@ -158,6 +158,7 @@ class ClusterSide:
             writers=self.outbox.states(),
             events=self.sink.state if self.sink is not None else None,
             kubelet=self.kubelet.poller.state if self.kubelet is not None else None,
+            slo_stale_s=self._parts.settings.api.slo_stale_s,
         )
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent.publish.cluster.state import WriterState
     from agent.publish.eventing.sink import SinkState
 
+SLO_STALE_S = 1800.0
 KIND = (*NODE, "publisher", "kind")  # two publishers may write parts of one object
 RESOURCE = (*NODE, "resource")
 P = "xpu_agent_"
@@ -88,6 +89,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     writers: tuple[WriterState, ...]
     events: SinkState | None  # None: switched off
     kubelet: KubeletState | None
+    slo_stale_s: float = SLO_STALE_S  # a NodeSLO that was not confirmed that long is frozen
 
 
 def cluster_series(status: ClusterStatus | None, now_s: float, opened: str) -> Series:

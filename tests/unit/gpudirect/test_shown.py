@@ -20,7 +20,7 @@ from agent.node.store import SnapshotStore
 from agent.publish.exposition import render_metrics
 from agent.publish.snapshot_json import snapshot_json
 from agent.recording.open import OpenedHost
-from agent.web.direct import direct_table
+from agent.web.tables.direct import direct_table
 from tests.machines import Sysfs
 from tests.unit.gpudirect.made import GPU, MEANS, NIC, NIC_PORT, tree, view
 

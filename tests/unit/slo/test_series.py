@@ -9,7 +9,6 @@ from agent.model.slo.view import SloView
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.exposition import MetricsRenderer
 
-STALE_S = 1800.0
 VIEW = slo_view(
     {"metadata": {}, "spec": {"cpuBurstStrategy": {"policy": "x", "cpuBurstPercent": -1, "n": 1}}},
     SloView(),
@@ -20,7 +19,7 @@ def told(part: Part[SloView], now_s: float, *, clustered: bool = True) -> dict[s
     snapshot = NodeSnapshot(
         node=NodeIdentity(name="n"), cluster=ClusterFacts(clustered=clustered, slo=part)
     )
-    page = MetricsRenderer({}, slo_stale_s=STALE_S).render(snapshot, now_s).decode()
+    page = MetricsRenderer({}).render(snapshot, now_s).decode()
     prefix = "xpu_agent_node_slo_"
     found = {}
     for line in page.splitlines():

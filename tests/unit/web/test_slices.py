@@ -10,7 +10,7 @@ from agent.model.inventory import DeviceGroup, Inventory
 from agent.model.part import Part
 from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.web.sections import devices_table, matrix_table
-from agent.web.slices import groups_table, slices_table
+from agent.web.tables.slices import groups_table, slices_table
 from tests import factory
 from tests.hostile import inventories
 from tests.unit.web.view import HOSTILE

@@ -12,6 +12,7 @@ from agent.model.device import Device, DeviceKind, DeviceLink, Health, HealthSta
 from agent.model.part import Part
 from agent.model.selfcheck import Check, SelfReport
 from agent.model.snapshot import DeviceView, NodeSnapshot
+from agent.publish.series.cluster import ClusterStatus
 from agent.web.base import EventLine, PublishedObject
 from tests import factory
 
@@ -46,6 +47,7 @@ class StillView:
     now: NodeSnapshot
     ready: bool = True
     notice: str = f"recorded host {HOSTILE}"
+    status: ClusterStatus | None = None
 
     def snapshot(self) -> NodeSnapshot:
         return self.now
@@ -62,6 +64,9 @@ class StillView:
 
     def events(self) -> tuple[EventLine, ...]:
         return (EventLine(time="t", reason="DeviceFailed", about="GPU 2", message=HOSTILE),)
+
+    def cluster(self) -> ClusterStatus | None:
+        return self.status
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         return b"up 1\n# EOF\n" if openmetrics else b"up 1\n"

@@ -1,0 +1,1 @@
+"""Tables of the status page that have a subject of their own."""
