@@ -198,9 +198,7 @@ class Session:
             yield
         except ApiError as error:
             if not self._connections.closed:  # what ends with us says nothing of the server
-                if not attempt.answered:
-                    self._keeper.unanswered(attempt.verb)
-                self._keeper.failed(error)
+                self._keeper.failed(attempt.verb, error, answered=attempt.answered)
             if was_distrusted(error):
                 self._trust.doubted()
             raise

@@ -22,7 +22,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     Times are monotonic seconds.
     """
 
-    reachable: bool | None = None  # None: nobody asked yet. A refusal (403) is an answer too
+    # what was asked last got an answer, and be it a refusal (403); None: nobody asked yet
+    reachable: bool | None = None
     last_answer_s: float | None = None  # an answer of any status
     last_ok_s: float | None = None  # a 2xx
     last_error: str = ""
@@ -78,7 +79,7 @@ class Keeper:
         """Note an answer of any status."""
         now_s = self._clock.monotonic()
         if self.state.reachable is False:
-            log.info("api_reachable", extra={"server": self._server})
+            log.info("server_answers_again", extra={"server": self._server})
         self.state = replace(
             self.state,
             reachable=True,
@@ -87,18 +88,21 @@ class Keeper:
             requests=self._counted(verb, str(status)),
         )
 
-    def unanswered(self, verb: str) -> None:
-        """Note a request that got no answer."""
-        self.state = replace(self.state, requests=self._counted(verb, UNANSWERED))
+    def failed(self, verb: str, error: ApiError, *, answered: bool) -> None:
+        """Note an error; a server is out of reach only when no answer had begun.
 
-    def failed(self, error: ApiError) -> None:
-        """Note an error; the server is out of reach if that is what it says."""
-        gone = isinstance(error, Unreachable)
-        if gone and self.state.reachable is not False:
-            log.warning("api_unreachable", extra={"server": self._server, "error": str(error)})
+        What broke off after that says little: streams do so whenever something on the way likes.
+        """
+        state = self.state
+        if not answered:
+            state = replace(state, requests=self._counted(verb, UNANSWERED))
+        gone = isinstance(error, Unreachable) and not answered
+        if gone and state.reachable is not False:
+            extra = {"server": self._server, "error": str(error)}
+            log.warning("server_does_not_answer", extra=extra)
         self.state = replace(
-            self.state,
-            reachable=False if gone else self.state.reachable,
+            state,
+            reachable=False if gone else state.reachable,
             last_error=str(error),
             last_error_s=self._clock.monotonic(),
         )

@@ -34,19 +34,42 @@ def test_a_refusal_is_an_answer_and_silence_is_not() -> None:
     keeper = Keeper("https://api", clock)
     assert reachable(keeper) is None
     keeper.answered("GET", 403)
-    keeper.failed(Forbidden("GET /x", "no", code=403))
+    keeper.failed("GET", Forbidden("GET /x", "no", code=403), answered=True)
     assert reachable(keeper) is True
     assert keeper.state.last_ok_s is None
     assert keeper.state.last_error == "GET /x: 403 no"
     clock.advance(5)
-    keeper.unanswered("GET")
-    keeper.failed(Unreachable("GET /x", "down"))
+    keeper.failed("GET", Unreachable("GET /x", "down"), answered=False)
     assert reachable(keeper) is False
     assert keeper.state.last_answer_s == clock.mono_s - 5
     keeper.answered("WATCH", 200)
     assert reachable(keeper) is True
     assert keeper.state.last_ok_s == clock.mono_s
     assert keeper.state.requests == {("GET", "403"): 1, ("GET", "none"): 1, ("WATCH", "200"): 1}
+
+
+def test_a_stream_that_breaks_off_does_not_make_its_server_unreachable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keeper = Keeper("https://api", ManualClock())
+    keeper.answered("WATCH", 200)
+    keeper.failed("WATCH", Unreachable("GET /x", "the answer broke off"), answered=True)
+    assert reachable(keeper) is True
+    assert keeper.state.last_error == "GET /x: the answer broke off"
+    assert keeper.state.requests == {("WATCH", "200"): 1}
+    assert caplog.messages == []
+
+
+def test_a_server_that_does_not_answer_is_said_once_and_so_is_that_it_does_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    keeper = Keeper("https://10.0.0.1:10250", ManualClock())
+    for _ in range(3):
+        keeper.failed("GET", Unreachable("GET /pods/", "down"), answered=False)
+    keeper.answered("GET", 200)
+    keeper.answered("GET", 200)
+    assert caplog.messages == ["server_does_not_answer", "server_answers_again"]
 
 
 def test_a_state_once_read_does_not_change() -> None:
