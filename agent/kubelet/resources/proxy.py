@@ -124,7 +124,7 @@ class PodResourcesProxy:
                 except RuntimeError as error:
                     raise self._file.failed(str(error)) from error
                 await server.start()
-        except AgentError:
+        except BaseException:  # a stop in the middle of a start too: nothing goes on serving
             await server.stop(None)
             raise
         self._server = server

@@ -253,6 +253,32 @@ def test_it_serves_until_it_is_cancelled(tmp_path: Path) -> None:
     on_node(tmp_path, test)
 
 
+def test_a_start_that_is_cancelled_leaves_nothing_that_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[aio.Server] = []
+    stop = aio.Server.stop
+
+    async def hanging(_: aio.Server) -> None:
+        await asyncio.Event().wait()
+
+    async def noted(server: aio.Server, grace: float | None) -> None:
+        stopped.append(server)
+        await stop(server, grace)
+
+    async def test(node: Node) -> None:
+        await node.proxy.stop()
+        with monkeypatch.context() as patch:
+            patch.setattr(aio.Server, "start", hanging)
+            patch.setattr(aio.Server, "stop", noted)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(node.proxy.check(), 0.2)
+        assert len(stopped) == 1
+        assert os.listdir(node.folder) == []
+
+    on_node(tmp_path, test)
+
+
 def test_the_file_is_taken_down_only_while_it_is_ours(tmp_path: Path) -> None:
     file = SocketFile(str(tmp_path))
     with file.being_made() as address, socket.socket(socket.AF_UNIX) as listener:
