@@ -67,9 +67,7 @@ class KubeconfigCredentials:
 
     async def open(self) -> Account:
         """Read it for the first time; raise `NoApiServer` when it leads nowhere."""
-        account = await self._in_thread(functools.partial(self._read, self._target))
-        self._take(account)
-        return account
+        return await self._in_thread(functools.partial(self._read, self._target))
 
     @property
     def tls(self) -> TlsFiles:
@@ -100,12 +98,17 @@ class KubeconfigCredentials:
         if self._refused or account.renewed is None:
             work = functools.partial(self._read, self._target)
         try:
-            self._take(await self._in_thread(work))
+            return await self._in_thread(work)
         except AgentError as error:
             self._read_errors += 1
             self._problem = str(error)
             log.warning("kubeconfig_not_renewed", extra={"error": self._problem})
         return self._account or account
+
+    def _came(self, looking: asyncio.Future[Account]) -> None:
+        """Take what was read, whether or not the call that asked for it still waits."""
+        if not looking.cancelled() and looking.exception() is None:
+            self._take(looking.result())
 
     def _take(self, account: Account) -> None:
         if account.tls.insecure and (self._account is None or not self._account.tls.insecure):
@@ -119,6 +122,7 @@ class KubeconfigCredentials:
         """Return what the work returns; one runs at a time, and one that hangs stays alone."""
         if self._looking is None or self._looking.done():
             self._looking = _daemon(work)
+            self._looking.add_done_callback(self._came)  # comes before who waits
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await asyncio.shield(self._looking)

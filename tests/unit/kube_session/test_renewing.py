@@ -196,3 +196,22 @@ def test_believing_anybody_is_warned_of_once(caplog: pytest.LogCaptureFixture) -
 
     asyncio.run(run())
     assert [record.message for record in caplog.records] == ["api_server_not_verified"]
+
+
+def test_what_a_slow_plug_in_gives_is_taken_although_the_call_that_wanted_it_has_given_up() -> None:
+    async def run() -> None:
+        file, clock = File(), ManualClock()
+        credentials = file.credentials(clock)
+        await credentials.open()
+        file.waits_for = threading.Event()
+        file.say("two")
+        clock.advance(60)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await credentials.authorization()
+        file.waits_for.set()
+        while await credentials.authorization() != "two":  # the thread ends when it ends
+            await asyncio.sleep(0)
+        assert file.reads == 2
+
+    asyncio.run(run())
