@@ -121,7 +121,7 @@ class KubeconfigCredentials:
     async def _in_thread(self, work: Callable[[], Account]) -> Account:
         """Return what the work returns; one runs at a time, and one that hangs stays alone."""
         if self._looking is None or self._looking.done():
-            self._looking = _daemon(work)
+            self._looking = _daemon(work, str(self._target))
             self._looking.add_done_callback(self._came)  # comes before who waits
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -133,7 +133,7 @@ class KubeconfigCredentials:
             ) from error
 
 
-def _daemon(work: Callable[[], Account]) -> asyncio.Future[Account]:
+def _daemon(work: Callable[[], Account], what: str) -> asyncio.Future[Account]:
     """Run something in a thread that the end of the process does not wait for."""
     event_loop = asyncio.get_running_loop()
     future: asyncio.Future[Account] = event_loop.create_future()
@@ -148,11 +148,14 @@ def _daemon(work: Callable[[], Account]) -> asyncio.Future[Account]:
             future.set_result(account)
 
     def run() -> None:
-        account, failed = None, None
+        account: Account | None = None
+        failed: AgentError | None = None
         try:
             account = work()
         except AgentError as error:
             failed = error
+        except Exception as error:  # noqa: BLE001 - of a foreign package; somebody waits for it
+            failed = NoApiServer(f"{what}: {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # the loop ended before the work did
             event_loop.call_soon_threadsafe(settle, account, failed)
 

@@ -215,3 +215,15 @@ def test_what_a_slow_plug_in_gives_is_taken_although_the_call_that_wanted_it_has
         assert file.reads == 2
 
     asyncio.run(run())
+
+
+def test_an_error_that_nobody_thought_of_is_an_answer_too() -> None:
+    def read(_: FromKubeconfig) -> Account:
+        raise ZeroDivisionError("with a token in it")
+
+    async def run() -> None:
+        credentials = KubeconfigCredentials(TARGET, ManualClock(), read, deadline_s=20)
+        with pytest.raises(NoApiServer, match="/k: ZeroDivisionError$"):
+            await credentials.open()
+
+    asyncio.run(run())
