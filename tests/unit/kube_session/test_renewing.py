@@ -223,7 +223,7 @@ def test_an_error_that_nobody_thought_of_is_an_answer_too() -> None:
 
     async def run() -> None:
         credentials = KubeconfigCredentials(TARGET, ManualClock(), read, deadline_s=20)
-        with pytest.raises(NoApiServer, match="/k: ZeroDivisionError$"):
+        with pytest.raises(NoApiServer, match=r"/k: ZeroDivisionError$"):
             await credentials.open()
 
     asyncio.run(run())
