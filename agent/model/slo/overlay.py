@@ -13,7 +13,7 @@ from agent.model.slo.special import READERS
 from agent.model.slo.thresholds import Thresholds
 from agent.model.slo.view import Refusal
 
-# a lower limit that is not below its threshold has no effect, or evicts for ever
+# a lower limit that is not below its threshold would evict nobody, or for ever
 _BELOW = (
     ("memory_evict_lower_percent", "memory_evict_threshold_percent"),
     ("cpu_evict_lower_percent", "cpu_evict_threshold_percent"),
@@ -21,6 +21,8 @@ _BELOW = (
     ("cpu_allocatable_evict_lower_percent", "cpu_allocatable_evict_threshold_percent"),
     ("cpu_evict_satisfaction_lower_percent", "cpu_evict_satisfaction_upper_percent"),
 )
+_DEFAULTED = ("memory_evict_lower_percent", "cpu_evict_lower_percent")
+_MAY_BE_EQUAL = ("cpu_evict_satisfaction_lower_percent",)
 
 
 class Overlaid(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,14 +67,21 @@ def _agreed(reading: Reading, laid: NodeSlo) -> NodeSlo:
 
 
 def _limits_agreed(reading: Reading, found: Thresholds) -> Thresholds:
-    """Leave lower limits unset that are not below their thresholds."""
+    """Switch rules off whose lower limit is not below its threshold, as Koordinator does.
+
+    Without a lower limit they are off. Where it has a default both values stay, and contradict
+    each other: with the default in its place, pods were evicted by a rule that nobody wrote.
+    """
     wires = {field.name: field.wire for field in fields(Thresholds).values()}
     wrong = []
     for lower, upper in _BELOW:
         low, high = getattr(found, lower), getattr(found, upper)
-        if low is not None and high is not None and low >= high:
-            place = f"spec.resourceUsedThresholdWithBE.{wires[lower]}"
-            reading.note(place, f"must be less than {wires[upper]} ({high}), is {low}")
+        if low is None or high is None or low < high + (lower in _MAY_BE_EQUAL):
+            continue
+        place = f"spec.resourceUsedThresholdWithBE.{wires[lower]}"
+        why = f"must be less than {wires[upper]} ({high}), is {low}: nobody is evicted for it"
+        reading.note(place, why)
+        if lower not in _DEFAULTED:
             wrong.append(lower)
     return msgspec.structs.replace(found, **dict.fromkeys(wrong)) if wrong else found
 

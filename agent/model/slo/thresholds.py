@@ -54,14 +54,20 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     allocatable_evict_priority_threshold: EvictablePriority | None = None
 
     @property
-    def memory_evict_until_percent(self) -> int:
-        """Return the use at which eviction for memory stops."""
-        lower = self.memory_evict_lower_percent
-        return self.memory_evict_threshold_percent - EVICT_GAP_PERCENT if lower is None else lower
+    def memory_evict_until_percent(self) -> int | None:
+        """Return the use at which eviction for memory stops; `None`: nobody is evicted for it."""
+        return _until(self.memory_evict_threshold_percent, self.memory_evict_lower_percent)
 
     @property
     def cpu_evict_until_percent(self) -> int | None:
-        """Return the use at which eviction for CPU stops; `None` without a threshold."""
-        if self.cpu_evict_threshold_percent is None or self.cpu_evict_lower_percent is not None:
-            return self.cpu_evict_lower_percent
-        return self.cpu_evict_threshold_percent - EVICT_GAP_PERCENT
+        """Return the use at which eviction for CPU stops; `None`: nobody is evicted for it."""
+        return _until(self.cpu_evict_threshold_percent, self.cpu_evict_lower_percent)
+
+
+def _until(threshold: int | None, lower: int | None) -> int | None:
+    """Return the lower limit, unless there is no threshold or the two contradict each other."""
+    if threshold is None:
+        return None
+    if lower is None:
+        return threshold - EVICT_GAP_PERCENT
+    return lower if lower < threshold else None

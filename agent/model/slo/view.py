@@ -10,7 +10,7 @@ MAX_REFUSED = 64  # told one by one; beyond them only counted
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the object that is not used; the default, or the class's, stands instead."""
+    """One value of the object that is not used; what stands instead is its default, or no rule."""
 
     path: str  # "spec.resourceUsedThresholdWithBE.cpuSuppressThresholdPercent"
     why: str  # in words, with the range; never the value itself beyond 40 characters

@@ -10,7 +10,6 @@ RANGES: list[tuple[str, int, int | None]] = [
     (f"{BE}.cpuSuppressThresholdPercent", 0, 100),
     (f"{BE}.cpuSuppressMinPercent", 0, 100),
     (f"{BE}.memoryEvictThresholdPercent", 0, 100),
-    (f"{BE}.memoryEvictLowerPercent", 0, 69),
     (f"{BE}.memoryAllocatableEvictThresholdPercent", 0, None),
     (f"{BE}.memoryAllocatableEvictLowerPercent", 0, None),
     (f"{BE}.cpuEvictBESatisfactionUpperPercent", 0, 100),

@@ -90,13 +90,19 @@ def test_a_part_that_is_no_object_is_refused_alone(part: str, value: object) -> 
 @pytest.mark.parametrize(
     ("given", "refused", "stands"),
     [
-        ({"memoryEvictThresholdPercent": 60, "memoryEvictLowerPercent": 60}, "memoryEvict", 58),
-        ({"memoryEvictLowerPercent": 80}, "memoryEvict", 68),
+        ({"memoryEvictThresholdPercent": 60, "memoryEvictLowerPercent": 60}, "memoryEvict", None),
+        ({"memoryEvictLowerPercent": 80}, "memoryEvict", None),
+        ({"memoryEvictThresholdPercent": 1}, "", -1),
+        ({"memoryEvictLowerPercent": 0}, "", 0),
+        ({"memoryEvictLowerPercent": -1}, "memoryEvict", 68),
+        ({"memoryEvictLowerPercent": 101}, "memoryEvict", 68),
         ({"memoryEvictThresholdPercent": 130, "memoryEvictLowerPercent": 69}, "", 69),
         ({"memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 79}, "", 79),
     ],
 )
-def test_a_lower_limit_must_be_below_its_threshold(given: Tree, refused: str, stands: int) -> None:
+def test_a_lower_limit_that_is_not_below_its_threshold_evicts_nobody(
+    given: Tree, refused: str, stands: int | None
+) -> None:
     found = overlay({BE: given})
     assert found.slo.thresholds.memory_evict_until_percent == stands
     lower = [refusal.path for refusal in found.refused if "Lower" in refusal.path]
@@ -106,10 +112,8 @@ def test_a_lower_limit_must_be_below_its_threshold(given: Tree, refused: str, st
 @pytest.mark.parametrize(
     "pair",
     [
-        ("cpuEvictLowerPercent", "cpuEvictThresholdPercent"),
         ("memoryAllocatableEvictLowerPercent", "memoryAllocatableEvictThresholdPercent"),
         ("cpuAllocatableEvictLowerPercent", "cpuAllocatableEvictThresholdPercent"),
-        ("cpuEvictBESatisfactionLowerPercent", "cpuEvictBESatisfactionUpperPercent"),
     ],
 )
 def test_every_pair_of_limits_is_compared(pair: tuple[str, str]) -> None:
@@ -120,6 +124,28 @@ def test_every_pair_of_limits_is_compared(pair: tuple[str, str]) -> None:
     assert (wire[lower], wire[upper]) == (None, 50)
     assert overlay({BE: {lower: 49, upper: 50}}).refused == ()
     assert overlay({BE: {lower: 99}}).refused == ()  # has no effect, but is not wrong
+
+
+@pytest.mark.parametrize(
+    ("threshold", "lower", "stands"),
+    [(None, 50, None), (60, None, 58), (60, 50, 50), (60, 60, None)],
+)
+def test_eviction_for_cpu_needs_a_threshold_above_its_lower_limit(
+    threshold: int | None, lower: int | None, stands: int | None
+) -> None:
+    found = overlay({BE: {"cpuEvictThresholdPercent": threshold, "cpuEvictLowerPercent": lower}})
+    assert found.slo.thresholds.cpu_evict_until_percent == stands
+    assert found.refused_count == (threshold == lower)
+
+
+@pytest.mark.parametrize(("lower", "stands"), [(49, 49), (50, 50), (51, None)])
+def test_satisfaction_may_be_asked_for_up_to_where_eviction_begins(
+    lower: int, stands: int | None
+) -> None:
+    names = ("cpuEvictBESatisfactionLowerPercent", "cpuEvictBESatisfactionUpperPercent")
+    found = overlay({BE: dict(zip(names, (lower, 50), strict=True))})
+    assert found.slo.thresholds.cpu_evict_satisfaction_lower_percent == stands
+    assert found.refused_count == (stands is None)
 
 
 @pytest.mark.parametrize(
