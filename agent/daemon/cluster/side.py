@@ -90,7 +90,12 @@ class ClusterSide:
         self._spawn(outbox.run(), "outbox")
         if api.events:
             self.sink = EventSink(
-                session, name, parts.clock, uid_of=self._uid_of, deadline_s=api.deadline_s
+                session,
+                name,
+                parts.clock,
+                uid_of=self._uid_of,
+                may_tell=lambda: self.known.standing().writes,
+                deadline_s=api.deadline_s,
             )
             self._spawn(self.sink.run(), "events at the API server")
         self._spawn(self._keep_ages(), "ages")
@@ -179,7 +184,10 @@ class ClusterSide:
             self._tell(reason, message)
 
     def _uid_of(self, kind: str) -> str:
-        return self._parts.store.current.node.uid if kind == "Node" else ""
+        if kind == "Node":
+            return self._parts.store.current.node.uid
+        states = self.outbox.states() if self.outbox is not None else ()
+        return next((state.uid for state in states if state.kind == kind), "")
 
     async def _keep_ages(self) -> None:
         while True:

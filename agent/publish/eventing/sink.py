@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=1.0, max_s=60.0)
 OFF_S = 3600.0  # without the right to write events, that long until the next try
+HELD_S = 5.0  # while nothing may be told, that long until it is asked again
 
 UidOf = Callable[[str], str]  # kind of a cluster-wide object -> its uid; empty: not known
 
@@ -50,15 +51,20 @@ class EventSink:
         clock: Clock,
         *,
         uid_of: UidOf,
+        may_tell: Callable[[], bool] = lambda: True,
         deadline_s: float = 10.0,
         backoff: Backoff = BACKOFF,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`uid_of` is asked when an object is made, so that `kubectl describe` finds it."""
+        """`uid_of` is asked when an object is made, so that `kubectl describe` finds it.
+
+        `may_tell` says whether the Node of that name is this machine: else its events wait.
+        """
         self._api = api
         self._node_name = node_name
         self._clock = clock
         self._uid_of = uid_of
+        self._may_tell = may_tell
         self._deadline_s = deadline_s
         self._backoff = backoff
         self._uniform = uniform
@@ -111,6 +117,8 @@ class EventSink:
                 item = self._backlog.next(now_s, self._unlucky)
                 if item is None:
                     return self._backlog.wait_s(now_s)
+            if not self._may_tell():
+                return HELD_S
             await self._tell(item)
 
     async def _tell(self, item: Item) -> None:

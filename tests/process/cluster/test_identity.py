@@ -22,12 +22,8 @@ def check_of(agent: Agent, name: str) -> str:
 
 
 def written(api: ApiServer) -> list[str]:
-    """Return which of our objects were written."""
-    return [
-        one.path
-        for one in api.requests()
-        if one.user == AGENT and one.verb in WRITING and one.resource != "events"
-    ]
+    """Return what the agent wrote, objects and events."""
+    return [one.path for one in api.requests() if one.user == AGENT and one.verb in WRITING]
 
 
 def owner_of(api: ApiServer, kind: str) -> Any:

@@ -30,7 +30,7 @@ from agent.kube.errors import (
     UnsupportedMedia,
 )
 from agent.publish.eventing.backlog import MAX_WAITING
-from agent.publish.eventing.sink import OFF_S, EventSink
+from agent.publish.eventing.sink import HELD_S, OFF_S, EventSink
 from agent.publish.eventing.verdict import TERMINATING, Verdict, verdict
 from agent.publish.events import Event, PodRef
 
@@ -123,6 +123,17 @@ def test_repeats_are_a_patch_of_the_same_object() -> None:
     assert patched_at == f"{created_at}/{created['metadata']['name']}"
     assert patched == {"series": {"count": 3, "lastObservedTime": "1970-01-01T00:00:03.000000Z"}}
     assert created["regarding"]["uid"] == "u-1"
+
+
+def test_events_wait_until_the_node_is_known_to_be_this_machine() -> None:
+    line, ours = Line(), [False]
+    sink = EventSink(line, "node-a", ManualClock(), uid_of=lambda _: "", may_tell=lambda: ours[0])
+    sink.offer([event("a")])
+    assert step(sink) == HELD_S
+    assert (line.told, sink.state.counts.waiting) == ([], 1)
+    ours[0] = True
+    assert step(sink) is None
+    assert line.notes() == ["a"]
 
 
 def test_an_api_that_is_away_for_six_hours_costs_no_memory_and_keeps_the_order() -> None:
