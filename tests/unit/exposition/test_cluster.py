@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
+import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.kube.session.state import SessionState
 from agent.kube.watch.account import WatchState
 from agent.kubelet.base import KubeletState
+from agent.model.cluster.facts import ClusterFacts
+from agent.model.part import Part
+from agent.model.slo.view import SloView
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.cluster.state import Phase, Rival, WriterState
 from agent.publish.eventing.backlog import Counts
@@ -75,6 +82,16 @@ def test_two_publishers_of_one_object_are_two_series() -> None:
 def test_each_declared_family_is_exported_by_a_full_status() -> None:
     names = {name for name, _ in samples(STATUS)}
     assert {family.name for family in CLUSTER_FAMILIES} <= names
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing_to_complain_about() -> None:
+    known = replace(SNAPSHOT, cluster=ClusterFacts(clustered=True, slo=Part(SloView(), 1.0)))
+    page = MetricsRenderer({}).render(known, 100.0, cluster=STATUS)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, b"")
 
 
 def test_what_nobody_knows_yet_is_no_sample() -> None:
