@@ -22,6 +22,7 @@ MACHINE_ID_FILES = tuple(
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id")  # in the kubelet's order
 )
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+ANOTHER_MACHINE = "NodeOfAnotherMachine"  # reason of a standing
 SHOWN = 8  # characters of an id in messages: whole, it is the machine's secret
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -113,7 +114,7 @@ def standing(machine: Machine, name: str, node: Part[NodeFacts | None]) -> Stand
         return Standing(writes=False, reason="NodeAbsent", message=absent)
     problem = mismatch(machine, found)
     if problem is not None:
-        return Standing(writes=False, reason="NodeOfAnotherMachine", message=problem)
+        return Standing(writes=False, reason=ANOTHER_MACHINE, message=problem)
     if not verified(machine, found):
         unknown = "this machine" if not machine.machine_id else f"Node {name}"
         trusted = f"{unknown} tells no machine id: Node {name} is taken for this machine's"

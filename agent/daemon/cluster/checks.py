@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.kube.watch.state import Phase
 from agent.model.selfcheck import Check
+from agent.node.identity import ANOTHER_MACHINE
 
 if TYPE_CHECKING:
     from agent.daemon.cluster.side import ClusterSide
@@ -45,7 +46,7 @@ def _said(name: str, ok: bool, message: str) -> Check:
 
 def _node(side: ClusterSide) -> Check:
     standing = side.known.standing()
-    wrong = standing.reason == "NodeOfAnotherMachine"
+    wrong = standing.reason == ANOTHER_MACHINE
     message = standing.message or "this machine's"
     return Check(name="node", ok=standing.writes, message=message, gates_ready=wrong)
 

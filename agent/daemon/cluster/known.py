@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from agent.model.slo.in_force import slo_view
 from agent.model.snapshot import NodeSnapshot
 from agent.node.identity import Machine, Standing, standing
 from agent.node.store import SnapshotStore
+
+log = logging.getLogger(__name__)
 
 
 def at_once(work: Callable[[], None]) -> None:
@@ -53,6 +56,7 @@ class Known:
         self._api_answers = True
         self._of_kubelet: Part[tuple[PodView, ...]] = Part(())
         self._merging = False
+        self._said = ""  # reason of the standing that the log has
         self._cluster(lambda now: replace(now, clustered=True))
 
     def standing(self) -> Standing:
@@ -71,6 +75,7 @@ class Known:
             return replace(now, node=replace(now.node, uid=uid), cluster=cluster)
 
         self._store.change(put)
+        self._say_standing()
         self._changed()
 
     def slos(self, view: Mapping[str, object]) -> None:
@@ -135,6 +140,14 @@ class Known:
             return replace(now, **{part: Part(known.value, at_s if moved else known.taken_s, why)})
 
         self._cluster(put)
+
+    def _say_standing(self) -> None:
+        now = self.standing()
+        if now.reason == self._said:
+            return
+        self._said = now.reason
+        fields = {"node": self._name, "reason": now.reason, "why": now.message}
+        log.log(logging.INFO if now.writes else logging.WARNING, "node_judged", extra=fields)
 
     def _lay_slo(self) -> None:
         with self._laying:

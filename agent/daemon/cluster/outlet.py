@@ -10,7 +10,7 @@ from agent.clock import Clock
 from agent.daemon.outlet import EventTarget, Run
 from agent.model.selfcheck import Check
 from agent.model.snapshot import NodeSnapshot
-from agent.node.identity import Standing
+from agent.node.identity import ANOTHER_MACHINE, Standing
 from agent.node.store import SnapshotStore
 from agent.publish.base import Desired, Publisher
 from agent.publish.cluster.state import WriterState
@@ -59,7 +59,7 @@ class ClusterOutlet:
 
     def events(self) -> EventTarget:
         """Return where events go."""
-        return SinkTarget(self._sink)
+        return SinkTarget(self._sink, self._standing)
 
     def render(self, publisher: Publisher) -> tuple[Desired, ...]:
         """Return what is wanted now; nothing while the Node is not known to be this machine's."""
@@ -160,14 +160,16 @@ class SinkTarget:
 
     error = ""
 
-    def __init__(self, sink: EventSink | None) -> None:
+    def __init__(self, sink: EventSink | None, standing: Callable[[], Standing]) -> None:
         self._sink = sink
+        self._standing = standing
 
     def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:  # noqa: ARG002 - see EventTarget
-        """Offer the events."""
+        """Offer the events; none while the Node that they would be about is another machine."""
         taken = tuple(events)
-        if self._sink is not None and taken:
-            self._sink.offer(taken)
+        if not taken or self._sink is None or self._standing().reason == ANOTHER_MACHINE:
+            return 0
+        self._sink.offer(taken)
         return len(taken)
 
 
