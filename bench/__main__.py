@@ -22,6 +22,7 @@ BENCHES = (
     "cluster.watch_cost",
     "cluster.write_ack",
     "cluster.first_device",
+    "cluster.outage",
     "cluster.steady",
     "cluster.idle_traffic",
     "cluster.fault_to_ack",

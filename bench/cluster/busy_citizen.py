@@ -59,7 +59,7 @@ def busy_citizen(**surroundings: str) -> Iterator[tuple[RunningAgent, Control]]:
 def _kubelet(served: Served, pods: list[JsonObject], folder: Path) -> Iterator[int]:
     file = folder / "pods.json"
     file.write_bytes(msgspec.json.encode(pods))
-    module = [sys.executable, "-m", "bench.cluster.kubelet"]
+    module = [sys.executable, "-m", "bench.cluster.beside.kubelet"]
     command = [*module, f"{served.account}/token", str(file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -80,7 +80,7 @@ class Cluster:
         """Return how long each of a few faults took until the poller had written it."""
         self.node.begin()
         chance = random.Random(2)
-        module = ("bench.cluster.naive_citizen", str(POLL_S), NODE, self.served.kubeconfig)
+        module = ("bench.cluster.beside.naive_citizen", str(POLL_S), NODE, self.served.kubeconfig)
         with running(self.node, *module):
             time.sleep(SETTLED_S)
             self.control.forget()

@@ -78,14 +78,14 @@ class Cluster:
 
     def eager(self, name: str) -> list[str]:
         """Return the peer's command line."""
-        module = [sys.executable, "-m", "bench.cluster.eager_writer"]
+        module = [sys.executable, "-m", "bench.cluster.beside.eager_writer"]
         return [*module, self.served.kubeconfig, name, str(self.device)]
 
     def bare(self, name: str) -> list[str]:
         """Return the limit's command line."""
         url = f"{self.served.url}{DEVICES.path(name)}?fieldManager={MANAGER}"
         trust = [self.served.ca_file, f"{self.served.account}/token"]
-        script = str(Path(__file__).with_name("bare_patch.py"))
+        script = str(Path(__file__).parent / "beside" / "bare_patch.py")
         return [sys.executable, script, url, *trust, str(self.device)]
 
 

@@ -1,0 +1,139 @@
+"""The API server's store behind no network, which can be away: `agent.kube.base.Api` on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from agent.clock import Clock
+from agent.kube.base import APPLY, Request, Response
+from agent.kube.errors import Expired, Unreachable
+from agent.kube.session.answers import failure
+from tests.apiserver.admin import Object, Objects, namespace
+from tests.apiserver.apply.patches import merge_patch
+from tests.apiserver.refusal import Refusal, not_found
+from tests.apiserver.schema.kinds import builtin_kinds, custom_kinds
+from tests.apiserver.serve.route import Asked, read_route
+from tests.apiserver.store.history import Change
+from tests.apiserver.store.objects import Store
+from tests.apiserver.store.registry import Registry
+
+ANSWER_S = 0.002
+BOOKMARK_S = 60.0
+
+
+class AwayApi:
+    """Objects with all rules of apply. `served` counts answers by verb and plural.
+
+    While it is `away` no call is answered and no stream lasts.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._store = Store((*builtin_kinds(), *custom_kinds()))
+        self.objects = Objects(self._store, Registry(self._store, validation=False))
+        self.served: Counter[tuple[str, str]] = Counter()
+        self.refused = 0
+        self._clock = clock
+        self._away = False
+        self._stir = asyncio.Event()
+        self.objects.put(namespace("default"))
+        self._store.changed = self._stirred
+
+    def leave(self) -> None:
+        """Be gone."""
+        self._away = True
+        self._stirred()
+
+    def come_back(self) -> None:
+        """Be back: nobody can go on from where a stream broke off."""
+        self._store.history.compact()
+        self._away = False
+
+    async def call(self, request: Request) -> Response:
+        asked = await self._reached(request)
+        try:
+            found = self._answer(asked, request)
+        except Refusal as refusal:
+            body = msgspec.json.encode(refusal.body())
+            wall_s = self._clock.wall()
+            raise failure(str(request), refusal.code, {}, body, wall_s=wall_s) from refusal
+        self.served[asked.verb, asked.resource] += 1
+        return Response(status=200, headers={}, body=msgspec.json.encode(found))
+
+    def stream(
+        self, request: Request, idle_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        assert idle_s > BOOKMARK_S
+        return self._opened(request)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        asked = await self._reached(request)
+        query = dict(request.query)
+        version = int(query["resourceVersion"])
+        if version < self._store.history.oldest:
+            raise Expired(str(request), "too old", code=410)
+        self.served[asked.verb, asked.resource] += 1
+        until_s = self._clock.monotonic() + float(query["timeoutSeconds"])
+        yield self._lines(request, asked.resource, version, until_s)
+
+    async def _lines(
+        self, request: Request, plural: str, seen: int, until_s: float
+    ) -> AsyncIterator[bytes]:
+        while (left_s := until_s - self._clock.monotonic()) > 0:
+            if self._away:
+                raise Unreachable(str(request), "connection reset by peer")
+            stir = self._stir
+            for change in list(self._store.history.since(seen)):
+                seen = change.version
+                if change.plural == plural:
+                    yield _line(change)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(BOOKMARK_S, left_s)):
+                    await stir.wait()
+
+    async def _reached(self, request: Request) -> Asked:
+        await asyncio.sleep(ANSWER_S)
+        if self._away:
+            self.refused += 1
+            raise Unreachable(str(request), "connection refused")
+        return read_route(request.method, request.path, dict(request.query))
+
+    def _answer(self, asked: Asked, request: Request) -> object:
+        if asked.verb == "list":
+            version = str(self._store.history.version)
+            items = self.objects.list(asked.resource)
+            return {"metadata": {"resourceVersion": version}, "items": items}
+        if asked.verb == "create":
+            return self.objects.put(msgspec.json.decode(request.body), manager="agent")
+        kind = self._store.kinds[asked.resource]
+        live = self.objects.get(asked.resource, asked.name, asked.namespace)
+        if asked.verb == "patch" and request.content_type == APPLY:
+            return self.objects.apply(
+                msgspec.json.decode(request.body),
+                manager=dict(request.query)["fieldManager"],
+                subresource=asked.subresource,
+            )
+        if live is None:
+            raise not_found(kind.plural, kind.group, asked.name)
+        if asked.verb == "get":
+            return live
+        assert asked.verb == "patch", asked
+        merged: Object = merge_patch(live, msgspec.json.decode(request.body))
+        return self.objects.put(merged, manager="agent")
+
+    def _stirred(self) -> None:
+        self._stir.set()
+        self._stir = asyncio.Event()
+
+
+def _line(change: Change) -> bytes:
+    kind = "DELETED" if change.deleted else "MODIFIED" if change.previous else "ADDED"
+    event: dict[str, Any] = {"type": kind, "object": change.body}
+    return msgspec.json.encode(event)

@@ -1,0 +1,300 @@
+"""Six hours without an API server: watches, writers, events and the kubelet's pods together.
+
+Time is simulated; everything else is the agent's own. Devices change, pods restart and events
+come all the while, and once the kubelet is away as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.config.cluster import KubeletSettings
+from agent.daemon.cluster.following import watches
+from agent.daemon.cluster.known import Known
+from agent.daemon.cluster.outlet import ClusterOutlet
+from agent.kube.errors import Unreachable
+from agent.kubelet.base import KubeletConfig, PodList
+from agent.kubelet.facts import FactsSource
+from agent.kubelet.poller import KubeletPoller
+from agent.model.device import Health, HealthState
+from agent.model.foreign.pod import decode_pod_list
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.model.usage import Aggregate, Resources, UsageReport
+from agent.node.identity import Machine
+from agent.node.store import SnapshotStore
+from agent.publish.cluster.outbox import Outbox
+from agent.publish.cluster.site import Site
+from agent.publish.device import DevicePublisher
+from agent.publish.eventing.sink import EventSink
+from agent.publish.events import Event, PodRef
+from agent.publish.node_metric import NodeMetricPublisher
+from agent.topology.cpu import CpuTopology
+from tests import factory
+from tests.apiserver.admin import node
+from tests.unit.kubelet.scripted import at_once
+from tests.whole.away_api import AwayApi
+from tests.whole.simulated import SimulatedLoop, clock, simulate
+
+NODE = factory.snapshot().node.name
+GRANT = "scheduling.koordinator.sh/device-allocated"
+HOUR_S = 3600.0
+PODS = 20
+SETTLED_S = 900.0  # before the outage, and after it
+DEVICE_EVERY_S, EVENT_EVERY_S, RESTART_EVERY_S, REPORT_EVERY_S = 10.0, 4.0, 60.0, 60.0
+LOOK_EVERY_S, TICK_S = 60.0, 10.0
+WITHOUT_KUBELET_S = (2 * HOUR_S, 2.1 * HOUR_S)  # since the start
+FOLLOWED = ("nodes", "nodeslos", "nodemetrics", "pods")
+
+Json = dict[str, object]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it; counts of lists and writes are of the time after the outage."""
+
+    lists: Mapping[str, int]
+    writes: Mapping[str, int]
+    is_newest: bool  # the server's Device shows what was found last
+    lost: tuple[str, ...]  # pods, or their grants, that were missing at any look
+    gone: tuple[str, ...]  # pods deleted meanwhile that are still known
+    tries: int  # calls that were not answered
+    most_waiting: int  # events
+    told: int  # events, after the outage
+    growth_bytes: int  # of traced memory, from half an hour into the outage to its end
+
+
+def pod(index: int, restarts: int = 0) -> Json:
+    """Return a running pod with a grant, as both servers show it."""
+    status = {"name": "a", "containerID": f"containerd://{index:08x}{restarts:056x}"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"train-{index}",
+            "namespace": "default",
+            "uid": f"6f6f0000-0000-4000-8000-{index:012d}",
+            "annotations": {GRANT: f'{{"gpu":[{{"minor":{index % 8}}}]}}'},
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "a", "image": "a"}]},
+        "status": {"phase": "Running", "qosClass": "Burstable", "containerStatuses": [status]},
+    }
+
+
+class LocalKubelet:
+    """Lists the pods that run; each has restarted so often."""
+
+    connections = 1
+
+    def __init__(self, time: SimulatedLoop) -> None:
+        self._time = time
+        self.restarts: Counter[int] = Counter(dict.fromkeys(range(PODS), 0))
+        self._listed: dict[int, int] = {}
+        self._pods: tuple[PodView, ...] = ()
+
+    async def pods(self) -> PodList:
+        first_s, last_s = WITHOUT_KUBELET_S
+        if first_s <= self._time.monotonic() < last_s:
+            raise Unreachable("GET /pods/", "connection refused")
+        if self._listed != self.restarts:
+            self._listed = dict(self.restarts)
+            items = [pod(index, times) for index, times in self.restarts.items()]
+            body = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
+            pods, _ = decode_pod_list(msgspec.json.encode(body))
+            self._pods = tuple(pods)
+        return PodList(pods=self._pods)
+
+    async def config(self) -> KubeletConfig | None:
+        return None
+
+
+class Outage:
+    """The agent's cluster side, put together as the daemon does, and the world around it."""
+
+    def __init__(self, hours: float, *, traced: bool) -> None:
+        self.traced = traced
+        self.time = clock()
+        self.end_s = SETTLED_S + hours * HOUR_S
+        self.api = AwayApi(self.time)
+        self.kubelet = LocalKubelet(self.time)
+        self.store = SnapshotStore(factory.snapshot())
+        self.known = Known(NODE, Machine(), self.store, self.time, lambda: None)
+        self.lost: set[str] = set()
+        self.happened = self.failed = self.most_waiting = 0
+        self._fill()
+        self.watches = watches(self.api, NODE, self.known, self.time)
+        self.outbox = Outbox(
+            Site(
+                api=self.api,
+                clock=self.time,
+                node_uid=lambda: self.store.current.node.uid,
+                tell=lambda *_: None,
+            )
+        )
+        self.sink = EventSink(self.api, NODE, self.time, uid_of=lambda _: "")
+        self.outlet = ClusterOutlet(
+            self.outbox, self.sink, self.store, self.time, self.known.standing, self.time
+        )
+        self.device = self.outlet.run(DevicePublisher())
+        self.report = self.outlet.run(NodeMetricPublisher(REPORT_EVERY_S))
+        self.poller = KubeletPoller(
+            self.kubelet,
+            self.time,
+            KubeletSettings(interval_s=20.0),
+            facts=FactsSource(
+                self.kubelet, self.time, CpuTopology, None, "/var/lib/kubelet", at_once
+            ),
+            on_pods=self.known.kubelet_pods,
+            on_facts=self.known.kubelet_facts,
+        )
+
+    async def run(self) -> Outcome:
+        """Live before, through and after the outage; return what came of it."""
+        running = [
+            *(watch.run() for watch in self.watches.values()),
+            self.outbox.run(),
+            self.sink.run(),
+            self.poller.run(),
+            self._ages(),
+        ]
+        happening = [
+            self._each(DEVICE_EVERY_S, self._change_device),
+            self._each(EVENT_EVERY_S, self._happen),
+            self._each(RESTART_EVERY_S, self._restart),
+            self._each(REPORT_EVERY_S, self._report),
+            self._each(LOOK_EVERY_S, self._look),
+        ]
+        tasks = [asyncio.ensure_future(work) for work in (*running, *happening)]
+        await asyncio.sleep(SETTLED_S)
+        self.api.leave()
+        await asyncio.sleep(HOUR_S / 2)
+        if self.traced:
+            tracemalloc.start()
+        before_bytes = _used_bytes()
+        await asyncio.sleep(self.end_s - self.time.monotonic())
+        growth_bytes = _used_bytes() - before_bytes
+        tracemalloc.stop()
+        for task in tasks[len(running) :]:
+            task.cancel()
+        outcome = await self._return(growth_bytes)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+        return outcome
+
+    async def _return(self, growth_bytes: int) -> Outcome:
+        """Have the server back, with one pod less and one more than it had."""
+        deleted, new = 0, PODS
+        del self.kubelet.restarts[deleted]
+        self.kubelet.restarts[new] = 0
+        self.api.objects.delete("pods", f"train-{deleted}", "default")
+        self.api.objects.put(pod(new))
+        self.api.served.clear()
+        self.api.come_back()
+        await asyncio.sleep(SETTLED_S)
+        self._look()
+        stored = self.api.objects.get("Device", NODE)
+        assert stored is not None
+        healths = [one["health"] for one in stored["spec"]["devices"] if one["type"] == "gpu"]
+        served = self.api.served
+        names = {one.name for one in self.store.current.cluster.pods}
+        return Outcome(
+            lists={name: served["list", name] for name in FOLLOWED},
+            writes={name: served["patch", name] for name in ("devices", "nodemetrics")},
+            is_newest=healths.count(False) == self.failed,
+            lost=tuple(sorted(self.lost)),
+            gone=tuple(sorted(names & {f"train-{deleted}"})),
+            tries=self.api.refused,
+            most_waiting=self.most_waiting,
+            told=served["create", "events"],
+            growth_bytes=growth_bytes,
+        )
+
+    def _fill(self) -> None:
+        self.api.objects.put(node(NODE))
+        for index in range(PODS):
+            self.api.objects.put(pod(index))
+        for kind in ("NodeSLO", "NodeMetric"):
+            api_version = "slo.koordinator.sh/v1alpha1"
+            body = {"apiVersion": api_version, "kind": kind, "metadata": {"name": NODE}, "spec": {}}
+            self.api.objects.put(body)
+
+    def _change_device(self) -> None:
+        """One card more fails, until six have: then all are well again."""
+        self.failed = (self.failed + 1) % 7
+        view = self.store.current.devices.value
+        bad = Health(state=HealthState.FAILED, reason="Xid79", message="gone")
+        cards = tuple(
+            factory.gpu(index, health=bad if index < self.failed else Health())
+            for index in range(8)
+        )
+        devices = replace(self.store.current.devices, value=replace(view, devices=cards))
+        self.store.put(devices=devices)
+        self.device.run_once()
+
+    def _happen(self) -> None:
+        self.happened += 1
+        number = self.happened
+        where = PodRef(namespace="default", name=f"train-{number % PODS}", uid=str(number % PODS))
+        event = Event(
+            type="Warning",
+            reason=f"Reason{number % 5}",
+            message=f"this is the message number {number % 1000}",
+            about="Pod" if number % 2 else "Node",
+            at_s=self.time.wall(),
+            pod=where if number % 2 else None,
+        )
+        self.sink.offer((event,))
+        self.most_waiting = max(self.most_waiting, self.sink.state.counts.waiting)
+
+    def _restart(self) -> None:
+        self.kubelet.restarts[int(self.time.monotonic() / RESTART_EVERY_S) % PODS] += 1
+
+    def _report(self) -> None:
+        now_s = self.time.monotonic()
+        window = Aggregate(duration_s=300, node=(("avg", Resources(cpu_cores=now_s)),))
+        self.store.put(report=Part(UsageReport(aggregates=(window,)), now_s))
+        self.report.run_once()
+
+    def _look(self) -> None:
+        """Note what is not known as it must be."""
+        known = {one.name: one for one in self.store.current.cluster.pods}
+        for index in self.kubelet.restarts:
+            found = known.get(f"train-{index}")
+            if found is None or GRANT not in dict(found.annotations):
+                self.lost.add(f"train-{index}")
+
+    async def _each(self, seconds: float, work: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            work()
+
+    async def _ages(self) -> None:
+        """As `agent.daemon.cluster.side` does."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            for part in ("node", "slo", "metric_policy"):
+                state = self.watches[part].state
+                self.known.confirmed(part, state.last_contact_s, state.last_error)
+            self.known.api_answers(not self.watches["pods"].state.last_error)
+
+
+def _used_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def outage(hours: float, *, traced: bool = False) -> Outcome:
+    """Return what comes of an outage of so many hours; tracing memory takes four times as long."""
+
+    async def live() -> Outcome:
+        return await Outage(hours, traced=traced).run()
+
+    return simulate(live())
