@@ -41,8 +41,13 @@ What surprises, and is as in a real server:
   ("failed to create typed patch object …"); POST, PUT and the other patches drop the field, name
   it in a Warning header (and in `Logged.dropped`) and go on.
 * A list with resourceVersion=0 ignores `limit` (`api.app.pages_from_cache = True` changes it).
+* A list from another version ignores nothing: with `limit` it is that very version (410 when it
+  is too old), without it anything at least as new; one not reached yet is a 504.
 * A watch from a version that is too old is answered 200, with an ERROR event of code 410; for a
-  plain HTTP 410 add `Fault(verb="watch", status=410)`.
+  plain HTTP 410 add `Fault(verb="watch", status=410)`. One from a version that is not reached yet
+  is silent until it is: not even bookmarks come.
+* A resource that there is not is answered 404 in plain text, and so is a 429 (`Fault(status=429)`):
+  neither is a Status.
 * An apply that creates needs the right to `create` besides `patch`.
 * A write to a NodeResourceTopology in v1alpha1 loses what only v1alpha2 has (`attributes`).
 * An object whose owner is a Node that is not there (by uid) does not stay.

@@ -29,6 +29,7 @@ class Refusal(Exception):
         causes: Iterable[Cause] = (),
         continue_token: str = "",
         retry_after_s: float | None = None,
+        plain: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -38,6 +39,7 @@ class Refusal(Exception):
         self.causes = tuple(causes)
         self.continue_token = continue_token
         self.retry_after_s = retry_after_s
+        self.plain = plain  # text instead of a Status
 
     def body(self) -> dict[str, object]:
         """Return the `Status` object."""
@@ -83,8 +85,8 @@ def not_found(plural: str, group: str, name: str) -> Refusal:
 
 
 def no_resource() -> Refusal:
-    """No such resource: what a cluster without the CRD says."""
-    return Refusal(404, "NotFound", "the server could not find the requested resource")
+    """No such resource: what a cluster without the CRD says. It is no Status."""
+    return Refusal(404, "", "404 page not found", plain=True)
 
 
 def already_exists(plural: str, group: str, name: str) -> Refusal:
@@ -148,7 +150,13 @@ def internal(message: str) -> Refusal:
 
 
 def of_status(code: int, message: str = "", reason: str = "") -> Refusal:
-    """An answer of this code in the usual words; for faults."""
+    """An answer of this code in the usual words; for faults.
+
+    Who is throttled is told so in plain text: priority and fairness answers before anything that
+    could make a Status.
+    """
+    if code == 429 and not message and not reason:
+        return Refusal(429, "", "Too many requests, please try again later.", plain=True)
     words = {
         401: "Unauthorized",
         403: "Forbidden",

@@ -9,6 +9,7 @@ import msgspec
 from tests.apiserver.refusal import Refusal
 
 JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -32,4 +33,7 @@ def refused(refusal: Refusal) -> Answer:
     headers = {}
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(int(refusal.retry_after_s))
+    if refusal.plain:
+        raw = f"{refusal.message}\n".encode()
+        return Answer(status=refusal.code, raw=raw, content_type=TEXT, headers=headers)
     return Answer(status=refusal.code, body=refusal.body(), headers=headers)

@@ -59,8 +59,8 @@ class Watch:
     def _start(self, query: Mapping[str, str]) -> int:
         """Return the version to start from; -1: begin with what is there.
 
-        One that is too old or not reached yet is told in the stream, as the real server's cache
-        does: only what cannot be parsed is refused at once.
+        One that is too old is told in the stream, as the real server's cache does; one that is
+        not reached yet is waited for, without a word. Only what cannot be parsed is refused.
         """
         text = query.get("resourceVersion", "")
         if self._initial and query.get("resourceVersionMatch") != "NotOlderThan":
@@ -69,11 +69,11 @@ class Watch:
             if text in ("", "0"):
                 return -1
             version, history = read_version(text), self._store.history
-            if version > history.version:
-                self._refusal = too_new(version, history.version)
-            elif self._initial:
+            if self._initial:
+                if version > history.version:
+                    self._refusal = too_new(version, history.version)
                 return -1
-            elif version < history.oldest:
+            if version < history.oldest:
                 self._refusal = expired(f"too old resource version: {version} ({history.oldest})")
             return version
 
@@ -97,7 +97,8 @@ class Watch:
             now = time.monotonic()
             if self._bookmarks and now >= min(next_bookmark, deadline):
                 next_bookmark = now + self._bookmark_interval_s
-                yield self.bookmark()
+                if self._cursor <= self._store.history.version:
+                    yield self.bookmark()
             if now >= deadline:
                 return
             await self._sleep(min(deadline, next_bookmark) if self._bookmarks else deadline)
@@ -135,7 +136,7 @@ class Watch:
                 refusal = expired(f"too old resource version: {self._cursor} ({history.oldest})")
                 return [error_event(refusal)], True
             changes = list(history.since(self._cursor))
-            self._cursor = history.version
+            self._cursor = max(self._cursor, history.version)
         events = [self._of(change) for change in changes if change.plural == self.kind.plural]
         return [event for event in events if event is not None], False
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tests.apiserver.refusal import Refusal, bad_request, expired
+from tests.apiserver.refusal import Cause, Refusal, bad_request, expired
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.store.history import Key, Object
 from tests.apiserver.store.objects import Store
@@ -80,7 +80,8 @@ def _wanted(store: Store, asked: Listing) -> int:
     version, current = read_version(asked.version), store.history.version
     if version > current:
         raise too_new(version, current)
-    if asked.match != "Exact":
+    exact = asked.match == "Exact" or (asked.limit and not asked.match)
+    if not exact:  # at least as new
         return current
     if version < store.history.oldest:
         raise expired(f"The provided resource version is too old: {version}")
@@ -89,8 +90,9 @@ def _wanted(store: Store, asked: Listing) -> int:
 
 def too_new(version: int, current: int) -> Refusal:
     """Return the answer to a version that is not reached yet."""
-    message = f"Too large resource version: {version}, current: {current}"
-    return Refusal(504, "Timeout", message, retry_after_s=1)
+    message = f"Timeout: Too large resource version: {version}, current: {current}"
+    cause = Cause("ResourceVersionTooLarge", "Too large resource version")
+    return Refusal(504, "Timeout", message, causes=[cause], retry_after_s=1)
 
 
 def _cut(

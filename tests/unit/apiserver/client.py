@@ -58,6 +58,8 @@ class Client:
         """Return status and body."""
         with self.open(method, path, body, **query) as answer:
             text = answer.read()
+            if answer.headers.get_content_type() == "text/plain":
+                return answer.status, text.decode()
             return answer.status, json.loads(text) if text else None
 
     def get(self, path: str, **query: object) -> tuple[int, Any]:

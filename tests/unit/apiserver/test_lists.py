@@ -61,8 +61,20 @@ def test_a_list_may_be_of_an_exact_version(api: ApiServer, client: Client) -> No
     assert names(client.get(PODS, **query)[1]) == ["p0", "p1", "p2", "p3", "p4"]
     api.compact()
     assert client.get(PODS, **query)[0] == 410
-    assert client.get(PODS, resourceVersion="99999999")[0] == 504
+    ahead = client.get(PODS, resourceVersion="99999999")[1]
+    assert (ahead["code"], ahead["reason"]) == (504, "Timeout")
+    assert ahead["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
     assert client.get(PODS, resourceVersion="x")[0] == 400
+
+
+def test_a_version_is_a_floor_unless_pages_are_asked_for(api: ApiServer, client: Client) -> None:
+    version = client.get(PODS)[1]["metadata"]["resourceVersion"]
+    api.delete("pods", "p0", "default")
+    assert len(names(client.get(PODS, resourceVersion=version)[1])) == 4
+    assert len(names(client.get(PODS, resourceVersion=version, limit=500)[1])) == 5
+    api.compact()
+    assert len(names(client.get(PODS, resourceVersion=version)[1])) == 4
+    assert client.get(PODS, resourceVersion=version, limit=500)[0] == 410
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,7 @@ def test_an_older_release_lacks_a_field(api: ApiServer, client: Client) -> None:
 def test_a_crd_goes_and_comes_back(api: ApiServer, client: Client) -> None:
     api.put(device())
     api.remove_crd("devices")
-    status, body = client.get(DEVICES)
-    assert (status, body["message"]) == (
-        404,
-        "the server could not find the requested resource",
-    )
+    assert client.get(DEVICES) == (404, "404 page not found\n")
     api.add_crd("devices")
     assert client.get(DEVICES)[1]["items"] == []
 

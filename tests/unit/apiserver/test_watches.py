@@ -109,6 +109,23 @@ def test_a_version_that_is_too_old_is_an_error_in_the_stream(
     assert watch.next() is None
 
 
+def test_a_version_that_is_not_reached_yet_is_waited_for_in_silence() -> None:
+    with ApiServer(bookmark_interval_s=0.02) as api:
+        client = Client(api)
+        ahead = int(version_of(client, DEVICES)) + 2
+        watch = client.watch(DEVICES, resourceVersion=ahead, allowWatchBookmarks="true")
+        assert watch.status == 200
+        api.put(device())
+        api.put(device(count=2))
+        api.put(device(count=3))
+        event = watch.next() or {}
+        while event["type"] == "BOOKMARK":
+            assert int(event["object"]["metadata"]["resourceVersion"]) >= ahead
+            event = watch.next() or {}
+        assert len(event["object"]["spec"]["devices"]) == 3
+        watch.close()
+
+
 def test_an_open_watch_that_is_up_to_date_outlives_a_compaction(
     api: ApiServer, client: Client
 ) -> None:
