@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent.cli.options import settings_of
 from agent.errors import AgentError
-from agent.web.unix_socket import NAME, SYSTEM, NoAdminSocket, connect, socket_path
+from agent.web.unix_socket import NAME, NoAdminSocket, connect, socket_path
 
 ANSWER_S = 60.0  # a discovery may be in progress
 MAX_ANSWER = 1 << 16  # bytes
@@ -75,11 +75,12 @@ def _path(arguments: argparse.Namespace) -> str:
     """Return the socket that was named, else that of the settings, else the first that is there."""
     if arguments.socket:
         return str(arguments.socket)
-    setting = settings_of(arguments).admin.socket
+    settings = settings_of(arguments)
+    setting = settings.admin.socket
     if setting:
         path = socket_path(setting, "")
         if path is None:
             raise NoAdminSocket("admin.socket: off; set it to a path, and restart the agent")
         return path
-    usual = (SYSTEM, str(Path(DEFAULT_OUT, NAME)))
+    usual = [str(Path(folder, NAME)) for folder in (settings.node.run_dir, DEFAULT_OUT)]
     return next((path for path in usual if os.path.exists(path)), usual[0])

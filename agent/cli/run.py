@@ -74,12 +74,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_cluster(
-    settings: Settings, opened: OpenedHost, stop: EarlyStop
+    settings: Settings, opened: OpenedHost, out: str, stop: EarlyStop
 ) -> tuple[Settings, Place | None]:
     """Find the API server and take this node's lock, waiting for it if another agent has it.
 
     Returns the settings with the Node's name; no place when a signal came while it waited. Raises
-    `BadConfig`, `NoApiServer`, `LockError`. A recorded host is no node that others write for.
+    `BadConfig`, `NoApiServer`, `LockError`. A recorded host is no node that others write for: what
+    it needs of files is in `out`.
     """
     # imported here: a standalone agent needs none of it
     from agent.kube.session.target import where_is_api  # noqa: PLC0415 - see above
@@ -91,7 +92,7 @@ def in_cluster(
     target = where_is_api(settings.api, os.environ)
     folder = settings.node.run_dir
     if opened.spec is not None:
-        return named, Place(out=folder, cluster=target)
+        return named, Place(out=out, cluster=target)
 
     def say(words: str) -> None:
         print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
@@ -137,7 +138,7 @@ def _serve(arguments: argparse.Namespace, stop: EarlyStop) -> int:
     opened, notice = choose_host(arguments, vendors)
     place: Place | None = Place(out=arguments.out)
     if not arguments.standalone:
-        settings, place = in_cluster(settings, opened, stop)
+        settings, place = in_cluster(settings, opened, arguments.out, stop)
     if place is None:
         return DONE
     print(notice, flush=True)

@@ -176,7 +176,10 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     socket: Annotated[
         str,
-        Rule("path of the admin socket; empty: admin.sock in the folder of --out; off: none"),
+        Rule(
+            "path of the admin socket; empty: admin.sock in node.run_dir, or in the folder of "
+            "--out in standalone mode and of a recorded host; off: none"
+        ),
     ] = ""
 
 

@@ -14,7 +14,6 @@ from agent.errors import AgentError
 
 NAME = "admin.sock"
 OFF = "off"
-SYSTEM = f"/run/xpu-agent/{NAME}"
 MODE = 0o600
 CONNECT_S = 10.0
 _CREDENTIALS = struct.Struct("=iII")  # process, user, group

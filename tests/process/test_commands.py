@@ -107,6 +107,7 @@ def test_a_pod_list_names_the_pods(tmp_path: Path) -> None:
         (("devcies",), 2, "invalid choice: 'devcies'"),
         ((), 2, "the following arguments are required"),
         (("run", "--once"), 2, "add --standalone"),
+        (("run", "--demo-host", str(NO_DEVICES)), 2, "--demo-host is for show"),
         (("run", "--kubeconfig", "/nonexistent"), 3, "/nonexistent is no file"),
         (("run", "--standalone", "--listen", "nowhere"), 2, "'nowhere' is not HOST:PORT"),
         (("render", "device", "--pods", "/nonexistent"), 2, "--pods /nonexistent"),
