@@ -17,8 +17,8 @@ _ANY = msgspec.json.Decoder()
 def opened(spec: msgspec.Raw) -> object:
     """Return the spec with every known part decoded; what is not an object stays as it is.
 
-    A part that is too large, or cannot be decoded, stays `Raw`, which `Reading` refuses; of the
-    extensions, each for itself. Raises `ParseError` for a text that is no JSON.
+    A part that is too large stays `Raw`, which `Reading` refuses; so does one that cannot be
+    decoded, of the extensions each for itself. Raises `ParseError` for a text that is no JSON.
     """
     try:
         parts = _PARTS.decode(spec)
@@ -43,7 +43,10 @@ def _plain(part: msgspec.Raw) -> object:
 
 
 def _extensions(part: msgspec.Raw) -> object:
+    whole = _plain(part)
+    if not isinstance(whole, msgspec.Raw) or len(memoryview(part)) > MAX_PART_BYTES:
+        return whole
     try:
         return {name: _plain(one) for name, one in _PARTS.decode(part).items()}
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _plain(part)
+        return whole

@@ -53,7 +53,12 @@ def test_json_says_what_its_values_say(spec: Any) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["hostApplications", "systemStrategy", "resourceQOSStrategy", "resourceUsedThresholdWithBE"],
+    [
+        "hostApplications",
+        "systemStrategy",
+        "resourceQOSStrategy",
+        "resourceUsedThresholdWithBE",
+    ],
 )
 @pytest.mark.parametrize("value", [LARGE, HUGE], ids=["large", "number"])
 def test_a_part_that_is_too_large_or_unreadable_is_refused_alone(part: str, value: str) -> None:
@@ -62,11 +67,16 @@ def test_a_part_that_is_too_large_or_unreadable_is_refused_alone(part: str, valu
     assert view.refused[0].why == "must be JSON of 128 KiB at most"
 
 
-@pytest.mark.parametrize("value", [LARGE, HUGE], ids=["large", "number"])
-def test_a_third_partys_part_is_refused_alone_too(value: str) -> None:
-    view = auto_but(f'"extensions": {{"a": {{"b": 1}}, "c": {value}}}')
+def test_a_third_partys_part_that_is_unreadable_is_refused_alone_too() -> None:
+    view = auto_but(f'"extensions": {{"a": {{"b": 1}}, "c": {HUGE}}}')
     assert view.slo.extensions == (("a", '{"b":1}'),)
     assert [refusal.path for refusal in view.refused] == ["spec.extensions['c']"]
+
+
+def test_third_parties_parts_are_too_large_together() -> None:
+    view = auto_but(f'"extensions": {{"a": 1, "c": {LARGE}}}')
+    assert view.slo.extensions == ()
+    assert [refusal.path for refusal in view.refused] == ["spec.extensions"]
 
 
 def test_parts_of_newer_managers_are_counted_however_large() -> None:
