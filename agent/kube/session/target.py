@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from agent.config.cluster import ApiSettings
+from agent.errors import BadConfig
 from agent.kube.errors import NoApiServer
 from agent.kube.proxy import bracketed
 
@@ -49,8 +50,9 @@ def where_is_api(
 ) -> ApiTarget:
     """Return where the API server is; raise `NoApiServer` when nothing says so.
 
-    In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG,
-    `~/.kube/config`. Only file names are looked at, nothing is read.
+    In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG, and without
+    that `~/.kube/config`. Only file names are looked at, nothing is read. Raises `BadConfig` for a
+    context that nothing has.
     """
     if api.kubeconfig:
         path = _expanded(api.kubeconfig, environ)
@@ -63,12 +65,19 @@ def where_is_api(
     folder = environ.get(FOLDER_VARIABLE) or SERVICE_ACCOUNT
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     if host and is_file(f"{folder}/token"):
+        if api.context:
+            raise BadConfig(
+                f"api.context: {api.context!r} is of a kubeconfig, and a pod's own account has "
+                "none; set api.kubeconfig too, or leave it empty"
+            )
         port = environ.get("KUBERNETES_SERVICE_PORT", "443")
         return InPod(url=f"https://{bracketed(host)}:{_port(port)}", folder=folder)
-    for paths in (environ.get("KUBECONFIG", ""), HOME_KUBECONFIG):
-        found = [_expanded(path, environ) for path in paths.split(":") if path]
-        if any(map(is_file, found)):
-            return FromKubeconfig(paths=":".join(found), context=api.context)
+    named = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
+    found = [_expanded(path, environ) for path in named or (HOME_KUBECONFIG,)]
+    if any(map(is_file, found)):
+        return FromKubeconfig(paths=":".join(found), context=api.context)
+    if named:
+        raise NoApiServer(f"KUBECONFIG: {':'.join(found)} is no file; correct it, or unset it")
     raise NoApiServer(_advice(host, folder))
 
 

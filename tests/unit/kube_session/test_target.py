@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from agent.config.cluster import ApiSettings
+from agent.errors import BadConfig
 from agent.kube.errors import NoApiServer
 from agent.kube.session.target import FromKubeconfig, InPod, where_is_api
 
@@ -56,7 +57,7 @@ def test_a_kubeconfig_of_the_settings_wins_over_the_pods_account() -> None:
         ({"KUBECONFIG": "/a:/b"}, ["/b"], "/a:/b"),
         ({"KUBECONFIG": "~/k", "HOME": "/home/x"}, ["/home/x/k"], "/home/x/k"),
         ({"HOME": "/home/x"}, ["/home/x/.kube/config"], "/home/x/.kube/config"),
-        ({"KUBECONFIG": "/gone", "HOME": "/h"}, ["/h/.kube/config"], "/h/.kube/config"),
+        ({"KUBECONFIG": ":", "HOME": "/h"}, ["/h/.kube/config"], "/h/.kube/config"),
         (POD | {"KUBECONFIG": "/a"}, ["/a"], "/a"),  # in a pod, but without a token
     ],
 )
@@ -71,6 +72,8 @@ def test_outside_a_pod_the_kubeconfig_is_found_as_kubectl_finds_it(
     [
         ({}, [], "", ["not in a pod", "KUBECONFIG", "--standalone"]),
         (POD, [], "", ["in a pod", TOKEN, "automountServiceAccountToken"]),
+        # kubectl does not fall back either, and it would be another cluster
+        ({"KUBECONFIG": "/gone", "HOME": "/h"}, ["/h/.kube/config"], "", ["KUBECONFIG: /gone"]),
         (POD, [TOKEN], "/gone", ["api.kubeconfig", "/gone"]),
         (POD | {"KUBERNETES_SERVICE_PORT": "no"}, [TOKEN], "", ["KUBERNETES_SERVICE_PORT"]),
         (POD | {"KUBERNETES_SERVICE_PORT": "9" * 5000}, [TOKEN], "", ["is no port"]),
@@ -82,3 +85,11 @@ def test_what_leads_nowhere_says_what_to_do(
     with pytest.raises(NoApiServer) as caught:
         where(environ, *files, kubeconfig=kubeconfig)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_context_of_no_kubeconfig_is_refused_and_not_passed_over() -> None:
+    with pytest.raises(BadConfig, match=r"^api\.context: .* set api\.kubeconfig"):
+        where(POD, TOKEN, context="blue")
+    assert where({"KUBECONFIG": "/a"}, "/a", context="blue") == FromKubeconfig(
+        paths="/a", context="blue"
+    )
