@@ -14,7 +14,7 @@ from agent.topology.text import format_cpu_list
 
 T = TypeVar("T")
 PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report", "sharing")
-CLUSTER_PARTS = ("node", "slo", "metric_policy", "kubelet")
+CLUSTER_PARTS = ("node", "slo", "metric_policy", "kubelet", "topology_versions")
 
 
 def plain(value: object) -> object:

@@ -135,9 +135,11 @@ class Known:
 
         def put(now: ClusterFacts) -> ClusterFacts:
             known: Part[object] = getattr(now, part)
-            moved = at_s is not None and known.taken_s is not None
+            taken_s = known.taken_s
+            if at_s is not None and taken_s is not None:
+                taken_s = max(at_s, taken_s)
             why = error or (now.slo.value.problem if part == "slo" else "")
-            return replace(now, **{part: Part(known.value, at_s if moved else known.taken_s, why)})
+            return replace(now, **{part: Part(known.value, taken_s, why)})
 
         self._cluster(put)
 

@@ -27,7 +27,7 @@ def slo_view(raw: object, previous: SloView) -> SloView:
     Without an object the defaults stand. One that is no NodeSLO at all changes nothing but
     `problem`; a wrong value in it is left out alone. An object that is in force already is
     `previous` itself. A spec may be JSON (`msgspec.Raw`): one of the size that an API server takes
-    costs tens of milliseconds, which belong on no event loop's thread.
+    costs up to ten milliseconds, which belong on no event loop's thread.
     """
     if raw is None:
         return SloView()

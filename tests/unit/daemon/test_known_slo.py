@@ -64,6 +64,13 @@ def test_a_cluster_that_knows_no_node_slos_is_not_frozen_for_want_of_one(hours: 
     assert case.frozen
 
 
+def test_what_was_heard_before_the_kind_vanished_makes_its_absence_no_older() -> None:
+    case = Case()
+    case.known.no_slos(500.0)
+    case.known.confirmed("slo", 100.0, "404")
+    assert case.store.current.cluster.slo.taken_s == 500.0
+
+
 def test_a_kind_that_vanishes_says_nothing_of_the_object_that_is_in_force() -> None:
     case = Case()
     case.say(1, '{"cpuBurstStrategy": {"policy": "auto"}}')
