@@ -16,7 +16,9 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         str, Rule("kubeconfig file; empty: the pod's own account, else KUBECONFIG")
     ] = ""
     context: Annotated[str, Rule("its context; empty: its current one")] = ""
-    deadline_s: Annotated[float, Rule("a call that takes longer", unit="s", low=1, high=60)] = 10.0
+    deadline_s: Annotated[
+        float, Rule("a write that takes longer is tried again", unit="s", low=1, high=60)
+    ] = 10.0
     resync_s: Annotated[
         float,
         Rule("our objects are looked at again, a tenth more or less", unit="s", low=10, high=3600),
