@@ -73,7 +73,7 @@ class KubeletClient:
             return None
         body = await self._get(CONFIG)
         try:
-            return parse_config(body)
+            return await self._offload(lambda: parse_config(body))
         except ParseError as error:
             raise BadAnswer(f"GET {CONFIG}", str(error)) from error
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from agent.clock import Clock
-from agent.errors import AgentError, HostFileError, ParseError
+from agent.errors import HostFileError, ParseError
 from agent.host.files import HostFiles
 from agent.kube.errors import ApiError
 from agent.kubelet.base import (
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 STATIC = "static"
 AGAIN_S = 300.0  # settings change with a restart of the kubelet only
+READ_S = 3.0  # for a file of the host
 RETRY_S = 20.0  # after a first failure; doubles up to `AGAIN_S`
 NOT_OFFERED = "the kubelet's read-only port has no /configz"
 
@@ -90,6 +92,7 @@ class FactsSource:
         self._given: Part[CpuCheckpoint | None] = Part(None)
         self._due_s = clock.monotonic()
         self._failures = 0
+        self._reading: asyncio.Future[CpuCheckpoint | None] | None = None
         self._made_of: Sources | None = None
         self._facts: KubeletFacts | None = None
 
@@ -146,14 +149,22 @@ class FactsSource:
         self._failures += 1
 
     async def _read(self) -> None:
+        """Read the checkpoint; a read that hangs holds one thread, and no look at the pods."""
         files = self._files
         if files is None:
             return
+        if self._reading is None:
+            read = self._offload(lambda: read_checkpoint(files, self._root_dir))
+            self._reading = asyncio.ensure_future(read)
+        done, _ = await asyncio.wait({self._reading}, timeout=READ_S)
+        if not done:
+            self._keep(f"{self._root_dir}: its checkpoint was not read within {READ_S:g} s")
+            return
+        reading, self._reading = self._reading, None
         try:
-            given = await self._offload(lambda: read_checkpoint(files, self._root_dir))
-            self._given = Part(given, self._clock.monotonic())
+            self._given = Part(reading.result(), self._clock.monotonic())
         except (HostFileError, ParseError) as error:
-            self._keep(error)
+            self._keep(str(error))
 
-    def _keep(self, error: AgentError) -> None:
-        self._given = Part(self._given.value, self._given.taken_s, str(error))
+    def _keep(self, error: str) -> None:
+        self._given = Part(self._given.value, self._given.taken_s, error)

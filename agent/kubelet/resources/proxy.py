@@ -152,8 +152,8 @@ class PodResourcesProxy:
         reply = await self._channel.call(method, request)
         if method != LIST:
             return reply
-        pods = self._pods()
-        return await self._offload(lambda: with_grants(reply, pods))
+        # a file of pods is read here, and a list may have thousands of devices
+        return await self._offload(lambda: with_grants(reply, self._pods()))
 
     def _count(self, method: str, status: str) -> None:
         self._calls[f"{method} {status}"] += 1

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from agent.kube.errors import Forbidden
+from agent.kubelet import facts as module
 from agent.kubelet.base import ABSENT, FORBIDDEN, OK, KubeletConfig, T
 from agent.kubelet.checkpoint import CpuCheckpoint
 from agent.kubelet.facts import NOT_OFFERED, facts_of
@@ -93,6 +94,38 @@ def test_they_are_joined_anew_only_when_a_source_changed() -> None:
         assert world.facts[-1].value == KubeletFacts(cgroup_driver="cgroupfs")
 
     in_world(test)
+
+
+def test_a_checkpoint_that_hangs_holds_one_thread_and_no_look_at_the_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "READ_S", 0.01)
+    works: list[Callable[[], object]] = []
+    ended = asyncio.Event()
+
+    async def first_hangs(work: Callable[[], T]) -> T:
+        works.append(work)
+        if len(works) == 1:
+            await ended.wait()
+        return work()
+
+    async def live() -> None:
+        world = World(TreeFiles.of({PATH: WRITTEN}))
+        world.source._offload = first_hangs
+        world.kubelet.settings = KubeletConfig(cpu_manager_policy="static")
+        for _ in range(3):
+            await asyncio.wait_for(world.poller.look(), 10)
+        assert len(works) == 2, "one read, and one join of what is known"
+        assert "not read within" in world.facts[-1].error
+        assert world.pods[-1].error == ""
+        ended.set()
+        await world.poller.look()
+        assert world.facts[-1].value == KubeletFacts(
+            cpu_manager_policy="static", pod_cpus=(("uid", frozenset({1})),)
+        )
+        assert world.facts[-1].error == ""
+
+    asyncio.run(live())
 
 
 def test_settings_that_are_refused_cost_them_only_and_are_asked_for_less_and_less() -> None:
