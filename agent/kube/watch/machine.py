@@ -1,10 +1,12 @@
 """What to ask next when one kind of object is followed: pure, told what came, answers what to do.
 
-The rules are those of the Kubernetes API for list and watch. A list begins with any version the
-server has at hand (`resourceVersion=0`); one that follows what went wrong asks for the most recent,
-for a cache may be older than what we saw. A stream that ends is taken up at the version of its last
-event or bookmark. Every request but the pages of a list and the watch right after it comes after a
-wait drawn at random: a fleet that lost its server together does not come back together.
+The rules are those of the Kubernetes API for list and watch. The first list begins with any version
+the server has at hand (`resourceVersion=0`). A later one asks for nothing older than what we saw,
+and for all in one go: then it is answered from the server's cache. Pages, and what is most recent,
+may be read from etcd, pods of all nodes for the sake of one's own; a fleet asks for that only where
+a version itself is refused. A stream that ends is taken up at the version of its last event or
+bookmark. Every request but the pages of a list and the watch right after it comes after a wait
+drawn at random: a fleet that lost its server together does not come back together.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ MAX_LIST_BYTES = 64 << 20
 STREAM_S = (300.0, 600.0)  # how long a stream may last, drawn anew for each
 STEADY_S = 10.0  # a stream that lasted this long ends a row of failures
 DOUBT_AFTER = 10  # answers without success until the version itself is doubted
+# a server that was set back waits in silence for a version to be reached again
+SILENT_STREAMS = 5
 
 RETRY = Backoff()
 # of 5,000 nodes that all must list anew, 500 a second do
@@ -79,7 +83,7 @@ def older(version: str, than: str) -> bool:
 def _ask(state: State, uniform: Uniform) -> Step:
     if state.version:
         return _follow(state, uniform)
-    version = None if state.token or state.recent else "0"
+    version = None if state.token or state.recent else state.floor or "0"
     return Step(_with(state, phase=Phase.LISTING), List(version, state.token))
 
 
@@ -98,10 +102,11 @@ def _page(state: State, page: Page, uniform: Uniform) -> Step:
     )
     circular = page.token and (page.token == state.token or listed.pages >= MAX_PAGES)
     if circular or listed.objects > MAX_OBJECTS or listed.bytes > MAX_LIST_BYTES:
-        return _slowly(state, Phase.WAITING, uniform)
+        return _slowly(_with(state, recent=True), Phase.WAITING, uniform)
     if page.token:
         return Step(listed, List(None, page.token), Effect.STAGE)
-    return _follow(_with(_anew(state), version=page.version), uniform, Effect.REPLACE)
+    found = _with(_anew(state), version=page.version, recent=False)
+    return _follow(found, uniform, Effect.REPLACE)
 
 
 def _event(state: State, event: Event, uniform: Uniform) -> Step:
@@ -114,11 +119,13 @@ def _event(state: State, event: Event, uniform: Uniform) -> Step:
         effect = Effect.PUT
     elif event.type == "DELETED":
         effect = Effect.REMOVE
-    return Step(_with(state, version=event.version), Read(), effect)
+    return Step(_with(state, version=event.version, silent=-1), Read(), effect)
 
 
 def _ended(state: State, ended: Ended, uniform: Uniform) -> Step:
     """Take the stream up again; one that the server closes at once is no better than a failure."""
+    if state.silent >= SILENT_STREAMS:
+        return _list_anew(state, uniform)
     failures = 0 if ended.lasted_s >= STEADY_S else state.failures + 1
     wait = Wait(RETRY.wait_s(max(failures, 1), None, uniform))
     return Step(_with(state, phase=Phase.WAITING, failures=failures), wait)
@@ -126,18 +133,20 @@ def _ended(state: State, ended: Ended, uniform: Uniform) -> Step:
 
 def _failed(state: State, failure: Failure, uniform: Uniform) -> Step:
     match failure.why:
-        case Why.EXPIRED:
-            return _list_anew(state, uniform)
+        case Why.EXPIRED:  # of a list: its version or token did not help
+            return _list_anew(_with(state, recent=not state.version), uniform)
         case Why.ABSENT:
             return _slowly(state, Phase.ABSENT, uniform, failure.retry_after_s)
         case Why.FORBIDDEN:
             return _slowly(state, Phase.FORBIDDEN, uniform, failure.retry_after_s)
+    if state.silent >= SILENT_STREAMS:
+        return _list_anew(state, uniform)
     failures = state.failures + 1
     wait = Wait(RETRY.wait_s(failures, failure.retry_after_s, uniform))
     # a server restored from a backup refuses versions that it has yet to reach, in its own ways
     doubtful = failure.why is Why.ANSWERED and failures % DOUBT_AFTER == 0
     if failure.why is Why.REFUSED or doubtful:
-        waiting = _with(_anew(state), phase=Phase.WAITING, failures=failures)
+        waiting = _with(_anew(state), phase=Phase.WAITING, failures=failures, recent=True)
         return Step(waiting, wait, Effect.DROP)
     return Step(_with(state, phase=Phase.WAITING, failures=failures), wait)
 
@@ -157,12 +166,15 @@ def _slowly(
 
 
 def _anew(state: State) -> State:
-    """Forget the list under way and the version; the next list is not from a cache."""
-    return _with(state, version="", token="", pages=0, objects=0, bytes=0, recent=True)
+    """Forget the list under way, and to watch; the next list is not older than what was seen."""
+    floor = state.version or state.floor
+    return _with(state, version="", token="", pages=0, objects=0, bytes=0, floor=floor, silent=0)
 
 
 def _rested(state: State, lasted_s: float) -> State:
-    return _with(state, failures=0, expiries=0) if lasted_s >= STEADY_S else state
+    if lasted_s < STEADY_S:
+        return state
+    return _with(state, failures=0, expiries=0, silent=state.silent + 1)
 
 
 _with = msgspec.structs.replace

@@ -201,7 +201,9 @@ class Watch(Generic[W, T]):
         return 0.0 if opened_s is None else self._clock.monotonic() - opened_s
 
     def _list_request(self, command: List) -> Request:
-        begin: Pairs = (("limit", str(PAGE_OBJECTS)),)
+        begin: Pairs = ()
+        if command.version in (None, "0"):
+            begin = (("limit", str(PAGE_OBJECTS)),)
         if command.version is not None:
             begin += (("resourceVersion", command.version),)
         if command.token:

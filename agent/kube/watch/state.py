@@ -26,7 +26,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     pages: int = 0  # of the list under way
     objects: int = 0
     bytes: int = 0
+    floor: str = ""  # the version that a list must not be older than; empty: any will do
     recent: bool = False  # list what is most recent
+    silent: int = 0  # streams in a row that lasted and said nothing; -1: the open one has spoken
     failures: int = 0  # in a row; 410 apart
     expiries: int = 0  # 410 and what looks older than what we have, in a row
 
@@ -57,7 +59,7 @@ class Why(enum.Enum):
     EXPIRED = "expired"  # 410, wherever it came: list anew
     ABSENT = "absent"  # 404
     FORBIDDEN = "forbidden"  # 403
-    REFUSED = "refused"  # 400 and the like: it will not take this version
+    REFUSED = "refused"  # 400 and the like: it will not take this version, or has yet to reach it
     ANSWERED = "answered"  # 429, 5xx, nonsense: try the same again
     UNREACHABLE = "unreachable"  # no answer, or a stream that broke
 
@@ -80,7 +82,10 @@ Input = Due | Page | Event | Failure | Ended
 
 
 class List(msgspec.Struct, frozen=True):
-    """Ask for a page. A version goes with the first one only; `None`: the most recent."""
+    """Ask for a page, or for all at once: what is not older than a version has no pages.
+
+    `0` is any version; `None` the most recent one, or that of the token.
+    """
 
     version: str | None
     token: str

@@ -22,6 +22,7 @@ from agent.model.foreign.text import mended
 MAX_RETRY_AFTER_S = 300.0
 
 _EXPIRED: Final = ("Expired", "Gone")
+_TOO_LARGE = "ResourceVersionTooLarge"  # a cause of a 504: the server has not come so far
 _BY_CODE = {403: Why.FORBIDDEN, 404: Why.ABSENT, 400: Why.REFUSED, 422: Why.REFUSED}
 _BROKEN = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -218,6 +219,8 @@ def failure_of(error: ApiError, lasted_s: float = 0.0) -> Failure:
     why = _why(error.code, error.reason)
     if isinstance(error, BadAnswer):
         why = Why.ANSWERED
+    elif any(cause.reason == _TOO_LARGE for cause in error.causes):
+        why = Why.REFUSED
     return Failure(why=why, retry_after_s=error.retry_after_s, lasted_s=lasted_s)
 
 

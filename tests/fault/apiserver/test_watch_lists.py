@@ -67,13 +67,29 @@ def test_pages_are_put_together_and_a_token_that_expired_begins_anew() -> None:
     pods = tuple(pod(f"p{i:04}") for i in range(1100))
 
     async def follow(api: ApiServer) -> None:
-        # a server answers from its cache, whole, where any version will do
+        api.app.pages_from_cache = True
+        api.faults.add(Fault(verb="list", skip=1, status=410, reason="Expired"))
+        async with watching(api) as seen:
+            await seen.until(lambda: seen.watch.state.lists == 1)
+            assert [len(view) for view in seen.told] == [1100]
+            assert seen.asked("list") == 2 + 3
+
+    with ApiServer(nodes=(NODE,), objects=pods, validation=False) as api:
+        asyncio.run(follow(api))
+
+
+def test_a_watch_that_expired_is_listed_from_the_cache_whole_and_not_older() -> None:
+    pods = tuple(pod(f"p{i:04}") for i in range(600))
+
+    async def follow(api: ApiServer) -> None:
         api.faults.add(Fault(verb="watch", status=410, reason="Expired"))
-        api.faults.add(Fault(verb="list", skip=2, status=410, reason="Expired"))
         async with watching(api) as seen:
             await seen.until(lambda: seen.watch.state.lists == 2)
-            assert [len(view) for view in seen.told] == [1100]
-            assert seen.asked("list") == 1 + 2 + 3
+            first, second = api.requests(verb="list", resource="pods")
+            assert first.query["resourceVersion"] == "0"
+            assert int(second.query["resourceVersion"]) > 0
+            assert "limit" not in second.query
+            assert [len(view) for view in seen.told] == [600]
 
     with ApiServer(nodes=(NODE,), objects=pods, validation=False) as api:
         asyncio.run(follow(api))

@@ -58,19 +58,22 @@ class Server:
 
     def listed(self, command: List, stale: int) -> tuple[Page, list[Found[int]]] | Failure:
         """Answer a list; a cache that is `stale` revisions behind may answer the first."""
-        revision, start = self.revision, 0
+        revision, start, limit = self.revision, 0, PAGE
         if command.token:
             first, _, at = command.token.partition("/")
             revision, start = int(first), int(at)
             if revision < self.oldest:
                 return Failure(why=Why.EXPIRED)
-        elif command.version == "0":
-            revision = max(self.oldest, self.revision - stale)
+        elif command.version is not None:
+            floor = self.oldest
+            if command.version != "0":  # nothing older, and no pages
+                floor, limit = max(floor, self.revision_of(command.version)), len(self.objects) + 9
+            revision = max(floor, self.revision - stale)
         state = sorted(self.states[revision].items())
-        token = f"{revision}/{start + PAGE}" if start + PAGE < len(state) else ""
+        token = f"{revision}/{start + limit}" if start + limit < len(state) else ""
         found = [
             Found(key=key, uid=uid, version=self.version(at), body=value)
-            for key, (uid, at, value) in state[start : start + PAGE]
+            for key, (uid, at, value) in state[start : start + limit]
         ]
         page = Page(version=self.version(revision), token=token, objects=len(found), bytes=100)
         return page, found

@@ -4,12 +4,29 @@ import json
 
 import pytest
 
-from agent.kube.errors import ApiError, Expired, Forbidden, NotFound, ServerError, Unreachable
+from agent.kube.errors import (
+    ApiError,
+    BadAnswer,
+    Cause,
+    Expired,
+    Forbidden,
+    NotFound,
+    ServerError,
+    Unreachable,
+)
+from agent.kube.watch.machine import DOUBT_AFTER, SILENT_STREAMS
 from agent.kube.watch.state import Phase
-from tests.unit.kube_watch.script import Followed, bookmark, line, page, pod, status
+from tests.unit.kube_watch.script import Followed, Moment, bookmark, line, page, pod, status
 
 CUT = Unreachable("GET /api/v1/pods", "the stream broke")
 GONE = Expired("GET /api/v1/pods", "too old", code=410, reason="Expired")
+AHEAD = ServerError(
+    "GET /api/v1/pods",
+    "Timeout: Too large resource version: 70, current: 9",
+    code=504,
+    causes=(Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
+)
+SILENT: list[list[Moment]] = [[120.0, CUT]] * SILENT_STREAMS
 
 
 def test_the_first_list_takes_any_version_and_the_watch_begins_at_the_lists() -> None:
@@ -101,10 +118,14 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(broken: object) -> None:
 
 
 @pytest.mark.parametrize("gone", [GONE, [status(410, "Expired")], [status(410, "Gone")]])
-def test_410_at_the_start_or_in_the_stream_lists_anew_what_is_most_recent(gone: object) -> None:
+def test_410_at_the_start_or_in_the_stream_lists_anew_nothing_older(gone: object) -> None:
     followed = Followed().listing(page(7, pod("a", 3), pod("b", 4)), page(90, pod("b", 4)))
     followed.streaming(gone).run()  # type: ignore[arg-type]  # of the table
-    assert followed.api.queries()[2] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
+    # without a limit: a server reads pages from etcd, the pods of all nodes
+    assert followed.api.queries()[2] == {
+        "fieldSelector": "spec.nodeName=n",
+        "resourceVersion": "7",
+    }
     assert followed.names == ["d/b"]
     assert followed.waits[0] >= 1.0
 
@@ -113,7 +134,41 @@ def test_410_on_a_page_lists_anew_from_the_first_one() -> None:
     followed = Followed().listing(page(7, pod("a", 3), token="t"), GONE, page(9, pod("b", 8)))
     followed.run()
     assert [sorted(view) for view in followed.views] == [["d/b"]]
-    assert "continue" not in followed.api.queries()[2]
+    assert followed.api.queries()[2] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
+
+
+@pytest.mark.parametrize("refused", [GONE, AHEAD])
+def test_a_list_whose_version_does_not_help_is_followed_by_the_most_recent(
+    refused: ApiError,
+) -> None:
+    followed = Followed().listing(page(70, pod("a", 60)), refused, page(9, pod("b", 8)))
+    followed.streaming(GONE).run()
+    assert followed.names == ["d/b"]
+    asked = [query.get("resourceVersion") for query in followed.api.queries()]
+    assert asked == ["0", "70", "70", None, "9"]
+
+
+def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
+    too_long = BadAnswer("GET", "an answer of more than 16777216 bytes")
+    followed = Followed().listing(*[too_long] * DOUBT_AFTER, page(7, pod("a", 3)))
+    queries = followed.run().api.queries()
+    assert [query["resourceVersion"] for query in queries[:DOUBT_AFTER]] == ["0"] * DOUBT_AFTER
+    assert queries[DOUBT_AFTER] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
+
+
+def test_a_server_that_was_set_back_and_waits_in_silence_is_listed_anew() -> None:
+    followed = Followed().listing(page(70, pod("a", 60)), AHEAD, page(9, pod("b", 8)))
+    followed.streaming(*SILENT).run()
+    assert followed.names == ["d/b"]
+    assert followed.watch.state.watches == SILENT_STREAMS
+
+
+def test_streams_with_no_more_than_bookmarks_are_never_listed_anew() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    spoken: list[Moment] = [120.0, bookmark(7), 100.0, CUT]
+    followed.streaming(*[spoken] * 3 * SILENT_STREAMS).run()
+    assert followed.watch.state.lists == 1
+    assert followed.watch.state.watches == 3 * SILENT_STREAMS
 
 
 def test_a_list_anew_shows_the_old_view_until_it_is_complete() -> None:
