@@ -16,6 +16,7 @@ from agent.model.cluster.pods import merge_pods
 from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.model.slo.in_force import slo_view
+from agent.model.slo.view import SloView
 from agent.model.snapshot import NodeSnapshot
 from agent.node.identity import Machine, Standing, standing
 from agent.node.store import SnapshotStore
@@ -154,9 +155,11 @@ class Known:
     def _lay_slo(self) -> None:
         with self._laying:
             raw, at_s = self._slos.popleft()
-            found = slo_view(raw, self._store.current.cluster.slo.value)
+            before = self._store.current.cluster.slo.value
+            found = slo_view(raw, before)
             part = Part(found, at_s, found.problem)
             self._cluster(lambda now: replace(now, slo=part))
+            _say_refused(before, found)
 
     def _cluster(self, make: Callable[[ClusterFacts], ClusterFacts]) -> None:
         self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
@@ -177,3 +180,13 @@ class Known:
             kubelet_fresh=not self._of_kubelet.error,
         )
         self._cluster(lambda now: replace(now, pods=pods))
+
+
+def _say_refused(before: SloView, now: SloView) -> None:
+    """Say what of a NodeSLO is not used, once for as long as it is the same."""
+    if now.problem and now.problem != before.problem:
+        log.warning("node_slo_unreadable", extra={"error": now.problem})
+    if now.refused and now.refused != before.refused:
+        first = f"{now.refused[0].path} {now.refused[0].why}"
+        fields = {"version": now.resource_version, "count": now.refused_count, "first": first}
+        log.warning("node_slo_refused", extra=fields)

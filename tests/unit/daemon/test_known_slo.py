@@ -64,6 +64,17 @@ def test_a_cluster_that_knows_no_node_slos_is_not_frozen_for_want_of_one(hours: 
     assert case.frozen
 
 
+def test_what_is_refused_is_said_once_for_as_long_as_it_is_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    case = Case()
+    for version, spec in enumerate(('{"systemStrategy": 7}',) * 3 + ("7", "7", "{}")):
+        case.say(version, spec)
+    said = [record.message for record in caplog.records if "node_slo" in record.message]
+    assert said == ["node_slo_refused", "node_slo_unreadable"]
+    assert vars(caplog.records[0])["first"] == "spec.systemStrategy must be an object, is 7"
+
+
 def test_what_was_heard_before_the_kind_vanished_makes_its_absence_no_older() -> None:
     case = Case()
     case.known.no_slos(500.0)
