@@ -77,7 +77,7 @@ class Api(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Return the lines of a watch, without their ends; `deadline_s` is that of the first byte.
 
-        A line longer than `MAX_BODY_BYTES` is a `BadAnswer`; silence of `idle_s` seconds, a reset
-        or a broken chunk an `Unreachable`. The server closing the stream in order ends it.
+        A line longer than `MAX_BODY_BYTES` is a `BadAnswer`; `idle_s` seconds without a whole one,
+        a reset or a broken chunk an `Unreachable`. The server closing the stream in order ends it.
         """
         ...

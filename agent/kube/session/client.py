@@ -101,11 +101,16 @@ class Session:
     async def _lines(
         self, request: Request, response: aiohttp.ClientResponse, idle_s: float, attempt: Attempt
     ) -> AsyncGenerator[bytes, None]:
-        lines = Lines(str(request), MAX_BODY_BYTES)
+        lines, now_s = Lines(str(request), MAX_BODY_BYTES), asyncio.get_running_loop().time
         with self._noting(attempt):
-            while chunk := await chunk_of(response, str(request), self._way(), idle_s):
-                for line in lines.feed(chunk):
-                    yield line
+            until_s = now_s() + idle_s  # for a whole line: bytes that never end one are no life
+            try:
+                while chunk := await chunk_of(response, str(request), self._way(), until_s):
+                    for line in lines.feed(chunk):
+                        yield line
+                        until_s = now_s() + idle_s
+            except TimeoutError as error:
+                raise Unreachable(str(request), f"no line came for {idle_s:g} s") from error
             if lines.pending_bytes:
                 raise Unreachable(str(request), f"{self._endpoint} ended the stream within a line")
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from agent.kube.errors import BadAnswer, Unreachable
+from agent.kube.errors import BadAnswer
 from agent.kube.session.edge import Way, ours
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ async def body_of(response: aiohttp.ClientResponse, what: str, way: Way, limit_b
     return bytes(body)
 
 
-async def chunk_of(response: aiohttp.ClientResponse, what: str, way: Way, idle_s: float) -> bytes:
-    """Return what comes next, empty at an orderly end; raise `Unreachable` after a silence."""
-    try:
-        async with asyncio.timeout(idle_s):
-            with ours(what, way, begun=True):
-                return await response.content.readany()
-    except TimeoutError as error:
-        raise Unreachable(what, f"nothing came for {idle_s:g} s") from error
+async def chunk_of(response: aiohttp.ClientResponse, what: str, way: Way, until_s: float) -> bytes:
+    """Return what comes next, empty at an orderly end; raise `TimeoutError`.
+
+    `until_s` is of the loop's clock.
+    """
+    async with asyncio.timeout_at(until_s):
+        with ours(what, way, begun=True):
+            return await response.content.readany()
 
 
 class Lines:

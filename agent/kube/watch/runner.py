@@ -63,7 +63,7 @@ class Watch(Generic[W, T]):
     ) -> None:
         """Begin without a view. `on_change` gets whole views: the first, then each that differs.
 
-        A stream on which nothing came for `idle_s` is opened anew.
+        A stream on which no line came for `idle_s` is opened anew.
         """
         self._api = api
         self._path = kind.resource.path()

@@ -121,7 +121,22 @@ def test_a_silent_stream_is_given_up_after_its_idle_time(
     lines, error = asyncio.run(read(account, authority, answer, idle_s=0.1))
     assert lines == [LINE]
     assert isinstance(error, Unreachable)
-    assert "nothing came for 0.1 s" in str(error)
+    assert "no line came for 0.1 s" in str(error)
+
+
+@pytest.mark.parametrize("drop", [b"x", b"\n"])
+def test_a_stream_of_bytes_that_never_end_a_line_is_given_up_like_a_silent_one(
+    account: Path, authority: Authority, drop: bytes
+) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED, chunk(LINE + b"\n"))
+        while not asked.writer.is_closing():
+            await asked.answer(chunk(drop))
+            await asyncio.sleep(0.01)
+
+    lines, error = asyncio.run(read(account, authority, answer, idle_s=0.2))
+    assert lines == [LINE]
+    assert "no line came for 0.2 s" in str(error)
 
 
 def test_a_stream_whose_first_byte_is_late_is_given_up_at_the_deadline(
