@@ -15,7 +15,6 @@ from agent.model.cluster.facts import ClusterFacts, KubeletFacts, MetricPolicy, 
 from agent.model.cluster.pods import merge_pods
 from agent.model.part import Part
 from agent.model.pod import PodView
-from agent.model.slo.in_force import slo_view
 from agent.model.slo.view import SloView
 from agent.model.snapshot import NodeSnapshot
 from agent.node.identity import Machine, Standing, standing
@@ -153,6 +152,9 @@ class Known:
         log.log(logging.INFO if now.writes else logging.WARNING, "node_judged", extra=fields)
 
     def _lay_slo(self) -> None:
+        # imported here: the first Device object does not wait for it
+        from agent.model.slo.in_force import slo_view  # noqa: PLC0415 - see above
+
         with self._laying:
             raw, at_s = self._slos.popleft()
             before = self._store.current.cluster.slo.value
