@@ -104,8 +104,10 @@ class KubeletClient:
         url = url_of(self._kubelet, self._node())
         if url is None:
             kind = self._kubelet.address_type
-            detail = f"the Node has no address of type {kind}; see kubelet.address"
-            raise Unreachable(f"GET {path}", detail)
+            lacking = f"the Node has no address of type {kind}"
+            if self._node() is None:
+                lacking = "its address is not known, for the Node is not"
+            raise Unreachable(f"GET {path}", f"{lacking}; see kubelet.address")
         if self._session is None or url != self._url:
             await self.close()
             self._url = url

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
+from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
+from agent.kube.errors import Unreachable
+from agent.kube.session.credentials import Anonymous
+from agent.kubelet.client import KubeletClient
 from agent.kubelet.endpoint import url_of
 from agent.model.cluster.facts import NodeFacts
 
@@ -47,3 +53,20 @@ def test_urls(settings: dict[str, object], node: NodeFacts | None, url: str | No
 def test_an_address_that_could_lead_a_token_elsewhere_is_none(address: str) -> None:
     node = msgspec.structs.replace(NODE, addresses=(("InternalIP", address),))
     assert url_of(KubeletSettings(), node) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (None, "its address is not known, for the Node is not; see kubelet.address"),
+        (NodeFacts(name="n", uid="u"), "the Node has no address of type InternalIP; see"),
+    ],
+)
+def test_why_the_kubelet_cannot_be_asked_is_said(node: NodeFacts | None, words: str) -> None:
+    async def scenario() -> None:
+        credentials, clock = Anonymous(), ManualClock()
+        client = KubeletClient(KubeletSettings(), credentials, lambda: node, clock)
+        with pytest.raises(Unreachable, match=words):
+            await client.pods()
+
+    asyncio.run(scenario())
