@@ -8,6 +8,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.daemon.cluster.checks import cluster_checks
@@ -15,6 +16,7 @@ from agent.daemon.cluster.known import Known
 from agent.daemon.cluster.outlet import ClusterOutlet
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import ApiTarget
+from agent.loop import keep
 from agent.model.selfcheck import Check
 from agent.node.identity import read_machine
 from agent.node.parts import Parts
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0  # how often ages are carried into the snapshot
+AGAIN_S = 1.0  # after a bug, doubled each time
 MAX_UNTOLD = 16
 MEET_S = 1.0  # at a start: an API server that is away keeps nobody from serving
-FLUSH_S = 2.0  # at a stop: for what is still to be written
+FLUSH_S = 1.5  # at a stop: for what is still to be written, and as long for what is to be told
 
 
 class ClusterSide:
@@ -75,9 +78,9 @@ class ClusterSide:
         name = parts.store.current.node.name
         self.watches = watches(session, name, self.known, parts.clock)
         for part, watch in self.watches.items():
-            self._spawn(watch.run(), f"watch {part}")
-        versions = follow_versions(session, GROUP, self.known.topology_versions)
-        self._spawn(versions, "versions of the topology")
+            self._keep(watch.run, f"watch {part}")
+        versions = partial(follow_versions, session, GROUP, self.known.topology_versions)
+        self._keep(versions, "versions of the topology")
         pace = Pace(resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s)
         site = Site(
             api=session,
@@ -97,8 +100,8 @@ class ClusterSide:
                 may_tell=lambda: self.known.standing().writes,
                 deadline_s=api.deadline_s,
             )
-            self._spawn(self.sink.run(), "events at the API server")
-        self._spawn(self._keep_ages(), "ages")
+            self._keep(self.sink.run, "events at the API server")
+        self._keep(self._keep_ages, "ages")
         return ClusterOutlet(
             outbox,
             self.sink,
@@ -170,6 +173,12 @@ class ClusterSide:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(_tell_if_it_failed)
         self._tasks.append(task)
+
+    def _keep(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
+        """Run what can be begun again: a bug in taking one thing must not blind us for ever."""
+        monotonic = self._parts.clock.monotonic
+        kept = keep(name, work, again_s=AGAIN_S, monotonic=monotonic, sleep=asyncio.sleep)
+        self._spawn(kept, name)
 
     def _aside(self, work: Callable[[], None]) -> None:
         errand = asyncio.create_task(asyncio.to_thread(work), name="errand")

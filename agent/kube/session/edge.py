@@ -46,6 +46,8 @@ def ours(what: str, way: Way, *, begun: bool = False) -> Iterator[None]:
         raise from_library(what, error, way) from error
     except (aiohttp.ClientError, OSError) as error:
         raise from_library(what, error, way) from error
+    except ValueError as error:  # a label of 64 characters, or of none
+        raise Unreachable(what, f"{way}: no name that could be asked for") from error
 
 
 def was_closed(error: ApiError) -> bool:

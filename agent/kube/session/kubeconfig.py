@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agent.kube.errors import NoApiServer
-from agent.kube.session.target import FromKubeconfig
+from agent.kube.session.target import FromKubeconfig, server_url
 from agent.kube.session.trust import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _read(library: Foreign, found: Foreign, target: FromKubeconfig) -> Account:
             "run it by hand to see why"
         )
     return Account(
-        url=cluster["server"].rstrip("/"),
+        url=server_url(cluster["server"], f"{target}: server"),
         tls=TlsFiles(
             ca_file=found.ssl_ca_cert or "",
             cert_file=found.cert_file or "",

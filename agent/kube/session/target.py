@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -71,7 +72,8 @@ def where_is_api(
                 "none; set api.kubeconfig too, or leave it empty"
             )
         port = environ.get("KUBERNETES_SERVICE_PORT", "443")
-        return InPod(url=f"https://{bracketed(host)}:{_port(port)}", folder=folder)
+        url = f"https://{bracketed(host)}:{_port(port)}"
+        return InPod(url=server_url(url, "KUBERNETES_SERVICE_HOST"), folder=folder)
     named = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
     found = [_expanded(path, environ) for path in named or (HOME_KUBECONFIG,)]
     if any(map(is_file, found)):
@@ -79,6 +81,21 @@ def where_is_api(
     if named:
         raise NoApiServer(f"KUBECONFIG: {':'.join(found)} is no file; correct it, or unset it")
     raise NoApiServer(_advice(host, folder))
+
+
+def server_url(text: str, origin: str) -> str:
+    """Return a URL without the slash at its end; raise `NoApiServer` for none of a server.
+
+    `origin` is where it stands, for the message, which does not repeat it: it may hold a password.
+    """
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket, a port
+        is_one = False
+    if not is_one:
+        raise NoApiServer(f"{origin}: no URL of a server, as https://10.0.0.1:6443 is")
+    return text.rstrip("/")
 
 
 def _port(text: str) -> int:

@@ -194,6 +194,16 @@ def test_a_token_does_not_go_where_anybody_can_read_it(account: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".y"])
+def test_a_name_that_nobody_can_have_is_no_answer(host: str, account: Path) -> None:
+    async def run() -> None:
+        async with session_with(f"https://{host}:1", account) as session:
+            with pytest.raises(Unreachable, match="no name that could be asked for"):
+                await session.call(GET)
+
+    asyncio.run(run())
+
+
 def test_a_clock_that_differs_is_seen(account: Path, authority: Authority) -> None:
     clock = ManualClock()  # of 2026-01-02 03:04:05
 

@@ -9,7 +9,7 @@ import pytest
 from agent.config.cluster import ApiSettings
 from agent.errors import BadConfig
 from agent.kube.errors import NoApiServer
-from agent.kube.session.target import FromKubeconfig, InPod, where_is_api
+from agent.kube.session.target import FromKubeconfig, InPod, server_url, where_is_api
 
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -75,6 +75,7 @@ def test_outside_a_pod_the_kubeconfig_is_found_as_kubectl_finds_it(
         # kubectl does not fall back either, and it would be another cluster
         ({"KUBECONFIG": "/gone", "HOME": "/h"}, ["/h/.kube/config"], "", ["KUBECONFIG: /gone"]),
         (POD, [TOKEN], "/gone", ["api.kubeconfig", "/gone"]),
+        (POD | {"KUBERNETES_SERVICE_HOST": "[::"}, [TOKEN], "", ["_HOST: no URL of a server"]),
         (POD | {"KUBERNETES_SERVICE_PORT": "no"}, [TOKEN], "", ["KUBERNETES_SERVICE_PORT"]),
         (POD | {"KUBERNETES_SERVICE_PORT": "9" * 5000}, [TOKEN], "", ["is no port"]),
     ],
@@ -93,3 +94,17 @@ def test_a_context_of_no_kubeconfig_is_refused_and_not_passed_over() -> None:
     assert where({"KUBECONFIG": "/a"}, "/a", context="blue") == FromKubeconfig(
         paths="/a", context="blue"
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "10.0.0.1:6443", "ftp://x", "https://", "https://:1", "https://[::1", "https://x:99999"],
+)
+def test_what_is_no_url_of_a_server_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(NoApiServer) as caught:
+        server_url(text, "/k: server")
+    assert str(caught.value) == "/k: server: no URL of a server, as https://10.0.0.1:6443 is"
+
+
+def test_a_url_of_a_server_may_have_a_path() -> None:
+    assert server_url("https://[fd00::1]:6443/k8s/c/", "x") == "https://[fd00::1]:6443/k8s/c"
