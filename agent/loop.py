@@ -1,9 +1,9 @@
-"""A named piece of periodic work that survives its own failures."""
+"""Named pieces of work that survive their own failures: periodic ones, and those without end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
@@ -53,3 +53,34 @@ class Loop:
         """
         since_s = self.due_s if self.last_good_s is None else self.last_good_s
         return since_s is not None and now_s - since_s < max(10.0, 3 * self.interval_s)
+
+
+async def keep(
+    name: str,
+    work: Callable[[], Awaitable[None]],
+    *,
+    again_s: float,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], Awaitable[object]],
+) -> None:
+    """Await work that is to go on until it is cancelled; where it fails, begin it again.
+
+    It fails for a bug only: what can be expected to go wrong, it deals with itself. The waits grow
+    from `again_s` as those of a loop, until it has run for longer than the longest.
+    """
+    loop = Loop(name, again_s, _by_itself)
+    while True:
+        begun_s = monotonic()
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - one piece must not take the others down
+            if monotonic() - begun_s > loop.max_backoff_s:
+                loop.failures = 0
+            loop.failed(error)
+        else:
+            return
+        await sleep(loop.backoff_s())
+
+
+def _by_itself() -> None:
+    """Do nothing: of work without end a loop counts the failures only."""

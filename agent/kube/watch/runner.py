@@ -63,6 +63,8 @@ class Watch(Generic[W, T]):
     ) -> None:
         """Begin without a view. `on_change` gets whole views: the first, then each that differs.
 
+        If it raises, `run` ends with that; run again, it goes on where it was, and tells the whole
+        view again as soon as the server says anything.
         A stream on which no line came for `idle_s` is opened anew.
         """
         self._api = api
@@ -78,6 +80,7 @@ class Watch(Generic[W, T]):
         self._account = Account(kind.resource.plural, clock)
         self._step = Step(State(), Wait(0.0))
         self._settled = asyncio.Event()
+        self._untold = False
         self._slice_bytes = 0
 
     @property
@@ -96,7 +99,7 @@ class Watch(Generic[W, T]):
 
     async def run(self) -> None:
         """Follow the server until cancelled. Errors of the API are dealt with here, all of them."""
-        self._tell(Due())
+        self._step = self._answer(Due())
         while True:
             match self._step.command:
                 case List() as command:
@@ -186,8 +189,10 @@ class Watch(Generic[W, T]):
         elif found is not None and step.effect is Effect.REMOVE:
             changed = self._view.remove(found)
         self._account.stands(step.state.phase, len(self.view), self._view.malformed)
-        if changed:
+        if changed or self._untold:
+            self._untold = True
             self._on_change(self.view)
+            self._untold = False
             self._settled.set()
 
     async def _breathe(self, size_bytes: int) -> None:

@@ -74,7 +74,11 @@ class ScriptedApi:
 class Followed:
     """A watch of pods against a script; `waits` are its sleeps, `views` what it told."""
 
-    def __init__(self, uniform: Callable[[float, float], float] = max) -> None:
+    def __init__(
+        self,
+        uniform: Callable[[float, float], float] = max,
+        on_change: Callable[[Mapping[str, PodView]], None] | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.api = ScriptedApi(self.clock)
         self.waits: list[float] = []
@@ -82,7 +86,7 @@ class Followed:
         self.watch: Watch[PodObject, PodView] = Watch(
             OWN_PODS,
             self.api,
-            on_change=self.views.append,
+            on_change=on_change or self.views.append,
             clock=self.clock,
             field_selector=OWN_PODS.of_node("n"),
             sleep=self.slept,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,6 +16,7 @@ from agent.kube.errors import (
 )
 from agent.kube.watch.machine import DOUBT_AFTER, SILENT_STREAMS
 from agent.kube.watch.state import Phase
+from agent.model.pod import PodView
 from tests.unit.kube_watch.script import Followed, Moment, bookmark, line, page, pod, status
 
 CUT = Unreachable("GET /api/v1/pods", "the stream broke")
@@ -246,40 +247,23 @@ def test_what_is_absent_keeps_what_was_known() -> None:
     assert followed.watch.state.phase is Phase.LISTING  # the third try, which the script left out
 
 
-def test_a_malformed_object_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
-    odd = [None, 7, {}, {"metadata": 7}, pod("x", 4, spec={"priority": "high"}), pod("A B", 5)]
-    stream = [line("ADDED", item) for item in odd] + [line("MODIFIED", pod("a", 9))]
-    followed = Followed().listing(page(3, *odd, pod("a", 3))).streaming([*stream]).run()
-    assert followed.names == ["d/a"]
-    assert followed.watch.view["d/a"].resource_version == "9"
-    assert followed.watch.state.malformed == 2 * len(odd)
-    said = {record.__dict__["object"] for record in caplog.records}
-    assert said == {"", "d/x", "d/A B"}
-    assert len(caplog.records) == 3
+def test_who_raises_when_told_is_told_the_whole_view_again_and_nothing_is_lost() -> None:
+    told: list[list[str]] = []
 
+    def take(view: Mapping[str, PodView]) -> None:
+        if "d/b" in view and "d/c" not in view:
+            raise LookupError("a bug")
+        told.append(sorted(view))
 
-def test_an_object_that_cannot_be_read_any_more_keeps_its_last_good_value() -> None:
-    broken = pod("a", 9, spec={"priority": "high"})
-    followed = Followed().listing(page(7, pod("a", 3)), page(10, broken))
-    followed.streaming([line("MODIFIED", broken), status(410, "Expired")], []).run()
-    assert followed.watch.view["d/a"].resource_version == "3"
-    assert followed.watch.state.malformed == 2
-
-
-def test_an_object_of_a_megabyte_and_a_half_is_read() -> None:
-    big = pod("big", 8)
-    assert isinstance(big["metadata"], dict)
-    big["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{i}": "x" * 100}} for i in range(13_000)]
-    assert len(json.dumps(big)) > 1_500_000
-    followed = Followed().listing(page(7, big)).streaming([line("MODIFIED", big)]).run()
-    assert followed.names == ["d/big"]
-
-
-@pytest.mark.parametrize("text", ["\\ud800", "\\\\\\udC00", "\\u0000", "é"])
-def test_odd_letters_cost_their_pod_at_most(text: str) -> None:
-    odd = json.dumps(pod("x", 4, status={"phase": "?"})).replace("?", text)
-    data = page(7, pod("a", 3)).replace(b'"items": [', f'"items": [{odd}, '.encode())
-    assert Followed().listing(data).run().names == ["d/a", "d/x"]
-    event = b'{"type": "ADDED", "object": ' + odd.encode() + b"}"
-    followed = Followed().listing(page(3)).streaming([event]).run()
-    assert followed.names == ["d/x"]
+    followed = Followed(on_change=take).listing(page(7, pod("a", 3)))
+    followed.streaming([line("ADDED", pod("b", 8))])
+    followed.streaming([bookmark(9)], [line("ADDED", pod("c", 10))], [bookmark(11)])
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            followed.run()
+    followed.run()
+    assert told == [["d/a"], ["d/a", "d/b", "d/c"]]
+    assert [query.get("resourceVersion") for query in followed.api.queries()] == [
+        *("0", "7", "8", "9"),
+        *("10", "11"),
+    ]
