@@ -203,6 +203,8 @@ def _annotation_events(
     old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
 ) -> Iterator[Event]:
     """Tell whoever wrote an annotation why it is not used: at the Node, or at the pod."""
+    if old is not None and _written(old) == _written(new):
+        return
     found = _refused(new)
     before = {_of(one) for one in _refused(old)} if found and old is not None else set()
     for one in found:
@@ -214,6 +216,12 @@ def _annotation_events(
         about = "Node" if ref is None else "Pod"
         kind, reason = WARNING, "AnnotationRefused"
         yield Event(type=kind, reason=reason, message=text, about=about, at_s=now_s, pod=ref)
+
+
+def _written(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    """Return what the annotations are judged by; it seldom changes, and the judging takes time."""
+    cluster = snapshot.cluster
+    return snapshot.pods.value, cluster.node.value, snapshot.cpus.value.usable
 
 
 def _refused(snapshot: NodeSnapshot) -> tuple[Refused, ...]:

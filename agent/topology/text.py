@@ -13,7 +13,7 @@ from agent.errors import ParseError
 
 MAX_CPUS = 65536  # no number of a CPU or a memory node reaches this
 MAX_ITEMS = 4096  # of one list
-MAX_VISITED = 4 * MAX_CPUS  # numbers that the ranges of one list span together
+MAX_LAPS = 4  # how often the ranges of one list may span all numbers together
 MAX_DISTANCE = 255  # the firmware's table has one byte an entry
 MAX_DEV_PART = 1 << 20  # major and minor numbers
 
@@ -28,11 +28,11 @@ _WORD_DIGITS = 8
 _WORD_BITS = 32
 
 
-def parse_cpu_list(text: str) -> frozenset[int]:
+def parse_cpu_list(text: str, limit: int = MAX_CPUS) -> frozenset[int]:
     """Parse the kernel's list of CPUs or nodes: `0-3,8` is {0, 1, 2, 3, 8}, empty is empty.
 
     `a-b:c/d` takes the first c of every d numbers from a to b. At most `MAX_ITEMS` items, all
-    numbers below `MAX_CPUS`.
+    numbers below `limit`.
     """
     items = text.strip(_STRIP).split(",")
     if len(items) > MAX_ITEMS:
@@ -40,22 +40,25 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     numbers: set[int] = set()
     visited = 0
     for item in filter(None, (part.strip(" \t") for part in items)):
-        span, taken, period = _range(item, text)
+        span, taken, period = _range(item, text, limit)
         visited += len(span)
-        if visited > MAX_VISITED:  # overlapping ranges: no kernel prints them, and they cost time
+        if visited > MAX_LAPS * limit:  # no kernel prints them, and they cost time
             raise ParseError("cpu list: ranges overlap", text)
-        numbers.update(n for n in span if (n - span.start) % period < taken)
+        if taken == period:
+            numbers.update(span)  # as nearly all are: twenty times as quick
+        else:
+            numbers.update(n for n in span if (n - span.start) % period < taken)
     return frozenset(numbers)
 
 
-def _range(item: str, text: str) -> tuple[range, int, int]:
+def _range(item: str, text: str, limit: int) -> tuple[range, int, int]:
     match = _RANGE.fullmatch(item)
     if match is None:
         raise ParseError("cpu list", text)
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     taken, period = (1, 1) if match[3] is None else (int(match[3]), int(match[4]))
-    if not (first <= last < MAX_CPUS and 1 <= taken <= period < MAX_CPUS):
+    if not (first <= last < limit and 1 <= taken <= period < MAX_CPUS):
         raise ParseError("cpu list", text)
     return range(first, last + 1), taken, period
 

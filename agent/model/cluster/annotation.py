@@ -12,6 +12,8 @@ from agent.topology.cpu import CpuSet
 from agent.topology.text import parse_cpu_list
 
 MAX_BYTES = 64 * 1024
+MAX_CPUS = 8192  # no machine has more, and every pod may have its list read at each change
+MAX_LIST_CHARS = 4096
 
 
 class BadAnnotation(AgentError):
@@ -48,7 +50,11 @@ def cpu_list(value: object) -> CpuSet:
     """Return the CPUs of a Linux list, `0-3,8`; raise `BadAnnotation` for anything else."""
     if not isinstance(value, str):
         raise BadAnnotation("no text; a list of CPUs is written as 0-3,8")
+    if len(value) > MAX_LIST_CHARS:
+        raise BadAnnotation(f"a list of CPUs longer than {MAX_LIST_CHARS} characters")
+    if ":" in value:  # the kernel's `0-31:2/4`, which no scheduler writes and which takes long
+        raise BadAnnotation("no list of CPUs such as 0-3,8")
     try:
-        return parse_cpu_list(value)
+        return parse_cpu_list(value, MAX_CPUS)
     except ParseError as error:
         raise BadAnnotation("no list of CPUs such as 0-3,8") from error

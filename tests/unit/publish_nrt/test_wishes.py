@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agent.model.cluster.annotation import BadAnnotation
 from agent.model.cluster.node_wishes import RESERVATION, SYSTEM_QOS, Reservation, SystemQos, wishes
 from agent.model.cluster.pod_cpus import status_cpus
+from agent.model.pod import PodView
 from tests.clustered import RESOURCE_STATUS, node, pod
 
 MACHINE = frozenset(range(8))
@@ -124,3 +125,20 @@ def test_whatever_stands_there_what_is_used_fits_the_machine(text: str) -> None:
     assert found.system_qos is not None
     assert found.system_qos.withheld <= MACHINE
     assert len(found.refused) <= 200
+
+
+def listing(cpus: str) -> PodView:
+    return pod("p", annotations=((RESOURCE_STATUS, json.dumps({"cpuset": cpus})),))
+
+
+@pytest.mark.parametrize(
+    "cpus", ["0-65535", "0-8191:1/2", ",".join(["0-8191"] * 5), "0," * 2049, "8192"]
+)
+def test_a_list_of_cpus_that_would_take_long_is_refused_before(cpus: str) -> None:
+    with pytest.raises(BadAnnotation):
+        status_cpus(listing(cpus))
+
+
+def test_all_cpus_of_the_largest_machine_are_a_list() -> None:
+    found = status_cpus(listing("0-8191"))
+    assert len(found) == 8192
