@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 
 from agent.kube.apply.compare import ANNOTATIONS, LABELS, Path, differences
-from agent.kube.apply.managed import Manager, managers, metadata_of, surplus
+from agent.kube.apply.managed import APPLY, Manager, managers, metadata_of, surplus
 from agent.kube.apply.merging import merge_patch, nulls, unwanted
 from agent.kube.apply.pruned import Place
 from agent.kube.apply.requests import MANAGER
@@ -224,7 +224,7 @@ def _cleaning(desired: Desired, part: Dict, sight: Sight, now: Circumstances) ->
     stored = {name: value for name, value in (sight.stored or {}).items() if name in sections}
     for path in islice(unwanted(part, stored), MAX_PLACES):
         rivals, _ = contested_by((path,), writers, now.claims)
-        ours = any(w.name == MANAGER and w.owns(path) for w in writers)
+        ours = any(w.name == MANAGER and w.operation == APPLY and w.owns(path) for w in writers)
         if gone(rivals, sight.server_s, now.takeover_s, now.claims) and (rivals or not ours):
             paths.append(path)
             taken |= {rival.name: rival for rival in rivals}
@@ -242,7 +242,7 @@ def _given_up(desired: Desired, part: Dict, writers: tuple[Manager, ...]) -> tup
         writer
         for writer in writers
         if writer.name == MANAGER
-        and writer.operation == "Apply"
+        and writer.operation == APPLY
         and writer.subresource == subresource
     ]
     return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.kube.apply.managed import accused, metadata_of
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
 from agent.kube.apply.requests import MANAGER
-from agent.kube.errors import ApiError, Conflict
+from agent.kube.errors import ApiError, Conflict, Invalid
 from agent.publish.base import Desired
 from agent.publish.cluster import setbacks
 from agent.publish.cluster.calls import Calls
@@ -95,13 +95,22 @@ class Exchange:
                 self._count(await self._calls.write(step))
                 return None
             case Clean():
-                self.standing.set(phase=Phase.WRITING)
-                if self._count(await self._calls.write(step)):
-                    self.known.cleaned = step.residue
-                    self._took(step)
+                await self._clean(step)
                 return None
             case Write():
                 return await self._write_once(desired, step)
+
+    async def _clean(self, step: Clean) -> None:
+        """Remove it, or let it be where the server refuses that: what is wanted must not wait."""
+        self.standing.set(phase=Phase.WRITING)
+        try:
+            written = self._count(await self._calls.write(step))
+        except Invalid:
+            self.known.cleaned = step.residue
+            return
+        if written:
+            self.known.cleaned = step.residue
+            self._took(step)
 
     async def _write_once(self, desired: Desired, step: Write) -> Pause | None:
         if self.known.is_left(desired, step.residue):

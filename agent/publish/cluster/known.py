@@ -68,9 +68,11 @@ class Known:
         self.claims = replace(self.claims, accused=self.claims.accused | names)
 
     def took(self, step: Write | Clean) -> None:
-        """Remember whose fields became ours."""
+        """Remember whose fields became ours; what remains after a cleaning is still theirs."""
         new = tuple((rival.name, rival.time_s) for rival in step.taken)
-        self.claims = Claims(taken=tuple(dict.fromkeys(self.claims.taken + new))[-MAX_TAKEN:])
+        before = self.claims if isinstance(step, Clean) else Claims()
+        taken = tuple(dict.fromkeys(self.claims.taken + new))[-MAX_TAKEN:]
+        self.claims = replace(before, taken=taken)
 
     def agree(self) -> None:
         """Forget accusations: the server has what is wanted."""

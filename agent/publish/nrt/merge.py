@@ -20,6 +20,14 @@ SCOPE = "topologyManagerScope"
 MAX_FOREIGN = 256  # entries of others that are kept of one list
 _ZONE = re.compile(r"node-[0-9]{1,5}")
 _HUGE = "hugepages-"
+_LISTS = ("resources", "costs", "attributes")  # of a zone
+_AMOUNTS = ("capacity", "allocatable", "available")
+_NEEDED: Mapping[str, Mapping[str, tuple[type, ...]]] = {  # members of an entry, beside its name
+    "zones": {"type": (str,)},
+    "resources": dict.fromkeys(_AMOUNTS, (str, int)),
+    "costs": {"value": (int,)},
+    "attributes": {"value": (str,)},
+}
 
 
 def merge(live: Json, wanted: Json) -> Json:
@@ -69,7 +77,7 @@ def _zones(live: Json, wanted: Json) -> list[Json]:
     ours = [_zone(stood.get(str(zone["name"]), {}), zone) for zone in _entries(wanted, "zones")]
     names = {zone["name"] for zone in ours}
     foreign = [
-        zone
+        {**_plain(zone), **{name: list(_entries(zone, name)) for name in _LISTS if name in zone}}
         for name, zone in stood.items()
         if name not in names and not (zone.get("type") == TYPE and _ZONE.fullmatch(name))
     ]
@@ -77,11 +85,20 @@ def _zones(live: Json, wanted: Json) -> list[Json]:
 
 
 def _zone(live: Json, wanted: Json) -> Json:
-    found = {**live, **wanted, "resources": _resources(live, wanted)}
+    found = {**_plain(live), **wanted, "resources": _resources(live, wanted)}
     for name in ("costs", "attributes"):
         if entries := _by_name(live, wanted, name):
             found[name] = entries
     return found
+
+
+def _plain(zone: Json) -> Json:
+    """Return what a zone says beside its lists; a parent that is no name is none."""
+    return {
+        key: value
+        for key, value in zone.items()
+        if key not in _LISTS and (key != "parent" or isinstance(value, str))
+    }
 
 
 def _resources(live: Json, wanted: Json) -> list[Json]:
@@ -107,8 +124,14 @@ def _by_name(live: Json, wanted: Json, member: str) -> list[Json]:
 
 
 def _entries(holder: Json, member: str) -> Iterator[Mapping[str, object]]:
-    """Yield the entries that have a name; what stands at a server may be anything."""
+    """Yield the entries that a schema takes; what stands at a server may be anything.
+
+    An entry of somebody else's that is refused would hold up ours for good.
+    """
     listed = holder.get(member)
     for entry in listed if isinstance(listed, list) else ():
-        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+        if isinstance(entry, Mapping) and all(
+            isinstance(entry.get(name), kinds) and not isinstance(entry.get(name), bool)
+            for name, kinds in {"name": (str,), **_NEEDED[member]}.items()
+        ):
             yield entry

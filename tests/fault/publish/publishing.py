@@ -98,11 +98,15 @@ class Bench:
 
     async def settle(self) -> None:
         """Wait until nothing happens."""
-        await self.time.settle(len(self.outbox.states()))
+        await self.time.settle(self._writers())
 
     async def advance(self, seconds: float) -> None:
         """Let time pass."""
-        await self.time.advance(seconds, len(self.outbox.states()))
+        await self.time.advance(seconds, self._writers())
+
+    def _writers(self) -> int:
+        """Count those that sleep when nothing is to be done: of each version of an object one."""
+        return len(self.outbox._writers)
 
     def state(self, kind: str = "Device") -> WriterState:
         """Return how one object stands."""
