@@ -44,6 +44,7 @@ class Known:
 
         `aside` does, on any thread, what is too long for the loop's.
         """
+        self.metric_came: Callable[[], None] = lambda: None  # called when there is a NodeMetric
         self._name = name
         self._machine = machine
         self._store = store
@@ -95,8 +96,11 @@ class Known:
 
     def metrics(self, view: Mapping[str, MetricPolicy]) -> None:
         """Take how usage is to be reported; nothing, when there is no NodeMetric."""
+        lacked = self._store.current.cluster.metric_policy.value is None
         part = Part(view.get(self._name), self._clock.monotonic())
         self._cluster(lambda now: replace(now, metric_policy=part))
+        if lacked and part.value is not None:
+            self.metric_came()
 
     def topology_versions(self, versions: tuple[str, ...]) -> None:
         """Take the versions of NodeResourceTopology that the server has."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent.daemon.cluster.checks import cluster_checks
 from agent.daemon.cluster.known import Known
 from agent.daemon.cluster.outlet import ClusterOutlet
+from agent.kube.resources import NODE_METRICS
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import ApiTarget
 from agent.loop import keep
@@ -90,6 +91,7 @@ class ClusterSide:
             pace=pace,
         )
         self.outbox = outbox = Outbox(site)
+        self.known.metric_came = partial(outbox.look_again, NODE_METRICS.kind)
         self._spawn(outbox.run(), "outbox")
         if api.events:
             self.sink = EventSink(
