@@ -15,8 +15,9 @@ import urllib.request
 from collections.abc import Iterator
 from itertools import count
 
+from agent.kube.resources import NODE_METRICS
 from bench.cluster.busy_citizen import busy_citizen, known_pod
-from bench.cluster.control import Control
+from bench.cluster.control import Control, acknowledged_s
 from bench.harness import Row
 from bench.loop_hold import PATHS
 from bench.node.busy_agent import SETTLED_S
@@ -27,6 +28,7 @@ from bench.usage.cgroup_trees import PODS
 CHANGE_EVERY_S = 1.0
 BURSTS = 20
 BURST_PODS = 50
+BURST_APART_S = 3.0  # usage is reported once a minute
 
 
 def change(control: Control, pods: int, first: int) -> None:
@@ -55,6 +57,7 @@ def longest_hold_ms() -> float:
     """Return how long the longest callback held the loop, in its own CPU time."""
     with busy_citizen(XPU_BENCH_HOLDS="1") as (agent, control):
         time.sleep(SETTLED_S + 1)
+        control.forget()
         for burst in range(BURSTS):
             agent.process.send_signal(signal.SIGSTOP)
             try:
@@ -64,6 +67,9 @@ def longest_hold_ms() -> float:
             for path in PATHS:
                 with urllib.request.urlopen(agent.url + path, timeout=DEADLINE_S) as page:
                     page.read()
+            time.sleep(BURST_APART_S)
+        if not acknowledged_s(control.requests(), NODE_METRICS.plural):
+            raise RuntimeError("no report of usage was written meanwhile")
         agent.process.terminate()
         assert agent.process.stdout is not None
         holds: list[tuple[float, str]] = json.loads(agent.process.stdout.read().splitlines()[-1])
