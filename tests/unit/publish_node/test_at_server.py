@@ -133,3 +133,18 @@ def test_the_device_of_a_node_without_hardware_is_removed() -> None:
         assert server.get("Device", NAME) is None
 
     run(case)
+
+
+def test_a_kubelet_that_writes_its_status_all_the_time_holds_up_no_condition_of_ours() -> None:
+    async def case(bench: Bench, server: ApiServer) -> None:
+        await bench.offer(*NodeConditionPublisher().render(seen(server, gpu(0)), 0.0))
+        bench.clear()
+        beat: Tree = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}}
+        for number, card in enumerate((gpu(0, health=FAILED), gpu(0))):
+            beat["status"] = {"volumesInUse": [str(number)]}
+            server.apply(beat, manager="kubelet", force=True, subresource="status")
+            await bench.offer(*NodeConditionPublisher().render(seen(server, card), 0.0))
+        assert [entry.status for entry in bench.writes("nodes")] == [200, 200]
+        assert [c["status"] for c in ours(live(server))] == ["True"]
+
+    run(case)
