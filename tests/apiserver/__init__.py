@@ -23,6 +23,7 @@ and child processes can use it alike; it listens on loopback only.
         api.grant(rule), api.revoke(rule)       RBAC at runtime; revoke() takes all away
         api.remove_crd("devices"), api.add_crd("devices")
         api.add_crd("devices", without=("spec.devices.conditions",))   as an older release's
+        api.pass_time(2)      times in objects are of so much later from now on
         api.compact()         older resourceVersions and continue tokens are expired
         api.close_watches()   every open watch ends in order; api.watches() lists the open ones
         api.stop(), api.start()                 gone, and back on the same port, nothing forgotten

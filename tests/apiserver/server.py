@@ -219,6 +219,10 @@ class ApiServer(Objects):
         else:
             self._store.add_kind(custom_kind(plural, tuple(without)))
 
+    def pass_time(self, seconds: float) -> None:
+        """Let what is written from now on be written so much later: times are whole seconds."""
+        self._registry.ahead_s += seconds
+
     def compact(self) -> None:
         """Let all earlier resourceVersions and continue tokens be too old."""
         with self._store.lock:

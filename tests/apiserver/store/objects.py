@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -126,6 +125,6 @@ def new_uid() -> str:
     return str(uuid.uuid4())
 
 
-def now_text(now: Callable[[], float] = time.time) -> str:
-    """Return the time as objects carry it: whole seconds, UTC."""
-    return datetime.fromtimestamp(int(now()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now_text(now_s: float) -> str:
+    """Return a time as objects carry it: whole seconds, UTC."""
+    return datetime.fromtimestamp(int(now_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -86,7 +86,7 @@ def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_longer_each_t
             await bench.offer(device(bench.uid))
             for hours in (1, 12, 24, 24):
                 assert bench.phase() is Phase.IDLE
-                await asyncio.sleep(1.1)  # times in managedFields are whole seconds
+                server.pass_time(1)
                 server.put(of_koordlet(bench.uid), manager="koordlet")
                 bench.clear()
                 for hours_on in (0, hours - 0.5):
@@ -203,7 +203,7 @@ def test_of_two_agents_on_one_object_the_first_gives_way() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as first:
             await first.offer(device(first.uid, cards=1))
-            await asyncio.sleep(1.1)  # times in managedFields are whole seconds
+            server.pass_time(1)
             async with publishing(server) as second:
                 await second.offer(device(second.uid, cards=2))
                 first.clear()

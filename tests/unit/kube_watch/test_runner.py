@@ -143,10 +143,11 @@ def test_a_list_whose_version_does_not_help_is_followed_by_the_most_recent(
     refused: ApiError,
 ) -> None:
     followed = Followed().listing(page(70, pod("a", 60)), refused, page(9, pod("b", 8)))
-    followed.streaming(GONE).run()
+    followed.streaming(GONE, GONE).run()
     assert followed.names == ["d/b"]
     asked = [query.get("resourceVersion") for query in followed.api.queries()]
-    assert asked == ["0", "70", "70", None, "9"]
+    assert asked == ["0", "70", "70", None, "9", "9"]
+    assert "watch" not in followed.api.queries()[-1]  # from the cache again
 
 
 def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
