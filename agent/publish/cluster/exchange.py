@@ -61,6 +61,7 @@ class Exchange:
         sight = self.known.sight
         if sight is None or (desired is self._settled and not self.known.due_in_s()):
             self._settled = None
+            self.known.doubt_limits()
             await self._calls.read(desired, again=self.acked is not None)
             return None
         if (uid := str(metadata_of(sight.stored).get("uid") or "")) != self.state.uid:

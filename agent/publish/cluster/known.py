@@ -13,6 +13,8 @@ from agent.publish.cluster.intent import Dict
 from agent.publish.cluster.rivals import MAX_TAKEN, Claims
 from agent.publish.cluster.site import Site
 
+TRY_AGAIN_S = 21600.0  # what the server could not do: it or a CRD may have been upgraded
+
 replace = msgspec.structs.replace
 
 
@@ -26,7 +28,7 @@ class Known:
         self.dropped: frozenset[Place] = frozenset()
         self.lacks_apply = False
         self.cleaned: object = None
-        self._seen_s = self._due_s = 0.0  # monotonic
+        self._seen_s = self._due_s = self._able_s = site.clock.monotonic()
         self._left: tuple[Desired, object] | None = None
 
     def see(self, stored: Dict | None, server_s: float | None) -> None:
@@ -77,6 +79,13 @@ class Known:
     def agree(self) -> None:
         """Forget accusations: the server has what is wanted."""
         self.claims = Claims(taken=self.claims.taken)
+
+    def doubt_limits(self) -> None:
+        """Forget now and then what the server could not do, so that an upgrade is noticed."""
+        now_s = self._site.clock.monotonic()
+        if now_s - self._able_s >= TRY_AGAIN_S:
+            self._able_s = now_s
+            self.dropped, self.lacks_apply, self._left = frozenset(), False, None
 
     def drop(self, places: frozenset[Place]) -> frozenset[Place]:
         """Leave fields out from now on; return those that are new."""

@@ -121,6 +121,28 @@ def test_a_field_that_an_older_crd_lacks_is_left_out_with_one_warning(applies: b
         asyncio.run(case(server))
 
 
+@pytest.mark.parametrize("applies", [True, False])
+def test_a_crd_that_was_upgraded_gets_the_field_within_hours_and_one_that_was_not_no_warning(
+    applies: bool,
+) -> None:
+    async def case(server: ApiServer) -> None:
+        server.add_crd("devices", without=["spec.devices.conditions"])
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            bench.clear()
+            await bench.advance(13 * 3600)
+            assert len(bench.writes()) <= 4
+            assert bench.phase() is Phase.IDLE
+            assert bench.reasons == ["FieldsNotKept"]
+            server.add_crd("devices")
+            await bench.advance(7 * 3600)
+            assert bench.device()["spec"]["devices"][0]["conditions"]
+            assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,), server_side_apply=applies) as server:
+        asyncio.run(case(server))
+
+
 def test_a_refusal_that_has_no_room_for_the_names_of_fields_falls_back_to_a_merge() -> None:
     async def case(server: ApiServer) -> None:
         server.add_crd("devices", without=["spec.devices.conditions"])
