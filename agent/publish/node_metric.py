@@ -12,6 +12,8 @@ from agent.model.device import Device
 from agent.model.snapshot import NodeSnapshot
 from agent.model.usage import Aggregate, DeviceUse, NumaWindow, PodWindow, Resources
 from agent.publish.base import Desired, Json
+from agent.publish.device import select
+from agent.publish.wire import sanitise
 
 API_VERSION = "slo.koordinator.sh/v1alpha1"
 NAMES = ("avg", "p50", "p90", "p95", "p99")
@@ -24,7 +26,7 @@ LEAST_PERIOD_S = 30.0  # upstream's floor
 MOST_PERIOD_S = 86400.0
 LOOK_AGAIN_S = 5.0  # for an object that is not there
 
-Devices = Mapping[str, Device]  # by key
+Devices = Mapping[str, Device]  # by key, those of the Device object
 
 
 class NodeMetricPublisher:
@@ -88,7 +90,8 @@ def format_duration(seconds: int) -> str:
 
 def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
     report = snapshot.report.value
-    devices = {device.key: device for device in snapshot.devices.value.devices}
+    published = select(snapshot.devices.value.devices).published
+    devices = {device.key: device for device in published}
     node: dict[str, object] = {
         "nodeUsage": _resource_map(report.node, report.devices, devices),
         "systemUsage": _resource_map(report.system),
@@ -137,15 +140,11 @@ def _resource_map(
 def _devices(uses: Sequence[DeviceUse], devices: Devices) -> list[Json]:
     """Return the uses of devices that are published, by type and minor."""
     known = [(devices[use.key].info, use) for use in uses if use.key in devices]
-    found = [
-        (info.kind.wire_type, info.minor, info, use)
-        for info, use in known
-        if info.minor is not None and info.managed
-    ]
+    found = [(info.kind.wire_type, info.minor, info, use) for info, use in known]
     return [
         {
             "type": kind,
-            "id": info.uuid or "",
+            "id": sanitise.plain(info.uuid or ""),
             "minor": minor,
             "health": info.health.in_service,
             "resources": _device_resources(use),

@@ -158,11 +158,20 @@ def test_devices_of_all_vendors_are_listed_with_their_real_health() -> None:
     ]
 
 
-@pytest.mark.parametrize("changes", [{"minor": None}, {"managed": False}])
+@pytest.mark.parametrize(
+    "changes", [{"minor": None}, {"managed": False}, {"minor": 1 << 31}, {"minor": -1}]
+)
 def test_devices_that_are_not_published_have_no_usage(changes: Any) -> None:
     hidden = Device(info=replace(GPU.info, **changes))
     view = Part(DeviceView(devices=(hidden,)), 1.0)
     assert "devices" not in node_metric(replace(SNAPSHOT, devices=view))["nodeUsage"]
+
+
+def test_a_device_is_called_as_in_the_device_object() -> None:
+    odd = Device(info=replace(GPU.info, uuid="GPU-\x00 \ud800"))
+    view = Part(DeviceView(devices=(odd,)), 1.0)
+    (entry,) = node_metric(replace(SNAPSHOT, devices=view))["nodeUsage"]["devices"]
+    assert entry["id"] == "GPU-  ?".strip()
 
 
 def test_pods_are_sorted_and_those_without_a_name_left_out() -> None:
