@@ -132,7 +132,8 @@ class FactsSource:
         if config is None:
             self._lack(ABSENT, NOT_OFFERED)
             return
-        if config.odd:
+        before = self._config.value
+        if config.odd and (before is None or config.odd != before.odd):
             log.warning("kubelet_config_odd", extra={"keys": ", ".join(config.odd)})
         self.state, self._failures = OK, 0
         self._config = Part(config, self._clock.monotonic())

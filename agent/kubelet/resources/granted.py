@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from agent.errors import ParseError
+from agent.model.cluster.pods import ENDED
 from agent.model.foreign.device_allocated import KEY, decode_allocated
 from agent.model.grant.granted import GrantedDevice
 from agent.model.pod import PodView
@@ -78,4 +79,4 @@ def with_grants(reply: bytes, pods: Iterable[PodView]) -> bytes:
 
 
 def _over(pod: PodView) -> bool:
-    return pod.terminating or pod.phase in ("Succeeded", "Failed")
+    return pod.terminating or pod.phase in ENDED

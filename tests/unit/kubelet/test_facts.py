@@ -96,6 +96,17 @@ def test_they_are_joined_anew_only_when_a_source_changed() -> None:
     in_world(test)
 
 
+def test_a_setting_of_a_type_that_nobody_knows_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(world: World) -> None:
+        world.kubelet.settings = KubeletConfig(odd=("cgroupDriver",))
+        await world.pass_time(3600)
+        assert [record.getMessage() for record in caplog.records] == ["kubelet_config_odd"]
+
+    in_world(test)
+
+
 def test_a_checkpoint_that_hangs_holds_one_thread_and_no_look_at_the_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
