@@ -11,10 +11,22 @@ import pytest
 import yaml
 
 from agent.config.load import PREFIX, load
+from agent.config.sections import Settings
 from tests.apiserver.access import AGENT
-from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, built, the
+from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, built, the
 
 INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
+
+
+def with_component(folder: Path, component: str) -> tuple[Object, ...]:
+    """Return the base with one component."""
+    base, added = (
+        os.path.relpath(DAEMONSET / part, folder.resolve())
+        for part in ("base", f"components/{component}")
+    )
+    overlay = {"resources": [base], "components": [added]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return built(folder)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +40,7 @@ INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
 def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
     tmp_path: Path, component: str, rights: set[tuple[str, str]]
 ) -> None:
-    base, added = (
-        os.path.relpath(DAEMONSET / part, tmp_path.resolve())
-        for part in ("base", f"components/{component}")
-    )
-    overlay = {"resources": [base], "components": [added]}
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    objects = built(tmp_path)
+    objects = with_component(tmp_path, component)
     role = the(objects, "ClusterRole", f"xpu-agent-{component}")
     assert rights == {
         (resource, verb)
@@ -44,14 +50,36 @@ def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
     }
     binding = the(objects, "ClusterRoleBinding", f"xpu-agent-{component}")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    settings = settings_of(objects)
+    assert (settings != load(None, {}, {}).settings) is (component != "kubelet-proxy")
+
+
+def test_the_pod_resources_proxy_has_a_folder_of_the_node_that_it_can_write(
+    tmp_path: Path,
+) -> None:
+    objects = with_component(tmp_path, "pod-resources-proxy")
+    kubelet = settings_of(objects).kubelet
+    assert kubelet.pod_resources_proxy
+    pod = the(objects, "DaemonSet")["spec"]["template"]["spec"]
+    (mount,) = (
+        mount
+        for mount in pod["containers"][0]["volumeMounts"]
+        if mount["mountPath"] == kubelet.pod_resources_proxy_dir
+    )
+    assert not mount.get("readOnly")
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount["name"])
+    assert volume["hostPath"]["path"] == kubelet.pod_resources_proxy_dir
+
+
+def settings_of(objects: tuple[Object, ...]) -> Settings:
+    """Return the settings that the container's environment makes."""
     (container,) = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
     ours = {
         env["name"]: env["value"]
         for env in container["env"]
         if env["name"].startswith(PREFIX) and "value" in env
     }
-    load(None, ours, {})
-    assert bool(ours) is (component != "kubelet-proxy")
+    return load(None, ours, {}).settings
 
 
 def test_every_component_is_tested() -> None:
