@@ -237,7 +237,7 @@ class Exchange:
         if back.phase is Phase.ABSENT:
             self.known.dropped = frozenset()  # another version of it may come
         if back.reason:
-            self.standing.say(back.reason, back.message)
+            self.standing.say(back.reason, back.message, back.key)
         elif not self._failures:
             self.standing.note("write_failed", back.message)
         self._failures += 1

@@ -33,6 +33,7 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     message: str
     reason: str = ""
+    key: str = ""  # what stays the same where the server's words change each time
     slow: bool = False  # try again after the slow pause; else as soon as the back-off allows
     until_content: bool = False  # or as soon as there is other content
 
@@ -40,8 +41,11 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
 def setback(error: ApiError, resource: str) -> Setback:
     """Return what a failure that no other request can mend means."""
     if isinstance(error, Forbidden):
-        message = f"{error}; grant it in the agent's ClusterRole"
-        return Setback(phase=Phase.FORBIDDEN, message=message, reason=FORBIDDEN, slow=True)
+        by_rbac = " cannot " in str(error)  # else an admission webhook says no in its own words
+        message = f"{error}; grant it in the agent's ClusterRole" if by_rbac else str(error)
+        return Setback(
+            phase=Phase.FORBIDDEN, message=message, reason=FORBIDDEN, key=FORBIDDEN, slow=True
+        )
     if isinstance(error, NotFound):
         message = f"the server has no {resource}: its CRD is not installed; the rest goes on"
         return Setback(phase=Phase.ABSENT, message=message, reason=NO_RESOURCE, slow=True)
@@ -53,7 +57,12 @@ def setback(error: ApiError, resource: str) -> Setback:
             f"{error} (fields: {fields})" if fields and fields not in str(error) else str(error)
         )
         return Setback(
-            phase=Phase.REFUSED, message=message, reason=REFUSED, slow=True, until_content=True
+            phase=Phase.REFUSED,
+            message=message,
+            reason=REFUSED,
+            key=f"{error.code} {fields}",
+            slow=True,
+            until_content=True,
         )
     return Setback(phase=Phase.PENDING, message=str(error))
 

@@ -190,6 +190,26 @@ def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once
         asyncio.run(case(server))
 
 
+@pytest.mark.parametrize("status", [422, 403])
+def test_a_refusal_whose_words_change_each_time_is_told_once(status: int) -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            for request in range(9):
+                cause = {"field": "spec.devices", "message": f"not by request {request}"}
+                text = f"admission webhook denied request {request}"
+                fault = Fault(verb="patch", status=status, causes=(cause,), message=text)
+                server.faults.add(fault)
+            await bench.offer(device(bench.uid))
+            await bench.offer(device(bench.uid, healthy=False))
+            await bench.advance(450)
+            assert len(bench.writes()) >= 7
+            ((_, message),) = bench.told
+            assert "ClusterRole" not in message  # nobody lacks a right
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
 @pytest.mark.parametrize("skip", range(6))
 @pytest.mark.parametrize("lost", [True, False])
 def test_an_agent_that_is_killed_at_any_call_leaves_nothing_that_the_next_one_cannot_mend(

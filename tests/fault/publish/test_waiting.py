@@ -28,7 +28,9 @@ def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
             assert bench.state().phase is Phase.FORBIDDEN
             assert bench.state("NodeResourceTopology").phase is Phase.IDLE
             await bench.advance(600)
-            assert bench.reasons == ["WriteForbidden"]
+            ((reason, message),) = bench.told
+            assert reason == "WriteForbidden"
+            assert "ClusterRole" in message
             assert len(bench.requests()) <= 12
             server.grant(ALL)
             await bench.advance(70)
