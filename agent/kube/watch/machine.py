@@ -134,7 +134,7 @@ def _ended(state: State, ended: Ended, uniform: Uniform) -> Step:
 def _failed(state: State, failure: Failure, uniform: Uniform) -> Step:
     match failure.why:
         case Why.EXPIRED:  # of a list: its version or token did not help
-            return _list_anew(_with(state, recent=not state.version), uniform)
+            return _list_anew(_with(state, recent=state.recent or not state.version), uniform)
         case Why.ABSENT:
             return _slowly(state, Phase.ABSENT, uniform, failure.retry_after_s)
         case Why.FORBIDDEN:

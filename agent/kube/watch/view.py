@@ -89,11 +89,11 @@ class View(Generic[W, T]):
 
     def remove(self, found: Found[W]) -> bool:
         """Take one object away, unless the key is another object's by now."""
+        self._told.discard(found.key)
         before = self._known.get(found.key)
         if before is None or found.uid not in ("", before.uid):
             return False
         del self._known[found.key]
-        self._told.discard(found.key)
         values = self._values.copy()
         del values[found.key]
         return self._show(values)
@@ -109,7 +109,7 @@ class View(Generic[W, T]):
     def _made(self, found: Found[W]) -> Known[T] | None:
         before = self._known.get(found.key)
         same = before if before is not None and before.uid == found.uid else None
-        if same is not None and same.version == found.version:
+        if same is not None and same.version == found.version != "":
             return same
         if found.body is None:
             self._malformed(found.key, found.error)

@@ -20,7 +20,17 @@ from agent.kube.watch import machine
 from agent.kube.watch.machine import MAX_OBJECTS, MAX_PAGES, RELIST, RETRY
 from agent.kube.watch.runner import Watch
 from agent.kube.watch.state import Ended, Failure, Follow, Page, State, Wait, Why
-from tests.unit.kube_watch.script import EndOfScript, Followed, ScriptedApi, line, page, pod
+from tests.unit.kube_watch.script import (
+    EndOfScript,
+    Followed,
+    Moment,
+    ScriptedApi,
+    bookmark,
+    line,
+    page,
+    pod,
+    status,
+)
 
 HOUR_S = 3600.0
 
@@ -192,6 +202,14 @@ def test_a_list_without_end_is_given_up_and_the_old_view_stays() -> None:
 def test_a_token_that_leads_to_itself_is_given_up_at_once() -> None:
     followed = Followed().listing(page(9, token="t"), page(9, token="t"), page(9, token="t")).run()
     assert len(followed.waits) == 1
+    assert "resourceVersion" not in followed.api.queries()[2]  # from elsewhere than the cache
+
+
+def test_errors_after_long_streams_are_no_row_of_failures() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    broken: list[Moment] = [60.0, bookmark(7), status(500, "InternalError")]
+    followed.streaming(*[broken] * 8).run()
+    assert followed.waits == [RETRY.base_s] * 8
 
 
 def test_a_list_of_far_too_many_objects_is_given_up() -> None:

@@ -150,6 +150,16 @@ def test_a_list_whose_version_does_not_help_is_followed_by_the_most_recent(
     assert "watch" not in followed.api.queries()[-1]  # from the cache again
 
 
+@pytest.mark.parametrize("code", [403, 404, 503])
+def test_a_list_anew_is_never_older_whatever_came_between(code: int) -> None:
+    kinds: dict[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 503: ServerError}
+    followed = Followed().listing(page(70, pod("a", 60)))
+    followed.listing(*[kinds[code]("GET", "no", code=code)] * 3, page(71, pod("a", 60)))
+    followed.streaming(GONE).run()
+    asked = [query["resourceVersion"] for query in followed.api.queries()]
+    assert asked == ["0", *["70"] * 5, "71"]
+
+
 def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
     too_long = BadAnswer("GET", "an answer of more than 16777216 bytes")
     followed = Followed().listing(*[too_long] * DOUBT_AFTER, page(7, pod("a", 3)))

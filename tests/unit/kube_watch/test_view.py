@@ -74,6 +74,22 @@ def test_a_malformed_object_is_said_once_until_it_was_good_again(
     assert view.malformed == 3
 
 
+def test_malformed_objects_that_come_and_go_are_each_said(
+    view: View[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MAX_OBJECTS", 3)
+    for i in range(10):
+        view.put(found(f"odd-{i}", str(2 * i), body="bad"))
+        view.remove(found(f"odd-{i}", str(2 * i + 1)))
+    assert len(caplog.records) == 10
+
+
+def test_objects_without_a_version_are_read_each_time(view: View[str, str]) -> None:
+    view.put(found("a", "", body="one"))
+    view.put(found("a", "", body="two"))
+    assert view.mapping["a"] == "two"
+
+
 def test_a_view_does_not_grow_without_bound(
     view: View[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
