@@ -125,6 +125,19 @@ def test_a_silent_stream_is_given_up_after_its_idle_time(
     assert "no line came for 0.1 s" in str(error)
 
 
+def test_a_stream_whose_lines_keep_coming_outlasts_its_idle_time(
+    account: Path, authority: Authority
+) -> None:
+    async def answer(asked: Asked) -> None:
+        await asked.answer(CHUNKED)
+        for _ in range(8):
+            await asyncio.sleep(0.2)  # eight of them outlast the idle time, none comes near it
+            await asked.answer(chunk(LINE + b"\n"))
+        await asked.answer(END)
+
+    assert asyncio.run(read(account, authority, answer, idle_s=1.2)) == ([LINE] * 8, None)
+
+
 @pytest.mark.parametrize("drop", [b"x", b"\n"])
 def test_a_stream_of_bytes_that_never_end_a_line_is_given_up_like_a_silent_one(
     account: Path, authority: Authority, drop: bytes

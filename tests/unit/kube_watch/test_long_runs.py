@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+
+import pytest
 
 from agent.clock import ManualClock
 from agent.kube.base import Request, Response
@@ -268,3 +271,15 @@ def test_every_kind_selects_its_own() -> None:
     kinds = (OWN_NODE, OWN_NODE_SLO, OWN_NODE_METRIC)
     assert {kind.of_node("n") for kind in kinds} == {"metadata.name=n"}
     assert OWN_PODS.of_node("n") == "spec.nodeName=n"
+
+
+def test_a_break_is_no_news_and_one_that_lasts_is_said_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    busy = ServerError("GET", "busy", code=503)
+    followed = Followed().listing(page(7, pod("a", 3)))
+    followed.streaming(busy, busy, [bookmark(8)], busy, busy, [bookmark(9)]).run()
+    assert caplog.records == []
+    followed.streaming(*[busy] * 5, [bookmark(10)]).run()
+    assert [record.getMessage() for record in caplog.records] == ["watch_failed", "watch_restored"]

@@ -227,9 +227,11 @@ def test_events_that_look_older_than_what_we_have_list_anew() -> None:
 
 def test_a_crd_that_appears_later_is_found() -> None:
     absent = NotFound("GET", "no such resource", code=404)
-    followed = Followed().listing(absent, absent, page(7, pod("a", 3)))
-    followed.run()
+    followed = Followed().listing(absent, absent).run()
+    assert followed.watch.state.absent_s == 1000.0 + followed.waits[0]
+    followed.listing(page(7, pod("a", 3))).run()
     assert followed.names == ["d/a"]
+    assert followed.watch.state.absent_s is None
     assert all(3.0 <= wait_s <= 300.0 for wait_s in followed.waits[:2])
     assert followed.watch.state.last_error == ""
 

@@ -100,3 +100,8 @@ def test_an_error_in_a_stream_is_waited_for_within_bounds(asked_s: int) -> None:
 )
 def test_only_decimal_versions_have_an_order(version: str, than: str, is_older: bool) -> None:
     assert older(version, than) is is_older
+
+
+def test_a_list_with_an_empty_version_is_none() -> None:
+    with pytest.raises(BadAnswer, match="without resourceVersion"):
+        READER.page(b'{"metadata":{"resourceVersion":""},"items":[]}')
