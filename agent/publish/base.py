@@ -29,6 +29,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     owned_annotations: tuple[str, ...] = ()  # keys that are removed when `body` lacks them
     owned_labels: tuple[str, ...] = ()
     absent: bool = False
+    partial: bool = False  # more will be known in a moment, for which making the object may wait
     merge: Merge | None = None
 
 

@@ -31,6 +31,7 @@ from agent.publish.cluster.state import Phase, Rival, WriterState
 
 MAX_REPAIRS = 3  # in a row, of what somebody undoes each time
 UNDONE_PAUSE_S = 300.0
+REST_S = 1.0  # for the rest of what is partial, before an object is made
 
 
 class Exchange:
@@ -47,6 +48,7 @@ class Exchange:
         self._settled: Desired | None = None  # for which all was done that what we know allows
         self._had: Desired | None = None  # which the server had, but for what was left to others
         self._failures = self._repairs = 0
+        self._lacked_s: float | None = None  # monotonic: since when the object could be made
 
     @property
     def state(self) -> WriterState:
@@ -113,7 +115,20 @@ class Exchange:
             self.known.cleaned = step.residue
             self._took(step)
 
+    def _for_the_rest(self, desired: Desired) -> Pause | None:
+        """Wait a moment before an object is made in part: one write instead of two."""
+        if not desired.partial or not self.known.lacks_object:
+            self._lacked_s = None
+            return None
+        now_s = self._site.clock.monotonic()
+        if self._lacked_s is None:
+            self._lacked_s = now_s
+        left_s = self._lacked_s + REST_S - now_s
+        return Pause(left_s) if left_s > 0 else None
+
     async def _write_once(self, desired: Desired, step: Write) -> Pause | None:
+        if (pause := self._for_the_rest(desired)) is not None:
+            return pause
         if self.known.is_left(desired, step.residue):
             return self._acknowledged(desired)
         if self._wrote is desired and not step.taken:

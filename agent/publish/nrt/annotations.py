@@ -80,7 +80,7 @@ def told(snapshot: NodeSnapshot, *, asked: bool) -> dict[str, str]:
         values[POD_CPU_ALLOCS] = _allocations(own)
         if knows_settings(kubelet):
             values[CPU_MANAGER_POLICY] = _policy(kubelet)
-        if _knows_pods(snapshot):
+        if knows_pods(snapshot):
             services = named.system_qos.withheld if named.system_qos else frozenset()
             pools = shared_pools(cpus.cpus, scheduled, own, kept | services)
             values |= {SHARED_POOLS: _pools(pools.ls), BE_SHARED_POOLS: _pools(pools.be)}
@@ -93,7 +93,7 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _knows_pods(snapshot: NodeSnapshot) -> bool:
+def knows_pods(snapshot: NodeSnapshot) -> bool:
     """Say whether the pods' annotations were read: a cgroup shows that a pod is there, no more."""
     if not snapshot.cluster.clustered:
         return True

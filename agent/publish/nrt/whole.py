@@ -14,6 +14,7 @@ from agent.publish.base import Desired, Json
 from agent.publish.nrt.annotations import (
     ANNOTATIONS,
     REFUSED,
+    knows_pods,
     knows_settings,
     kubelet_facts,
     told,
@@ -64,6 +65,7 @@ def render(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool) -> Desir
         body=body,
         owned_annotations=(*(key for key in ANNOTATIONS if key in known), REFUSED),
         owned_labels=(MANAGED_BY, RESERVES),
+        partial=not knows_settings(kubelet) or not knows_pods(snapshot),
         merge=merge if knows_settings(kubelet) else merge_without_policies,
     )
 

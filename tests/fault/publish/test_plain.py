@@ -51,6 +51,29 @@ def test_an_object_is_made_and_written_only_when_it_changes() -> None:
         asyncio.run(case(server))
 
 
+def test_an_object_of_which_more_will_be_known_is_made_a_second_later_or_when_it_is() -> None:
+    async def case(server: ApiServer) -> None:
+        plural = "noderesourcetopologies"
+        for waits in (True, False):
+            server.delete("NodeResourceTopology", NODE)
+            async with publishing(server) as bench:
+                bench.clear()
+                await bench.offer(replace(topology(bench.uid), partial=True))
+                await bench.advance(0.9)
+                assert bench.writes(plural) == []
+                if waits:
+                    await bench.advance(0.2)
+                else:
+                    await bench.offer(topology(bench.uid, pool="1-3"))
+                assert len(bench.writes(plural)) == 1
+                await bench.offer(replace(topology(bench.uid, pool="2-3"), partial=True))
+                assert len(bench.writes(plural)) == 2
+                assert bench.phase() is Phase.IDLE
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
 def test_a_restart_of_an_unchanged_node_writes_nothing() -> None:
     async def case(server: ApiServer) -> None:
         server.put(node_metric(), manager="koord-manager")
