@@ -23,6 +23,7 @@ from agent.web.base import EventLine
 log = logging.getLogger(__name__)
 
 REPORT_DELAY_S = 0.5  # after the second cycle: rates are known then
+CYCLES_OF_A_RATE = 2
 EVENTS_INTERVAL_S = 1.0
 
 
@@ -90,7 +91,14 @@ class Loops:
         self._on_host()
 
     def _report(self, run: Run, loop: Loop) -> None:
-        """Report usage, and again after the time that stands by then."""
+        """Report usage, and again after the time that stands by then.
+
+        Where a first cycle takes long, this comes before the second: without rates the node would
+        count as one whose usage is not known, until the next report.
+        """
+        if self.measuring.cycles < CYCLES_OF_A_RATE:
+            loop.interval_s = self._parts.settings.collect.interval_s
+            return
         run.run_once()
         loop.interval_s = self._reports.period_s(self._parts.store.current)
 

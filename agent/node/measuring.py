@@ -70,6 +70,7 @@ class Measuring:
         self._store = store
         self._clock = clock
         self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
+        self.cycles = 0  # that are in the history
 
     def cycle(self) -> None:
         """Measure once and take the devices' new samples into the history."""
@@ -79,6 +80,7 @@ class Measuring:
         owners = self._collector.owners(devices) if devices and not self._still else None
         self._history.add(now_s, sample, devices, owners)
         self._store.put(usage=Part(sample, now_s), pods=Part(self._collector.pods, now_s))
+        self.cycles += 1
         self._look_at_sharing(now_s)
 
     def report(self) -> None:

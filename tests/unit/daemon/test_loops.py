@@ -22,6 +22,14 @@ from tests.cgroups import CgroupHost
 PODS = 300  # with two files each
 
 
+def built(folder: Path) -> Loops:
+    host = CgroupHost(folder / "host")
+    parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
+    outlet = Folder(str(folder / "out"), parts.store, parts.clock)
+    changes = DeviceChanges(parts, outlet, parts.facts())
+    return Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
+
+
 @pytest.fixture
 def few_files() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -49,12 +57,7 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
 
 
 def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path: Path) -> None:
-    host = CgroupHost(tmp_path / "host")
-    parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
-    out = str(tmp_path / "out")
-    outlet = Folder(out, parts.store, parts.clock)
-    changes = DeviceChanges(parts, outlet, parts.facts())
-    loops = Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
+    loops = built(tmp_path)
     loops.measuring.close()
     threads = {timed.loop.name: timed.devices for timed in loops.timed}
     assert {name for name, devices in threads.items() if devices} == {
@@ -63,3 +66,16 @@ def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path
         "events",
     }
     assert {"collect", "host", "publish-node_metric"} <= set(threads)
+
+
+def test_a_report_waits_for_the_second_cycle_without_which_no_rate_is_known(tmp_path: Path) -> None:
+    loops = built(tmp_path)
+    (report,) = (one.loop for one in loops.timed if one.loop.name == "publish-node_metric")
+    written = tmp_path / "out" / "nodemetric.yaml"
+    loops.measuring.cycle()
+    assert report.step(0.0) == Settings().collect.interval_s
+    assert not written.exists()
+    loops.measuring.cycle()
+    assert report.step(0.0) == Settings().publish.report_interval_s
+    assert written.exists()
+    loops.measuring.close()
