@@ -279,7 +279,7 @@ def test_a_break_is_no_news_and_one_that_lasts_is_said_once_and_so_is_its_end(
     caplog.set_level(logging.INFO)
     busy = ServerError("GET", "busy", code=503)
     followed = Followed().listing(page(7, pod("a", 3)))
-    followed.streaming(busy, busy, [bookmark(8)], busy, busy, [bookmark(9)]).run()
+    followed.streaming(busy, busy, [20.0, bookmark(8)], busy, busy, [20.0, bookmark(9)]).run()
     assert caplog.records == []
     followed.streaming(*[busy] * 5, [bookmark(10)]).run()
     assert [record.getMessage() for record in caplog.records] == ["watch_failed", "watch_restored"]
