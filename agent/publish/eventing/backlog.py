@@ -19,6 +19,7 @@ REPEAT_S = 60.0  # repeats of one series are told together, that far apart
 FORGET_S = 3600.0  # a series silent so long starts again; API servers keep an event for an hour
 BURST, REFILL_S = 25, 300.0  # of one subject and reason, as client-go has them
 TOTAL_BURST, TOTAL_REFILL_S = 50, 5.0  # of the whole node
+REST = "more of these in short time than are told one by one; the agent's log has them"
 
 Key = tuple[str, ...]
 
@@ -49,7 +50,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     created: int = 0
     repeated: int = 0  # writes that told of repeats
-    limited: int = 0  # not told: too many of one subject and reason
+    limited: int = 0  # not told one by one: too many of one subject and reason
     dropped: int = 0  # not told: too many waited
     refused: int = 0  # not told: the API server does not take this one
     waiting: int = 0
@@ -71,13 +72,13 @@ class Backlog:
         return msgspec.structs.replace(self._counts, waiting=len(self._waiting))
 
     def offer(self, event: Event, now_s: float) -> None:
-        """Take an event in; what is too much is counted, never waited for."""
+        """Take an event in; those that are too many become one series together."""
+        if not self._goes_on(event, now_s) and not self._limits.of(_limited_by(event)).take(now_s):
+            self._count("limited")
+            event = msgspec.structs.replace(event, message=REST, kin=REST)
         key = event.series
         entry = self._known.get(key)
-        if entry is None or self._forgotten(entry, now_s):
-            if not self._limits.of(_limited_by(event)).take(now_s):
-                self._count("limited")
-                return
+        if entry is None or not self._goes_on(event, now_s):
             entry = _Entry(event=event, first_s=event.at_s, last_s=event.at_s, seen_s=now_s)
             self._known[key] = entry
         entry.seen_s = now_s
@@ -158,8 +159,12 @@ class Backlog:
         if entry.count > entry.told:
             self._waiting[key] = None  # it went on meanwhile: behind the others
 
-    def _forgotten(self, entry: _Entry, now_s: float) -> bool:
-        return entry.count == entry.told and now_s - entry.seen_s >= FORGET_S
+    def _goes_on(self, event: Event, now_s: float) -> bool:
+        """Say whether the series of an event is known, and was not silent for too long."""
+        entry = self._known.get(event.series)
+        if entry is None:
+            return False
+        return entry.count > entry.told or now_s - entry.seen_s < FORGET_S
 
     def _due_in_s(self, key: Key, now_s: float) -> float:
         entry = self._known[key]

@@ -69,8 +69,12 @@ def test_one_subject_and_reason_may_tell_25_at_once_and_then_one_in_five_minutes
     for number in range(30):
         backlog.offer(event(str(number)), 0.0)
         backlog.offer(event(str(number), reason="Other"), 0.0)
-    assert len(tell_all(backlog, 0.0)) == 50
+    told = tell_all(backlog, 0.0)
+    assert len(told) == 50
     assert backlog.counts.limited == 10
+    rest = tell_all(backlog, 10.0)
+    assert [(item.event.message, item.count) for item in rest] == [(module.REST, 5)] * 2
+    assert [item.event.reason for item in rest] == ["R", "Other"]
     backlog.offer(event("later"), 299.0)
     assert backlog.counts.limited == 11
     backlog.offer(event("later"), 300.0)
