@@ -37,7 +37,7 @@ from agent.model.device import Pairs
 W = TypeVar("W", bound=Body)
 T = TypeVar("T")
 
-LIST_DEADLINE_S = 30.0
+LIST_DEADLINE_S = 60.0  # a server gives up a request after a minute itself
 OPEN_DEADLINE_S = 30.0
 IDLE_S = 120.0  # a server sends a bookmark every minute
 OVERTIME_S = 60.0  # beyond what a stream was asked to last
