@@ -81,8 +81,8 @@ class PodObject(msgspec.Struct, gc=False):
     """What is read of a pod's JSON; `pod_view` makes a picture of it."""
 
     metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+    spec: _Spec | None = None
+    status: _PodStatus | None = None
 
 
 class _List(msgspec.Struct):
@@ -136,7 +136,7 @@ def read_pod_list(plain: object) -> tuple[tuple[PodView, ...], int]:
 
 def pod_view(pod: PodObject) -> PodView:
     """Return the picture of a pod; raise `ParseError` if it cannot be used."""
-    meta, spec, status = pod.metadata, pod.spec, pod.status
+    meta, spec, status = pod.metadata, pod.spec or _Spec(), pod.status or _PodStatus()
     if not _UID.fullmatch(meta.uid):
         raise ParseError("pod uid", meta.uid)
     if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
@@ -145,7 +145,7 @@ def pod_view(pod: PodObject) -> PodView:
         uid=meta.uid,
         name=meta.name,
         namespace=meta.namespace,
-        qos=_qos(pod),
+        qos=_qos(spec, status),
         labels=_pairs("labels", meta.labels or {}),
         annotations=_pairs("annotations", meta.annotations or {}),
         priority=spec.priority,
@@ -224,11 +224,11 @@ def _pairs(what: str, found: Mapping[str, str]) -> Pairs:
     return tuple(sorted(found.items()))
 
 
-def _qos(pod: PodObject) -> KubeQos:
+def _qos(spec: _Spec, status: _PodStatus) -> KubeQos:
     try:
-        return KubeQos(pod.status.qos_class)
+        return KubeQos(status.qos_class)
     except ValueError:  # the kubelet may list a pod before its status is there
-        all_containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
+        all_containers = [*(spec.containers or ()), *(spec.init_containers or ())]
         return computed_qos([_amounts(one.resources) for one in all_containers[:MAX_CONTAINERS]])
 
 

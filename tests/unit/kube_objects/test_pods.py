@@ -196,6 +196,12 @@ def test_lists_that_go_wrote_as_null_are_empty() -> None:
     assert decode_pod(body).qos is KubeQos.BEST_EFFORT
 
 
+def test_parts_that_are_null_say_nothing() -> None:
+    found = decode_pod(json.dumps({**BODY, "spec": None, "status": None}).encode())
+    assert (found.name, found.node_name, found.phase) == ("p", "", "")
+    assert found.qos is KubeQos.BEST_EFFORT
+
+
 @pytest.mark.parametrize("resources", ['{"limits": 7}', '{"limits": {"cpu": []}}'])
 def test_amounts_that_are_none_cost_the_pod_where_its_class_depends_on_them(resources: str) -> None:
     text = json.dumps({**BODY, "spec": {"containers": [{"name": "m", "resources": "?"}]}})
