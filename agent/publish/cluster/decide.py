@@ -127,7 +127,9 @@ def ownerless(desired: Desired, node_uid: str) -> Wait | None:
 
 def _removal(stored: Dict | None) -> Step:
     """Delete what only we wrote; what anybody else has a part in stays."""
-    writers = {m.name for m in managers(stored) if m.owns(("f:spec",))}
+    owners = [m for m in managers(stored) if m.owns(("f:spec",))]
+    # of what was taken from a writer the empty section stays in its name
+    writers = {m.name for m in owners if m.fields["f:spec"]} or {m.name for m in owners}
     metadata = metadata_of(stored)
     if stored is None or writers != {MANAGER} or metadata.get("deletionTimestamp"):
         return Done()

@@ -14,7 +14,9 @@ from tests.fault.publish.publishing import (
     NODE,
     device,
     metric,
+    no_device,
     node_metric,
+    of_koordlet,
     publishing,
     uid_of,
 )
@@ -22,7 +24,7 @@ from tests.fault.publish.publishing import (
 MEMORY = {"memory": "1Gi"}
 
 
-def of_koordlet() -> dict[str, Any]:
+def figures_of_koordlet() -> dict[str, Any]:
     """Return a NodeMetric with what only a koordlet tells."""
     status: dict[str, Any] = dict(metric(0, cpu="7").body["status"])  # type: ignore[call-overload] # as it is built
     node = dict(status["nodeMetric"])
@@ -35,7 +37,7 @@ def of_koordlet() -> dict[str, Any]:
 
 def test_figures_of_a_koordlet_that_is_gone_do_not_stay_beside_ours_as_if_they_were_new() -> None:
     async def case(server: ApiServer) -> None:
-        server.put(of_koordlet(), manager="koordlet")
+        server.put(figures_of_koordlet(), manager="koordlet")
         later = server.faults.add(LATER)
         async with publishing(server) as bench:
             await bench.offer(metric(1))
@@ -83,7 +85,7 @@ def test_what_another_program_that_lives_adds_to_a_status_is_left_to_it() -> Non
 
 def test_a_server_that_puts_back_what_was_removed_is_not_asked_again() -> None:
     async def case(server: ApiServer) -> None:
-        server.put(of_koordlet(), manager="koordlet")
+        server.put(figures_of_koordlet(), manager="koordlet")
         server.faults.add(LATER)
 
         def webhook(body: Any) -> Any:
@@ -111,6 +113,21 @@ def test_what_was_written_in_our_own_name_is_ours_also_where_nobody_is_taken_ove
             assert bench.phase() is Phase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
             assert bench.told == []
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
+def test_a_device_that_was_taken_over_goes_with_the_last_card_as_any_of_ours() -> None:
+    async def case(server: ApiServer) -> None:
+        server.put(of_koordlet(uid_of(server)), manager="koordlet")
+        server.faults.add(LATER)
+        async with publishing(server) as bench:
+            await bench.offer(device(bench.uid))
+            writers = [entry["manager"] for entry in bench.device()["metadata"]["managedFields"]]
+            assert sorted(writers) == ["koordlet", MANAGER]
+            await bench.offer(no_device())
+            assert server.get("Device", NODE) is None
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
