@@ -59,6 +59,11 @@ class Agent:
     def snapshot(self) -> Any:
         return json.loads(self.get("api/v1/snapshot")[1])
 
+    def check(self, name: str) -> str:
+        """Return what the agent says of one of its checks; empty while it says nothing."""
+        lines = self.get("healthz?verbose")[1].splitlines()
+        return next((line for line in lines if line[4:].startswith(f"{name} ")), "")
+
     def vendor(self, name: str) -> Any:
         return next(v for v in self.snapshot()["vendors"] if v["vendor"] == name)
 

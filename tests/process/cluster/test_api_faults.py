@@ -47,10 +47,6 @@ class Life(NamedTuple):
         found = self.api.get("NodeResourceTopology", NODE) or {"metadata": {}}
         return found["metadata"].get("annotations", {}).get(RESERVATION)
 
-    def check(self, name: str) -> str:
-        lines = self.agent.get("healthz?verbose")[1].splitlines()
-        return next((line for line in lines if line[4:].startswith(name)), "")
-
 
 @pytest.fixture
 def life(tmp_path: Path) -> Iterator[Life]:
@@ -112,21 +108,21 @@ def test_a_server_of_another_authority_gets_no_request_and_is_named(life: Life) 
     wanted = life.change()
     life.api.clear_requests()
     life.api.start(wrong_ca=True)
-    life.agent.wait_until(lambda: "certificate" in life.check("api-server"), "it is said")
-    assert life.check("api-server").startswith("[-]")
+    life.agent.wait_until(lambda: "certificate" in life.agent.check("api-server"), "it is said")
+    assert life.agent.check("api-server").startswith("[-]")
     assert life.agent.get("readyz") == (200, "ok\n")
     assert life.api.requests() == []
     life.api.stop()
     life.api.start()
     life.follows(wanted)
-    life.agent.wait_until(lambda: life.check("api-server").startswith("[+]"), "it is well")
+    life.agent.wait_until(lambda: life.agent.check("api-server").startswith("[+]"), "it is well")
 
 
 @pytest.mark.parametrize("skew_s", [7200.0, -7200.0])
 def test_a_clock_that_is_hours_away_is_told_and_nothing_else(life: Life, skew_s: float) -> None:
     life.api.faults.add(Fault(date_skew_s=skew_s, times=0))
     life.follows(life.change())
-    assert "its clock is" in life.check("api-server")
+    assert "its clock is" in life.agent.check("api-server")
     metrics = life.agent.get("metrics")[1].splitlines()
     (told,) = (line for line in metrics if line.startswith("xpu_agent_api_clock_skew_seconds{"))
     assert abs(float(told.split()[-1]) - skew_s) < 60

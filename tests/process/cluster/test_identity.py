@@ -10,15 +10,10 @@ from agent.recording.open import open_host
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
 from tests.apiserver.admin import node
-from tests.process.agent import EIGHT_CARDS, NO_DEVICES, Agent
+from tests.process.agent import EIGHT_CARDS, NO_DEVICES
 from tests.process.citizen import NODE, ROLES, citizen
 
 WRITING = ("create", "update", "patch", "delete", "deletecollection")
-
-
-def check_of(agent: Agent, name: str) -> str:
-    lines = agent.get("healthz?verbose")[1].splitlines()
-    return next(line for line in lines if line[4:].startswith(name))
 
 
 def written(api: ApiServer) -> list[str]:
@@ -45,10 +40,10 @@ def test_for_a_node_that_is_another_machine_nothing_is_written_and_it_is_said(
         ApiServer(objects=(node(NODE, machine_id="f" * 32),), roles=ROLES) as api,
         citizen(api, tmp_path, "--host", str(NO_DEVICES)) as agent,
     ):
-        agent.wait_until(lambda: "another machine" in check_of(agent, "node"), "the check")
+        agent.wait_until(lambda: "another machine" in agent.check("node"), "the check")
         assert agent.get("readyz")[0] == 503
         assert agent.get("livez")[0] == 200
-        agent.wait_until(lambda: "last good" in check_of(agent, "loop:publish-topology"), "a run")
+        agent.wait_until(lambda: "last good" in agent.check("loop:publish-topology"), "a run")
         assert written(api) == []
         # the kubelet of this machine takes the name over
         api.put(node(NODE, machine_id=own))
@@ -61,8 +56,8 @@ def test_an_agent_that_starts_before_its_kubelet_waits_for_the_node(tmp_path: Pa
         ApiServer(roles=ROLES) as api,
         citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent,
     ):
-        agent.wait_until(lambda: "there is no Node" in check_of(agent, "node"), "the check")
-        agent.wait_until(lambda: "last good" in check_of(agent, "loop:publish-device"), "a run")
+        agent.wait_until(lambda: "there is no Node" in agent.check("node"), "the check")
+        agent.wait_until(lambda: "last good" in agent.check("loop:publish-device"), "a run")
         assert written(api) == []
         api.put(node(NODE))
         agent.wait_until(lambda: api.get("Device", NODE) is not None, "a Device")
@@ -77,7 +72,7 @@ def test_a_node_that_is_deleted_and_made_again_owns_the_objects_again(tmp_path: 
         agent.wait_until(lambda: owner_of(api, "Device") == uid_of_node(api), "a Device")
         before = uid_of_node(api)
         api.delete("nodes", NODE)
-        agent.wait_until(lambda: "there is no Node" in check_of(agent, "node"), "the check")
+        agent.wait_until(lambda: "there is no Node" in agent.check("node"), "the check")
         api.put(node(NODE))
         assert uid_of_node(api) != before
         agent.wait_until(lambda: owner_of(api, "Device") == uid_of_node(api), "the Device")
@@ -91,7 +86,7 @@ def test_a_node_that_was_renamed_is_told_from_one_that_is_there(tmp_path: Path) 
         ApiServer(nodes=("node-b",), roles=ROLES) as api,
         citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent,
     ):
-        agent.wait_until(lambda: "there is no Node node-a" in check_of(agent, "node"), "the check")
-        assert "renamed" in check_of(agent, "node")
+        agent.wait_until(lambda: "there is no Node node-a" in agent.check("node"), "the check")
+        assert "renamed" in agent.check("node")
         assert written(api) == []
         assert api.list("devices") == []

@@ -17,11 +17,6 @@ from tests.process.citizen import NODE, ROLES, citizen
 POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
 
 
-def check(agent: Agent) -> str:
-    lines = agent.get("healthz?verbose")[1].splitlines()
-    return next((line for line in lines if line[4:].startswith("kubelet ")), "")
-
-
 def policy(api: ApiServer) -> Any:
     found = api.get("NodeResourceTopology", NODE) or {"metadata": {}}
     return json.loads(found["metadata"].get("annotations", {}).get(POLICY, "null"))
@@ -61,22 +56,22 @@ def test_a_kubelet_that_is_absent_hangs_and_restarts_costs_its_own_part_only(
         }
         with citizen(api, tmp_path / "node", "--host", str(EIGHT_CARDS), **settings) as agent:
             await comes(agent, lambda: api.get("Device", NODE) is not None, "a Device")
-            await comes(agent, lambda: "pods absent" in check(agent), "it is said")
+            await comes(agent, lambda: "pods absent" in agent.check("kubelet"), "it is said")
             assert policy(api) is None  # what is not known is not told
             assert agent.get("readyz") == (200, "ok\n")
 
             await kubelet.start()
             await comes(agent, lambda: policy(api) == {"policy": "none"}, "its policy")
-            await comes(agent, lambda: "pods ok" in check(agent), "that it is well")
-            assert pods(agent) == ["train-0"]
+            await comes(agent, lambda: "pods ok" in agent.check("kubelet"), "that it is well")
+            await comes(agent, lambda: pods(agent) == ["train-0"], "its pod")
 
             kubelet.faults["/pods/"] = HANG
-            await comes(agent, lambda: "pods hanging" in check(agent), "that it hangs")
+            await comes(agent, lambda: "pods hanging" in agent.check("kubelet"), "that it hangs")
             assert pods(agent) == ["train-0"]
             assert agent.get("readyz") == (200, "ok\n")
 
             await kubelet.stop()
-            await comes(agent, lambda: "pods absent" in check(agent), "that it is gone")
+            await comes(agent, lambda: "pods absent" in agent.check("kubelet"), "that it is gone")
             assert pods(agent) == ["train-0"]
             assert policy(api) == {"policy": "none"}
 
@@ -84,7 +79,9 @@ def test_a_kubelet_that_is_absent_hangs_and_restarts_costs_its_own_part_only(
             kubelet.config = {**kubelet.config, "cpuManagerPolicy": "static"}
             await kubelet.start()
             await comes(agent, lambda: policy(api) == {"policy": "static"}, "its new policy")
-            await comes(agent, lambda: check(agent).startswith("[+]"), "that it is well again")
+            await comes(
+                agent, lambda: agent.check("kubelet").startswith("[+]"), "that it is well again"
+            )
             await asyncio.to_thread(agent.end)
         await kubelet.stop()
 

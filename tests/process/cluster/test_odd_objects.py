@@ -41,13 +41,8 @@ def pod(name: str, **more: object) -> Object:
     return {**body, **more}
 
 
-def check(agent: Agent, name: str) -> str:
-    lines = agent.get("healthz?verbose")[1].splitlines()
-    return next((line for line in lines if line[4:].startswith(f"{name} ")), "")
-
-
 def holds(agent: Agent, name: str, *words: str) -> Callable[[], bool]:
-    return lambda: all(word in check(agent, name) for word in words)
+    return lambda: all(word in agent.check(name) for word in words)
 
 
 def thresholds(agent: Agent) -> Any:
@@ -135,8 +130,8 @@ def test_an_object_that_is_refused_is_told_once_and_the_others_are_written(
         api.faults.add(refusal)
         with citizen(api, tmp_path, "--host", str(EIGHT_CARDS), **NO_KUBELET) as agent:
             agent.wait_until(holds(agent, "publisher:device", "refused"), "it is said")
-            assert check(agent, "publisher:device").startswith("[-]")
-            assert "spec.devices[0].minor" in check(agent, "publisher:device")
+            assert agent.check("publisher:device").startswith("[-]")
+            assert "spec.devices[0].minor" in agent.check("publisher:device")
             agent.wait_until(lambda: "WriteRefused" in reasons(api), "an event")
             agent.wait_until(lambda: "status" in (api.get("NodeMetric", NODE) or {}), "a report")
             assert api.get("NodeResourceTopology", NODE) is not None

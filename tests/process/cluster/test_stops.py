@@ -60,6 +60,7 @@ def until(holds: Callable[[], object]) -> None:
     until_s = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < until_s
+        time.sleep(0.002)  # the machine has other work, the agent first of all
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
