@@ -25,11 +25,12 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         """Return the wait after so many failures in a row.
 
         Anything from a tenth of the ceiling to the ceiling, which doubles from `base_s`: a fleet
-        that lost its server together must not come back together. Never less than what the
-        server asked for, and then spread over a quarter more.
+        that lost its server together must not come back together. What the server asked for is
+        waited for first: it asks the same of all, most often one second. A long wait is spread
+        over a quarter of itself.
         """
         ceiling_s = min(self.max_s, self.base_s * 2.0 ** min(max(failures - 1, 0), MAX_EXPONENT))
         wait_s = uniform(ceiling_s / 10, ceiling_s)
         if retry_after_s is None:
             return wait_s
-        return max(wait_s, retry_after_s * uniform(1.0, 1.25))
+        return retry_after_s + max(wait_s, retry_after_s * uniform(0.0, 0.25))

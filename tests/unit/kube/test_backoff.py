@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +26,16 @@ def test_the_wait_is_between_a_tick_and_what_the_server_asked_for_or_the_bound(
 ) -> None:
     wait_s = Backoff().wait_s(failures, retry_after_s)
     asked_s = retry_after_s or 0.0
-    assert max(0.08, asked_s) <= wait_s <= max(30.0, asked_s * 1.25)
+    assert asked_s + 0.08 <= wait_s <= asked_s + max(30.0, asked_s / 4)
 
 
 def test_a_fleet_that_was_told_to_wait_does_not_come_back_at_once() -> None:
     waits = {Backoff().wait_s(1, 10.0) for _ in range(20)}
     assert len(waits) == 20
+
+
+def test_a_fleet_that_is_asked_to_wait_one_second_does_not_come_back_as_one() -> None:
+    rolls = [random.Random(node).uniform for node in range(5000)]
+    tenths = Counter(int(Backoff().wait_s(1, 1.0, roll) * 10) for roll in rolls)
+    assert min(tenths) >= 10
+    assert max(tenths.values()) < 1000
