@@ -264,9 +264,13 @@ class Exchange:
         return Pause(wait_s, wakes=False)
 
     def crowded(self) -> Pause:
-        """Leave an object alone that changes faster than it can be written."""
+        """Leave an object alone that changes faster than it can be written: longer each time."""
+        self._failures += 1
         self.standing.set(phase=Phase.PENDING, error="others change it faster than we can write")
-        return Pause(self._site.about(self._site.backoff.max_s), wakes=False)
+        backoff = self._site.backoff
+        # no full jitter: a turn is several requests, and their number is what is to be bounded
+        wait_s = backoff.wait_s(self._failures, None, lambda _, ceiling_s: ceiling_s)
+        return Pause(self._site.about(wait_s), wakes=False)
 
     def _asks_otherwise(self, error: ApiError) -> bool:
         """Say whether the same can be written in another way that was not tried yet."""

@@ -132,6 +132,19 @@ def test_a_server_that_reads_but_never_writes_is_asked_less_and_less_often(
         asyncio.run(case(server))
 
 
+def test_a_few_conflicts_in_a_row_hold_an_object_for_about_a_second() -> None:
+    async def case(server: ApiServer) -> None:
+        async with publishing(server) as bench:
+            server.faults.add(Fault(verb="patch", status=409, times=3))
+            await bench.offer(device(bench.uid))
+            await bench.advance(2)
+            assert bench.phase() is Phase.IDLE
+            assert len(bench.device()["spec"]["devices"]) == 2
+
+    with ApiServer(nodes=(NODE,)) as server:
+        asyncio.run(case(server))
+
+
 def test_a_slow_server_holds_up_one_object_only_and_its_newest_content_is_the_next_write() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
