@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -29,6 +30,13 @@ GRANTED = PodView(
     annotations=((KEY, '{"gpu":[{"minor":0,"id":"GPU-1"}]}'),),
 )
 LISTED = pb.PodResources(name="p", namespace="ns", containers=[pb.ContainerResources(name="c")])
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short name, which pytest's are not: a socket's address has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:
+        yield Path(folder)
 
 
 class Node:

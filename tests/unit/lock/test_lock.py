@@ -7,6 +7,7 @@ import resource
 import signal
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import msgspec
@@ -211,7 +212,8 @@ def test_a_signal_of_before_the_wait_is_not_missed(tmp_path: Path) -> None:
     held = taken(tmp_path)
 
     def say(_: str) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)  # blocked: it waits for the next look
+        # blocked, so it waits for the next look; another thread of the tests would take it
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
     assert stand_by(str(tmp_path), own, say) is None
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
