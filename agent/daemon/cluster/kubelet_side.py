@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 from agent.daemon.cluster.known import Known
 from agent.kube.session.credentials import Credentials
@@ -14,7 +14,7 @@ from agent.kubelet.resources.proxy import PodResourcesProxy
 from agent.model.cluster.facts import NodeFacts
 from agent.node.parts import Parts
 
-Work = Coroutine[object, object, None]
+Work = Callable[[], Coroutine[object, object, None]]
 
 
 class KubeletSide:
@@ -49,10 +49,10 @@ class KubeletSide:
             self.proxy = PodResourcesProxy(folder, self._channel, parts.known_pods)
 
     def work(self) -> Iterator[tuple[str, Work]]:
-        """Return what runs for ever, by name."""
-        yield "kubelet", self.poller.run()
+        """Return what begins each thing that runs for ever, by name."""
+        yield "kubelet", self.poller.run
         if self.proxy is not None:
-            yield "pod-resources proxy", self.proxy.run()
+            yield "pod-resources proxy", self.proxy.run
 
     def look_at_pods(self) -> None:
         """Have the kubelet asked at once when a pod runs here that nobody has named yet."""

@@ -134,7 +134,7 @@ class ClusterSide:
 
         self.kubelet = KubeletSide(self._parts, self.session.credentials, self.known)
         for name, work in self.kubelet.work():
-            self._spawn(work, name)
+            self._keep(work, name)
 
     async def stop(self) -> None:
         """Write what is still to be written and told, each for a short while; end everything."""
