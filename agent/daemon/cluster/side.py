@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIRST = "node"  # followed before all others: nothing is written until it is known
 TICK_S = 2.0  # how often ages are carried into the snapshot
 AGAIN_S = 1.0  # after a bug, doubled each time
 MAX_UNTOLD = 16
@@ -69,19 +70,14 @@ class ClusterSide:
         self.session = session = await open_session(self._target, parts.clock, os.environ)
         # imported here: while the HTTP library is loaded in its thread, nothing else should be
         from agent.daemon.cluster.following import watches  # noqa: PLC0415 - see above
-        from agent.kube.served import follow_versions  # noqa: PLC0415 - see above
         from agent.publish.cluster.outbox import Outbox  # noqa: PLC0415 - see above
         from agent.publish.cluster.site import Site  # noqa: PLC0415 - see above
         from agent.publish.cluster.state import Pace  # noqa: PLC0415 - see above
         from agent.publish.eventing.sink import EventSink  # noqa: PLC0415 - see above
-        from agent.publish.topology import GROUP  # noqa: PLC0415 - see above
 
         name = parts.store.current.node.name
         self.watches = watches(session, name, self.known, parts.clock)
-        for part, watch in self.watches.items():
-            self._keep(watch.run, f"watch {part}")
-        versions = partial(follow_versions, session, GROUP, self.known.topology_versions)
-        self._keep(versions, "versions of the topology")
+        self._keep(self.watches[FIRST].run, f"watch {FIRST}")
         pace = Pace(resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s)
         site = Site(
             api=session,
@@ -117,17 +113,20 @@ class ClusterSide:
         """Wait until the Node is known, or is known not to be had; not for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MEET_S):
-                await self.watches["node"].settled()
+                await self.watches[FIRST].settled()
 
     def tell_by(self, tell: Callable[[str, str], None]) -> None:
-        """Tell of what the writing finds by `tell`, as events; and begin to ask the kubelet.
+        """Tell of what the writing finds by `tell`, as events; and begin with all that is left.
 
-        What is found of devices waits for neither.
+        No Device waits for it: pods, NodeSLO and NodeMetric, versions, the kubelet.
         """
         self._tell = tell
         while self._untold:
             tell(*self._untold.popleft())
-        if not self._parts.settings.kubelet.enabled or self.session is None:
+        if self.session is None:
+            return
+        self._follow_the_rest(self.session)
+        if not self._parts.settings.kubelet.enabled:
             return
         # imported here: the first Device object does not wait for it
         from agent.daemon.cluster.kubelet_side import KubeletSide  # noqa: PLC0415 - see above
@@ -135,6 +134,18 @@ class ClusterSide:
         self.kubelet = KubeletSide(self._parts, self.session.credentials, self.known)
         for name, work in self.kubelet.work():
             self._keep(work, name)
+
+    def _follow_the_rest(self, session: Session) -> None:
+        """Begin with what the first Device does not need: each connection would hold it up 5 ms."""
+        # imported here: as the kubelet's side
+        from agent.kube.served import follow_versions  # noqa: PLC0415 - see above
+        from agent.publish.topology import GROUP  # noqa: PLC0415 - see above
+
+        for part, watch in self.watches.items():
+            if part != FIRST:
+                self._keep(watch.run, f"watch {part}")
+        versions = partial(follow_versions, session, GROUP, self.known.topology_versions)
+        self._keep(versions, "versions of the topology")
 
     async def stop(self) -> None:
         """Write what is still to be written and told, each for a short while; end everything."""
