@@ -41,9 +41,9 @@ LIST_DEADLINE_S = 60.0  # a server gives up a request after a minute itself
 OPEN_DEADLINE_S = 30.0
 IDLE_S = 120.0  # a server sends a bookmark every minute
 OVERTIME_S = 60.0  # beyond what a stream was asked to last
-SLICE_BYTES = 128 << 10  # decoded before the loop's other work has its turn
+SLICE_BYTES = 64 << 10  # decoded before the loop's other work has its turn
 OBJECT_BYTES = 4 << 10  # what an object costs beside its bytes
-SLICE_OBJECTS = 64
+SLICE_OBJECTS = 32
 
 
 class Watch(Generic[W, T]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from agent.kube.apply.managed import accused, metadata_of
 from agent.kube.apply.pruned import Place, missing, show_place, undeclared
 from agent.kube.apply.requests import MANAGER
@@ -77,7 +79,9 @@ class Exchange:
             lacks_apply=self.known.lacks_apply,
             cleaned=self.known.cleaned,
         )
-        return await self._perform(desired, decide(desired, self.known.now(sight), now))
+        step = decide(desired, self.known.now(sight), now)
+        await asyncio.sleep(0)  # to compare a large object is work enough for one turn of the loop
+        return await self._perform(desired, step)
 
     async def _perform(self, desired: Desired, step: Step) -> Pause | None:
         match step:

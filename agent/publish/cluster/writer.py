@@ -102,6 +102,7 @@ class Writer:
                 pause = self._exchange.failed(BadAnswer(f"write {self.state.kind}", str(error)))
             if pause is not None:
                 break
+            await asyncio.sleep(0)  # the answer was decoded just now
         else:
             pause = self._exchange.crowded()
         self._account(self.state.written > written)
