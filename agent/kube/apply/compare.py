@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 import msgspec
+
+from agent.model.foreign.quantities import amount
 
 Path = tuple[str, ...]  # members as managedFields name them: f:spec, k:{"uid":"…"}
 Keyed = Mapping[Path, str]  # lists of which each writer has entries of its own, by which member
@@ -19,17 +20,6 @@ ANNOTATIONS: Path = ("f:metadata", "f:annotations")
 LABELS: Path = ("f:metadata", "f:labels")
 QUANTITIES = frozenset({"resources", "capacity", "allocatable", "available"})
 MAX_JSON_BYTES = 256 * 1024  # all annotations of an object together
-
-_AMOUNT = re.compile(r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))([KMGTPE]i|[numkMGTPE]|)")
-_BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)}
-_FACTORS: dict[str, Decimal] = {
-    "": Decimal(1),
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    **{letter: Decimal(1000**power) for power, letter in enumerate("kMGTPE", 1)},
-    **{suffix: Decimal(factor) for suffix, factor in _BINARY.items()},
-}
 
 
 def differences(
@@ -124,11 +114,9 @@ def _same_amount(wanted: object, stored: object) -> bool:
 
 
 def _amount(value: object) -> Decimal | None:
-    """Return a quantity's value; `None` for other text and for the rare form with an exponent."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        return None
-    match = _AMOUNT.fullmatch(str(value))
-    return None if match is None else Decimal(match[1]) * _FACTORS[match[2]]
+    """Return a quantity's value; `None` for anything else."""
+    is_plain = isinstance(value, str | int) and not isinstance(value, bool)
+    return amount(str(value)) if is_plain else None
 
 
 def show(path: Path) -> str:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 
 import msgspec
 
+from agent.model.foreign.quantities import amount
 from agent.model.pod import KubeQos
 
 RESOURCES = ("cpu", "memory")
-MAX_EXPONENT = 30
-
-_QUANTITY = re.compile(
-    r"([+-]?[0-9]{1,40}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?"
-)
-_FACTORS = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    **{suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE")},
-    **{f"{suffix}i": Decimal(1024) ** (i + 1) for i, suffix in enumerate("KMGTPE")},
-}
 
 
 class ResourceSpec(msgspec.Struct, frozen=True):
@@ -30,18 +17,6 @@ class ResourceSpec(msgspec.Struct, frozen=True):
 
     requests: Mapping[str, str]
     limits: Mapping[str, str]
-
-
-def amount(text: str) -> Decimal | None:
-    """Return a quantity's value; `None` for what is none."""
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        return None
-    number, suffix = Decimal(match[1]), match[2] or ""
-    if suffix in _FACTORS or not suffix:
-        return number * _FACTORS.get(suffix, Decimal(1))
-    exponent = int(suffix[1:])
-    return number.scaleb(exponent) if abs(exponent) <= MAX_EXPONENT else None
 
 
 def computed_qos(containers: Sequence[ResourceSpec]) -> KubeQos:

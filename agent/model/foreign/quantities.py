@@ -1,8 +1,9 @@
-"""Kubernetes quantities of other programs in the one form that an API server gives back."""
+"""Kubernetes quantities of other programs: their values, and the form an API server gives back."""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 import msgspec
 
@@ -17,6 +18,18 @@ _QUANTITY = re.compile(
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _NANO = 10**9
+
+MAX_EXPONENT = 30
+_ANY = re.compile(
+    r"([+-]?[0-9]{1,40}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?"
+)
+_FACTORS = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE")},
+    **{f"{suffix}i": Decimal(1024) ** (i + 1) for i, suffix in enumerate("KMGTPE")},
+}
 
 
 class Quantity(msgspec.Struct, frozen=True):
@@ -59,3 +72,15 @@ def _decimal(nano: int) -> str:
         nano //= 1000
         step += 1
     return f"{nano}{_DECIMAL[step]}"
+
+
+def amount(text: str) -> Decimal | None:
+    """Return a quantity's exact value, of either sign; `None` for what is none."""
+    match = _ANY.fullmatch(text)
+    if match is None:
+        return None
+    number, suffix = Decimal(match[1]), match[2] or ""
+    if suffix in _FACTORS or not suffix:
+        return number * _FACTORS.get(suffix, Decimal(1))
+    exponent = int(suffix[1:])
+    return number.scaleb(exponent) if abs(exponent) <= MAX_EXPONENT else None

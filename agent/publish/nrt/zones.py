@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.model import quantity
 from agent.model.cluster.facts import NodeFacts
-from agent.model.foreign.kube_qos import amount
+from agent.model.foreign.quantities import amount
 from agent.publish.base import Json
 from agent.topology.numa import NumaNode, NumaTopology
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.foreign.kube_qos import ResourceSpec, amount, computed_qos
+from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
+from agent.model.foreign.quantities import amount
 from agent.model.pod import KubeQos
 
 

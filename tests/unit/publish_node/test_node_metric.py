@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.model.cluster.facts import ClusterFacts, MetricPolicy
-from agent.model.foreign.kube_qos import amount
+from agent.model.foreign.quantities import amount
 from agent.model.part import Part
 from agent.model.pod import KubeQos, PodView
 from agent.model.snapshot import NodeSnapshot
