@@ -13,6 +13,7 @@ import msgspec
 from agent.clock import Clock
 from agent.config.cluster import KubeletSettings
 from agent.kube.backoff import Backoff
+from agent.kube.bucket import Bucket
 from agent.kube.errors import ApiError, Unreachable
 from agent.kubelet.base import (
     ABSENT,
@@ -25,7 +26,6 @@ from agent.kubelet.base import (
     state_of,
 )
 from agent.kubelet.facts import FactsSource
-from agent.kubelet.pokes import TokenBucket
 from agent.model.cluster.facts import KubeletFacts
 from agent.model.part import Part
 from agent.model.pod import PodView
@@ -38,6 +38,7 @@ OnPods = Callable[[Part[tuple[PodView, ...]]], None]
 OnFacts = Callable[[Part[KubeletFacts | None]], None]
 
 MAX_BACKOFF_S = 30.0
+POKES_BURST, POKE_REFILL_S = 10, 0.2  # looks out of turn, as many as koordlet makes
 
 
 class KubeletPoller:
@@ -73,7 +74,7 @@ class KubeletPoller:
         self._uniform = uniform
         self._pods: Part[tuple[PodView, ...]] = Part(())
         self._poked = asyncio.Event()
-        self._bucket = TokenBucket(clock)
+        self._bucket = Bucket(POKES_BURST, POKE_REFILL_S)
         self._looks: Counter[str] = Counter()
         self._connections = 0
 
@@ -158,5 +159,7 @@ class KubeletPoller:
         finally:
             sleeper.cancel()
             poked.cancel()
-        if self._poked.is_set() and (held_s := self._bucket.take()):
-            await self._sleep(held_s)
+        if self._poked.is_set():
+            held_s = self._bucket.reserve(self._clock.monotonic())
+            if held_s:
+                await self._sleep(held_s)

@@ -10,7 +10,8 @@ from collections import OrderedDict
 
 import msgspec
 
-from agent.publish.eventing.limits import Bucket, Buckets
+from agent.kube.bucket import Bucket
+from agent.publish.eventing.limits import Buckets
 from agent.publish.events import Event
 
 MAX_WAITING = 256  # series with something untold; the oldest of a pod goes first

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.kube.bucket import Bucket
 from agent.publish.eventing import backlog as module
 from agent.publish.eventing.backlog import Backlog, Item
-from agent.publish.eventing.limits import MAX_SUBJECTS, Bucket, Buckets
+from agent.publish.eventing.limits import MAX_SUBJECTS, Buckets
 from agent.publish.events import Event, PodRef
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.clock import ManualClock
+from agent.kube.bucket import Bucket
 from agent.kube.errors import ApiError
 from agent.kubelet.base import ABSENT, EMPTY, FORBIDDEN, HANGING, OK, UNAUTHORISED, PodList
-from agent.kubelet.pokes import TokenBucket
 from tests.unit.kubelet.scripted import (
     AWAY,
     BARRED,
@@ -184,13 +183,10 @@ def test_pokes_without_end_are_five_looks_a_second() -> None:
 
 
 def test_the_bucket_fills_up_to_its_burst_only() -> None:
-    clock = ManualClock()
-    bucket = TokenBucket(clock)
-    clock.advance(3600)
-    assert [bucket.take() for _ in range(10)] == [0.0] * 10
-    assert bucket.take() == pytest.approx(0.2)
-    clock.advance(0.4)
-    assert bucket.take() == pytest.approx(0.0)
+    bucket = Bucket(10, 0.2)
+    assert [bucket.reserve(3600.0) for _ in range(10)] == [0.0] * 10
+    assert bucket.reserve(3600.0) == pytest.approx(0.2)
+    assert bucket.reserve(3600.4) == pytest.approx(0.0)
 
 
 def test_counts_of_looks_are_by_what_they_found() -> None:
