@@ -62,11 +62,13 @@ async def keep(
     again_s: float,
     monotonic: Callable[[], float],
     sleep: Callable[[float], Awaitable[object]],
+    failed: Callable[[str], None] | None = None,
 ) -> None:
     """Await work that is to go on until it is cancelled; where it fails, begin it again.
 
     It fails for a bug only: what can be expected to go wrong, it deals with itself. The waits grow
-    from `again_s` as those of a loop, until it has run for longer than the longest.
+    from `again_s` as those of a loop, until it has run for longer than the longest. `failed` hears
+    of the error before each.
     """
     loop = Loop(name, again_s, _by_itself)
     while True:
@@ -77,6 +79,8 @@ async def keep(
             if monotonic() - begun_s > loop.max_backoff_s:
                 loop.failures = 0
             loop.failed(error)
+            if failed is not None:
+                failed(loop.last_error)
         else:
             return
         await sleep(loop.backoff_s())

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
+from agent.loop import keep
 from agent.publish.base import Desired
 from agent.publish.cluster.intent import Key, key_of
 from agent.publish.cluster.site import Site
 from agent.publish.cluster.state import WriterState
 from agent.publish.cluster.writer import Writer
 
-log = logging.getLogger(__name__)
-
-MAX_BUG_PAUSE_S = 300.0
-MAX_EXPONENT = 10
+AGAIN_S = 1.0  # after a bug, doubled each time
 
 
 class Outbox:
@@ -95,20 +92,14 @@ class Outbox:
 
     def _start(self, key: Key) -> None:
         if self._running and key not in self._tasks:
-            name = f"write {key[1]}"
-            self._tasks[key] = asyncio.create_task(self._keep(self._writers[key]), name=name)
-
-    async def _keep(self, writer: Writer) -> None:
-        """Run a writer; a bug in writing one object must not stop the others."""
-        failures = 0
-        while True:
-            try:
-                await writer.run()
-            except Exception as error:
-                failures += 1
-                writer.broke(f"{type(error).__name__}: {error}")
-                fields = {"kind": writer.state.kind, "error": writer.state.error}
-                log.error("writer_failed", extra=fields, exc_info=failures == 1)
-                await self._site.sleep(min(MAX_BUG_PAUSE_S, 2.0 ** min(failures, MAX_EXPONENT)))
-            else:
-                return
+            name, writer, site = f"write {key[1]}", self._writers[key], self._site
+            # a bug in writing one object must not stop the others
+            kept = keep(
+                name,
+                writer.run,
+                again_s=AGAIN_S,
+                monotonic=site.clock.monotonic,
+                sleep=site.sleep,
+                failed=writer.broke,
+            )
+            self._tasks[key] = asyncio.create_task(kept, name=name)
