@@ -39,20 +39,6 @@ class Credentials(Protocol):
         ...
 
 
-class Anonymous:
-    """No header: who we are is in the client certificate, or nobody asks."""
-
-    read_errors = 0
-    problem = ""
-
-    async def authorization(self) -> str | None:
-        """Return nothing."""
-        return None
-
-    def refused(self) -> None:
-        """Do nothing: there is nothing to read again."""
-
-
 class TokenFile:
     """A bearer token in a file that somebody else renews, as the kubelet does by a symlink.
 

@@ -13,8 +13,8 @@ from agent.clock import ManualClock, SystemClock
 from agent.kube.errors import ApiError, Unreachable
 from agent.kube.session.client import Session
 from agent.kube.session.connections import Endpoint
-from agent.kube.session.credentials import Anonymous
 from agent.kube.session.trust import TlsFiles, Trust
+from tests.fault.anonymous import Anonymous
 from tests.unit.kube_session.conftest import account, authority, other_authority
 from tests.unit.kube_session.servers import (
     GET,

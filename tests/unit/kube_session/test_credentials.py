@@ -9,7 +9,7 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.kube.errors import Unauthorized
-from agent.kube.session.credentials import Anonymous, TokenFile
+from agent.kube.session.credentials import TokenFile
 
 
 def header(tokens: TokenFile) -> str | None:
@@ -97,9 +97,3 @@ def test_a_bad_token_is_never_repeated(tmp_path: Path) -> None:
     with pytest.raises(Unauthorized) as caught:
         header(tokens)
     assert "secret" not in f"{caught.value} {tokens.problem}"
-
-
-def test_nobody_has_no_header() -> None:
-    nobody = Anonymous()
-    nobody.refused()
-    assert asyncio.run(nobody.authorization()) is None

@@ -10,10 +10,10 @@ import pytest
 from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
 from agent.kube.errors import Unreachable
-from agent.kube.session.credentials import Anonymous
 from agent.kubelet.client import KubeletClient
 from agent.kubelet.endpoint import url_of
 from agent.model.cluster.facts import NodeFacts
+from tests.fault.anonymous import Anonymous
 
 NODE = NodeFacts(
     name="n",
