@@ -145,7 +145,8 @@ def _serve(arguments: argparse.Namespace, stop: EarlyStop) -> int:
     crew = enlist(vendors.values(), opened, settings)
     # what follows loads all the rest; the workers start meanwhile
     parts = _parts(arguments, settings, opened, vendors)
-    from agent.daemon.serve import ServeOptions, serve  # noqa: PLC0415 - see above
+    from agent.daemon.options import ServeOptions  # noqa: PLC0415 - see above
+    from agent.daemon.serve import serve  # noqa: PLC0415 - see above
 
     options = ServeOptions(
         listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock

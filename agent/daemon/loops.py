@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from agent.daemon.device_changes import DeviceChanges
-from agent.daemon.outlet import Outlet, Run
-from agent.daemon.recounting import Recounting
 from agent.daemon.runtime import allow_files
 from agent.daemon.schedule import DEVICES_AGAIN_S, Timed
+from agent.daemon.telling.device_changes import DeviceChanges
+from agent.daemon.telling.outlet import Outlet, Run
+from agent.daemon.telling.recounting import Recounting
 from agent.health.lasting import HealthFile
 from agent.loop import Loop
 from agent.model.selfcheck import Check

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from agent.daemon.device_changes import info_file_run
-from agent.daemon.outlet import Folder
-from agent.daemon.recounting import Recounting
+from agent.daemon.telling.device_changes import info_file_run
+from agent.daemon.telling.outlet import Folder
+from agent.daemon.telling.recounting import Recounting
 from agent.node.look import look
 from agent.node.parts import Parts
 from agent.node.publishers import wanted_publishers

@@ -11,9 +11,8 @@ from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from agent.daemon.listen import Address, Site
+from agent.daemon.listen import Site
+from agent.daemon.options import ServeOptions
 from agent.daemon.runtime import settle
 from agent.daemon.schedule import (
     DEVICES_AGAIN_S,
@@ -33,30 +32,18 @@ from agent.node.parts import Parts
 
 if TYPE_CHECKING:
     from agent.daemon.cluster.side import ClusterSide
-    from agent.daemon.device_changes import DeviceChanges
     from agent.daemon.loops import Loops
-    from agent.daemon.outlet import Outlet
     from agent.daemon.reactions.wiring import Reactions
+    from agent.daemon.telling.device_changes import DeviceChanges
+    from agent.daemon.telling.outlet import Outlet
     from agent.daemon.view import DaemonView
-    from agent.kube.session.target import ApiTarget
     from agent.node.host_facts import HostFacts
-    from agent.node.lock import NodeLock
 
 log = logging.getLogger(__name__)
 
 CANNOT = 3  # exit status
 STOP_S = 3.0  # for the runs in progress on the threads; the vendors get two more
 FIRST_ANSWERS_S = 5.0  # then it serves; the Device object still waits for all vendors
-
-
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve."""
-
-    listen: tuple[Address, ...]
-    out: str  # folder of the objects in standalone mode, and of the admin socket
-    notice: str
-    cluster: ApiTarget | None = None  # `None`: standalone mode
-    lock: NodeLock | None = None
 
 
 class Daemon:
@@ -130,7 +117,7 @@ class Daemon:
             outlet = await opening
         finally:
             opening.cancel()  # where it is of no use any more
-        from agent.daemon.device_changes import DeviceChanges  # noqa: PLC0415 - loaded by now
+        from agent.daemon.telling.device_changes import DeviceChanges  # noqa: PLC0415 - loaded by now
 
         changes = DeviceChanges(self._parts, outlet, facts)
         await self._first_answers()
@@ -180,7 +167,7 @@ class Daemon:
         """Open where everything is published to; no answer of a server is waited for."""
         if self._options.cluster is None:
             # imported here, and all that follows: the vendors' workers need longer to start
-            from agent.daemon.outlet import Folder  # noqa: PLC0415 - see above
+            from agent.daemon.telling.outlet import Folder  # noqa: PLC0415 - see above
 
             return Folder(self._options.out, self._parts.store, self._parts.clock)
         from agent.daemon.cluster.side import ClusterSide  # noqa: PLC0415 - see above
@@ -189,7 +176,7 @@ class Daemon:
         return await self._cluster.open()
 
     def _read_host(self) -> HostFacts:
-        import agent.daemon.device_changes  # noqa: F401, PLC0415 - loaded on this thread
+        import agent.daemon.telling.device_changes  # noqa: F401, PLC0415 - loaded on this thread
 
         facts = self._parts.facts()
         facts.read()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from agent.daemon.checks import loop_checks, snapshot_checks
-from agent.daemon.outlet import Run
+from agent.daemon.telling.outlet import Run
 from agent.loop import Loop
 from agent.model.selfcheck import Check, SelfReport
 from agent.model.snapshot import NodeSnapshot

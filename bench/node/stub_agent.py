@@ -15,7 +15,8 @@ from msgspec.structs import asdict, replace
 from agent.clock import SystemClock
 from agent.config.decode import settings_from
 from agent.daemon.listen import Address
-from agent.daemon.serve import ServeOptions, serve
+from agent.daemon.options import ServeOptions
+from agent.daemon.serve import serve
 from agent.host.files import LiveRoot
 from agent.kube.session.target import where_is_api
 from agent.log import configure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from agent.clock import Clock
-from agent.daemon.outlet import EventTarget, Run
+from agent.daemon.telling.outlet import EventTarget, Run
 from agent.model.selfcheck import Check
 from agent.model.snapshot import NodeSnapshot
 from agent.node.identity import ANOTHER_MACHINE, Standing

@@ -11,9 +11,9 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.sections import Settings
-from agent.daemon.device_changes import DeviceChanges
 from agent.daemon.loops import Loops
-from agent.daemon.outlet import Folder
+from agent.daemon.telling.device_changes import DeviceChanges
+from agent.daemon.telling.outlet import Folder
 from agent.health.lasting import HealthFile
 from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost

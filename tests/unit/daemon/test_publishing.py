@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from agent.clock import ManualClock
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.telling.publishing import PublisherRun
 from agent.errors import PublishError
 from agent.model.snapshot import NodeSnapshot
 from agent.node.store import SnapshotStore

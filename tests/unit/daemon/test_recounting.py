@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.daemon.recounting import Recounting
+from agent.daemon.telling.recounting import Recounting
 from agent.model.device import Health, HealthState
 from agent.model.part import Part
 from agent.model.snapshot import DeviceView

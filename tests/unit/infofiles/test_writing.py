@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
-from agent.daemon.device_changes import DeviceChanges
-from agent.daemon.outlet import Folder
+from agent.daemon.telling.device_changes import DeviceChanges
+from agent.daemon.telling.outlet import Folder
 from agent.errors import PublishError
 from agent.model.assemble import assemble
 from agent.model.device import Device, DeviceKind, Health, HealthState, Placement

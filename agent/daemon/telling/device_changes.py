@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.daemon.outlet import Outlet, Run
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.telling.outlet import Outlet, Run
+from agent.daemon.telling.publishing import PublisherRun
 from agent.node.host_facts import HostFacts
 from agent.node.parts import Parts
 from agent.node.publishers import REPORT, wanted_publishers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from agent.clock import Clock
-from agent.daemon.publishing import PublisherRun
+from agent.daemon.telling.publishing import PublisherRun
 from agent.model.selfcheck import Check
 from agent.model.snapshot import NodeSnapshot
 from agent.node.store import SnapshotStore

@@ -8,7 +8,7 @@ from collections import deque
 import msgspec
 
 from agent.clock import Clock, rfc3339
-from agent.daemon.outlet import EventTarget
+from agent.daemon.telling.outlet import EventTarget
 from agent.errors import PublishError
 from agent.model.part import Part
 from agent.model.selfcheck import Check

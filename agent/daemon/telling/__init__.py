@@ -1,0 +1,1 @@
+"""What becomes of changes: the runs of publishers, where they write, and the events."""
