@@ -10,6 +10,14 @@ from typing import Annotated
 import msgspec
 
 from agent.config.cluster import ApiSettings, KubeletSettings
+from agent.config.containers import (
+    CdiSettings,
+    DevicePluginSettings,
+    EnforceSettings,
+    HookSettings,
+    NriSettings,
+    ProofSettings,
+)
 from agent.config.field import Rule, Table
 from agent.config.health import HealthSettings
 from agent.config.vendors import (
@@ -202,5 +210,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api: Annotated[ApiSettings, Rule("the API server")] = ApiSettings()
     kubelet: Annotated[KubeletSettings, Rule("the kubelet")] = KubeletSettings()
     metrics: Annotated[MetricsSettings, Rule("Prometheus")] = MetricsSettings()
+    nri: Annotated[NriSettings, Rule("the container runtime")] = NriSettings()
+    device_plugin: Annotated[DevicePluginSettings, Rule("the kubelet's device plug-in")] = (
+        DevicePluginSettings()
+    )
+    cdi: Annotated[CdiSettings, Rule("CDI files")] = CdiSettings()
+    hooks: Annotated[HookSettings, Rule("what hooks may do on their own")] = HookSettings()
+    enforce: Annotated[EnforceSettings, Rule("what may be changed on this node")] = (
+        EnforceSettings()
+    )
+    proof: Annotated[ProofSettings, Rule("looking into running containers")] = ProofSettings()
     admin: Annotated[AdminSettings, Rule("actions")] = AdminSettings()
     log: Annotated[LogSettings, Rule("logs")] = LogSettings()

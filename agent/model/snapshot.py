@@ -6,10 +6,15 @@ import msgspec
 
 from agent.model.cluster.facts import ClusterFacts
 from agent.model.device import Device, DeviceLink, VendorDevice
+from agent.model.grant.checked import GrantsView
+from agent.model.grant.means import MeansView
+from agent.model.grant.proof import ProofView
 from agent.model.grant.sharing import SharingView
 from agent.model.inventory import DeviceGroup, DeviceSample, Inventory, Problem
 from agent.model.part import Part
 from agent.model.pod import PodView
+from agent.model.runtime.seen import RuntimeView
+from agent.model.runtime.served import ServedView
 from agent.model.usage import UsageReport, UsageSample
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaTopology
@@ -110,6 +115,11 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     usage: Part[UsageSample] = Part(UsageSample())
     report: Part[UsageReport] = Part(UsageReport())
     sharing: Part[SharingView] = Part(SharingView())
+    means: Part[MeansView] = Part(MeansView())
+    grants: Part[GrantsView] = Part(GrantsView())
+    runtime: Part[RuntimeView] = Part(RuntimeView())
+    served: Part[ServedView] = Part(ServedView())
+    proof: Part[ProofView] = Part(ProofView())
     hotplug: HotplugView = HotplugView()
     departed: tuple[Departed, ...] = ()
     refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

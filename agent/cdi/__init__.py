@@ -1,0 +1,1 @@
+"""CDI specifications of our devices: what is in them, and the files."""

@@ -1,0 +1,1 @@
+"""What this host has for containers: nodes, CDI specs, drivers; read before anybody asks."""

@@ -1,0 +1,31 @@
+"""Grants of all pods of this node after they were checked, as the snapshot has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from agent.model.grant.granted import Grant
+
+
+class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod was granted; a refused grant is empty and says why."""
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    grant: Grant = Grant()
+    refusal: str = ""  # CamelCase; empty: it holds
+    message: str = ""
+
+
+def _none() -> Mapping[str, PodGrant]:
+    return MappingProxyType({})
+
+
+class GrantsView(msgspec.Struct, frozen=True, kw_only=True):
+    """By pod uid; pods that were granted nothing are not in it."""
+
+    pods: Mapping[str, PodGrant] = msgspec.field(default_factory=_none)

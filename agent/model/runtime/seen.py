@@ -1,0 +1,76 @@
+"""Pods and containers as the runtime told of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from agent.model.device import Pairs
+
+
+class ContainerState(enum.Enum):
+    """As the runtime says."""
+
+    UNKNOWN = "unknown"
+    CREATED = "created"
+    PAUSED = "paused"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class SandboxSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod's sandbox. Labels and annotations are those at its creation: later ones are unseen."""
+
+    id: str
+    uid: str = ""  # of the pod
+    name: str = ""
+    namespace: str = ""
+    labels: Pairs = ()
+    annotations: Pairs = ()
+    cgroup_parent: str = ""  # as the runtime spells it; empty: it did not say
+    runtime_handler: str = ""
+    host_network: bool = False
+
+
+class ContainerSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A container; what of it changes is told again."""
+
+    id: str
+    sandbox_id: str
+    name: str = ""
+    state: ContainerState = ContainerState.UNKNOWN
+    pid: int | None = None  # of its first process; None: not started, or not told
+
+
+def _no_sandboxes() -> Mapping[str, SandboxSeen]:
+    return MappingProxyType({})
+
+
+def _no_containers() -> Mapping[str, ContainerSeen]:
+    return MappingProxyType({})
+
+
+class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent stands with the container runtime, and what that told so far.
+
+    `state`: off (by a setting, or on a recorded host), waiting (no socket), refused, registered,
+    synchronized. Sandboxes and containers are by id; those of an ended connection are kept, since
+    their pods live on.
+    """
+
+    state: str = "off"
+    reason: str = ""  # CamelCase, why it is not synchronized
+    message: str = ""
+    runtime: str = ""  # containerd, cri-o
+    version: str = ""
+    nri_version: tuple[int, int, int] | None = None  # None: never connected
+    sandboxes: Mapping[str, SandboxSeen] = msgspec.field(default_factory=_no_sandboxes)
+    containers: Mapping[str, ContainerSeen] = msgspec.field(default_factory=_no_containers)
+
+    @property
+    def in_force(self) -> bool:
+        """Say whether containers that are created now get what their hooks say."""
+        return self.state == "synchronized"

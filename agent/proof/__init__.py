@@ -1,0 +1,1 @@
+"""Looks into running containers whether what was granted is there."""
