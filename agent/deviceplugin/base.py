@@ -1,0 +1,80 @@
+"""The seam within the device plug-in: what is decided (pure), and who brings it to the kubelet."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from agent.errors import AgentError
+from agent.model.grant.edits import ContainerEdits
+from agent.model.snapshot import NodeSnapshot
+
+MAX_DETAIL = 300
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One device as the kubelet lists it."""
+
+    id: str  # unique within its resource; at most 63 characters
+    healthy: bool = True
+    numa_nodes: tuple[int, ...] = ()  # empty: no preference
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource that is offered now. Equal ones are told to the kubelet once."""
+
+    name: str  # nvidia.com/gpu
+    vendor: str  # as in `device_plugin.vendors`
+    devices: tuple[Listed, ...] = ()
+    check_start: bool = False  # have the kubelet ask before each start of a container
+    choose: bool = True  # have the kubelet ask which devices are best
+
+
+class NotAllocated(AgentError):
+    """The kubelet is refused, and the pod's admission fails; `reason` is CamelCase."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail[:MAX_DETAIL]}")
+        self.reason = reason
+
+
+class Allocated(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one container. The kubelet keeps it for as long as its pod lives.
+
+    What the kubelet cannot express is not in it: rlimits and file modes are of no effect here.
+    """
+
+    edits: ContainerEdits
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+class Decisions(Protocol):
+    """What the kubelet is told. Every method is pure and quick: all they know is the snapshot.
+
+    Resources are named by their name. `GrantRefused` and `NotAllocated` are refusals; anything
+    else that is raised is a bug, which fails that one call.
+    """
+
+    def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
+        """Return what is offered now, by name; of vendors that have not answered yet nothing."""
+        ...
+
+    def preferred(
+        self,
+        resource: str,
+        available: tuple[str, ...],
+        required: tuple[str, ...],
+        size: int,
+        snapshot: NodeSnapshot,
+    ) -> tuple[str, ...]:
+        """Return the best `size` ids of those available, with all required ones."""
+        ...
+
+    def allocate(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> Allocated:
+        """Return what a container with these ids gets, whichever container that is."""
+        ...
+
+    def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
+        """Raise a refusal if a container with these ids must not be started now."""
+        ...
