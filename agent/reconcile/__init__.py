@@ -1,1 +1,1 @@
-"""Makes files of pods and containers say what their hooks want, and takes it back."""
+"""Keeping the files of pods and containers at what the hooks say, once a second."""

@@ -1,0 +1,1 @@
+"""What cgroup files hold: keys, values, their texts on both versions, and conversions."""
