@@ -10,15 +10,27 @@ from agent.model.snapshot import NodeSnapshot
 
 
 class Hook(Protocol):
-    """One concern. Implementations are plain classes without state; equal arguments, equal answer.
+    """One concern. Equal arguments, equal answer: nothing is kept but what `Remembered` keeps.
 
-    A hook that raises anything but `GrantRefused` has a bug: it is counted, its fields are
-    dropped, those of the others stay.
+    A hook says no by `GrantRefused`, and leaves an annotation that means nothing unused by
+    `BadAnnotation`, which people are told. Whatever else it raises is a bug: it is counted, its
+    fields are dropped, those of the others stay.
     """
 
-    name: str  # as in `enforce.hooks`
-    stages: frozenset[Stage]
-    required: bool  # a container that cannot get this must not start (if its pod asked for it)
+    @property
+    def name(self) -> str:
+        """Return the name, as in `enforce.hooks` where there is a switch for it."""
+        ...
+
+    @property
+    def stages(self) -> frozenset[Stage]:
+        """Return when it is asked."""
+        ...
+
+    @property
+    def required(self) -> bool:
+        """Say whether a container that cannot get this must not start."""
+        ...
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return what this hook changes; `NOTHING` where it has no say. No I/O, no waiting."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from agent.model.grant.host import HostMeans
+from agent.model.grant.kernel import KernelMeans
 
 
 def _none() -> Mapping[str, HostMeans]:
@@ -19,4 +20,5 @@ class MeansView(msgspec.Struct, frozen=True, kw_only=True):
 
     vendors: Mapping[str, HostMeans] = msgspec.field(default_factory=_none)
     resctrl_groups: tuple[str, ...] = ()  # control groups that exist; a class is one of them
+    kernel: KernelMeans = KernelMeans()
     problems: tuple[tuple[str, str], ...] = ()  # CamelCase reason and message, for people

@@ -22,6 +22,13 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 NO_RESOURCES = Resources()
 
 
+class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose processes may share a core with a container's; `id` may be empty, which is a group."""
+
+    enabled: bool = False  # False: the kernel's default cookie, which a reset gives
+    id: str = ""
+
+
 class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
     """All that one stage changes. `failed` is why the container must not start, if it must not."""
 
@@ -30,6 +37,7 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
     rdt_class: str | None = None
     oom_score_adj: int | None = None
     bvt_warp_ns: int | None = None  # group identity, of a pod
+    core_group: CoreGroup | None = None  # of a container's processes, once it runs
     failed: str = ""  # reason and message, for the runtime
     reason: str = ""  # CamelCase, of `failed`
 
