@@ -11,6 +11,7 @@ from agent.errors import NotSupported
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
+from agent.model.slices import SlicesKept, SliceWish
 
 if TYPE_CHECKING:
     from agent.model.grant.container import Container
@@ -113,6 +114,22 @@ def clear_in(session: VendorSession, key: str) -> bool:
     if clear is None:
         raise NotSupported("this vendor keeps no fault that a person could clear")
     return bool(clear(key))
+
+
+def slices_in(
+    session: VendorSession, wishes: Sequence[SliceWish], pods: tuple[str, ...] | None
+) -> SlicesKept:
+    """Have the session cut slices for pods, and take back what pods that are gone left behind.
+
+    A vendor whose cards can be cut has a method `slices(wishes, pods) -> SlicesKept`, called on the
+    thread of the questions. It cuts what is wished for and not there yet; `pods` are the uids on
+    this node, `None` if nobody knows: then nothing is taken back. All others raise `NotSupported`.
+    """
+    slices = getattr(session, "slices", None)
+    if slices is None:
+        raise NotSupported("this vendor's cards are not cut for pods")
+    kept: SlicesKept = slices(wishes, pods)
+    return kept
 
 
 def is_isolated(vendor: DeviceVendor) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -16,7 +17,7 @@ from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.part import Part
 from agent.model.snapshot import VendorState
 from agent.probe.conversation import MEMORY_LIMIT, Conversation, Resident, Sleep, Wishes
-from agent.probe.life import TIMING, Start, Timing, Worker
+from agent.probe.life import TIMING, Errand, Start, Timing, Worker
 from agent.probe.process.launch import Launched
 from agent.probe.process.memory import resident_bytes
 from agent.probe.process.spec import WorkerSpec
@@ -35,6 +36,7 @@ UNKILLABLE = "Unkillable"
 RELEASED = "Released"
 NOT_RUNNING = "NotRunning"
 
+T = TypeVar("T")
 StateSink = Callable[[VendorState], None]
 EventSink = Callable[[str, tuple[DeviceEvent, ...]], None]  # vendor, events
 
@@ -119,12 +121,12 @@ class VendorClient:
             await asyncio.wait({away}, timeout=STOP_S - CLOSE_S)
         away.cancel()
 
-    async def clear(self, key: str) -> bool:
-        """Have the vendor forget a device's lasting fault; `WorkerError` if nobody can be asked."""
+    async def have(self, errand: Errand[T]) -> T:
+        """Have the worker do something in its turn; `WorkerError` if nobody can be asked."""
         if self.state.state != "ready":
             detail = f"the worker is {self.state.state}: {self.state.message}"
             raise WorkerError(self._spec.vendor, NOT_RUNNING, detail)
-        return await self._wishes.ask_to_clear(self._spec.vendor, key)
+        return await self._wishes.send(self._spec.vendor, errand)
 
     async def stop(self) -> None:
         """End the worker within two seconds, orderly if it answers; `run` then returns."""
@@ -171,7 +173,7 @@ class VendorClient:
         else:
             return True
         finally:
-            self._wishes.refuse_clears(WorkerError(self._spec.vendor, NOT_RUNNING, "it ended"))
+            self._wishes.refuse_errands(WorkerError(self._spec.vendor, NOT_RUNNING, "it ended"))
             worker_now, self._worker = self._worker, None
             if worker_now is not None and not await worker_now.kill():
                 self._leave(worker_now)

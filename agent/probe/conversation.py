@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from agent.clock import Clock
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceSample, Inventory
-from agent.probe.life import Timing, Worker
+from agent.probe.life import Errand, Timing, Worker
 from agent.probe.process.memory import resident_bytes
 from agent.probe.wire import LIBRARY_REPLACED, NOT_SUPPORTED
 
 AGAIN_S = 1.0  # between two discoveries, however many events ask for one
 MAX_FAILURES = 3  # samples in a row that fail before a fresh process is tried
 MEMORY_EVERY_S = 10.0
-CLEAR_DEADLINE_S = 10.0
-MAX_CLEARS = 16  # that wait for their turn
+MAX_ERRANDS = 16  # that wait for their turn
 MEMORY_LIMIT = "MemoryLimit"
 BUSY = "Busy"
 
+T = TypeVar("T")
 Sleep = Callable[[float], Coroutine[None, None, None]]
 Resident = Callable[[int], int | None]
 
@@ -34,7 +34,7 @@ class Wishes:
         self._nudge = asyncio.Event()
         self.discovery = True  # soon, instead of at the end of the period
         self.end = False  # of this life, in good order
-        self.clears: deque[tuple[str, asyncio.Future[bool]]] = deque()
+        self.errands: deque[tuple[Errand[Any], asyncio.Future[Any]]] = deque()
 
     def nudge(self) -> None:
         """Wake whoever pauses."""
@@ -53,19 +53,19 @@ class Wishes:
                 wait.cancel()
         self._nudge.clear()
 
-    def ask_to_clear(self, vendor: str, key: str) -> asyncio.Future[bool]:
-        """Put a device in the queue; `Busy` if too many wait."""
-        if len(self.clears) >= MAX_CLEARS:
-            raise WorkerError(vendor, BUSY, f"{MAX_CLEARS} devices wait to be cleared already")
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.clears.append((key, answer))
+    def send(self, vendor: str, errand: Errand[T]) -> asyncio.Future[T]:
+        """Put an errand in the queue; `Busy` if too many wait."""
+        if len(self.errands) >= MAX_ERRANDS:
+            raise WorkerError(vendor, BUSY, f"{MAX_ERRANDS} questions wait for their turn already")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.errands.append((errand, answer))
         self.nudge()
         return answer
 
-    def refuse_clears(self, error: WorkerError) -> None:
+    def refuse_errands(self, error: WorkerError) -> None:
         """Tell all who wait that it will not be."""
-        while self.clears:
-            _, answer = self.clears.popleft()
+        while self.errands:
+            _, answer = self.errands.popleft()
             if not answer.done():
                 answer.set_exception(error)
 
@@ -119,7 +119,7 @@ class Conversation:
             if self._samples and began_s >= self._sample_s:
                 await self._sample()
                 self._sample_s = began_s + self._timing.sample_every_s
-            await self._clear_all()
+            await self._run_errands()
             self._look_at_memory(began_s)
             await self._wishes.pause(max(0.0, self._next_s() - self._clock.monotonic()))
             if self._worker.lost.done():
@@ -155,20 +155,22 @@ class Conversation:
             self._failures = 0
             self._ear.sampled(samples)
 
-    async def _clear_all(self) -> None:
-        while self._wishes.clears:
-            key, answer = self._wishes.clears.popleft()
+    async def _run_errands(self) -> None:
+        while self._wishes.errands:
+            errand, answer = self._wishes.errands.popleft()
             try:
-                cleared = await self._worker.clear(key, CLEAR_DEADLINE_S)
+                result = await errand.run(self._worker)
             except WorkerError as error:
                 if not answer.done():
                     answer.set_exception(error)
                 if self._worker.lost.done():
                     raise
             else:
-                self._wishes.discovery = True
+                if errand.changed:
+                    # whoever waits for a slice waits for this look, so it is not put off
+                    self._wishes.discovery, self._allowed_s = True, self._clock.monotonic()
                 if not answer.done():
-                    answer.set_result(cleared)
+                    answer.set_result(result)
 
     def _look_at_memory(self, now_s: float) -> None:
         limit, pid = self._timing.memory_limit_bytes, self._worker.pid

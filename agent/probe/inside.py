@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from agent.errors import AgentError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.probe.base import Inside, VendorSession, clear_in
+from agent.model.slices import SlicesKept, SliceWish
+from agent.probe.base import Inside, VendorSession, clear_in, slices_in
 from agent.probe.process.worker_process import LATE
 from agent.probe.wire import CLOSED, NOT_SUPPORTED, finite, kind_of
 
@@ -72,6 +73,13 @@ class InsideWorker:
     async def clear(self, key: str, deadline_s: float) -> bool:
         """Have the vendor forget a device's lasting fault; raises as `discover`."""
         return await self._ask("clear", partial(clear_in, self._opened(), key), deadline_s)
+
+    async def slices(
+        self, wishes: tuple[SliceWish, ...], pods: tuple[str, ...] | None, deadline_s: float
+    ) -> SlicesKept:
+        """Have the vendor cut slices and take others back; raises as `discover`."""
+        work = partial(slices_in, self._opened(), wishes, pods)
+        return await self._ask("slices", work, deadline_s)
 
     async def close(self, grace_s: float) -> None:
         """Let the session close its files."""

@@ -1,18 +1,24 @@
-"""One life of a vendor's session, a process or inside the agent, and how long it may take."""
+"""One life of a vendor's session, how long it may take, and what may be asked in between."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.model.slices import SlicesKept, SliceWish
 from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.restart import RestartPolicy
+
+T_co = TypeVar("T_co", covariant=True)
+
+CLEAR_DEADLINE_S = 10.0
+SLICES_DEADLINE_S = 30.0  # a driver that is busy is asked five times for each slice
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +68,12 @@ class Worker(Protocol):
         """Have the vendor forget a device's lasting fault; `False` if there was none."""
         ...
 
+    async def slices(
+        self, wishes: tuple[SliceWish, ...], pods: tuple[str, ...] | None, deadline_s: float
+    ) -> SlicesKept:
+        """Have the vendor cut slices for pods and take back those of pods that are gone."""
+        ...
+
     async def close(self, grace_s: float) -> None:
         """Let the vendor close its library."""
         ...
@@ -73,3 +85,43 @@ class Worker(Protocol):
 
 Heard = Callable[[tuple[DeviceEvent, ...]], None]
 Start = Callable[[WorkerSpec, Heard, Launched | None], Worker]
+
+
+class Errand(Protocol[T_co]):
+    """Something to be done by the worker in its turn, between the periodic questions."""
+
+    @property
+    def changed(self) -> bool:
+        """Say, once it is done, whether the devices may look different."""
+        ...
+
+    async def run(self, worker: Worker) -> T_co:
+        """Do it; `WorkerError` if the worker cannot."""
+        ...
+
+
+class Clear:
+    """Have a device's lasting fault forgotten."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self.changed = True  # whoever asked looks for a difference
+
+    async def run(self, worker: Worker) -> bool:
+        """Say whether there was one."""
+        return await worker.clear(self._key, CLEAR_DEADLINE_S)
+
+
+class Cut:
+    """Have slices cut for pods, and others taken back."""
+
+    def __init__(self, wishes: tuple[SliceWish, ...], pods: tuple[str, ...] | None) -> None:
+        self._wishes = wishes
+        self._pods = pods
+        self.changed = False
+
+    async def run(self, worker: Worker) -> SlicesKept:
+        """Return what stands after it."""
+        kept = await worker.slices(self._wishes, self._pods, SLICES_DEADLINE_S)
+        self.changed = kept.changed
+        return kept

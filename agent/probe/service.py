@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from agent.errors import AgentError, WorkerError
-from agent.probe.base import VendorSession, clear_in
+from agent.probe.base import VendorSession, clear_in, slices_in
 from agent.probe.wire import (
     GARBAGE,
     MAX_LINE,
@@ -25,6 +25,7 @@ from agent.probe.wire import (
     Reply,
     Request,
     Sampled,
+    Sliced,
     encode,
     finite,
     kind_of,
@@ -111,6 +112,8 @@ class Service:
             return Sampled(ask.id, finite(self._session.sample()))
         if ask.method == "clear":
             return Cleared(ask.id, clear_in(self._session, ask.device))
+        if ask.method == "slices":
+            return Sliced(ask.id, slices_in(self._session, ask.wishes, ask.pods))
         if ask.method == "close":
             self._close()
         return Done(ask.id)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from agent.errors import AgentError, HostFileError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.model.slices import SlicesKept, SliceWish
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
 
@@ -29,7 +30,7 @@ NO_PERMISSION = "NoPermission"  # the kernel refused the worker; says nothing of
 LIBRARY_REPLACED = "LibraryReplaced"  # a new process must load what is there now
 
 T = TypeVar("T")
-Method = Literal["discover", "sample", "clear", "ping", "close"]
+Method = Literal["discover", "sample", "clear", "slices", "ping", "close"]
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -45,6 +46,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     id: int
     method: Method
     device: str = ""  # key of the one that `clear` is about
+    wishes: tuple[SliceWish, ...] = ()  # of `slices`
+    pods: tuple[str, ...] | None = None  # of `slices`: uids on this node
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
@@ -72,6 +75,13 @@ class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
     cleared: bool  # False: there was nothing to clear
 
 
+class Sliced(msgspec.Struct, frozen=True, tag="sliced"):
+    """The answer to `slices`."""
+
+    id: int
+    kept: SlicesKept
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """The answer to `ping` and `close`."""
 
@@ -93,8 +103,8 @@ class Happened(msgspec.Struct, frozen=True, tag="happened"):
 
 
 Request = Start | Ask
-Reply = Opened | Discovered | Sampled | Cleared | Done | Failed | Happened
-Answer = Discovered | Sampled | Cleared | Done | Failed
+Reply = Opened | Discovered | Sampled | Cleared | Sliced | Done | Failed | Happened
+Answer = Discovered | Sampled | Cleared | Sliced | Done | Failed
 
 _REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _REPLIES: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)

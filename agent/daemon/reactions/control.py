@@ -11,6 +11,7 @@ from agent.hotplug.window import EVERYTHING
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 from agent.probe.client import VendorClient
+from agent.probe.life import Clear
 from agent.probe.wire import NOT_SUPPORTED
 from agent.web.admin import UnknownName
 
@@ -57,7 +58,7 @@ class Control:
         client = self._client(vendor)
         held = self._fleet.pardon(vendor, key)
         try:
-            cleared = await client.clear(key) or held
+            cleared = await client.have(Clear(key)) or held
         except WorkerError as error:
             if held and error.reason == NOT_SUPPORTED:  # all that there was to clear
                 return f"{key}: no longer held for its flapping"

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.model.slices import SlicesKept, SliceWish
 from agent.probe.process.child import Child
 from agent.probe.process.launch import Launched, launch
 from agent.probe.process.spec import WorkerSpec
@@ -30,6 +31,7 @@ from agent.probe.wire import (
     Opened,
     Reply,
     Sampled,
+    Sliced,
     decode_reply,
     encode,
     encode_start,
@@ -52,6 +54,7 @@ _FITTING: dict[Method, type[Answer]] = {
     "discover": Discovered,
     "sample": Sampled,
     "clear": Cleared,
+    "slices": Sliced,
     "ping": Done,
     "close": Done,
 }
@@ -121,15 +124,30 @@ class WorkerProcess:
 
     async def clear(self, key: str, deadline_s: float) -> bool:
         """Have the vendor forget a device's lasting fault; raises as `discover`."""
-        return cast(Cleared, await self._ask("clear", deadline_s, key)).cleared
+        return cast(Cleared, await self._ask("clear", deadline_s, device=key)).cleared
 
-    async def _ask(self, method: Method, deadline_s: float, device: str = "") -> Answer:
+    async def slices(
+        self, wishes: tuple[SliceWish, ...], pods: tuple[str, ...] | None, deadline_s: float
+    ) -> SlicesKept:
+        """Have the vendor cut slices and take others back; raises as `discover`."""
+        answer = await self._ask("slices", deadline_s, wishes=wishes, pods=pods)
+        return cast(Sliced, answer).kept
+
+    async def _ask(
+        self,
+        method: Method,
+        deadline_s: float,
+        *,
+        device: str = "",
+        wishes: tuple[SliceWish, ...] = (),
+        pods: tuple[str, ...] | None = None,
+    ) -> Answer:
         if self.lost.done():
             raise self.lost.result()
         self._number += 1
         self._method = method
         self._waiting = self._loop.create_future()
-        self._child.write(encode(Ask(self._number, method, device)))
+        self._child.write(encode(Ask(self._number, method, device, wishes, pods)))
         try:
             answer = await self._within(deadline_s, self._waiting, method)
         finally:
