@@ -39,14 +39,21 @@ class NotAllocated(AgentError):
         self.reason = reason
 
 
+class PodNotSeen(NotAllocated):
+    """Nobody told of a pod yet that asks for this: worth a new try with a newer snapshot."""
+
+
 class Allocated(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one container. The kubelet keeps it for as long as its pod lives.
 
     What the kubelet cannot express is not in it: rlimits and file modes are of no effect here.
+    `pod_uid` is whose it was taken to be, to be remembered as `Held` until the kubelet's own
+    checkpoint says so; empty if that is not known.
     """
 
     edits: ContainerEdits
     annotations: tuple[tuple[str, str], ...] = ()
+    pod_uid: str = ""
 
 
 class Decisions(Protocol):
@@ -71,8 +78,13 @@ class Decisions(Protocol):
         """Return the best `size` ids of those available, with all required ones."""
         ...
 
-    def allocate(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> Allocated:
-        """Return what a container with these ids gets, whichever container that is."""
+    def allocate(
+        self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
+    ) -> Allocated:
+        """Return what a container with these ids gets, whichever container that is.
+
+        `PodNotSeen` asks for a new try; with `last` there is none, and it is not raised.
+        """
         ...
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:

@@ -19,7 +19,20 @@ class ResourceServed(msgspec.Struct, frozen=True, kw_only=True):
     lists_sent: int = 0
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one resource that the kubelet gave to one container, by its own account."""
+
+    pod_uid: str
+    resource: str
+    ids: tuple[str, ...] = ()  # as the kubelet knows them
+    container: str = ""  # name; empty: of one of the pod's, it is not known which
+
+
 class ServedView(msgspec.Struct, frozen=True, kw_only=True):
-    """All resources, by name."""
+    """All resources, by name.
+
+    `held` is what the kubelet's checkpoint says, and what was answered since it was read.
+    """
 
     resources: tuple[ResourceServed, ...] = ()
+    held: tuple[Held, ...] = ()
