@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from agent.model.grant.edits import NONE, ContainerEdits
-from agent.model.grant.merging import merged as merged_edits
+from agent.model.grant.merge import merged as merged_edits
 from agent.model.grant.refusal import GrantRefused
 from agent.model.runtime.adjustment import Adjustment, Resources
 
