@@ -53,12 +53,16 @@ def _no_containers() -> Mapping[str, ContainerSeen]:
     return MappingProxyType({})
 
 
+def _none_missed() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
 class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     """How the agent stands with the container runtime, and what that told so far.
 
     `state`: off (by a setting, or on a recorded host), waiting (no socket), refused, registered,
     synchronized. Sandboxes and containers are by id; those of an ended connection are kept, since
-    their pods live on.
+    their pods live on. `missed` are those of them that went on without what their hooks say.
     """
 
     state: str = "off"
@@ -69,6 +73,7 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     nri_version: tuple[int, int, int] | None = None  # None: never connected
     sandboxes: Mapping[str, SandboxSeen] = msgspec.field(default_factory=_no_sandboxes)
     containers: Mapping[str, ContainerSeen] = msgspec.field(default_factory=_no_containers)
+    missed: Mapping[str, str] = msgspec.field(default_factory=_none_missed)  # id: CamelCase reason
 
     @property
     def in_force(self) -> bool:
