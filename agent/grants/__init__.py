@@ -1,1 +1,1 @@
-"""Which pod was granted what, checked against the devices and all other grants. Pure."""
+"""Whether what pods were granted may be given to them: decoded, checked, settled. Pure."""

@@ -48,6 +48,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False  # somebody asked for its end
     host_network: bool = False
     node_name: str = ""  # empty: not bound, or nobody said
+    created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
     resource_version: str = ""  # of the API's object; compare for equality only
 
     def label(self, key: str) -> str | None:

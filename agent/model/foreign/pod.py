@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 MAX_PODS = 4096
 MAX_CONTAINERS = 256  # of one pod
+MAX_TIME = 40  # characters of a time
 MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
 
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
@@ -56,6 +57,7 @@ class _Metadata(msgspec.Struct, rename="camel", gc=False):
     name: str
     namespace: str = "default"
     resource_version: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -154,6 +156,7 @@ def pod_view(pod: PodObject) -> PodView:
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,
         node_name=spec.node_name,
+        created=(meta.creation_timestamp or "")[:MAX_TIME],
         resource_version=meta.resource_version,
     )
 

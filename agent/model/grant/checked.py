@@ -21,6 +21,10 @@ class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
+def _nobody() -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({})
+
+
 def _none() -> Mapping[str, PodGrant]:
     return MappingProxyType({})
 
@@ -29,3 +33,6 @@ class GrantsView(msgspec.Struct, frozen=True, kw_only=True):
     """By pod uid; pods that were granted nothing are not in it."""
 
     pods: Mapping[str, PodGrant] = msgspec.field(default_factory=_none)
+    # uids of the pods whose grants hold something of a device, by Device.key, who came first first
+    held: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=_nobody)
+    looked: frozenset[str] = frozenset()  # pod uids and sandbox ids that were looked at for it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
@@ -43,7 +44,7 @@ def _nothing() -> Mapping[str, object]:
     return MappingProxyType({})
 
 
-class HostMeans(msgspec.Struct, frozen=True, kw_only=True):
+class HostMeans(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What there is to give. Read by whoever asks for edits, so that these stay pure."""
 
     nodes: tuple[DeviceNode, ...] = ()  # character devices below /dev, with the numbers of stat
@@ -58,9 +59,13 @@ class HostMeans(msgspec.Struct, frozen=True, kw_only=True):
     mount_list: tuple[str, ...] | None = None  # Ascend's own base.list; None: there is none
     settings: Mapping[str, object] = msgspec.field(default_factory=_nothing)  # the vendor's own
 
+    @cached_property
+    def _by_path(self) -> Mapping[str, DeviceNode]:
+        return {node.path: node for node in reversed(self.nodes)}  # the first of a path counts
+
     def node(self, path: str) -> DeviceNode | None:
         """Return a device node; `None` if it is not there."""
-        return next((node for node in self.nodes if node.path == path), None)
+        return self._by_path.get(path)
 
     def must_have(self, path: str) -> DeviceNode:
         """Return a device node, or raise `GrantRefused` with its path."""

@@ -12,13 +12,19 @@ MAX_DETAIL = 200
 class Refusal(enum.Enum):
     """The value is the CamelCase reason of the event that a person sees."""
 
+    BAD_GRANT = "BadGrant"  # the annotation is not what a scheduler writes
     BAD_DEVICE_ID = "BadDeviceId"  # a name that must not reach an environment or a path
     BOUND_TO_VFIO = "BoundToVFIO"
     CDI_NAME_MISSING = "CDINameMissing"
     DEVICE_CONFLICT = "DeviceConflict"  # two answers for one path, variable or limit
+    DEVICE_NOT_GRANTABLE = "DeviceNotGrantable"  # another driver's, or nothing of it is for pods
     DEVICE_NODE_MISSING = "DeviceNodeMissing"
+    DEVICE_OUT_OF_SERVICE = "DeviceOutOfService"  # only of pods that do not run yet
+    DEVICE_TAKEN = "DeviceTaken"  # another pod holds it, or what is left is less than granted
     DEVICE_UNKNOWN = "DeviceUnknown"
+    DEVICES_NOT_KNOWN_YET = "DevicesNotKnownYet"  # its vendor has not answered since the start
     HAMI_CORE_MISSING = "HAMiCoreMissing"
+    HOST_NOT_READ_YET = "HostNotReadYet"  # what the host has for containers
     INCOMPLETE_GRANT = "IncompleteGrant"  # an amount that the isolation needs is not in it
     MIG_ENABLED = "MIGEnabled"  # the card was granted whole, but is cut up
     MIG_NODE_MISSING = "MIGNodeMissing"
@@ -26,8 +32,11 @@ class Refusal(enum.Enum):
     MPS_DOWN = "MPSDown"
     NODE_MISMATCH = "NodeMismatch"  # the node has other numbers than its driver
     PARTITION_MISSING = "PartitionMissing"
+    TEMPLATE_UNKNOWN = "TemplateUnknown"  # the chip cannot be cut so
     UVM_MISSING = "UVMMissing"
     VERBS_MISSING = "VerbsMissing"
+    VIRTUAL_FUNCTION_UNKNOWN = "VirtualFunctionUnknown"  # not of the card that was granted
+    WRONG_NODE = "WrongNode"
 
 
 class GrantRefused(AgentError):

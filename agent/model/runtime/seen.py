@@ -33,6 +33,7 @@ class SandboxSeen(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_parent: str = ""  # as the runtime spells it; empty: it did not say
     runtime_handler: str = ""
     host_network: bool = False
+    stopped: bool = False  # its end was told, it may be listed for a while: it holds nothing
 
 
 class ContainerSeen(msgspec.Struct, frozen=True, kw_only=True):
