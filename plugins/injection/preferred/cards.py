@@ -118,7 +118,8 @@ class _Choice:
         """Grow the best pair by the card that adds most; for so many cards that sets are not."""
         chosen = list(fixed)
         if not chosen and size > 1:
-            chosen = list(min(combinations(free, 2), key=self._pair_rank))
+            pair = min(combinations(free, 2), key=self._pair_rank)
+            chosen = list(pair)
         while len(chosen) < size:
             left = [card for card in free if card not in chosen]
             chosen.append(max(left, key=lambda card: self._worth(card, chosen)))
