@@ -30,7 +30,7 @@ class Event(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 
 class Field(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    None: _ClassVar[Field]
+    NO_FIELD: _ClassVar[Field]
     Annotations: _ClassVar[Field]
     Mounts: _ClassVar[Field]
     OciHooks: _ClassVar[Field]
@@ -87,7 +87,7 @@ UPDATE_POD_SANDBOX: Event
 POST_UPDATE_POD_SANDBOX: Event
 VALIDATE_CONTAINER_ADJUSTMENT: Event
 LAST: Event
-None: Field
+NO_FIELD: Field
 Annotations: Field
 Mounts: Field
 OciHooks: Field
