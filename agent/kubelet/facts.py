@@ -21,8 +21,8 @@ from agent.kubelet.base import (
     state_of,
 )
 from agent.kubelet.checkpoint import CpuCheckpoint, read_checkpoint
-from agent.kubelet.reserved import kubelet_choice
 from agent.model.cluster.facts import KubeletFacts
+from agent.model.cluster.kubelet_choice import kubelet_choice
 from agent.model.part import Part
 from agent.topology.cpu import CpuTopology
 

@@ -24,8 +24,10 @@ class Stage(enum.Enum):
 class HookRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question. `container` is `None` where it is about the pod itself.
 
+    One without a name is the pod's sandbox, which has CPUs and a cookie as the others do.
     `resources` are those asked for: of a new container those of its spec, of an update those of
-    the update (never what is in force: a hook that scales would scale again each time).
+    the update (never what is in force: a hook that scales would scale again each time), at
+    `RECONCILE` those of the pod's object, as far as they are known.
     """
 
     stage: Stage

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from agent.kubelet.reserved import kubelet_choice
 from agent.model.cluster.facts import KubeletFacts
+from agent.model.cluster.node_cpus import knows_settings, node_cpus
 from agent.model.cluster.node_wishes import (
     RESERVATION,
     SYSTEM_QOS,
     Reservation,
     SystemQos,
-    Wishes,
-    wishes,
 )
-from agent.model.cluster.pod_cpus import PodCpus, kubelet_cpus, scheduled_cpus
-from agent.model.cluster.shared_pools import Pool, shared_pools
+from agent.model.cluster.pod_cpus import PodCpus
+from agent.model.cluster.shared_pools import Pool
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Json
 from agent.topology.cpu import CpuSet, CpuTopology
@@ -43,18 +41,6 @@ MAX_REFUSED = 16
 MAX_NAMED = 200  # characters of a name of somebody else's
 
 
-def kubelet_facts(snapshot: NodeSnapshot, *, asked: bool) -> KubeletFacts | None:
-    """Return the kubelet's facts, empty ones where nobody asks for them, `None` before it told."""
-    told = snapshot.cluster.kubelet.value
-    return told if told is not None or (asked and snapshot.cluster.clustered) else KubeletFacts()
-
-
-def knows_settings(kubelet: KubeletFacts | None) -> bool:
-    """Say whether the kubelet told its settings, or is not asked; its checkpoint has few."""
-    asked_for_nothing = kubelet == KubeletFacts()
-    return kubelet is not None and (asked_for_nothing or kubelet.topology_policy is not None)
-
-
 def told(snapshot: NodeSnapshot, *, asked: bool) -> dict[str, str]:
     """Return the annotations; `asked` says whether the kubelet is asked at all.
 
@@ -65,46 +51,26 @@ def told(snapshot: NodeSnapshot, *, asked: bool) -> dict[str, str]:
     reserved, and what the kubelet was not asked for is an empty object.
     """
     cpus = snapshot.cpus.value
-    kubelet = kubelet_facts(snapshot, asked=asked)
-    named = wishes(snapshot.cluster.node.value, cpus.usable)
-    scheduled, bad = scheduled_cpus(snapshot.pods.value)
-    kept = _chosen(named, cpus)
+    known = node_cpus(snapshot, asked=asked)
     values: dict[str, object] = {
         CPU_BASIC_INFO: _basic_info(cpus),
         CPU_TOPOLOGY: _detail(cpus),
-        RESERVATION: _reservation(named.reservation, kept),
-        SYSTEM_QOS: _system_qos(named.system_qos),
+        RESERVATION: _reservation(known.wishes.reservation, known.kept),
+        SYSTEM_QOS: _system_qos(known.wishes.system_qos),
     }
-    if kubelet is not None:
-        own = kubelet_cpus(kubelet, snapshot.pods.value, scheduled)
-        values[POD_CPU_ALLOCS] = _allocations(own)
-        if knows_settings(kubelet):
-            values[CPU_MANAGER_POLICY] = _policy(kubelet)
-        if knows_pods(snapshot):
-            services = named.system_qos.withheld if named.system_qos else frozenset()
-            pools = shared_pools(cpus.cpus, scheduled, own, kept | services)
-            values |= {SHARED_POOLS: _pools(pools.ls), BE_SHARED_POOLS: _pools(pools.be)}
-    if refused := (*named.refused, *bad)[:MAX_REFUSED]:
+    if known.of_kubelet is not None:
+        values[POD_CPU_ALLOCS] = _allocations(known.of_kubelet)
+    if known.kubelet is not None and knows_settings(known.kubelet):
+        values[CPU_MANAGER_POLICY] = _policy(known.kubelet)
+    if known.pools is not None:
+        values |= {SHARED_POOLS: _pools(known.pools.ls), BE_SHARED_POOLS: _pools(known.pools.be)}
+    if refused := (*known.wishes.refused, *known.refused)[:MAX_REFUSED]:
         values[REFUSED] = [{"of": r.of[:MAX_NAMED], "path": r.path, "why": r.why} for r in refused]
     return {key: _compact(value) for key, value in sorted(values.items())}
 
 
 def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def knows_pods(snapshot: NodeSnapshot) -> bool:
-    """Say whether the pods' annotations were read: a cgroup shows that a pod is there, no more."""
-    if not snapshot.cluster.clustered:
-        return True
-    pods = snapshot.pods
-    return pods.taken_s is not None and (not pods.value or any(pod.name for pod in pods.value))
-
-
-def _chosen(named: Wishes, cpus: CpuTopology) -> CpuSet:
-    """Return the reserved CPUs: those named, or as many as are wanted, chosen as a kubelet does."""
-    reservation = named.reservation
-    return reservation.cpus or kubelet_choice(cpus, reservation.count * 1000, {}) or frozenset()
 
 
 def _basic_info(cpus: CpuTopology) -> Json:

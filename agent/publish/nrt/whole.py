@@ -9,14 +9,12 @@ older, which Koordinator reads. A manager of server-side apply is the same in bo
 from __future__ import annotations
 
 from agent.model.cluster.facts import KubeletFacts, NodeFacts
+from agent.model.cluster.node_cpus import knows_pods, knows_settings, kubelet_facts
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Desired, Json
 from agent.publish.nrt.annotations import (
     ANNOTATIONS,
     REFUSED,
-    knows_pods,
-    knows_settings,
-    kubelet_facts,
     told,
 )
 from agent.publish.nrt.merge import POLICY, SCOPE, merge, merge_without_policies

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kubelet.reserved import OTHER_ORDERS, kubelet_choice
+from agent.model.cluster.kubelet_choice import OTHER_ORDERS, kubelet_choice
 from agent.topology.cpu import Cpu, CpuTopology, Package
 from agent.topology.text import format_cpu_list
 
