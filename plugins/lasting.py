@@ -8,10 +8,16 @@ from typing import Generic, TypeVar
 import msgspec
 
 from agent import durable
+from agent.host.files import HostFiles, text
 from agent.model.inventory import Problem
 
 MAX_FILE = 1 << 20
 T = TypeVar("T")
+
+
+def boot_id(host: HostFiles) -> str:
+    """Return what names the time since the machine was started; empty if nothing does."""
+    return text(host, "/proc/sys/kernel/random/boot_id") or ""
 
 
 class LastingFile(Generic[T]):

@@ -79,6 +79,10 @@ class Card:
         """Start a round: what went wrong before is over unless it shows again."""
         self.faults = {}
 
+    def told(self, what: str) -> bool:
+        """Say whether an answer to `what` means something: nothing went wrong, and it can tell."""
+        return what not in self.faults and what not in self._mute
+
     def ask(self, what: str, call: Callable[[], T]) -> T | None:
         """Run calls named `what`; a stale handle is taken anew once."""
         if what in self._mute:

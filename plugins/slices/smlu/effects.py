@@ -65,6 +65,7 @@ def make(
         instance=instance,
         profile=number,
         owner=owner,
+        boot=owned.boot,
     )
     try:
         owned.add(made)

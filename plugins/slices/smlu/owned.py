@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from agent import durable
 from agent.errors import AgentError
+from agent.model.device import VendorDevice
 
 FILE = "smlu-owned.json"
 MAX_BYTES = 1 << 20
@@ -26,24 +29,30 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
     instance: int
     profile: int
     owner: str  # uid of the pod
+    boot: str = ""  # id of the boot: an instance does not outlive it
 
 
 class OwnershipFile:
-    """The list in one folder; every change is on the disk before it counts."""
+    """The list in one folder; every change is on the disk before it counts.
 
-    def __init__(self, folder: str) -> None:
+    What another boot wrote is not ours: its numbers may be somebody else's instances by now.
+    """
+
+    def __init__(self, folder: str, boot: str) -> None:
         self._path = Path(folder) / FILE
+        self.boot = boot
 
     def read(self) -> tuple[Owned, ...]:
         """Return what is ours; without a file nothing is."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(MAX_BYTES)
-            return msgspec.json.decode(data, type=tuple[Owned, ...])
+            listed = msgspec.json.decode(data, type=tuple[Owned, ...])
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise OwnershipUnknown(f"{self._path}: {str(error)[:100]}") from error
+        return tuple(item for item in listed if self.boot and item.boot == self.boot)
 
     def add(self, made: Owned) -> None:
         """Claim an instance; one of the same number that is listed is long gone."""
@@ -66,3 +75,31 @@ class OwnershipFile:
 
 def _same(one: Owned, other: Owned) -> bool:
     return (one.card, one.instance) == (other.card, other.instance)
+
+
+def with_owners(
+    devices: Iterable[VendorDevice], keys: Mapping[str, str], owned: OwnershipFile | None
+) -> tuple[VendorDevice, ...]:
+    """Return the devices, each of our slices with the pod it was made for.
+
+    `keys` are those of the devices by their cards' UUIDs. A list that cannot be read names nobody.
+    """
+    try:
+        items = owned.read() if owned is not None else ()
+    except OwnershipUnknown:
+        items = ()
+    bare = {uuid.removeprefix("MLU-"): key for uuid, key in keys.items()}
+    pods: dict[tuple[str, int | None], str] = {
+        (bare.get(item.card_uuid.removeprefix("MLU-"), ""), item.instance): item.owner
+        for item in items
+    }
+    return tuple(
+        replace(
+            device,
+            partitions=tuple(
+                replace(part, owner=pods.get((device.key, part.instance), ""))
+                for part in device.partitions
+            ),
+        )
+        for device in devices
+    )

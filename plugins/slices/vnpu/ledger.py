@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec.structs import replace
 
 from agent.errors import HostFileError
+from agent.model.device import VendorDevice
 from agent.model.inventory import Problem
 from plugins.lasting import LastingFile
 
@@ -70,3 +71,22 @@ class Ledger:
 def orphans(entries: Collection[Owned], pods: Collection[str]) -> tuple[Owned, ...]:
     """Return what we made for pods that are gone."""
     return tuple(e for e in entries if e.vdev is not None and e.pod not in pods)
+
+
+def with_owners(
+    devices: Iterable[VendorDevice], entries: Collection[Owned]
+) -> tuple[VendorDevice, ...]:
+    """Return the devices, each of our vNPUs with the pod it was made for."""
+    pods: dict[tuple[str, int | None], str] = {
+        (entry.chip, entry.vdev): entry.pod for entry in entries if entry.vdev is not None
+    }
+    return tuple(
+        replace(
+            device,
+            partitions=tuple(
+                replace(part, owner=pods.get((device.uuid or "", part.instance), ""))
+                for part in device.partitions
+            ),
+        )
+        for device in devices
+    )

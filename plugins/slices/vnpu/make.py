@@ -71,13 +71,10 @@ class VnpuMaker:
             self._sleep(BUSY_PAUSE_S)
         return make()
 
-    def destroy(self, chip: Chip, die: str, number: int) -> None:
-        """Destroy one of our vNPUs; `VnpuRefused` if it is not ours."""
-        for entry in self._ledger.entries:
-            if (entry.chip, entry.vdev) == (die, number):
-                self._destroy(chip, entry)
-                return
-        raise VnpuRefused(f"vNPU {number} was not made by this agent: it is left alone")
+    @property
+    def entries(self) -> tuple[Owned, ...]:
+        """Return what is ours."""
+        return self._ledger.entries
 
     def _destroy(self, chip: Chip, entry: Owned) -> None:
         assert entry.vdev is not None  # noqa: S101 - an intention is never destroyed

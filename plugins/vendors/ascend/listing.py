@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from agent.errors import AgentError, ParseError
-from agent.host.files import HostFiles, text
+from agent.host.files import HostFiles
 from agent.model.device import Health, Pairs, VendorDevice
 from agent.model.inventory import Problem
 from plugins.bindings.dcmi.library import Dcmi
@@ -25,11 +25,6 @@ from plugins.vendors.ascend.watch import Watched
 
 SUPER_POD = "xpu-agent.io/super-pod"
 UNHEALTHY_PORTS = "xpu-agent.io/npu-network-unhealthy"
-
-
-def boot_id(host: HostFiles) -> str:
-    """Return what names the time since the machine was started; empty if nothing does."""
-    return text(host, "/proc/sys/kernel/random/boot_id") or ""
 
 
 def table_of(path: object) -> tuple[CodeTable, Problem | None]:

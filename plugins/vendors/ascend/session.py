@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from agent.errors import AgentError, LibraryReplaced
 from agent.host.files import HostFiles
-from agent.model.device import DevicePartition, Health, HealthState
+from agent.model.device import Health, HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.model.slices import SlicesKept, SliceWish
 from plugins.bindings.dcmi.events import FaultQueue
 from plugins.bindings.dcmi.library import Dcmi, Loader, driver_version
 from plugins.bindings.dcmi.network import NetworkWatch
 from plugins.bindings.locate import LibraryAbsent
 from plugins.faults.ascend.book import FaultBook
-from plugins.slices.vnpu.ledger import Ledger
-from plugins.slices.vnpu.make import Reconciled, VnpuMaker
-from plugins.slices.vnpu.templates import VnpuRefused, template_of
+from plugins.lasting import boot_id
+from plugins.slices.vnpu.keeping import Cuttable, keep
+from plugins.slices.vnpu.ledger import Ledger, with_owners
+from plugins.slices.vnpu.make import VnpuMaker
 from plugins.vendors.ascend import fallback
 from plugins.vendors.ascend.chips import Chips
 from plugins.vendors.ascend.describe import cores, partition
 from plugins.vendors.ascend.identity import template_model
 from plugins.vendors.ascend.listing import (
-    boot_id,
     facts_of,
     found_odd,
     in_doubt,
@@ -159,7 +160,7 @@ class AscendSession:
         found = joined_of(dcmi, self._chips)
         return Inventory(
             vendor="ascend",
-            devices=tuple(devices),
+            devices=with_owners(devices, self._vnpus.entries),
             links=found.links,
             driver_version=driver_version(self._host) or dcmi.version(),
             library=dcmi.path,
@@ -271,27 +272,20 @@ class AscendSession:
         self._next_s = 0.0
         return True
 
-    def create_vnpu(self, key: str, template: str, pod: str) -> DevicePartition:
-        """Cut a piece off a chip for a pod; `VnpuRefused` if there is no such piece or no room."""
-        watched = self._chips.known.get(key)
-        if watched is None or not watched.answers:
-            raise VnpuRefused(f"{key}: there is no chip that answers")
+    def slices(self, wishes: Sequence[SliceWish], pods: Collection[str] | None) -> SlicesKept:
+        """Keep the vNPUs that are wished for, and none of ours for pods that are gone."""
+        chips = {key: self._cuttable(w) for key, w in self._chips.known.items() if w.answers}
+        return keep(self._vnpus, chips, wishes, pods)
+
+    def _cuttable(self, watched: Watched) -> Cuttable:
         chip = watched.described
-        whole = cores(chip.family, chip.facts)
-        wanted = template_of(template_model(chip.family, chip.facts.name), whole, template)
-        made = self._vnpus.create(watched.chip, chip.uuid, wanted, pod, whole)
-        return partition(chip, made, self._host)
-
-    def destroy_vnpu(self, key: str, number: int) -> None:
-        """Destroy a vNPU that this agent made; `VnpuRefused` for any other."""
-        watched = self._chips.known.get(key)
-        if watched is None or not watched.answers:
-            raise VnpuRefused(f"{key}: there is no chip that answers")
-        self._vnpus.destroy(watched.chip, watched.described.uuid, number)
-
-    def reconcile_vnpus(self, pods: Collection[str] | None) -> Reconciled:
-        """Destroy vNPUs of ours whose pods are gone, and say which a reset took from theirs."""
-        return self._vnpus.reconcile(self._chips.handles(), pods)
+        return Cuttable(
+            chip=watched.chip,
+            die=chip.uuid,
+            model=template_model(chip.family, chip.facts.name),
+            cores=cores(chip.family, chip.facts),
+            describe=lambda made: partition(chip, made, self._host),
+        )
 
     def close(self) -> None:
         """Wake who waits; the library stays for as long as the process."""

@@ -118,10 +118,11 @@ def _partitions(
     asked = "cndevGetAllMluInstanceInfo" if cut.mim else "cndevGetAllSMluInstanceInfo"
     if before is not None and asked in card.faults:
         return before.partitions
-    return tuple(_partition(uuid, item, host, mim=bool(cut.mim)) for item in cut.instances)
+    return tuple(partition(uuid, item, host, mim=bool(cut.mim)) for item in cut.instances)
 
 
-def _partition(card: str | None, found: Instance, host: HostFiles, *, mim: bool) -> DevicePartition:
+def partition(card: str | None, found: Instance, host: HostFiles, *, mim: bool) -> DevicePartition:
+    """Describe an instance of a card."""
     kind = "mim" if mim else "smlu"
     return DevicePartition(
         uuid=f"{card or 'MLU'}-{kind}-{found.uuid or found.number}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -14,13 +15,18 @@ from agent.host.files import HostFiles
 from agent.model.device import DeviceLink, Health, HealthState, VendorDevice
 from agent.model.grouping.graph import Grouping
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
-from plugins.bindings.cndev.card import Card, open_cards
+from agent.model.slices import SlicesKept, SliceWish
+from plugins.bindings.cndev.card import MIB, Card, open_cards
 from plugins.bindings.cndev.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
 from plugins.bindings.cndev.library import Cndev, locate
 from plugins.bindings.locate import LibraryAbsent, LibraryFile
 from plugins.faults.cambricon import judge, not_answering
+from plugins.lasting import boot_id
+from plugins.slices.smlu.keeping import Cuttable, keep
+from plugins.slices.smlu.owned import OwnershipFile, with_owners
+from plugins.slices.smlu.rules import unit_mib
 from plugins.vendors.cambricon import tool
-from plugins.vendors.cambricon.describe import describe
+from plugins.vendors.cambricon.describe import describe, partition
 from plugins.vendors.cambricon.families import XID
 from plugins.vendors.cambricon.links import groups, links, ring_pairs
 from plugins.vendors.cambricon.names import device_id
@@ -66,6 +72,9 @@ class CambriconSession:
         self._lock = threading.Lock()  # the thread of events looks at cards too
         unit = settings.get("smlu_unit_mib")
         self._unit = unit if isinstance(unit, int) else 0
+        folder = settings.get("state_dir")
+        kept = isinstance(folder, str) and folder
+        self._owned = OwnershipFile(str(folder), boot_id(host)) if kept else None
 
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
@@ -139,7 +148,7 @@ class CambriconSession:
         drivers = (dict(known.device.facts).get("driver") for known in self._known.values())
         return Inventory(
             vendor="cambricon",
-            devices=(*listed, *missing),
+            devices=(*with_owners(listed, uuids, self._owned), *missing),
             links=joined,
             driver_version=next((version for version in drivers if version), None),
             library=cndev.path,
@@ -220,6 +229,17 @@ class CambriconSession:
         return tuple(
             Reading(family=XID, value=float(c), labels=(f"{n:#018x}",)) for n, c in counted
         )
+
+    def slices(self, wishes: Sequence[SliceWish], pods: Collection[str] | None) -> SlicesKept:
+        """Keep the sMLU slices that are wished for, and none of ours for pods that are gone."""
+        cards = {k.device.key: self._cuttable(k) for k in self._known.values()}
+        with self._lock:
+            return keep(self._owned, cards if self._cndev is not None else {}, wishes, pods)
+
+    def _cuttable(self, known: _Known) -> Cuttable:
+        unit = unit_mib(self._unit, (known.device.memory_bytes or 0) // MIB)
+        describe_it = partial(partition, known.device.uuid, host=self._host, mim=False)
+        return Cuttable(card=known.card, unit_mib=unit, describe=describe_it)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait for Xids; each is told once its card was looked at."""

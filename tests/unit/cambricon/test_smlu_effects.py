@@ -37,7 +37,7 @@ def card(stub: Stub) -> Card:
 @pytest.fixture
 def owned(tmp_path: Path) -> OwnershipFile:
     """Return the list of what is ours."""
-    return OwnershipFile(str(tmp_path / "state"))
+    return OwnershipFile(str(tmp_path / "state"), "boot")
 
 
 def _no_pause(seconds: float) -> None:
@@ -144,7 +144,7 @@ def test_a_slice_that_reads_back_otherwise_is_taken_back(
 def test_a_slice_that_cannot_be_written_down_is_taken_back(card: Card, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OwnershipUnknown):
-        make(card, SLICE, UNIT_MIB, "pod-a", OwnershipFile(str(tmp_path / "file")))
+        make(card, SLICE, UNIT_MIB, "pod-a", OwnershipFile(str(tmp_path / "file"), "boot"))
     assert card.slices() == ()
 
 
@@ -159,7 +159,7 @@ def test_a_card_that_smlu_does_not_cut_is_refused(
 def test_a_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "smlu-owned.json").write_text("[{")
     with pytest.raises(OwnershipUnknown):
-        OwnershipFile(str(tmp_path)).read()
+        OwnershipFile(str(tmp_path), "boot").read()
 
 
 def test_orphans_are_ours_whose_pod_is_gone(card: Card, owned: OwnershipFile) -> None:

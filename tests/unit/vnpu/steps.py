@@ -2,7 +2,7 @@
 
     python -m tests.unit.vnpu.steps HOST SETTINGS STEP...
 
-A step is JSON: ["create", key, template, pod], ["destroy", key, number], ["reconcile", pods].
+A step is JSON: ["create", key, template, pod], ["reconcile", pods].
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 
 from agent.errors import AgentError
+from agent.model.slices import SliceWish
 from agent.recording.open import open_host
 from plugins.vendors.ascend.session import AscendSession
 
@@ -32,16 +33,18 @@ def do(session: AscendSession, step: list[object]) -> object:
     """Do one step."""
     what, *rest = step
     if what == "create":
-        found = session.create_vnpu(*map(str, rest))
+        device, template, pod = map(str, rest)
+        wish = SliceWish(pod=pod, device=device, template=template)
+        kept = session.slices([wish], None)
+        for refused in kept.unmade:
+            return {"error": refused.reason, "message": refused.message}
+        found = kept.made[0].partition
         return {"instance": found.instance, "memory": found.memory_bytes, "cores": found.cores}
-    if what == "destroy":
-        session.destroy_vnpu(str(rest[0]), int(str(rest[1])))
-        return {}
     pods = rest[0]
-    told = session.reconcile_vnpus(set(map(str, pods)) if isinstance(pods, list) else None)
+    told = session.slices([], set(map(str, pods)) if isinstance(pods, list) else None)
     return {
-        "destroyed": [owned.vdev for owned in told.destroyed],
-        "lost": [owned.vdev for owned in told.lost],
+        "destroyed": list(told.reclaimed),
+        "lost": list(told.lost),
         "failed": len(told.failed),
     }
 

@@ -75,7 +75,6 @@ def test_an_id_that_cannot_be_is_refused(b3: Machine) -> None:
     [
         (["create", KEY, "vir99", "p"], "no template"),
         (["create", "0000:00:00.0", "vir05_1c_16g", "p"], "no chip"),
-        (["destroy", KEY, 100], "not made by this agent"),
     ],
 )
 def test_what_makes_no_sense_is_refused(b3: Machine, step: list[object], told: str) -> None:
@@ -84,8 +83,23 @@ def test_what_makes_no_sense_is_refused(b3: Machine, step: list[object], told: s
     assert told in str(refused["message"])
 
 
+def test_a_pod_has_one_piece_of_a_chip_however_often_it_is_wished_for(b3: Machine) -> None:
+    first, second = do(b3, CREATE, CREATE)
+    (third,) = do(b3, CREATE)
+    assert first == second == third
+    assert there(b3) == [100]
+
+
+def test_a_piece_is_listed_with_the_pod_it_was_made_for(b3: Machine) -> None:
+    b3.stub.add("vdev.0.0.104 vir05_1c_16g:5:16384")  # somebody else's
+    do(b3, CREATE)
+    with b3.session(state_dir=str(b3.folder / "state")) as child:
+        owners = {p.instance: p.owner for p in child.discover().devices[0].partitions}
+    assert owners == {100: "pod-1", 104: ""}
+
+
 def test_a_full_chip_is_not_cut_further(b3: Machine) -> None:
-    answers = do(b3, *[CREATE] * 5)
+    answers = do(b3, *([*CREATE[:3], f"pod-{n}"] for n in range(5)))
     assert [a.get("instance") for a in answers[:4]] == [100, 101, 102, 103]
     assert "0 are free" in str(answers[4]["message"])
 
@@ -112,7 +126,7 @@ def test_only_orphans_of_ours_are_destroyed(b3: Machine) -> None:
     (unknown,) = do(b3, ["reconcile", None])
     assert unknown == {"destroyed": [], "lost": [], "failed": 0}
     (told,) = do(b3, ["reconcile", ["pod-2"]])
-    assert told["destroyed"] == [100]
+    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert there(b3) == [101, 104]
 
 
@@ -129,7 +143,7 @@ def test_a_piece_made_just_before_the_worker_was_ended_is_ours(b3: Machine) -> N
     (entry,) = json.loads(file.read_text())
     file.write_text(json.dumps([{**entry, "vdev": None, "before": []}]))
     (told,) = do(b3, ["reconcile", []])
-    assert told["destroyed"] == [100]
+    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert there(b3) == []
 
 
@@ -137,7 +151,7 @@ def test_a_reset_that_removed_pieces_is_told(b3: Machine) -> None:
     do(b3, CREATE)
     (b3.folder / "scenario.state").unlink()
     (told, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
-    assert told["lost"] == [100]
+    assert told["lost"] == ["pod-1"]
     assert again == {"destroyed": [], "lost": [], "failed": 0}
 
 
@@ -146,7 +160,7 @@ def test_a_number_that_another_piece_took_is_not_ours_any_more(b3: Machine) -> N
     (b3.folder / "scenario.state").unlink()
     b3.stub.add("vdev.0.0.100 vir10_3c_32g:10:32768")
     (told,) = do(b3, ["reconcile", []])
-    assert (told["destroyed"], told["lost"]) == ([], [100])
+    assert (told["destroyed"], told["lost"]) == ([], ["pod-1"])
     assert there(b3) == [100]
 
 
@@ -162,7 +176,7 @@ def test_a_piece_that_cannot_be_described_loses_no_other(b3: Machine) -> None:
     b3.stub.add("vdev.0.0.104 odd")  # the driver refuses to describe this one, for good
     (told, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
     assert told == {"destroyed": [], "lost": [], "failed": 0}
-    assert again["destroyed"] == [100]
+    assert again["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 
 @pytest.mark.parametrize("code", [-8001, -8013, -8255])
@@ -173,14 +187,14 @@ def test_a_driver_that_cannot_list_pieces_loses_none(b3: Machine, code: int) -> 
     assert told == {"destroyed": [], "lost": [], "failed": 0}
     b3.stub.add("call.dcmi_get_device_info.ret")
     (told,) = do(b3, ["reconcile", []])
-    assert told["destroyed"] == [100]
+    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 
 def test_firmware_that_is_being_upgraded_is_not_asked_to_destroy(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_get_device_health.0.0.ret -8017")
-    (refused,) = do(b3, ["destroy", KEY, 100])
-    assert refused["error"] == "VnpuRefused"
+    (told,) = do(b3, ["reconcile", []])
+    assert told == {"destroyed": [], "lost": [], "failed": 0}
     b3.stub.add("call.dcmi_get_device_health.0.0.ret")
     assert there(b3) == [100]
 
@@ -194,5 +208,5 @@ def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x1")
     (told,) = do(b3, ["reconcile", []])
-    assert told["destroyed"] == [100]
+    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert b3.stub.counts()["dcmi_set_destroy_vdevice"] == 2

@@ -1,0 +1,43 @@
+"""Slices as the agent wishes them: made where they are missing, taken back where pods are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from agent.errors import AgentError
+from agent.model.device import DevicePartition
+from agent.model.slices import SliceMade, SliceUnmade, SliceWish
+
+Key = tuple[str, str]  # pod's uid, device's key
+
+
+def fulfil(
+    wishes: Iterable[SliceWish],
+    there: Mapping[Key, DevicePartition],
+    make: Callable[[SliceWish], DevicePartition],
+) -> tuple[tuple[SliceMade, ...], tuple[SliceUnmade, ...], bool]:
+    """Make what is wished for and not there; say what stands, what does not, what changed.
+
+    A pod has at most one slice of a device. One that cannot be made keeps no other from it.
+    """
+    made: list[SliceMade] = []
+    unmade: list[SliceUnmade] = []
+    known, changed = dict(there), False
+    for wish in wishes:
+        key = (wish.pod, wish.device)
+        if key not in known:
+            try:
+                known[key] = make(wish)
+            except AgentError as error:
+                unmade.append(
+                    SliceUnmade(
+                        pod=wish.pod,
+                        device=wish.device,
+                        reason=type(error).__name__,
+                        message=str(error)[:200],
+                    )
+                )
+                continue
+            changed = True
+        made.append(SliceMade(pod=wish.pod, device=wish.device, partition=known[key]))
+    return tuple(made), tuple(unmade), changed

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.model.device import DevicePartition
+from agent.model.slices import SliceWish
+from plugins.bindings.cndev.card import Card, Instance
+from plugins.bindings.cndev.library import Cndev
+from plugins.slices.smlu.keeping import Cuttable, keep
+from plugins.slices.smlu.owned import OwnershipFile
+from tests.stubs.stub import Stub
+from tests.unit.cambricon.cards import card as lines_of
+from tests.unit.cambricon.cards import stub_of
+
+KEY = "0000:3b:00.0"
+A = SliceWish(pod="pod-a", device=KEY, core_percent=50, memory_bytes=1 << 30)
+B = SliceWish(pod="pod-b", device=KEY, core_percent=30, memory_bytes=(1 << 30) + 5)
+
+
+def _describe(instance: Instance) -> DevicePartition:
+    return DevicePartition(uuid=f"s{instance.number}", profile="", instance=instance.number)
+
+
+def _no_pause(seconds: float) -> None:
+    assert seconds == 1.0
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
+    """Return the stub of one card that sMLU cuts, for use in this very process."""
+    made = stub_of(tmp_path, "count 1", *lines_of(0, smlu_mode=1))
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def cards(stub: Stub) -> dict[str, Cuttable]:
+    """Return the card by its key."""
+    card = Card(Cndev(str(stub.path)), 0)
+    return {KEY: Cuttable(card=card, unit_mib=256, describe=_describe)}
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> OwnershipFile:
+    """Return the list of what is ours."""
+    return OwnershipFile(str(tmp_path / "state"), "boot")
+
+
+def test_a_wish_is_fulfilled_once_however_often_it_is_wished(
+    cards: dict[str, Cuttable], owned: OwnershipFile
+) -> None:
+    first = keep(owned, cards, [A], None, _no_pause)
+    again = keep(owned, cards, [A], ["pod-a"], _no_pause)
+    assert first.made == again.made
+    assert (first.changed, again.changed) == (True, False)
+    assert len(cards[KEY].card.slices()) == 1
+
+
+def test_slices_of_pods_that_are_gone_are_given_back_and_those_of_others_stay(
+    cards: dict[str, Cuttable], owned: OwnershipFile
+) -> None:
+    keep(owned, cards, [A, B], None, _no_pause)
+    told = keep(owned, cards, [B], ["pod-b"], _no_pause)
+    assert [made.pod for made in told.made] == ["pod-b"]
+    assert len(told.reclaimed) == 1
+    assert "pod-a" in told.reclaimed[0]
+    assert [item.owner for item in owned.read()] == ["pod-b"]
+
+
+def test_nothing_is_given_back_while_nobody_knows_the_pods(
+    cards: dict[str, Cuttable], owned: OwnershipFile
+) -> None:
+    keep(owned, cards, [A], None, _no_pause)
+    assert keep(owned, cards, [], None, _no_pause).reclaimed == ()
+    assert len(cards[KEY].card.slices()) == 1
+
+
+def test_a_slice_that_a_reset_took_is_told_as_lost(
+    cards: dict[str, Cuttable], owned: OwnershipFile, stub: Stub
+) -> None:
+    keep(owned, cards, [A], None, _no_pause)
+    (stub.folder / "scenario.state").unlink()
+    told = keep(owned, cards, [], ["pod-a"], _no_pause)
+    assert told.lost == ("pod-a",)
+    assert owned.read() == ()
+
+
+def test_a_card_that_does_not_list_its_slices_loses_none(
+    cards: dict[str, Cuttable], owned: OwnershipFile, stub: Stub
+) -> None:
+    keep(owned, cards, [A], None, _no_pause)
+    stub.add("call.cndevGetAllSMluInstanceInfo.ret 10")
+    assert keep(owned, cards, [], ["pod-a"], _no_pause).lost == ()
+    assert len(owned.read()) == 1
+
+
+def test_slices_of_another_boot_are_not_ours(
+    cards: dict[str, Cuttable], owned: OwnershipFile, tmp_path: Path
+) -> None:
+    keep(owned, cards, [A], None, _no_pause)
+    after = OwnershipFile(str(tmp_path / "state"), "next boot")
+    told = keep(after, cards, [], [], _no_pause)
+    assert (told.reclaimed, told.lost) == ((), ())
+    assert len(cards[KEY].card.slices()) == 1
+
+
+def test_without_a_place_to_write_it_down_nothing_is_cut(cards: dict[str, Cuttable]) -> None:
+    told = keep(None, cards, [A], [], _no_pause)
+    assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
+    assert cards[KEY].card.slices() == ()
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        SliceWish(pod="p", device="0000:00:00.0", core_percent=50, memory_bytes=1 << 30),
+        SliceWish(pod="p", device=KEY, memory_bytes=1 << 30),
+        SliceWish(pod="p", device=KEY, core_percent=0, memory_bytes=1 << 30),
+        SliceWish(pod="p", device=KEY, core_percent=50, memory_bytes=1),
+    ],
+)
+def test_a_wish_that_makes_no_sense_keeps_no_other_from_its_slice(
+    wish: SliceWish, cards: dict[str, Cuttable], owned: OwnershipFile
+) -> None:
+    told = keep(owned, cards, [wish, A], None, _no_pause)
+    assert [one.pod for one in told.unmade] == ["p"]
+    assert [one.pod for one in told.made] == ["pod-a"]
