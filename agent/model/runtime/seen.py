@@ -35,6 +35,14 @@ class SandboxSeen(msgspec.Struct, frozen=True, kw_only=True):
     host_network: bool = False
     stopped: bool = False  # its end was told, it may be listed for a while: it holds nothing
 
+    def label(self, key: str) -> str | None:
+        """Return a label's value."""
+        return next((v for k, v in self.labels if k == key), None)
+
+    def annotation(self, key: str) -> str | None:
+        """Return an annotation's value."""
+        return next((v for k, v in self.annotations if k == key), None)
+
 
 class ContainerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A container; what of it changes is told again."""
@@ -72,6 +80,7 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = ""  # containerd, cri-o
     version: str = ""
     nri_version: tuple[int, int, int] | None = None  # None: never connected
+    takes_cdi: bool = False  # names of CDI devices, by this way
     sandboxes: Mapping[str, SandboxSeen] = msgspec.field(default_factory=_no_sandboxes)
     containers: Mapping[str, ContainerSeen] = msgspec.field(default_factory=_no_containers)
     missed: Mapping[str, str] = msgspec.field(default_factory=_none_missed)  # id: CamelCase reason
