@@ -69,3 +69,45 @@ second and prints what its container would get.
 """
 
 from __future__ import annotations
+
+from tests.runtime.asking import Failed
+from tests.runtime.hub import Broken
+from tests.runtime.plugin import Gone, Logged, Plugin, Status
+from tests.runtime.pods import Made, Pod
+from tests.runtime.runtime import Rival, Runtime
+from tests.runtime.versions import (
+    CONTAINERD_1_7_24,
+    CONTAINERD_2_1,
+    CONTAINERD_2_3,
+    CONTAINERD_MAIN,
+    CRIO_1_30,
+    CRIO_1_34,
+    VERSIONS,
+    Version,
+)
+from tests.runtime.ways import as_go, by_bytes, header_first, whole
+
+__all__ = [
+    "CONTAINERD_1_7_24",
+    "CONTAINERD_2_1",
+    "CONTAINERD_2_3",
+    "CONTAINERD_MAIN",
+    "CRIO_1_30",
+    "CRIO_1_34",
+    "VERSIONS",
+    "Broken",
+    "Failed",
+    "Gone",
+    "Logged",
+    "Made",
+    "Plugin",
+    "Pod",
+    "Rival",
+    "Runtime",
+    "Status",
+    "Version",
+    "as_go",
+    "by_bytes",
+    "header_first",
+    "whole",
+]
