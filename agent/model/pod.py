@@ -32,6 +32,15 @@ class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
 
 
+class ResourceAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of a device plug-in's resource one container asks for."""
+
+    container: str
+    resource: str  # nvidia.com/gpu
+    count: int
+    init: bool = False  # its devices are free again for those that come after it
+
+
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """One pod; name and namespace are empty while only its cgroup is known."""
 
@@ -48,6 +57,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False  # somebody asked for its end
     host_network: bool = False
     node_name: str = ""  # empty: not bound, or nobody said
+    asks: tuple[ResourceAsk, ...] = ()  # init containers first, each in the order written
     created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
     resource_version: str = ""  # of the API's object; compare for equality only
 

@@ -14,6 +14,7 @@ import msgspec
 
 from agent.errors import ParseError
 from agent.model.device import Pairs
+from agent.model.foreign.asks import asks_of
 from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
 from agent.model.foreign.text import mended
 from agent.model.pod import ContainerView, KubeQos, PodView
@@ -152,6 +153,7 @@ def pod_view(pod: PodObject) -> PodView:
         annotations=_pairs("annotations", meta.annotations or {}),
         priority=spec.priority,
         containers=_containers(spec, status),
+        asks=asks_of(_resources(spec)),
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,
@@ -265,3 +267,9 @@ def _containers(spec: _Spec, status: _PodStatus) -> tuple[ContainerView, ...]:
                     id=container_id, name=one.name, image=images.get(one.name, "")
                 )
     return tuple(found[key] for key in sorted(found))
+
+
+def _resources(spec: _Spec) -> list[tuple[str, msgspec.Raw, bool]]:
+    given = [(one, True) for one in spec.init_containers or ()]
+    given += [(one, False) for one in spec.containers or ()]
+    return [(one.name, one.resources, init) for one, init in given[:MAX_CONTAINERS]]
