@@ -1,0 +1,120 @@
+"""Every pod's grant against the devices that are here and against all other grants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from agent.errors import ParseError
+from agent.grants.books import Books, Hold, hold_of
+from agent.grants.claims import Claim, claim_text, claims_of, claims_of_some
+from agent.grants.known import KnownDevices, refuse_unfit
+from agent.grants.pieces import refuse_mixed, with_template
+from agent.model.foreign.device_allocated import decode_allocated
+from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.grant.granted import Grant, GrantedDevice
+from agent.model.grant.refusal import GrantRefused, Refusal
+from agent.model.runtime.seen import SandboxSeen
+from agent.model.snapshot import NodeSnapshot
+
+
+def check_grants(snapshot: NodeSnapshot) -> GrantsView:
+    """Return every pod's grant, each device held by nobody beyond what it has.
+
+    Of those that contradict each other the pod that runs keeps what it was granted, else the
+    older has it, else the first by uid: equal pods give an equal view in whatever order they
+    come. A refused grant is empty, holds nothing and says why. Containers of a pod have the
+    grant in common, all of them: the annotation does not tell them apart.
+    """
+    settled = _Settled(snapshot)
+    settled.hear(claims_of(snapshot))
+    looked = {pod.uid for pod in snapshot.cluster.pods} | snapshot.runtime.value.sandboxes.keys()
+    return GrantsView(pods=settled.pods, held=settled.held(), looked=frozenset(looked))
+
+
+def grant_of(snapshot: NodeSnapshot, sandbox: SandboxSeen) -> PodGrant | None:
+    """Return what a pod has been granted as of now; `None` if nothing was.
+
+    For a request: quick, as it hears only those who hold the same devices and those who came
+    since `snapshot.grants`, and needs neither the pod in the view nor the sandbox.
+    """
+    text = claim_text(sandbox)
+    if text is None:
+        return None
+    settled = _Settled(snapshot)
+    view = snapshot.grants.value
+    rivals = {uid for key in settled.keys_of(text) for uid in view.held.get(key, ())}
+    settled.hear(claims_of_some(snapshot, rivals, view.looked, sandbox))
+    return settled.pods.get(sandbox.uid)
+
+
+class _Settled:
+    """Claims as they are heard, one after the other."""
+
+    def __init__(self, snapshot: NodeSnapshot) -> None:
+        part = snapshot.devices
+        complete = part.taken_s is not None and not part.value.awaited
+        self._known = KnownDevices(part.value.devices, complete=complete)
+        self._books = Books()
+        self._held: dict[str, dict[str, None]] = {}
+        self.pods: dict[str, PodGrant] = {}
+
+    def hear(self, claims: Iterable[Claim]) -> None:
+        """Accept or refuse each, in this order."""
+        for claim in claims:
+            self.pods[claim.uid] = self._answer(claim)
+
+    def held(self) -> Mapping[str, tuple[str, ...]]:
+        """Return who holds something of each device."""
+        return {key: tuple(uids) for key, uids in self._held.items()}
+
+    def keys_of(self, text: str) -> set[str]:
+        """Return the devices that an annotation means, as far as they are known."""
+        keys = set()
+        for entry in _entries(text):
+            try:
+                keys.add(self._known.find(entry).device.key)
+            except GrantRefused:
+                continue
+        return keys
+
+    def _answer(self, claim: Claim) -> PodGrant:
+        told = PodGrant(uid=claim.uid, namespace=claim.namespace, name=claim.name)
+        try:
+            entries = decode_allocated(claim.text)
+        except ParseError as error:
+            return _refused(told, Refusal.BAD_GRANT.value, str(error))
+        try:
+            if claim.elsewhere:
+                raise GrantRefused(Refusal.WRONG_NODE, f"it was made for {claim.elsewhere[:64]!r}")
+            holds = self._holds(entries, running=claim.running)
+            self._books.take(f"{claim.namespace}/{claim.name}", holds)
+        except GrantRefused as refused:
+            return _refused(told, refused.reason, str(refused))
+        for hold in holds:
+            self._held.setdefault(hold.key, {})[claim.uid] = None
+        return PodGrant(
+            uid=claim.uid,
+            namespace=claim.namespace,
+            name=claim.name,
+            grant=Grant(devices=entries),
+        )
+
+    def _holds(self, entries: tuple[GrantedDevice, ...], *, running: bool) -> tuple[Hold, ...]:
+        pairs = [(entry, self._known.find(entry)) for entry in entries]
+        refuse_mixed(pairs)
+        for _, found in pairs:
+            refuse_unfit(found, running=running)
+        return tuple(hold_of(with_template(entry, found), found) for entry, found in pairs)
+
+
+def _entries(text: str) -> tuple[GrantedDevice, ...]:
+    try:
+        return decode_allocated(text)
+    except ParseError:
+        return ()
+
+
+def _refused(told: PodGrant, reason: str, message: str) -> PodGrant:
+    return PodGrant(
+        uid=told.uid, namespace=told.namespace, name=told.name, refusal=reason, message=message
+    )

@@ -1,0 +1,59 @@
+"""Rules of grants whose devices are cut into slices for the pod: vNPUs and sMLUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from agent.grants.known import Found, takes_all, totals_of
+from agent.model.device import DeviceKind, VendorDevice
+from agent.model.grant.granted import GrantedDevice
+from agent.model.grant.refusal import GrantRefused, Refusal
+from plugins.slices.vnpu.templates import A910, Template, VnpuRefused, template_of
+
+NPU_CORE = "huawei.com/npu-core"
+_FAMILY = "xpu-agent.io/family"  # label of a chip
+_MODEL = "Ascend-"  # before the chip's name in its model
+
+Entries = Sequence[tuple[GrantedDevice, Found]]
+
+
+def refuse_mixed(entries: Entries) -> None:
+    """Raise `GrantRefused` for slices of several cards, or beside whole ones, in one grant.
+
+    One container has one vNPU of one chip, and one sMLU of one card.
+    """
+    chips = [pair for pair in entries if pair[1].device.kind is DeviceKind.NPU]
+    if len(chips) > 1 and any(entry.template or found.partition for entry, found in chips):
+        raise GrantRefused(Refusal.MIXED_GRANT, "a pod has one vNPU, or whole chips")
+    cards = [pair for pair in entries if pair[1].device.kind is DeviceKind.MLU]
+    if len(cards) > 1 and any(_shared(entry, found) for entry, found in cards):
+        raise GrantRefused(Refusal.MIXED_GRANT, "a pod has a slice of one card, or whole cards")
+
+
+def _shared(entry: GrantedDevice, found: Found) -> bool:
+    totals = totals_of(found.device)
+    amounts = {name: amount for name, amount in entry.resources if name in totals}
+    return found.partition is not None or (bool(amounts) and not takes_all(amounts, totals))
+
+
+def with_template(entry: GrantedDevice, found: Found) -> GrantedDevice:
+    """Return the entry with the AI cores that its template really takes, if they are more.
+
+    `TemplateUnknown` where the chip has no such template, or is none that can be cut.
+    """
+    if not entry.template:
+        return entry
+    cores = max(template(found.device, entry.template).cores, entry.amount(NPU_CORE) or 0)
+    return replace(entry, resources=tuple({**dict(entry.resources), NPU_CORE: cores}.items()))
+
+
+def template(device: VendorDevice, name: str) -> Template:
+    """Return a chip's template by its name; `TemplateUnknown` if it has none."""
+    family = dict(device.labels).get(_FAMILY, "")
+    model = A910 if family == A910 else (device.model or "").removeprefix(_MODEL)
+    try:
+        return template_of(model, totals_of(device).get(NPU_CORE), name)
+    except VnpuRefused as refused:
+        raise GrantRefused(Refusal.TEMPLATE_UNKNOWN, f"{device.key}: {refused}") from refused
