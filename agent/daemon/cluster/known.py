@@ -185,7 +185,8 @@ class Known:
             api_fresh=self._api_answers,
             kubelet_fresh=not self._of_kubelet.error,
         )
-        self._cluster(lambda now: replace(now, pods=pods))
+        known = self._of_api is not None
+        self._cluster(lambda now: replace(now, pods=pods, pods_known=known))
 
 
 def _say_refused(before: SloView, now: SloView) -> None:

@@ -77,3 +77,4 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     # of NodeResourceTopology that the server has; None: it has not told yet
     topology_versions: Part[tuple[str, ...] | None] = Part(None)
     pods: tuple[PodView, ...] = ()  # of this node, as API server and kubelet know them together
+    pods_known: bool = False  # the API server has listed them: who is not among them is gone
