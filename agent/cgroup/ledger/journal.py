@@ -1,0 +1,225 @@
+"""The ledger's file: appended and synced once a cycle, before anything on the host is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.cgroup.ledger.entry import MAX_OURS, VERSION, Entry, Line, decode, encode
+from agent.durable import replace_file
+from agent.errors import AgentError
+
+MODE = 0o600
+MAX_BYTES = 64 << 20  # a larger file is not ours
+COMPACT_FACTOR, COMPACT_LEAST = 4, 256  # lines to entries; below the least nothing is compacted
+MAX_PENDING = 4096  # lines kept for a disk that takes none
+MAX_LINES = 1 << 30  # more than the file can have: rewrite it whatever it has
+QUARANTINE = ".bad"
+
+Id = tuple[str, str, str]
+
+
+class LedgerError(AgentError):
+    """The ledger cannot be read or written; names the path and the cause."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(f"ledger {path}: {error.strerror or error}")
+        self.errno = error.errno or 0
+
+
+class Ledger:
+    """What was found before our first writes. Not for two threads.
+
+    Entries of an earlier boot are dropped, for its cgroups are gone. Without a path everything is
+    kept in memory only: undoing works until the process ends.
+    """
+
+    def __init__(self, path: str | None, boot_id: str) -> None:
+        self.path = path
+        self.entries: dict[Id, Entry] = {}
+        self.problem = ""  # what was found wrong with the file, for people
+        self.writable = True  # the last flush went through
+        self._boot = boot_id
+        self._pending: list[Line] = []
+        self._seq = 0
+        self._lines = 0
+        self._size = 0
+
+    def load(self) -> None:
+        """Read what an earlier run left. Raise `LedgerError` if the disk does not let us.
+
+        A bad last line is that of a run that was killed: it is cut off. A bad line elsewhere is
+        damage: the file is put aside whole, and what is readable of it goes on in a new one.
+        """
+        if self.path is None:
+            return
+        try:
+            data = _read(self.path)
+            lines, good, damaged = self._parse(data)
+            if damaged:
+                os.replace(self.path, self.path + QUARANTINE)
+        except OSError as error:
+            raise LedgerError(self.path, error) from error
+        for line in lines:
+            self._take(line)
+        if damaged:
+            self.problem = f"damaged, put aside as {self.path}{QUARANTINE}"
+            self._rewrite()
+        else:
+            self._lines, self._size = len(lines), good
+
+    def set(self, entry: Entry) -> None:
+        """Have an entry from the next flush on; one that is there is replaced."""
+        entry = Entry(
+            hierarchy=entry.hierarchy,
+            path=entry.path,
+            inode=entry.inode,
+            key=entry.key,
+            owner=entry.owner,
+            original=entry.original,
+            ours=tuple(dict.fromkeys(reversed(entry.ours)))[:MAX_OURS][::-1],
+        )
+        if self.entries.get(entry.id) != entry:
+            self._add("set", entry)
+            self.entries[entry.id] = entry
+
+    def drop(self, entry: Entry, op: str) -> None:
+        """Have no such entry from the next flush on; `op` is `undone` or `gone`."""
+        if self.entries.pop(entry.id, None) is not None:
+            self._add(op, entry)
+
+    def flush(self) -> None:
+        """Have everything so far on the disk, with one sync. Raise `LedgerError` if it is not.
+
+        What could not be written stays to be written by the next flush.
+        """
+        if self.path is None or not (self._pending or self._lines == MAX_LINES):
+            self._pending.clear()
+            return
+        lines = [encode(line) for line in self._pending]
+        if self._too_long(len(lines)):
+            self._rewrite()
+            return
+        data = b"".join(lines)
+        try:
+            _append(self.path, self._size, data)
+        except OSError as error:
+            self.writable = False
+            if len(self._pending) > MAX_PENDING:
+                self._pending.clear()
+                self._lines = MAX_LINES  # a rewrite has them all
+            raise LedgerError(self.path, error) from error
+        self._pending.clear()
+        self._lines, self._size, self.writable = (
+            self._lines + len(lines),
+            self._size + len(data),
+            True,
+        )
+
+    def remove_if_empty(self) -> None:
+        """Remove the file when nothing is left to undo. Raise `LedgerError`."""
+        self.flush()
+        if self.path is None or self.entries:
+            return
+        try:
+            Path(self.path).unlink(missing_ok=True)
+        except OSError as error:
+            raise LedgerError(self.path, error) from error
+        self._lines = self._size = 0
+
+    def _add(self, op: str, entry: Entry) -> None:
+        self._seq += 1
+        self._pending.append(Line(v=VERSION, boot=self._boot, seq=self._seq, op=op, entry=entry))
+
+    def _take(self, line: Line) -> None:
+        self._seq = max(self._seq, line.seq)
+        if line.boot != self._boot:
+            return
+        if line.op == "set":
+            self.entries[line.entry.id] = line.entry
+        else:
+            self.entries.pop(line.entry.id, None)
+
+    def _parse(self, data: bytes) -> tuple[list[Line], int, bool]:
+        """Return the good lines, where the last of them ends, and whether a bad one is before."""
+        if len(data) > MAX_BYTES:
+            return [], 0, True
+        lines: list[Line] = []
+        at = good = 0
+        damaged = bad = False
+        for raw in data.split(b"\n")[:-1]:  # behind the last end is nothing, or a line cut short
+            at += len(raw) + 1
+            line = decode(raw)
+            if line is None:
+                bad = True
+                continue
+            lines.append(line)
+            good, damaged = at, bad
+        return lines, good, damaged
+
+    def _too_long(self, more: int = 0) -> bool:
+        lines = self._lines + more
+        if lines >= MAX_LINES:
+            return True
+        return lines > COMPACT_LEAST and lines > COMPACT_FACTOR * len(self.entries)
+
+    def _rewrite(self) -> None:
+        """Replace the file by one that has the entries and nothing else."""
+        if self.path is None:
+            return
+        data = b"".join(self._as_lines(self.entries.values()))
+        try:
+            replace_file(self.path, data, MODE)
+        except OSError as error:
+            self.writable = False
+            raise LedgerError(self.path, error) from error
+        self._pending.clear()
+        self._lines, self._size, self.writable = len(self.entries), len(data), True
+
+    def _as_lines(self, entries: Iterable[Entry]) -> Iterable[bytes]:
+        for entry in entries:
+            self._seq += 1
+            yield encode(Line(v=VERSION, boot=self._boot, seq=self._seq, op="set", entry=entry))
+
+
+def _read(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(fd, "rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _append(path: str, size: int, data: bytes) -> None:
+    """Write behind the last good line, and have it on the disk; else leave the file as it was."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, MODE)
+    try:
+        try:
+            os.ftruncate(fd, size)  # a line that was cut short
+            _write_all(fd, data, size)
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+        if size == 0:  # the name is new, and is the folder's
+            _sync_folder(path)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes, at: int) -> None:
+    left = memoryview(data)
+    while left:
+        done = os.pwrite(fd, left, at)
+        left, at = left[done:], at + done
+
+
+def _sync_folder(path: str) -> None:
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
