@@ -1,0 +1,1 @@
+"""Which CPUs, how much of them, and beside whom."""

@@ -1,0 +1,101 @@
+"""Weight, quota and memory of best-effort pods that ask for what others leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.hooks.classes import qos_label
+from agent.hooks.cpu.extended import EXTENDED_SPEC, MAX_BYTES, Batch, Spec, extended_spec
+from agent.hooks.cpu.quota import PERIOD_US, quota_of, scaled, shares_of
+from agent.hooks.cpu.ratio import Ratio
+from agent.hooks.remember import Remembered
+from agent.model.runtime.adjustment import NOTHING, UNLIMITED, Adjustment, Resources
+from agent.model.runtime.request import HookRequest, Stage
+from agent.model.runtime.seen import ContainerSeen, ContainerState
+from agent.model.slo.spec import NodeSlo
+from agent.model.snapshot import NodeSnapshot
+
+_LIVE = (ContainerState.CREATED, ContainerState.PAUSED, ContainerState.RUNNING)
+
+
+def limits_by_class(slo: NodeSlo) -> bool:
+    """Say whether best-effort pods are held down by their class's quota, and have none."""
+    found = slo.thresholds
+    return found.enable and found.cpu_suppress_policy == "cfsQuota"
+
+
+def container_values(one: Batch, ratio: float | None, *, by_class: bool) -> Resources:
+    """Return what a container gets; no limit is unlimited."""
+    return _values(one.request_milli, one.limit_milli, one.limit_bytes, ratio, by_class=by_class)
+
+
+def pod_values(
+    spec: Spec, running: frozenset[str], ratio: float | None, *, by_class: bool
+) -> Resources:
+    """Return what a pod gets: its containers' together, unlimited if one of them is.
+
+    A container that runs but is not in the spec (a sidecar, one that is to prepare others) has no
+    batch limit: a pod's that leaves it out would be too small, and cgroup v1 would refuse the
+    container's own.
+    """
+    outside = bool(running - spec.keys())
+    all_of = spec.values()
+    cpu = sum(one.limit_milli for one in all_of)
+    memory = sum(one.limit_bytes for one in all_of)
+    return _values(
+        sum(one.request_milli for one in all_of),
+        0 if outside or not all(one.limit_milli for one in all_of) else cpu,
+        0 if outside or not all(one.limit_bytes for one in all_of) else memory,
+        ratio,
+        by_class=by_class,
+    )
+
+
+def _values(
+    request_milli: int, limit_milli: int, limit_bytes: int, ratio: float | None, *, by_class: bool
+) -> Resources:
+    return Resources(
+        shares=shares_of(request_milli),
+        quota_us=UNLIMITED if by_class else scaled(quota_of(limit_milli), ratio),
+        period_us=PERIOD_US,
+        memory_bytes=limit_bytes if 0 < limit_bytes <= MAX_BYTES else UNLIMITED,
+    )
+
+
+class BatchHook:
+    """Sets what a best-effort pod's annotation asks for, which Kubernetes itself does not know."""
+
+    name = "batch_resources"
+    stages = frozenset({Stage.RUN_POD, Stage.CREATE, Stage.UPDATE, Stage.RECONCILE})
+    required = False
+
+    def __init__(self, ratio: Ratio) -> None:
+        self._ratio = ratio
+        self._running: Remembered[Mapping[str, frozenset[str]]] = Remembered(
+            lambda now: (now.runtime.value.containers,),
+            lambda now, _: _names(now.runtime.value.containers),
+        )
+
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
+        """Return the values of a container, or of the pod."""
+        text = request.pod.annotation(EXTENDED_SPEC)
+        if text is None or qos_label(request.pod) != "BE":
+            return NOTHING
+        spec = extended_spec(text)
+        ratio, by_class = self._ratio(snapshot), limits_by_class(snapshot.cluster.slo.value.slo)
+        if request.container is None:
+            running = self._running(snapshot).get(request.pod.id, frozenset())
+            values = pod_values(spec, running, ratio, by_class=by_class) if spec else None
+        else:
+            one = spec.get(request.container.name)
+            values = None if one is None else container_values(one, ratio, by_class=by_class)
+        return NOTHING if values is None else Adjustment(resources=values)
+
+
+def _names(containers: Mapping[str, ContainerSeen]) -> Mapping[str, frozenset[str]]:
+    """Return the names of live containers by sandbox."""
+    found: dict[str, set[str]] = {}
+    for one in containers.values():
+        if one.state in _LIVE:
+            found.setdefault(one.sandbox_id, set()).add(one.name)
+    return {sandbox: frozenset(names) for sandbox, names in found.items()}

@@ -1,0 +1,167 @@
+"""The CPUs that a pod runs on: its own, or those shared by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.hooks.classes import kube_qos, qos_label
+from agent.hooks.cpu.quota import PERIOD_US
+from agent.hooks.cpu.status import CpuStatus, cpu_status
+from agent.hooks.remember import Remembered
+from agent.model.cluster.annotation import BadAnnotation, cpu_list
+from agent.model.cluster.node_cpus import NodeCpus, node_cpus
+from agent.model.cluster.pod_cpus import RESOURCE_STATUS
+from agent.model.cluster.shared_pools import Pool
+from agent.model.pod import KubeQos
+from agent.model.runtime.adjustment import NOTHING, UNLIMITED, Adjustment, Resources
+from agent.model.runtime.request import HookRequest, Stage
+from agent.model.snapshot import NodeSnapshot
+from agent.topology.cpu import CpuSet
+from agent.topology.text import format_cpu_list
+
+CLEAR: CpuSet = frozenset()  # as told: the set is to be emptied
+
+
+class CpuRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node says of shared CPUs; `be` is `None` where best-effort pods are not managed."""
+
+    ls: tuple[Pool, ...]
+    be: tuple[Pool, ...] | None
+    system: CpuSet
+    static: bool | None  # the kubelet gives CPUs away itself; None: it has not told
+
+
+def cpu_rule(known: NodeCpus, *, manages_be: bool) -> CpuRule | None:
+    """Return the rule; `None` while it cannot be told who holds CPUs."""
+    if known.pools is None:
+        return None
+    system = known.wishes.system_qos
+    return CpuRule(
+        ls=known.pools.ls,
+        be=known.pools.be if manages_be else None,
+        system=system.cpus if system is not None else frozenset(),
+        static=known.static,
+    )
+
+
+def cpus_of(
+    status: CpuStatus, qos: str, kube: KubeQos | None, rule: CpuRule | None
+) -> CpuSet | None:
+    """Return the CPUs of each of a pod's containers; `None`: nothing is said, `CLEAR`: none.
+
+    The first that holds: its own CPUs; the pools of the memory nodes it was placed on; the
+    system's; the shared pool of its class. Where the kubelet pins containers itself, or may, and
+    for a pod without a known place, what nobody asked for is left to it.
+    """
+    if status.cpus:
+        return status.cpus
+    if rule is None:
+        return None
+    if status.aware and qos != "BE":
+        return _joined(rule.ls, status.nodes)
+    if status.aware and rule.be is not None:
+        return _joined(rule.be, status.nodes)
+    if qos == "SYSTEM" and rule.system:
+        return rule.system
+    if qos == "LS":
+        return _joined(rule.ls)
+    return _of_place(kube, rule)
+
+
+def _of_place(kube: KubeQos | None, rule: CpuRule) -> CpuSet | None:
+    if kube is KubeQos.BEST_EFFORT:
+        return CLEAR
+    if kube is None or rule.static is not False:
+        return None
+    return _joined(rule.ls)
+
+
+def application_cpus(qos: str, rule: CpuRule | None) -> CpuSet | None:
+    """Return the CPUs of a program outside of pods, which only latency-sensitive ones have."""
+    return _joined(rule.ls) if rule is not None and qos == "LS" else None
+
+
+def _joined(pools: Iterable[Pool], nodes: frozenset[int] | None = None) -> CpuSet | None:
+    chosen = (pool.cpus for pool in pools if nodes is None or pool.node in nodes)
+    return frozenset[int]().union(*chosen) or None
+
+
+class CpusetHook:
+    """Sets CPUs, and takes the limit from pods that have CPUs of their own.
+
+    The pinned are throttled by a limit although nobody else wants their CPUs. `asks_kubelet` says
+    whether the kubelet is asked; `manages_be` places best-effort pods too.
+    """
+
+    name = "cpuset"
+    stages = frozenset({Stage.RUN_POD, Stage.CREATE, Stage.UPDATE, Stage.RECONCILE})
+    required = False
+
+    def __init__(
+        self, *, asks_kubelet: bool, manages_be: bool = False, unsets_quota: bool = True
+    ) -> None:
+        self._unsets_quota = unsets_quota
+        self._rule = Remembered(
+            _parts,
+            lambda now, _: cpu_rule(node_cpus(now, asked=asks_kubelet), manages_be=manages_be),
+        )
+
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
+        """Return CPUs of a container, and the limit of it or of its pod."""
+        status = cpu_status(request.pod.annotation(RESOURCE_STATUS))
+        if status.cpus:
+            status = msgspec.structs.replace(status, cpus=_online(status.cpus, snapshot))
+        unlimited = self._unsets_quota and bool(status.cpus)
+        cpus = None
+        if request.container is not None:
+            cpus = self._cpus(status, request, snapshot)
+        if cpus is None and not unlimited:
+            return NOTHING
+        period_us = request.resources.period_us or PERIOD_US
+        return Adjustment(
+            resources=Resources(
+                cpus=None if cpus is None else format_cpu_list(cpus),
+                quota_us=UNLIMITED if unlimited else None,
+                period_us=period_us if unlimited else None,
+            )
+        )
+
+    def _cpus(
+        self, status: CpuStatus, request: HookRequest, snapshot: NodeSnapshot
+    ) -> CpuSet | None:
+        """Return the CPUs to set. A running container's set is never emptied: v1 refuses that."""
+        kube = kube_qos(request.pod)
+        found = cpus_of(status, qos_label(request.pod), kube, self._rule(snapshot))
+        kernel = snapshot.means.value.kernel
+        squeezed = kernel.besteffort_cpus if kernel.cgroup_version == 1 else None
+        if request.stage is Stage.RECONCILE or kube is not KubeQos.BEST_EFFORT or not squeezed:
+            return found or None
+        # cgroup v1 refuses a set that is wider than the class's directory, which may be squeezed
+        wanted = found or cpu_list(request.resources.cpus or "")
+        return wanted & squeezed or squeezed
+
+
+def _online(cpus: CpuSet, snapshot: NodeSnapshot) -> CpuSet:
+    """Return those of a pod's CPUs that there are; without any its set stays as it is."""
+    if snapshot.cpus.taken_s is None:
+        return cpus
+    found = cpus & snapshot.cpus.value.usable
+    if not found:
+        raise BadAnnotation(f"{RESOURCE_STATUS}: none of the CPUs named is online")
+    return found
+
+
+def _parts(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    """Return what shared CPUs are computed of."""
+    cluster = snapshot.cluster
+    pods = snapshot.pods
+    return (
+        snapshot.cpus.value,
+        cluster.clustered,
+        cluster.node.value,
+        cluster.kubelet.value,
+        pods.value,
+        pods.taken_s is None,
+    )
