@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent.model.grant.edits import ContainerEdits
     from agent.model.grant.granted import Grant
     from agent.model.grant.host import HostMeans
+    from agent.model.grant.needs import HostNeeds
 
 Settings = Mapping[str, object]  # the vendor's own section of `discovery`, decoded YAML
 
@@ -130,6 +131,21 @@ def slices_in(
         raise NotSupported("this vendor's cards are not cut for pods")
     kept: SlicesKept = slices(wishes, pods)
     return kept
+
+
+def needs_of(vendor: DeviceVendor, settings: Settings) -> HostNeeds:
+    """Return what a vendor wants looked for on the host, beside the nodes of its devices.
+
+    A vendor that wants more has a method `needs(settings) -> HostNeeds`, pure as `edits`.
+    """
+    # imported here: grants come later than the first devices
+    from agent.model.grant.needs import NOTHING_MORE  # noqa: PLC0415 - see above
+
+    needs = getattr(vendor, "needs", None)
+    if needs is None:
+        return NOTHING_MORE
+    found: HostNeeds = needs(settings)
+    return found
 
 
 def is_isolated(vendor: DeviceVendor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -12,6 +12,7 @@ from agent.model.grant.container import Container
 from agent.model.grant.edits import BIND_READ_ONLY, ContainerEdits, MountEdit, NodeEdit
 from agent.model.grant.granted import Grant, Match, matches
 from agent.model.grant.host import HostMeans
+from agent.model.grant.needs import HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.cdi import called, names_of
 from plugins.injection.nodes import below, missing_in, present, shown
@@ -39,6 +40,13 @@ class CambriconPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     injection: Literal["auto", "cdi"] = "auto"
     ungranted: Literal["off", "warn"] = "warn"  # no value is known that its runtime takes for none
+
+
+def needs(_settings: Mapping[str, object]) -> HostNeeds:
+    """Name the cards' and slices' nodes, and the maker's tool."""
+    of_card = (path.format("*") for path in _OF_CARD)
+    nodes = (*_CONTROL, *of_card, "/dev/cambricon_dev*", f"{OLD_FOLDER}/*", "/dev/cambricon-caps/*")
+    return HostNeeds(nodes=nodes, paths=(TOOL,))
 
 
 def edits(

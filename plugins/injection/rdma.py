@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -11,6 +11,7 @@ from agent.model.grant.container import Container
 from agent.model.grant.edits import UNLIMITED, ContainerEdits, NodeEdit, Note, RlimitEdit
 from agent.model.grant.granted import Grant, Match, matches
 from agent.model.grant.host import HostMeans, RdmaFunction
+from agent.model.grant.needs import HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.identifiers import safe
 from plugins.injection.nodes import missing_in, shown
@@ -41,6 +42,11 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     nodes: tuple[DeviceNode, ...]
     netdevs: tuple[str, ...] = ()  # of RoCE, outside the pod's own network namespace
+
+
+def needs(_settings: Mapping[str, object]) -> HostNeeds:
+    """Name the nodes of RDMA, and ask for the functions behind them."""
+    return HostNeeds(nodes=("/dev/infiniband/*",), functions=True)
 
 
 def edits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from agent.model.grant.edits import (
 from agent.model.grant.granted import Grant, Match, matches
 from agent.model.grant.host import HostMeans
 from agent.model.grant.merge import by_depth
+from agent.model.grant.needs import HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.ascend.environment import (
     NO_DRIVER,
@@ -26,7 +27,7 @@ from plugins.injection.ascend.environment import (
     VIRTUAL,
     VISIBLE,
 )
-from plugins.injection.ascend.nodes import node_edits
+from plugins.injection.ascend.nodes import PATTERNS, node_edits
 from plugins.injection.cdi import called, names_of
 from plugins.injection.identifiers import safe
 from plugins.injection.nodes import missing_in
@@ -40,6 +41,7 @@ LIBRARY_DIRS = (f"{DRIVER}/lib64/common", f"{DRIVER}/lib64/driver")
 _FOLDERS = (f"{DRIVER}/lib64", f"{DRIVER}/include", "/usr/local/dcmi", "/var/queue_schedule")
 _FILES = (f"{DRIVER}/version.info", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
 TOPOLOGY = f"{DRIVER}/topo"  # of super pods
+MOUNT_LIST = "/etc/ascend-docker-runtime.d/base.list"
 SOURCES = (*_FOLDERS, *_FILES, TOPOLOGY, *LIBRARY_DIRS)  # to be looked for on the host
 
 
@@ -48,6 +50,11 @@ class AscendPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     injection: Literal["auto", "cdi"] = "auto"
     ungranted: Literal["off", "warn", "void"] = "warn"
+
+
+def needs(_settings: Mapping[str, object]) -> HostNeeds:
+    """Name the chips' and managers' nodes, and the driver's files."""
+    return HostNeeds(nodes=PATTERNS, paths=SOURCES, mount_list=MOUNT_LIST)
 
 
 def edits(

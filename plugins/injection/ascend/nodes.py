@@ -50,6 +50,15 @@ _FAMILIES = {
     "Atlas 200 Model 3000": MODEL_3000,
 }
 
+_SHARED = {
+    name for family in (SERVER, *_FAMILIES.values()) for name in (*family.shared, *family.needed)
+}
+PATTERNS = (
+    *("/dev/davinci*", "/dev/vdavinci*"),
+    *(f"{folder}/*" for folder in _FOLDERS),
+    *(f"/dev/{name}" for name in sorted(_SHARED)),
+)
+
 
 def family_of(device: VendorDevice) -> Family:
     """Return what a device's facts say of its family; the product decides before the chip."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,12 +13,13 @@ from agent.model.grant.edits import ContainerEdits, Note
 from agent.model.grant.granted import Grant, Match, by_bus_id, matches
 from agent.model.grant.host import HostMeans
 from agent.model.grant.merge import merged
+from agent.model.grant.needs import HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.identifiers import visible_id
 from plugins.injection.nodes import missing_in
 from plugins.injection.nvidia import hami, mps
 from plugins.injection.nvidia.names import CHANNEL_KIND, lookup
-from plugins.injection.nvidia.nodes import node_edits
+from plugins.injection.nvidia.nodes import PATTERNS, node_edits
 from plugins.injection.policy import policy_of
 from plugins.injection.ungranted import withheld
 
@@ -35,6 +36,16 @@ class NvidiaPolicy(msgspec.Struct, frozen=True, kw_only=True):
     preload: Literal["env", "file"] = "env"
     region: bool = True  # let HAMi-core count where the agent can read it
     ungranted: Literal["off", "warn", "void"] = "warn"
+
+
+def needs(settings: Mapping[str, object]) -> HostNeeds:
+    """Name the driver's nodes, below its own root too, and HAMi-core's files."""
+    root = policy_of(settings, NvidiaPolicy, "nvidia").driver_root.rstrip("/")
+    return HostNeeds(
+        nodes=tuple(f"{top}{path}" for top in dict.fromkeys((root, "")) for path in PATTERNS),
+        paths=(hami.LIBRARY, hami.PRELOAD_SOURCE),
+        mps=True,
+    )
 
 
 def edits(

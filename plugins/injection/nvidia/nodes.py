@@ -15,6 +15,7 @@ CARDS = ("nvidia", "nvidia-frontend")  # names of the driver in /proc/devices, n
 UVM = ("nvidia-uvm",)
 CAPS = ("nvidia-caps",)
 CHANNELS = ("nvidia-caps-imex-channels",)
+PATTERNS = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*")
 # control nodes in the order of NVIDIA's own plugin, with driver and minor
 _CONTROL = (
     ("/dev/nvidiactl", CARDS, 255),

@@ -9,7 +9,7 @@ from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
 from plugins import families
-from plugins.injection.lazily import lazily
+from plugins.injection.lazily import lazily, needs_lazily
 from plugins.vendors.ascend.sight import device, look
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class AscendVendor:
     name: str = "ascend"
     families: tuple[MetricFamily, ...] = FAMILIES
     edits = staticmethod(lazily("plugins.injection.ascend.edits"))
+    needs = staticmethod(needs_lazily("plugins.injection.ascend.edits"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List the NPUs with whose driver they are bound to."""

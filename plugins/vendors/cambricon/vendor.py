@@ -9,7 +9,7 @@ from agent.errors import BadConfig
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
-from plugins.injection.lazily import lazily
+from plugins.injection.lazily import lazily, needs_lazily
 from plugins.vendors.cambricon.families import FAMILIES
 from plugins.vendors.cambricon.sight import device, look
 
@@ -23,6 +23,7 @@ class CambriconVendor:
     name: str = "cambricon"
     families: tuple[MetricFamily, ...] = FAMILIES
     edits = staticmethod(lazily("plugins.injection.cambricon"))
+    needs = staticmethod(needs_lazily("plugins.injection.cambricon"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List accelerator functions of Cambricon's."""

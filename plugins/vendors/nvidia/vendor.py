@@ -9,7 +9,7 @@ from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import MetricFamily
 from plugins.bindings.nvml.series import FAMILIES
-from plugins.injection.lazily import lazily
+from plugins.injection.lazily import lazily, needs_lazily
 from plugins.vendors.nvidia.sight import device, placeless, survey
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class NvidiaVendor:
     name: str = "nvidia"
     families: tuple[MetricFamily, ...] = FAMILIES
     edits = staticmethod(lazily("plugins.injection.nvidia.edits"))
+    needs = staticmethod(needs_lazily("plugins.injection.nvidia.edits"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
         """List display functions of NVIDIA's with whose driver they are bound to."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
-from plugins.injection.lazily import lazily
+from plugins.injection.lazily import lazily, needs_lazily
 from plugins.vendors.rdma.functions import sighted
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ class RdmaVendor:
 
     name = "rdma"
     edits = staticmethod(lazily("plugins.injection.rdma"))
+    needs = staticmethod(needs_lazily("plugins.injection.rdma"))
 
     @property
     def families(self) -> tuple[MetricFamily, ...]:

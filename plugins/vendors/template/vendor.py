@@ -34,6 +34,7 @@ class TemplateVendor:
     )
     # What a container gets of a granted device: here its nodes. Name a module of your own with a
     # function `edits` for mounts, an environment or CDI names; it is imported when it is asked.
+    # What of the host it needs for that beside the nodes it names by `needs`, see `HostNeeds`.
     edits = staticmethod(lazily("plugins.injection.plain"))
 
     def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
