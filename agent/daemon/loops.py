@@ -16,6 +16,7 @@ from agent.health.lasting import HealthFile
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
+from agent.publish.eventing.event import PodRef
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.node_metric import NodeMetricPublisher
 from agent.web.base import EventLine
@@ -81,9 +82,9 @@ class Loops:
         self._recounting.run_once()
         self._kept.write()
 
-    def tell(self, reason: str, message: str) -> None:
+    def tell(self, reason: str, message: str, pod: PodRef | None = None) -> None:
         """Write an event that no two snapshots show; belongs to the devices' thread."""
-        self._recounting.tell(reason, message)
+        self._recounting.tell(reason, message, pod)
 
     def host_changed(self) -> None:
         """Read the host again; whoever joins the devices with it is told."""

@@ -12,7 +12,7 @@ import msgspec
 
 from agent.errors import PublishError
 from agent.model.snapshot import NodeSnapshot
-from agent.publish.events import Dict, Event, as_object
+from agent.publish.eventing.event import Dict, Event, as_object
 
 MAX_BYTES = 1 << 20  # the file is then renamed to `.1`, the one before it goes
 MAX_SERIES = 256  # kinds of events remembered

@@ -33,8 +33,8 @@ from agent.node.store import SnapshotStore
 from agent.publish.cluster.outbox import Outbox
 from agent.publish.cluster.site import Site
 from agent.publish.device import DevicePublisher
+from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.sink import EventSink
-from agent.publish.events import Event, PodRef
 from agent.publish.node_metric import NodeMetricPublisher
 from agent.topology.cpu import CpuTopology
 from tests import factory

@@ -14,8 +14,8 @@ from agent.node.identity import ANOTHER_MACHINE, Standing
 from agent.node.store import SnapshotStore
 from agent.publish.base import Desired, Publisher
 from agent.publish.cluster.state import WriterState
+from agent.publish.eventing.event import Event
 from agent.publish.eventing.sink import EventSink
-from agent.publish.events import Event
 from agent.publish.status import PublisherStatus
 from agent.publish.wire.yaml_text import to_yaml
 from agent.web.base import PublishedObject

@@ -12,7 +12,7 @@ from agent.model.snapshot import NodeSnapshot
 from agent.node.store import SnapshotStore
 from agent.publish.base import Publisher
 from agent.publish.event_log import EventLog
-from agent.publish.events import Event
+from agent.publish.eventing.event import Event
 from agent.publish.files import FileApplier
 from agent.publish.status import PublisherStatus
 from agent.web.base import PublishedObject

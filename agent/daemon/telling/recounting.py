@@ -14,7 +14,8 @@ from agent.model.part import Part
 from agent.model.selfcheck import Check
 from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.node.store import SnapshotStore
-from agent.publish.events import WARNING, Event, events_between
+from agent.publish.eventing.event import WARNING, Event, PodRef
+from agent.publish.events import events_between
 from agent.publish.wire.sanitise import MAX_MESSAGE, plain
 from agent.web.base import EventLine
 
@@ -55,11 +56,18 @@ class Recounting:
             self._show(event)
         return events
 
-    def tell(self, reason: str, message: str) -> None:
-        """Tell of something that no snapshot shows: who did what, what a device still lacks."""
-        text = plain(message, MAX_MESSAGE)
+    def tell(self, reason: str, message: str, pod: PodRef | None = None) -> None:
+        """Tell of something that no snapshot shows: who did what, what a device still lacks.
+
+        It is about the node, or about a pod.
+        """
         event = Event(
-            type=WARNING, reason=reason, message=text, about="Node", at_s=self._clock.wall()
+            type=WARNING,
+            reason=reason,
+            message=plain(message, MAX_MESSAGE),
+            about="Node" if pod is None else "Pod",
+            at_s=self._clock.wall(),
+            pod=pod,
         )
         self._show(event)
         self._write((event,), self._store.current)
@@ -94,6 +102,9 @@ def _differs(old: NodeSnapshot, new: NodeSnapshot) -> bool:
     if old.devices.value is not new.devices.value or len(old.vendors) != len(new.vendors):
         return True
     if old.pods.value is not new.pods.value or old.cluster.node.value != new.cluster.node.value:
+        return True
+    parts = ("grants", "proof", "runtime", "means")
+    if any(getattr(old, part).value is not getattr(new, part).value for part in parts):
         return True
     pairs = zip(old.vendors, new.vendors, strict=True)
     return any(a.state != b.state or a.reason != b.reason for a, b in pairs)

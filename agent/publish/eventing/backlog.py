@@ -11,8 +11,8 @@ from collections import OrderedDict
 import msgspec
 
 from agent.kube.bucket import Bucket
+from agent.publish.eventing.event import Event
 from agent.publish.eventing.limits import Buckets
-from agent.publish.events import Event
 
 MAX_WAITING = 256  # series with something untold; the oldest of a pod goes first
 MAX_SERIES = 512  # series remembered

@@ -17,9 +17,9 @@ from agent.kube.base import JSON, MERGE, Api, Request
 from agent.kube.errors import ApiError, BadAnswer, Conflict, ServerError
 from agent.kube.resources import EVENTS
 from agent.publish.eventing.backlog import Backlog, Counts, Item
+from agent.publish.eventing.event import Dict, Event
 from agent.publish.eventing.verdict import Verdict, verdict
 from agent.publish.eventing.wire import new_object, object_name, series
-from agent.publish.events import Dict, Event
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import re
 import time
 
 from agent.kube.resources import EVENTS
-from agent.publish.events import COMPONENT, Dict, Event, regarding
+from agent.publish.eventing.event import COMPONENT, Dict, Event, regarding
 from agent.publish.wire.sanitise import MAX_MESSAGE, plain, reason
 
 MAX_NOTE_BYTES = 1024

@@ -14,8 +14,8 @@ from agent.kube.session.opening import open_session
 from agent.kube.session.target import InPod
 from agent.node.identity import read_machine
 from agent.publish.eventing.backlog import REPEAT_S
+from agent.publish.eventing.event import Event
 from agent.publish.eventing.sink import EventSink
-from agent.publish.events import Event
 from agent.recording.open import open_host
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT

@@ -19,8 +19,8 @@ from agent.node.identity import Machine
 from agent.node.store import SnapshotStore
 from agent.publish.base import Desired
 from agent.publish.cluster.state import Phase, WriterState
+from agent.publish.eventing.event import Event
 from agent.publish.eventing.sink import EventSink
-from agent.publish.events import Event
 from tests.clustered import NAME, node
 
 OURS, OTHER = "a" * 32, "b" * 32

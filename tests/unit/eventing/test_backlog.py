@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from agent.kube.bucket import Bucket
 from agent.publish.eventing import backlog as module
 from agent.publish.eventing.backlog import Backlog, Item
+from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.limits import MAX_SUBJECTS, Buckets
-from agent.publish.events import Event, PodRef
 
 
 def event(

@@ -12,8 +12,8 @@ import pytest
 from agent.clock import ManualClock, SystemClock
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import InPod
+from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.sink import OFF_S, EventSink
-from agent.publish.events import Event, PodRef
 from tests.apiserver import ApiServer, Fault
 from tests.apiserver.rbac import read_roles
 

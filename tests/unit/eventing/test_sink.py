@@ -30,9 +30,9 @@ from agent.kube.errors import (
     UnsupportedMedia,
 )
 from agent.publish.eventing.backlog import MAX_WAITING
+from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.sink import HELD_S, OFF_S, EventSink
 from agent.publish.eventing.verdict import TERMINATING, Verdict, verdict
-from agent.publish.events import Event, PodRef
 
 ENDING = (Cause("namespace", "is being terminated", TERMINATING),)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.wire import (
     MAX_NAME,
     micro_time,
@@ -16,7 +17,6 @@ from agent.publish.eventing.wire import (
     object_name,
     series,
 )
-from agent.publish.events import Event, PodRef
 
 AT_S = 1_767_323_045.25
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

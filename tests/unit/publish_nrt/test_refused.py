@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agent.model.cluster.node_wishes import RESERVATION
-from agent.publish.events import Event, PodRef, events_between
+from agent.publish.eventing.event import Event, PodRef
+from agent.publish.events import events_between
 from tests.clustered import RESOURCE_STATUS, node, pod, snapshot
 
 BAD_NODE = node({RESERVATION: "{"})

@@ -10,7 +10,7 @@ import pytest
 from agent.errors import PublishError
 from agent.publish import event_log
 from agent.publish.event_log import BURST, MAX_SERIES, EventLog, EventSeries
-from agent.publish.events import Event
+from agent.publish.eventing.event import Event
 from tests.factory import BOOT_S, snapshot
 
 SNAP = snapshot()

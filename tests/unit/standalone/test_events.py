@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from agent.model.device import Device, Health, HealthState
 from agent.model.part import Part
 from agent.model.snapshot import NodeSnapshot, VendorState
-from agent.publish.events import Event, as_object, events_between
+from agent.publish.eventing.event import Event, as_object
+from agent.publish.events import events_between
 from tests.factory import BOOT_S, gpu, nic, snapshot
 from tests.hostile import device_sets, few
 

@@ -1,0 +1,1 @@
+"""What is told and measured of the way into containers."""
