@@ -13,9 +13,8 @@ from agent.means.handler import HandlerReader
 from agent.means.nodes import NodeFinder, read_majors
 from agent.means.specs import SpecReader
 from agent.model.device import VendorDevice
-from agent.model.grant.host import CdiSpec, HostMeans
+from agent.model.grant.host import CdiSpec, HostMeans, HostNeeds
 from agent.model.grant.means import MeansView
-from agent.model.grant.needs import HostNeeds
 from agent.model.grant.owners import devices_by_vendor
 from agent.model.snapshot import NodeSnapshot
 from plugins.injection.cdi import stale

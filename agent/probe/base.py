@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from agent.model.grant.container import Container
     from agent.model.grant.edits import ContainerEdits
     from agent.model.grant.granted import Grant
-    from agent.model.grant.host import HostMeans
-    from agent.model.grant.needs import HostNeeds
+    from agent.model.grant.host import HostMeans, HostNeeds
 
 Settings = Mapping[str, object]  # the vendor's own section of `discovery`, decoded YAML
 
@@ -139,7 +138,7 @@ def needs_of(vendor: DeviceVendor, settings: Settings) -> HostNeeds:
     A vendor that wants more has a method `needs(settings) -> HostNeeds`, pure as `edits`.
     """
     # imported here: grants come later than the first devices
-    from agent.model.grant.needs import NOTHING_MORE  # noqa: PLC0415 - see above
+    from agent.model.grant.host import NOTHING_MORE  # noqa: PLC0415 - see above
 
     needs = getattr(vendor, "needs", None)
     if needs is None:

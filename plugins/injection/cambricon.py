@@ -11,8 +11,7 @@ from agent.model.device import VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import BIND_READ_ONLY, ContainerEdits, MountEdit, NodeEdit
 from agent.model.grant.granted import Grant, Match, matches
-from agent.model.grant.host import HostMeans
-from agent.model.grant.needs import HostNeeds
+from agent.model.grant.host import HostMeans, HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.cdi import called, names_of
 from plugins.injection.nodes import below, missing_in, present, shown

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from agent.model.grant.container import Container
     from agent.model.grant.edits import ContainerEdits
     from agent.model.grant.granted import Grant
-    from agent.model.grant.host import HostMeans
-    from agent.model.grant.needs import HostNeeds
+    from agent.model.grant.host import HostMeans, HostNeeds
 
     Edits = Callable[[Sequence[VendorDevice], Grant, Container, HostMeans], ContainerEdits]
     Needs = Callable[[Mapping[str, object]], HostNeeds]

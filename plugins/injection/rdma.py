@@ -10,8 +10,7 @@ from agent.model.device import DeviceNode, VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import UNLIMITED, ContainerEdits, NodeEdit, Note, RlimitEdit
 from agent.model.grant.granted import Grant, Match, matches
-from agent.model.grant.host import HostMeans, RdmaFunction
-from agent.model.grant.needs import HostNeeds
+from agent.model.grant.host import HostMeans, HostNeeds, RdmaFunction
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.identifiers import safe
 from plugins.injection.nodes import missing_in, shown

@@ -1,4 +1,7 @@
-"""What a host has for containers at one moment: nodes, files, CDI specs, settings."""
+"""What a host has for containers at one moment: nodes, files, CDI specs, settings.
+
+And what of it a vendor wants looked for, so that its `edits` find it.
+"""
 
 from __future__ import annotations
 
@@ -82,3 +85,16 @@ class HostMeans(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def handler(self, runtime_handler: str) -> str:
         """Return the runtime handler that a container really gets."""
         return runtime_handler or self.default_handler
+
+
+class HostNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of the host. The nodes of the vendor's own devices are looked for unasked."""
+
+    nodes: tuple[str, ...] = ()  # device nodes; the last part may hold `*`: /dev/davinci*
+    paths: tuple[str, ...] = ()  # files and folders, whose being there is all that counts
+    mount_list: str = ""  # a file of paths, which are looked for too
+    functions: bool = False  # RDMA devices by PCI function
+    mps: bool = False
+
+
+NOTHING_MORE = HostNeeds()

@@ -15,8 +15,8 @@ def devices_by_vendor(snapshot: NodeSnapshot) -> Mapping[str, tuple[VendorDevice
     """
     owners: dict[tuple[str, str], str] = {}
     for state in snapshot.vendors:
-        for device in state.inventory.value.devices if state.inventory.value else ():
-            owners.setdefault((device.kind.value, device.key), state.vendor)
+        for info in state.inventory.value.devices if state.inventory.value else ():
+            owners.setdefault((info.kind.value, info.key), state.vendor)
     found: dict[str, list[VendorDevice]] = {}
     for device in snapshot.devices.value.devices:
         owner = owners.get((device.info.kind.value, device.key))

@@ -16,9 +16,8 @@ from agent.model.grant.edits import (
     MountEdit,
 )
 from agent.model.grant.granted import Grant, Match, matches
-from agent.model.grant.host import HostMeans
+from agent.model.grant.host import HostMeans, HostNeeds
 from agent.model.grant.merge import by_depth
-from agent.model.grant.needs import HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.ascend.environment import (
     NO_DRIVER,

@@ -11,9 +11,8 @@ from agent.model.device import VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits, Note
 from agent.model.grant.granted import Grant, Match, by_bus_id, matches
-from agent.model.grant.host import HostMeans
+from agent.model.grant.host import HostMeans, HostNeeds
 from agent.model.grant.merge import merged
-from agent.model.grant.needs import HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.identifiers import visible_id
 from plugins.injection.nodes import missing_in
