@@ -1,0 +1,130 @@
+"""Who holds which devices: as the kubelet's checkpoint has it, and as was answered since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from agent.deviceplugin.serve.names import CHECKPOINT
+from agent.errors import ParseError
+from agent.model.runtime.served import Held
+
+MAX_BYTES = 64 << 20  # of the checkpoint, which repeats every answer
+MAX_ENTRIES = 65536
+MAX_IDS = 262144  # of all entries together
+MAX_ANSWERED = 1024
+FORGET_S = 300.0  # what was answered and came to no checkpoint: its pod was not admitted after all
+
+File = tuple[int, int, int]  # inode, size, and time of its last change in ns
+
+
+class _Entry(msgspec.Struct, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str] | None] | list[str] | None = msgspec.field(
+        name="DeviceIDs", default=None
+    )
+
+
+class _Data(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[_Entry] | None = None
+
+
+class _File(msgspec.Struct, rename="pascal"):
+    data: _Data
+
+
+def parse_checkpoint(data: bytes) -> tuple[Held, ...]:
+    """Decode a checkpoint, whole or not at all; raise `ParseError`.
+
+    Its checksum is over the kubelet's own print of a Go struct, and is not looked at. Kubelets up
+    to 1.19 list ids without their NUMA nodes.
+    """
+    try:
+        entries = msgspec.json.decode(data, type=_File).data.pod_device_entries or []
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ParseError(f"device checkpoint: {str(error)[:120]}", "") from error
+    if len(entries) > MAX_ENTRIES:
+        raise ParseError(f"device checkpoint: more than {MAX_ENTRIES} entries", "")
+    held = tuple(
+        Held(
+            pod_uid=entry.pod_uid,
+            resource=entry.resource_name,
+            ids=tuple(sorted(_ids(entry.device_ids))),
+            container=entry.container_name,
+        )
+        for entry in entries
+    )
+    if sum(len(one.ids) for one in held) > MAX_IDS:
+        raise ParseError(f"device checkpoint: more than {MAX_IDS} ids", "")
+    return tuple(sorted(held, key=lambda one: (one.pod_uid, one.container, one.resource)))
+
+
+def _ids(found: dict[str, list[str] | None] | list[str] | None) -> Iterator[str]:
+    groups: Iterable[list[str] | None] = found.values() if isinstance(found, dict) else (found,)
+    for group in groups:
+        yield from group or ()
+
+
+def read_checkpoint(folder: str, known: File | None) -> tuple[File, tuple[Held, ...]] | None:
+    """Return the checkpoint of that folder; `None` if it is the known one. Blocks.
+
+    Raises `ParseError` and `OSError`; a file that is not there is an error too.
+    """
+    with open(os.path.join(folder, CHECKPOINT), "rb") as file:  # noqa: PTH123 - bounded below
+        status = os.fstat(file.fileno())
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if seen == known:
+            return None
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ParseError(f"device checkpoint: more than {MAX_BYTES} bytes", "")
+    return seen, parse_checkpoint(data)
+
+
+class Holding:
+    """Belongs to the loop thread. `changed` is called when `held` says something new."""
+
+    def __init__(self, monotonic: Callable[[], float], changed: Callable[[], None]) -> None:
+        self._monotonic = monotonic
+        self._changed = changed
+        self._written: tuple[Held, ...] = ()
+        self._answered: dict[Held, float] = {}  # when each was answered
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """Return what the checkpoint says, then what was answered and is not in it yet."""
+        return (*self._written, *self._answered)
+
+    def answered(self, held: Held) -> None:
+        """Remember an answer until the checkpoint says so."""
+        if len(self._answered) >= MAX_ANSWERED:
+            del self._answered[next(iter(self._answered))]
+        self._answered[held] = self._monotonic()
+        self._changed()
+
+    def withdrawn(self, held: Held) -> None:
+        """Forget an answer that was not given after all."""
+        if self._answered.pop(held, None) is not None:
+            self._changed()
+
+    def written(self, found: tuple[Held, ...]) -> None:
+        """Take a checkpoint. Of a pod that is in it, nothing else is remembered."""
+        self._written = found
+        told = {(one.pod_uid, one.resource, frozenset(one.ids)) for one in found}
+        for held in list(self._answered):
+            if (held.pod_uid, held.resource, frozenset(held.ids)) in told:
+                del self._answered[held]
+        self._changed()
+
+    def forget_old(self) -> None:
+        """Forget answers that came to nothing."""
+        before_s = self._monotonic() - FORGET_S
+        old = [held for held, at_s in self._answered.items() if at_s < before_s]
+        for held in old:
+            del self._answered[held]
+        if old:
+            self._changed()
