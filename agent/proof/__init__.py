@@ -1,1 +1,1 @@
-"""Looks into running containers whether what was granted is there."""
+"""Whether running containers have what they were granted, seen from the host."""
