@@ -57,13 +57,22 @@ def _no_groups() -> Mapping[str, GroupUsage]:
     return MappingProxyType({})
 
 
+def _no_owners() -> Mapping[int, tuple[str, str]]:
+    return MappingProxyType({})
+
+
 class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One collector cycle: node, pods by uid, containers by id, host applications by name."""
+    """One collector cycle: node, pods by uid, containers by id, host applications by name.
+
+    `owners` are pod uid and container id of the processes on devices, by pid; those that belong
+    to no pod are not in it.
+    """
 
     node: NodeUsage = NodeUsage()
     pods: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
     containers: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
     applications: Mapping[str, GroupUsage] = msgspec.field(default_factory=_no_groups)
+    owners: Mapping[int, tuple[str, str]] = msgspec.field(default_factory=_no_owners)
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
 from agent.clock import Clock
 from agent.collect.history import History
 from agent.collect.report import LEAST_AGGREGATE_S, ReportPolicy
@@ -70,6 +74,7 @@ class Measuring:
         self._store = store
         self._clock = clock
         self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
+        self._owners: dict[int, tuple[str, str]] = {}  # of the processes on devices, by pid
         self.cycles = 0  # that are in the history
 
     def cycle(self) -> None:
@@ -79,9 +84,18 @@ class Measuring:
         devices = self._new_samples(self._store.current)
         owners = self._collector.owners(devices) if devices and not self._still else None
         self._history.add(now_s, sample, devices, owners)
+        if owners is not None:
+            self._remember(owners)
+        sample = replace(sample, owners=MappingProxyType(self._owners))
         self._store.put(usage=Part(sample, now_s), pods=Part(self._collector.pods, now_s))
         self.cycles += 1
         self._look_at_sharing(now_s)
+
+    def _remember(self, found: dict[int, tuple[str, str]]) -> None:
+        """Keep the owners of processes that the last samples of all vendors have."""
+        samples = (one for vendor in self._store.current.vendors for one in vendor.samples.value)
+        pids = {process.pid for one in samples for process in one.processes or ()}
+        self._owners = {p: who for p, who in (self._owners | found).items() if p in pids}
 
     def report(self) -> None:
         """Put means and percentiles of the windows that stand now into the snapshot.
