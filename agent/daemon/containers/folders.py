@@ -1,0 +1,80 @@
+"""Folders that mounts need, made before the container is: in places where users may write, too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+
+from agent.errors import AgentError
+from agent.model.grant.edits import FolderEdit
+
+PARENT_MODE = 0o755
+MAX_ENTRIES = 256  # of a folder that is emptied: what is in there is one container's
+
+
+class FolderNotMade(AgentError):
+    """The folder is not there, is none, or cannot be emptied; names it and says why."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why[:120]}")
+
+
+def make_folders(folders: Iterable[FolderEdit]) -> None:
+    """Make each folder as described, its parents before it; raise `FolderNotMade`.
+
+    A link in its place is refused, not followed: a user could have put it there, and the agent is
+    root. A folder that is there keeps its owner, and its mode where somebody else made it.
+    """
+    for folder in folders:
+        try:
+            _make(folder)
+        except OSError as error:
+            raise FolderNotMade(folder.host_path, error.strerror or str(error)) from error
+
+
+def _make(folder: FolderEdit) -> None:
+    parent = os.path.dirname(folder.host_path.rstrip("/"))
+    os.makedirs(parent, mode=PARENT_MODE, exist_ok=True)
+    made = _made(folder.host_path)
+    # everything below is done through one descriptor: the path may be exchanged at any time
+    fd = os.open(folder.host_path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        ours = made or os.fstat(fd).st_uid == os.geteuid() or not _public(parent)
+        if ours:
+            if folder.emptied and not made:
+                _empty(fd, folder.host_path)
+            os.fchmod(fd, folder.mode)  # what mkdir gives depends on the umask
+            if folder.owner is not None:
+                os.fchown(fd, folder.owner, -1)
+        elif folder.emptied or stat.S_IMODE(os.fstat(fd).st_mode) & folder.mode != folder.mode:
+            owner = os.fstat(fd).st_uid
+            raise FolderNotMade(folder.host_path, f"user {owner} made it, and not as it must be")
+    finally:
+        os.close(fd)
+
+
+def _public(path: str) -> bool:
+    """Say whether users can put things into a folder."""
+    return bool(stat.S_IMODE(os.stat(path).st_mode) & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _made(path: str) -> bool:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _empty(fd: int, path: str) -> None:
+    """Remove what is in a folder; links in it are removed and not followed."""
+    names = os.listdir(fd)
+    if len(names) > MAX_ENTRIES:
+        raise FolderNotMade(path, f"holds {len(names)} entries, which no container of ours left")
+    for name in names:
+        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, dir_fd=fd)
+        else:
+            os.unlink(name, dir_fd=fd)
