@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.layout import detect
+from agent.host.files import LiveRoot
+from agent.model.grant.edits import BIND_READ_ONLY, NONE, ContainerEdits, MountEdit, RlimitEdit
+from agent.proof.evidence import Evidence, NodeFound, Origin
+from agent.proof.look import MAX_ENVIRON, MAX_RECORD, Looker, Whereabouts
+from agent.proof.nodes import MAX_ENTRIES, nodes_in
+from agent.proof.origins import origins_of
+from agent.proof.procfs import parse_mountinfo
+from tests.cgroups import CgroupHost, container_id
+
+ID = container_id(7)
+POD = "/kubepods/burstable/pod6f6f0000-0000-4000-8000-000000000001"
+RECORDS = ("/run/{id}/config.json",)
+TABLE = "20 1 254:0 / / rw - ext4 /dev/vda rw\n21 20 0:5 / /dev rw - tmpfs tmpfs rw\n"
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+
+class Fake:
+    """One host with one container, of files."""
+
+    def __init__(self, folder: Path, version: int = 1) -> None:
+        self.host = CgroupHost(folder, version=version)
+        self.host.write("/sys/fs/cgroup/memory/kubepods/x", "")
+        self.looker = Looker(LiveRoot(str(folder)), proc=str(folder / "proc"), records=RECORDS)
+        self.group = (
+            f"/sys/fs/cgroup/memory{POD}/{ID}" if version == 1 else f"/sys/fs/cgroup{POD}/{ID}"
+        )
+
+    def process(self, pid: int, started: int = 100, environ: bytes = b"PATH=/bin\0") -> Path:
+        self.host.write(f"/proc/{pid}/stat", f"{pid} (sh) S " + "0 " * 18 + f"{started} 0\n")
+        self.host.path(f"/proc/{pid}/environ").write_bytes(environ)
+        self.host.write(f"/proc/{pid}/mountinfo", TABLE)
+        self.host.write(f"/proc/{pid}/limits", f"{'Max locked memory':26}1 2 bytes\n")
+        device = self.host.path(f"/proc/{pid}/root/dev")
+        device.mkdir(parents=True, exist_ok=True)
+        return device
+
+    def members(self, *pids: int, below: str = "") -> None:
+        self.host.write(f"{self.group}{below}/cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+
+    def look(self, edits: ContainerEdits = NONE) -> Evidence:
+        layout = detect(self.host.files)
+        assert layout is not None
+        return self.looker.look(layout, Whereabouts(container_id=ID, pod_cgroups=(POD,)), edits)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    return Fake(tmp_path)
+
+
+def test_a_container_without_a_cgroup_or_process_is_absent_and_not_missing(fake: Fake) -> None:
+    assert fake.look().absent == "it has no cgroup (yet)"
+    fake.members()
+    assert fake.look().absent == "it has no process (yet)"
+    fake.members(11)  # ended since the kernel listed it
+    assert fake.look().absent == "it has no process (yet)"
+
+
+def test_the_oldest_process_is_looked_at_and_not_one_started_into_the_container(fake: Fake) -> None:
+    fake.process(30, started=50, environ=b"A=first\0")
+    fake.process(12, started=90, environ=b"A=exec\0")
+    fake.members(12, 30)
+    assert fake.look().env == (("A", "first"),)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_processes_that_were_moved_into_groups_of_their_own_are_found(
+    tmp_path: Path, version: int
+) -> None:
+    fake = Fake(tmp_path, version)
+    fake.members()
+    fake.members(below="/init.scope")
+    fake.members(9, below="/init.scope/below")
+    fake.process(9)
+    assert fake.look().env == (("PATH", "/bin"),)
+
+
+def test_the_runtimes_own_first_process_is_not_taken_for_the_containers(fake: Fake) -> None:
+    fake.process(9, environ=b"_LIBCONTAINER_INITTYPE=standard\0")
+    fake.members(9)
+    assert fake.look().absent == "the runtime has not started it yet"
+
+
+def test_what_is_longer_than_anybody_needs_is_not_believed_in_part(fake: Fake) -> None:
+    fake.process(9, environ=b"A=" + b"x" * MAX_ENVIRON)
+    fake.members(9)
+    fake.host.write(f"/run/{ID}/config.json", '{"process": {}}' + " " * MAX_RECORD)
+    found = fake.look()
+    assert (found.env, found.record) == (None, None)
+
+
+def test_rules_limits_and_the_runtimes_record_are_read(fake: Fake) -> None:
+    fake.process(9)
+    fake.members(9)
+    points = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/devices"
+    fake.host.write("/proc/mounts", "".join(f"cgroup {p} cgroup rw,{p[15:]} 0 0\n" for p in points))
+    fake.host.write(f"{points[1]}{POD}/{ID}/devices.list", "c 195:0 rw\n")
+    fake.host.write(f"{points[1]}{POD}/{ID}/cgroup.procs", "9\n")
+    fake.host.write(f"/run/{ID}/config.json", '{"process": {"env": ["A=b"]}}')
+    limit = RlimitEdit(name="RLIMIT_MEMLOCK", soft=1, hard=1)
+    found = fake.look(ContainerEdits(rlimits=(limit,)))
+    assert found.rules is not None
+    assert [(rule.major, rule.minor, rule.access) for rule in found.rules] == [(195, 0, "rw")]
+    assert found.limits is not None
+    assert (found.limits[0].soft, found.limits[0].hard) == (1, 2)
+    assert found.record is not None
+    assert found.record.env == (("A", "b"),)
+
+
+@root_only
+def test_device_nodes_are_found_with_their_numbers_and_links_are_not_followed(fake: Fake) -> None:
+    device = fake.process(9)
+    fake.members(9)
+    os.mknod(device / "nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
+    (device / "infiniband").mkdir()
+    os.mknod(device / "infiniband/uverbs0", stat.S_IFCHR | 0o666, os.makedev(511, 300))
+    (device / "null").symlink_to("/dev/null")
+    (device / "up").symlink_to("..")
+    os.mkfifo(device / "pipe")
+    assert sorted(fake.look().nodes or (), key=str) == [
+        NodeFound("/dev/infiniband/uverbs0", "c", 511, 300),
+        NodeFound("/dev/nvidia0", "c", 195, 0),
+    ]
+
+
+def _link(device: Path) -> None:
+    device.rmdir()
+    device.symlink_to("/dev")
+
+
+def _file(device: Path) -> None:
+    device.rmdir()
+    device.write_text("")
+
+
+def _crowd(device: Path) -> None:
+    for number in range(MAX_ENTRIES):
+        (device / str(number)).touch()
+
+
+@pytest.mark.parametrize("make", [_link, _file, _crowd])
+def test_a_dev_folder_that_is_none_or_has_no_end_tells_nothing(
+    fake: Fake, make: Callable[[Path], None]
+) -> None:
+    make(fake.process(9))
+    fake.members(9)
+    assert fake.look().nodes is None
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("21 20 0:5 / /dev rw - tmpfs tmpfs rw\n", True),
+        ("21 20 0:5 / /dev rw - fuse.trap trap rw\n", False),
+        ("21 20 0:5 / / rw - nfs4 far:/ rw\n", False),
+        ("21 20 0:5 / /dev rw - fuse trap rw\n22 20 0:6 / /dev rw - tmpfs tmpfs rw\n", True),
+    ],
+)
+def test_file_systems_that_a_process_serves_are_never_asked(
+    tmp_path: Path, table: str, told: bool
+) -> None:
+    (tmp_path / "dev").mkdir()
+    found = nodes_in(str(tmp_path), parse_mountinfo(table.encode()))
+    assert (found == ()) is told
+
+
+@root_only
+def test_a_node_on_such_a_file_system_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("a", "b"):
+        os.mknod(tmp_path / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(195, 0))
+    table = b"21 20 0:5 / /dev/a rw - fuse trap rw\n"
+    found = nodes_in(str(tmp_path), parse_mountinfo(table))
+    assert found == (NodeFound("/dev/b", "c", 195, 0),)
+
+
+def test_host_paths_have_the_file_system_and_path_that_mount_tables_name(tmp_path: Path) -> None:
+    host = CgroupHost(tmp_path)
+    host.write(
+        "/proc/1/mountinfo",
+        "20 1 254:0 / / rw - ext4 /dev/vda rw\n21 20 254:0 /data/v /srv/v rw - ext4 /dev/vda rw\n"
+        "22 20 0:9 / /run rw - tmpfs tmpfs rw\n",
+    )
+    host.path("/var").mkdir()
+    host.path("/var/run").symlink_to("/run")
+    host.path("/loop").symlink_to("/loop")
+    paths = ("/srv/v/x", "/srv/vector", "/var/run/y", "/", "/loop/z", "/run")
+    assert origins_of(host.files, paths) == {
+        "/srv/v/x": Origin("254:0", "/data/v/x"),
+        "/srv/vector": Origin("254:0", "/srv/vector"),
+        "/var/run/y": Origin("0:9", "/y"),
+        "/": Origin("254:0", "/"),
+        "/run": Origin("0:9", "/"),
+    }
+
+
+def test_what_the_mounts_of_an_edit_show_is_looked_up_on_the_host(fake: Fake) -> None:
+    fake.process(9)
+    fake.members(9)
+    fake.host.write("/proc/1/mountinfo", TABLE)
+    mount = MountEdit(host_path="/srv/lib.so", path="/lib.so", options=BIND_READ_ONLY)
+    found = fake.look(ContainerEdits(mounts=(mount,)))
+    assert found.origins == {"/srv/lib.so": Origin("254:0", "/srv/lib.so")}
