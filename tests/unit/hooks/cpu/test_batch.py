@@ -1,0 +1,168 @@
+"""Weight, quota and memory of best-effort pods, by Koordinator's numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.hooks.cpu.batch import BatchHook
+from agent.hooks.cpu.extended import EXTENDED_SPEC, extended_spec
+from agent.hooks.cpu.quota import quota_of, scaled, shares_of
+from agent.hooks.cpu.ratio import node_ratio
+from agent.model.cluster.annotation import BadAnnotation
+from agent.model.runtime.adjustment import NOTHING, Resources
+from agent.model.runtime.request import Stage
+from agent.model.runtime.seen import ContainerSeen, ContainerState
+from tests.unit.hooks.scene import ask, pod, scene, to_json
+
+GIB = 1 << 30
+QUOTA_POLICY = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+
+
+def one(request: object, limit: object = None, memory: object = None) -> dict[str, object]:
+    limits = {"kubernetes.io/batch-cpu": limit, "kubernetes.io/batch-memory": memory}
+    return {
+        "requests": {"kubernetes.io/batch-cpu": request},
+        "limits": {key: value for key, value in limits.items() if value is not None},
+    }
+
+
+def spec(**containers: object) -> dict[str, str]:
+    return {EXTENDED_SPEC: to_json({"containers": containers})}
+
+
+TWO = spec(a=one("500", "1000", "1Gi"), b=one("1000", "2000", "2Gi"))
+NO_LIMIT = spec(a=one("500", "1000", "1Gi"), b=one("1000", None, "2Gi"))
+TINY = spec(a=one("1", "5", "1Gi"))
+
+
+@pytest.mark.parametrize(
+    ("milli", "shares"),
+    [(0, 2), (1, 2), (100, 102), (1500, 1536), (255999, 262142), (300000, 262144)],
+)
+def test_weight_of_thousandths(milli: int, shares: int) -> None:  # V12
+    assert shares_of(milli) == shares
+
+
+@pytest.mark.parametrize(
+    ("milli", "quota"), [(-1, -1), (0, -1), (5, 1000), (100, 10000), (2000, 200000)]
+)
+def test_quota_of_thousandths(milli: int, quota: int) -> None:  # V13
+    assert quota_of(milli) == quota
+
+
+def values(shares: int, quota_us: int, memory_bytes: int) -> Resources:
+    return Resources(shares=shares, quota_us=quota_us, period_us=100000, memory_bytes=memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "slo", "ratio", "container", "expected"),
+    [
+        pytest.param(TWO, None, None, None, values(1536, 300000, 3 * GIB), id="V47"),
+        pytest.param(TWO, None, "1.20", None, values(1536, 250000, 3 * GIB), id="V48"),
+        pytest.param(NO_LIMIT, None, None, None, values(1536, -1, 3 * GIB), id="V49"),
+        pytest.param(TWO, QUOTA_POLICY, None, None, values(1536, -1, 3 * GIB), id="V50"),
+        pytest.param(TINY, None, "1.50", "a", values(2, 1000, GIB), id="V51"),
+        pytest.param(TWO, QUOTA_POLICY, None, "a", values(512, -1, GIB), id="V50 of a container"),
+        pytest.param(NO_LIMIT, None, None, "b", values(1024, -1, 2 * GIB), id="no limit"),
+        pytest.param(spec(a={}), None, None, "a", values(2, -1, -1), id="named, and no more"),
+    ],
+)
+def test_values(
+    annotations: dict[str, str],
+    slo: object,
+    ratio: str | None,
+    container: str | None,
+    expected: Resources,
+) -> None:
+    hook = BatchHook(node_ratio())
+    asked = ask(Stage.RECONCILE, pod("BE", "BE", annotations), container)
+    assert hook.adjust(asked, scene(slo, ratio=ratio)).resources == expected
+
+
+@pytest.mark.parametrize(
+    ("qos", "annotations", "container"),
+    [
+        pytest.param("BE", {EXTENDED_SPEC: '{"containers":{}}'}, None, id="V52"),
+        pytest.param("LS", TWO, None, id="V53"),
+        pytest.param("", TWO, "a", id="no label"),
+        pytest.param("BE", TWO, "other", id="not in the spec"),
+        pytest.param("BE", TWO, "", id="the sandbox"),
+        pytest.param("BE", {}, None, id="no spec"),
+        pytest.param("LS", {EXTENDED_SPEC: "{"}, None, id="not read where it does not count"),
+    ],
+)
+@pytest.mark.parametrize("stage", [Stage.RUN_POD, Stage.CREATE, Stage.UPDATE, Stage.RECONCILE])
+def test_nothing_is_said(
+    stage: Stage, qos: str, annotations: dict[str, str], container: str | None
+) -> None:
+    asked = ask(stage, pod(qos, "BE", annotations), container)
+    assert BatchHook(node_ratio()).adjust(asked, scene()) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("state", "limited"),
+    [(ContainerState.RUNNING, False), (ContainerState.STOPPED, True)],
+)
+def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_lives(
+    state: ContainerState,
+    limited: bool,
+) -> None:
+    asked = ask(Stage.RECONCILE, pod("BE", "BE", TWO), None)
+    running = (
+        ContainerSeen(id="1", sandbox_id=asked.pod.id, name="a", state=ContainerState.RUNNING),
+        ContainerSeen(id="2", sandbox_id=asked.pod.id, name="sidecar", state=state),
+        ContainerSeen(id="3", sandbox_id="other", name="x", state=ContainerState.RUNNING),
+    )
+    found = BatchHook(node_ratio()).adjust(asked, scene(running=running)).resources
+    unlimited, sums = values(1536, -1, -1), values(1536, 300000, 3 * GIB)
+    assert found == (sums if limited else unlimited)
+
+
+def test_sums_beyond_what_memory_can_be_are_no_limit() -> None:
+    most = str(2**63 - 1)
+    both = spec(a=one("1", "1000", most), b=one("1", "1000", most))
+    asked = ask(Stage.RUN_POD, pod("BE", "BE", both), None)
+    assert BatchHook(node_ratio()).adjust(asked, scene()).resources.memory_bytes == -1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"containers":[]}',
+        '{"containers":{"a":[]}}',
+        '{"containers":{"a":{"limits":"1"}}}',
+        '{"containers":{"a":{"limits":{"kubernetes.io/batch-cpu":"x"}}}}',
+        '{"containers":{"a":{"limits":{"kubernetes.io/batch-cpu":true}}}}',
+        '{"containers":{"a":{"limits":{"kubernetes.io/batch-cpu":[]}}}}',
+        '{"containers":{"a":{"limits":{"kubernetes.io/batch-cpu":NaN}}}}',
+        '{"containers":{"a":{"limits":{"kubernetes.io/batch-cpu":"1e30"}}}}',
+        '{"containers":{"a":{"limits":{"kubernetes.io/batch-memory":9223372036854775808}}}}',
+        '{"containers":{"a":{"requests":{"kubernetes.io/batch-cpu":"' + "9" * 64 + '"}}}}',
+        to_json({"containers": {str(n): {} for n in range(257)}}),
+        " " * 70000,
+    ],
+)
+def test_a_hostile_spec_is_refused_whole(text: str) -> None:
+    with pytest.raises(BadAnnotation, match="extended-resource-spec"):
+        extended_spec(text)
+
+
+def test_of_two_equal_keys_the_last_counts_and_what_is_below_nothing_is_nothing() -> None:
+    found = extended_spec(
+        '{"containers":{"a":{"requests":{"kubernetes.io/batch-cpu":"1",'
+        '"kubernetes.io/batch-cpu":"1500m"},"limits":{"kubernetes.io/batch-cpu":-5}}}}'
+    )
+    assert (found["a"].request_milli, found["a"].limit_milli) == (2, 0)
+
+
+@given(st.integers(-(10**6), 10**12), st.floats(0.01, 1000.0))
+def test_a_scaled_quota_is_one_that_kernels_take(quota_us: int, ratio: float) -> None:
+    found = scaled(quota_us, ratio)
+    assert found == quota_us if quota_us <= 0 or ratio <= 1 else found >= 1000
+    assert found <= max(quota_us, 1000)
