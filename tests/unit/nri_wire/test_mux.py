@@ -1,0 +1,104 @@
+"""Mux frames: how messages are cut for a reader in Go, and how bytes are taken apart."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.nri.wire.errors import WireError
+from agent.nri.wire.mux import FIRST_BYTES, MAX_PAYLOAD, PLUGIN, RUNTIME, MuxReader, framed
+from agent.nri.wire.ttrpc import REQUEST, RESPONSE, frame
+from tests.unit.nri_wire.vectors import V1, V2, V3, V7, V25, V26
+
+
+def read(*pieces: bytes) -> dict[int, bytes]:
+    """Return what came for each connection."""
+    reader, streams = MuxReader(), dict[int, bytes]()
+    for piece in pieces:
+        for connection, part in reader.feed(memoryview(piece)):
+            streams[connection] = streams.get(connection, b"") + bytes(part)
+    return streams
+
+
+def cut(data: bytes) -> list[tuple[int, bytes]]:
+    """Take whole frames apart, by other code than ours."""
+    frames = []
+    while data:
+        connection, length = struct.unpack(">II", data[:8])
+        assert len(data) >= 8 + length
+        frames.append((connection, data[8 : 8 + length]))
+        data = data[8 + length :]
+    return frames
+
+
+def test_a_short_message_is_one_frame_with_the_header_of_the_vectors() -> None:
+    assert framed(RUNTIME, V2) == V3
+    assert framed(RUNTIME, V2)[:8] == V1
+
+
+def test_a_message_of_5000_bytes_is_two_frames_with_the_headers_of_the_vectors() -> None:
+    sent = framed(PLUGIN, frame(3, RESPONSE, bytes(5000)))
+    assert sent[:18] == V25
+    assert sent[8 + FIRST_BYTES : 16 + FIRST_BYTES] == V26
+    assert len(sent) == 16 + 5010
+
+
+@given(st.integers(0, 3 * FIRST_BYTES), st.integers(1, 2))
+def test_a_message_begins_in_a_small_frame_and_ends_with_the_second(
+    size: int, connection: int
+) -> None:
+    message = frame(1, REQUEST, b"x" * size)
+    frames = cut(framed(connection, message))
+    assert b"".join(payload for _, payload in frames) == message
+    assert {to for to, _ in frames} == {connection}
+    assert len(frames[0][1]) <= FIRST_BYTES
+    assert len(frames) <= 2
+
+
+@pytest.mark.parametrize("at", range(1, len(V7)))
+def test_a_frame_may_be_cut_at_each_byte(at: int) -> None:
+    assert read(V7[:at], V7[at:]) == {RUNTIME: V7[8:]}
+
+
+def test_a_frame_may_come_byte_by_byte() -> None:
+    assert read(*(V7[at : at + 1] for at in range(len(V7)))) == {RUNTIME: V7[8:]}
+
+
+def test_a_frame_of_nothing_is_passed_over() -> None:
+    assert read(bytes.fromhex("0000000100000000") + V3) == {RUNTIME: V2}
+
+
+@pytest.mark.parametrize("length", [MAX_PAYLOAD + 1, 1 << 31, (1 << 32) - 1])
+def test_a_length_that_nobody_sends_is_refused_with_its_header(length: int) -> None:
+    with pytest.raises(WireError, match=str(length)):
+        read(struct.pack(">II", PLUGIN, length))
+
+
+def test_the_largest_length_is_taken_and_costs_nothing_before_its_bytes_come() -> None:
+    assert read(struct.pack(">II", PLUGIN, MAX_PAYLOAD) + b"ab") == {PLUGIN: b"ab"}
+
+
+@given(st.lists(st.binary(max_size=64), max_size=20))
+def test_no_bytes_do_more_than_be_refused(pieces: list[bytes]) -> None:
+    try:
+        found = read(*pieces)
+    except WireError:
+        return
+    assert sum(map(len, found.values())) <= sum(map(len, pieces))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=99)), max_size=9), st.data())
+def test_streams_are_whole_however_their_frames_are_cut(
+    messages: list[tuple[int, bytes]], data: st.DataObject
+) -> None:
+    whole = b"".join(framed(to, body) for to, body in messages)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=9)))
+    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    wanted = dict[int, bytes]()
+    for to, body in messages:
+        if body:
+            wanted[to] = wanted.get(to, b"") + body
+    assert read(*pieces) == wanted

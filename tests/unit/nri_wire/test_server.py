@@ -1,0 +1,136 @@
+"""The serving side of ttrpc: each rule for what is no call."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.nri.wire.server import MAX_IN_FLIGHT, Call, CallServer
+from agent.nri.wire.ttrpc import DATA, MAX_DATA, REQUEST, RESPONSE, Frame
+from proto.gen import ttrpc_pb2
+from tests.unit.nri_wire.vectors import V9, V24
+
+SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+
+
+def server() -> CallServer:
+    return CallServer(SERVICE, ("Configure", "Shutdown"))
+
+
+def asked(stream: int, method: str = "Configure", service: str = SERVICE, nano: int = 0) -> Frame:
+    data = ttrpc_pb2.Request(service=service, method=method, timeout_nano=nano)
+    body = data.SerializeToString()
+    return Frame(stream, REQUEST, len(body), body)
+
+
+def said(answer: object) -> tuple[int, int, str]:
+    """Return stream, code and message of an error."""
+    assert isinstance(answer, bytes)
+    status = ttrpc_pb2.Response.FromString(answer[10:]).status
+    assert answer[8] == RESPONSE
+    return int.from_bytes(answer[4:8], "big"), status.code, status.message
+
+
+def test_a_call_is_taken_with_its_payload_and_time_limit() -> None:
+    found = server().take(Frame(1, REQUEST, 74, V9[18:]))
+    assert isinstance(found, Call)
+    assert (found.stream, found.method, found.timeout_s) == (1, "Configure", 2.0)
+    assert len(found.payload) == 26
+
+
+def test_metadata_do_no_harm() -> None:
+    found = server().take(Frame(1, REQUEST, len(V24), V24))
+    assert found == Call(1, "Shutdown", b"", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("frame", "stream", "code", "message"),
+    [
+        (asked(1, "Nope"), 1, 12, "method Nope"),
+        (asked(1, "", ""), 1, 12, "service "),
+        (asked(1, service="other.Service"), 1, 12, "service other.Service"),
+        (asked(2), 2, 3, "StreamID must be odd for client initiated streams"),
+        (asked(0), 0, 3, "StreamID must be odd for client initiated streams"),
+        (Frame(2, DATA, 0, b""), 2, 3, "StreamID must be odd for client initiated streams"),
+        (Frame(7, DATA, 0, b""), 7, 3, "StreamID is no longer active"),
+        (
+            Frame(4, REQUEST, MAX_DATA + 1, b""),
+            4,
+            8,
+            "message length 4194305 exceed maximum message size of 4194304",
+        ),
+    ],
+)
+def test_what_is_no_call_is_answered(frame: Frame, stream: int, code: int, message: str) -> None:
+    assert said(server().take(frame)) == (stream, code, message)
+
+
+@pytest.mark.parametrize("stream", [1, 3, 5])
+def test_a_stream_that_does_not_rise_is_refused(stream: int) -> None:
+    ours = server()
+    assert isinstance(ours.take(asked(5)), Call)
+    text = "StreamID cannot be re-used and must increment"
+    assert said(ours.take(asked(stream))) == (stream, 3, text)
+    assert isinstance(ours.take(asked(7)), Call)
+
+
+def test_a_request_that_is_none_is_refused() -> None:
+    stream, code, message = said(server().take(Frame(1, REQUEST, 1, b"\x0a")))
+    assert (stream, code) == (1, 3)
+    assert message.startswith("unmarshal request error: ")
+
+
+@pytest.mark.parametrize("kind", [0, RESPONSE, 4, 255])
+def test_frames_of_other_types_are_passed_over(kind: int) -> None:
+    ours = server()
+    assert ours.take(Frame(2, kind, 0, b"")) is None
+    assert isinstance(ours.take(asked(1)), Call)
+
+
+def test_data_for_a_call_that_is_open_are_passed_over() -> None:
+    ours = server()
+    ours.take(asked(1))
+    assert ours.take(Frame(1, DATA, 0, b"")) is None
+    ours.finish(1)
+    assert said(ours.take(Frame(1, DATA, 0, b"")))[1] == 3
+
+
+def test_a_call_is_finished_once() -> None:
+    ours = server()
+    ours.take(asked(1))
+    assert [ours.finish(1), ours.finish(1), ours.finish(9)] == [True, False, False]
+
+
+def test_a_time_limit_in_the_past_is_none() -> None:
+    found = server().take(asked(1, nano=-5))
+    assert isinstance(found, Call)
+    assert found.timeout_s == 0
+
+
+def test_calls_that_wait_are_bounded() -> None:
+    ours = server()
+    for number in range(MAX_IN_FLIGHT):
+        assert isinstance(ours.take(asked(2 * number + 1)), Call)
+    last = 2 * MAX_IN_FLIGHT + 1
+    assert said(ours.take(asked(last)))[:2] == (last, 8)
+    ours.finish(1)
+    assert isinstance(ours.take(asked(last + 2)), Call)
+
+
+def test_a_foreign_name_is_repeated_in_part_only() -> None:
+    assert len(said(server().take(asked(1, "x" * 9999)))[2]) == len("method ") + 128
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 4), st.integers(0, 9), st.binary(max_size=9))
+    )
+)
+def test_no_frames_raise_or_open_a_stream_twice(frames: list[tuple[int, int, int, bytes]]) -> None:
+    ours, opened = server(), list[int]()
+    for stream, kind, length, data in frames:
+        found = ours.take(Frame(stream, kind, length, data))
+        if isinstance(found, Call):
+            opened.append(found.stream)
+    assert opened == sorted(set(opened))
