@@ -13,6 +13,11 @@ from agent.publish.series.cluster import (
     ClusterStatus,
     cluster_series,
 )
+from agent.publish.series.containers import (
+    CONTAINER_FAMILIES,
+    ContainerStatus,
+    container_series,
+)
 from agent.publish.series.devices import as_family, declared, device_series
 from agent.publish.series.direct import direct_series
 from agent.publish.series.groups import pod_series
@@ -49,6 +54,7 @@ class MetricsRenderer:
             *FAMILIES,
             *SLO_FAMILIES,
             *CLUSTER_FAMILIES,
+            *CONTAINER_FAMILIES,
             *(as_family(found.families[name]) for name in sorted(found.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -72,13 +78,14 @@ class MetricsRenderer:
         publishers: tuple[PublisherStatus, ...] = (),
         *,
         cluster: ClusterStatus | None = None,
+        containers: ContainerStatus | None = None,
         openmetrics: bool = False,
     ) -> bytes:
         """Return the whole page. `now_s` is monotonic; families without samples are left out."""
         labels = Labels(self._labels)
         headers = self._headers[openmetrics]
         out: list[str] = []
-        for name, lines in self._series(snapshot, now_s, publishers, cluster, labels):
+        for name, lines in self._series(snapshot, now_s, publishers, cluster, containers, labels):
             if lines:
                 out.append(headers[name])
                 out.append("".join(lines))  # at once: thousands of kept lines cost page faults
@@ -93,6 +100,7 @@ class MetricsRenderer:
         now_s: float,
         publishers: tuple[PublisherStatus, ...],
         cluster: ClusterStatus | None,
+        containers: ContainerStatus | None,
         labels: Labels,
     ) -> Series:
         node = snapshot.node.name or "unknown"
@@ -109,6 +117,7 @@ class MetricsRenderer:
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from own_series(snapshot, now_s, publishers, opened)
         yield from cluster_series(cluster, now_s, opened)
+        yield from container_series(snapshot, containers, opened)
         slo_stale_s = SLO_STALE_S if cluster is None else cluster.slo_stale_s
         yield from slo_series(snapshot.cluster, now_s, slo_stale_s, opened)
         yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)

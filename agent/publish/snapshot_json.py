@@ -14,6 +14,7 @@ from agent.topology.text import format_cpu_list
 
 T = TypeVar("T")
 PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report", "sharing")
+CONTAINER_PARTS = ("means", "grants", "runtime", "served", "proof")  # of the daemon only
 CLUSTER_PARTS = ("node", "slo", "metric_policy", "kubelet", "topology_versions")
 
 
@@ -74,6 +75,11 @@ def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
     Each of the parts, by name, is `{"age_s", "error", "value"}`; so are those of the cluster.
     """
     cluster = snapshot.cluster
+    reached = {
+        name: _part(part, now_s)
+        for name in CONTAINER_PARTS
+        if (part := getattr(snapshot, name)).taken_s is not None
+    }
     told = {name: _part(getattr(cluster, name), now_s) for name in CLUSTER_PARTS}
     return {
         "node": plain(snapshot.node),
@@ -81,6 +87,7 @@ def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
         "hotplug": _hotplug(snapshot.hotplug),
         "vendors": [_vendor(state, now_s) for state in snapshot.vendors],
         "parts": {name: _part(getattr(snapshot, name), now_s) for name in PARTS},
+        **({"containers": reached} if reached else {}),
         **({"cluster": told} if cluster.clustered else {}),
     }
 
