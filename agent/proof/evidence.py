@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[Limit, ...] = ()
 
 
-def _none() -> Mapping[str, Origin]:
+def _none() -> Mapping[str, tuple[Origin, ...]]:
     return MappingProxyType({})
 
 
@@ -76,4 +76,5 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] | None = None  # that the kernel holds
     limits: tuple[Limit, ...] | None = None
     record: Record | None = None
-    origins: Mapping[str, Origin] = msgspec.field(default_factory=_none)  # of granted host paths
+    # of granted host paths, in each mount table that the host is known by
+    origins: Mapping[str, tuple[Origin, ...]] = msgspec.field(default_factory=_none)

@@ -144,11 +144,11 @@ def _mounted(mount: MountEdit, evidence: Evidence, top: Mapping[str, MountFound]
     """Compare one mount: by the kernel's table, else by the runtime's record."""
     told = None if evidence.record is None else dict(evidence.record.mounts)
     if evidence.mounts is not None:
-        found, origin = top.get(mount.path), evidence.origins.get(mount.host_path)
+        found, origins = top.get(mount.path), evidence.origins.get(mount.host_path)
         if found is None:
             return _Sight.ABSENT
-        if origin is not None:
-            return _Sight.THERE if found.origin == origin else _Sight.OTHER
+        if origins is not None:
+            return _Sight.THERE if found.origin in origins else _Sight.OTHER
     if told is None:
         return _Sight.UNSEEN
     if mount.path not in told:

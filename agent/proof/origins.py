@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from agent.errors import HostFileError
 from agent.host.files import HostFiles
 from agent.proof.evidence import MountFound, Origin
 from agent.proof.procfs import parse_mountinfo
 
-# the host's first process has its mount table, wherever the agent itself lives
+# the host's first process has its mount table; runtimes and agents may live in one of their own
 TABLES = ("/proc/1/mountinfo", "/proc/self/mountinfo")
 MAX_TABLE = 4 << 20  # bytes; every container on the node adds lines
 MAX_LINKS = 40
 
 
-def origins_of(host: HostFiles, paths: Iterable[str]) -> Mapping[str, Origin]:
-    """Return the origins of those host paths that can be told."""
+def origins_of(host: HostFiles, paths: Iterable[str]) -> Mapping[str, tuple[Origin, ...]]:
+    """Return the origins of those host paths that can be told: one in each mount table."""
     wanted = tuple(dict.fromkeys(paths))
     if not wanted:
         return {}
-    mounts = _table(host)
+    tables = tuple(_tables(host))
     resolved = {path: real for path in wanted if (real := _resolved(host, path)) is not None}
-    found = {path: _origin(mounts, real) for path, real in resolved.items()}
-    return {path: origin for path, origin in found.items() if origin is not None}
+    found = {path: _origins(tables, real) for path, real in resolved.items()}
+    return {path: origins for path, origins in found.items() if origins}
 
 
-def _table(host: HostFiles) -> tuple[MountFound, ...]:
+def _tables(host: HostFiles) -> Iterator[tuple[MountFound, ...]]:
     for table in TABLES:
         try:
             data = host.read(table, MAX_TABLE)
         except HostFileError:
             continue
         if data and len(data) < MAX_TABLE:
-            return parse_mountinfo(data)
-    return ()
+            yield parse_mountinfo(data)
+
+
+def _origins(tables: Iterable[tuple[MountFound, ...]], path: str) -> tuple[Origin, ...]:
+    found = (_origin(mounts, path) for mounts in tables)
+    return tuple(dict.fromkeys(origin for origin in found if origin is not None))
 
 
 def _origin(mounts: Iterable[MountFound], path: str) -> Origin | None:

@@ -63,8 +63,8 @@ class Cri:
     def version(self) -> pb.VersionResponse:
         return self._call("Version", pb.VersionRequest(), pb.VersionResponse)
 
-    def run_pod(self, config: config_pb.PodSandboxConfig) -> str:
-        request = pb.RunPodSandboxRequest(config=config)
+    def run_pod(self, config: config_pb.PodSandboxConfig, handler: str = "") -> str:
+        request = pb.RunPodSandboxRequest(config=config, runtime_handler=handler)
         return self._call("RunPodSandbox", request, pb.RunPodSandboxResponse).pod_sandbox_id
 
     def remove_pod(self, pod_id: str) -> None:

@@ -1,26 +1,23 @@
-"""What a runtime leaves behind when it or a test ends badly: processes, mounts, cgroups."""
+"""What a runtime leaves behind when it or a test ends badly: processes and cgroups."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-MNT_DETACH = 2
 GONE_S = 5.0
 
 
 def remove(folder: Path, cgroup: str) -> None:
-    """End the shims of one runtime's folder, unmount all below it, remove its cgroup everywhere."""
+    """End the shims of one runtime's folder, remove its cgroup everywhere."""
     shims = [_pid(path) for path in folder.glob("state/io.containerd.runtime.v2.task/*/*/shim.pid")]
     for pid in filter(None, (*_members(cgroup), *shims)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    _unmount(folder)
     _remove_cgroup(cgroup)
 
 
@@ -45,14 +42,6 @@ def _pid(path: Path) -> int:
         return int(path.read_text())
     except (OSError, ValueError):
         return 0
-
-
-def _unmount(folder: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = [line.split(" ")[4] for line in lines]
-    for point in reversed([point for point in points if point.startswith(f"{folder}/")]):
-        libc.umount2(point.encode(), MNT_DETACH)
 
 
 def _remove_cgroup(cgroup: str) -> None:

@@ -24,6 +24,7 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     name: str = field(default_factory=lambda: f"pod-{next(_numbers)}")
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    handler: str = ""  # of a runtime class
     id: str = ""
 
     @property
@@ -50,7 +51,7 @@ class Pod:
 
     def run(self) -> Pod:
         """Make the sandbox."""
-        self.id = self.runtime.cri.run_pod(self.config)
+        self.id = self.runtime.cri.run_pod(self.config, self.handler)
         return self
 
     def create(

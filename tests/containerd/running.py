@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 
 from tests.containerd import image, leavings
+from tests.containerd.apart import Apart
 from tests.containerd.cri import Cri
 from tests.containerd.programs import found, missing
 
@@ -53,6 +54,11 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
   BinaryName = "{runc}"
   Root = "{folder}/runc"
   SystemdCgroup = false
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+  BinaryName = "{runc}"
+  Root = "{folder}/runc"
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   socket_path = "{folder}/nri.sock"
@@ -68,7 +74,9 @@ class Containerd:
     """One runtime. `kill` and `start` again what a crash leaves; `close` leaves nothing behind."""
 
     def __init__(self, request_s: int = 2) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="xr", dir="/tmp"))  # sockets: short paths
+        # short, for sockets; not in /tmp, of which its containers have another
+        self.folder = Path(tempfile.mkdtemp(prefix="xr", dir="/var/tmp"))
+        self.apart = Apart(self.folder)
         self.nri_socket = self.folder / "nri.sock"
         self.cdi = self.folder / "cdi"
         self.cgroup = f"/xpu-{os.getpid()}-{self.folder.name}"  # above all pods of this runtime
@@ -103,7 +111,7 @@ class Containerd:
         env = os.environ | {"PATH": f"{self._programs.folder}:{os.environ.get('PATH', '')}"}
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs["containerd"], "--config", self._config],
+                [*self.apart.prefix, self._programs["containerd"], "--config", self._config],
                 env=env,
                 stdout=log,
                 stderr=log,
@@ -118,7 +126,7 @@ class Containerd:
         ctr, socket = self._programs["ctr"], self.folder / "c.sock"
         how = ("-n", "k8s.io", "images", "import", "--snapshotter", "native")
         subprocess.run(
-            [ctr, "-a", socket, *how, path],
+            [*self.apart.prefix, ctr, "-a", socket, *how, path],
             check=True,
             capture_output=True,
             timeout=60,
@@ -137,6 +145,7 @@ class Containerd:
             self._end(signal.SIGTERM)
         self.cri.close()
         leavings.remove(self.folder, self.cgroup)
+        self.apart.close()
         shutil.rmtree(self.folder)
 
     def _end(self, how: signal.Signals) -> None:

@@ -47,5 +47,5 @@ SEEN = Evidence(
     rules=(MAY,),
     limits=RECORD.limits,
     record=RECORD,
-    origins={LIBRARY: ORIGIN},
+    origins={LIBRARY: (ORIGIN,)},
 )

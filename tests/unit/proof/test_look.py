@@ -196,11 +196,11 @@ def test_host_paths_have_the_file_system_and_path_that_mount_tables_name(tmp_pat
     host.path("/loop").symlink_to("/loop")
     paths = ("/srv/v/x", "/srv/vector", "/var/run/y", "/", "/loop/z", "/run")
     assert origins_of(host.files, paths) == {
-        "/srv/v/x": Origin("254:0", "/data/v/x"),
-        "/srv/vector": Origin("254:0", "/srv/vector"),
-        "/var/run/y": Origin("0:9", "/y"),
-        "/": Origin("254:0", "/"),
-        "/run": Origin("0:9", "/"),
+        "/srv/v/x": (Origin("254:0", "/data/v/x"),),
+        "/srv/vector": (Origin("254:0", "/srv/vector"),),
+        "/var/run/y": (Origin("0:9", "/y"),),
+        "/": (Origin("254:0", "/"),),
+        "/run": (Origin("0:9", "/"),),
     }
 
 
@@ -210,4 +210,4 @@ def test_what_the_mounts_of_an_edit_show_is_looked_up_on_the_host(fake: Fake) ->
     fake.host.write("/proc/1/mountinfo", TABLE)
     mount = MountEdit(host_path="/srv/lib.so", path="/lib.so", options=BIND_READ_ONLY)
     found = fake.look(ContainerEdits(mounts=(mount,)))
-    assert found.origins == {"/srv/lib.so": Origin("254:0", "/srv/lib.so")}
+    assert found.origins == {"/srv/lib.so": (Origin("254:0", "/srv/lib.so"),)}
