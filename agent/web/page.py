@@ -13,7 +13,7 @@ from agent.web import sections
 from agent.web.base import AgentView
 from agent.web.html import bytes_text, tag, text
 from agent.web.svg import topology_svg
-from agent.web.tables import cluster, direct, slices
+from agent.web.tables import cluster, containers, direct, slices
 
 COLUMNS = (("wide", 4), ("middle", 2), ("narrow", 1))
 LINKS = (
@@ -95,6 +95,7 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
         tag("p", ""),
         sections.pods_table(snapshot),
         cluster.cluster_section(snapshot, view.cluster(), *view.now_s()),
+        containers.container_section(snapshot),
         tag("h2", "Published objects"),
         sections.objects_list(view.objects()),
         tag("h2", "Agent"),
