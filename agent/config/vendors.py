@@ -9,6 +9,8 @@ import msgspec
 from agent.config.field import Rule, Table
 
 SWITCH = ("auto", "on", "off")
+BY_CDI = ("auto", "cdi")
+PRELOADS = ("env", "file")
 PARTITIONING = ("Prefer", "Honor")
 
 
@@ -75,8 +77,22 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     xids: Annotated[XidSettings, Rule("Xid errors")] = XidSettings()
     upstream_compatible: Annotated[
         bool,
-        Rule("take every Xid but 13, 31, 43, 45, 68 and 109 for fatal, as koordlet does"),
+        Rule(
+            "as koordlet does: take every Xid but 13, 31, 43, 45, 68 and 109 for fatal, and name "
+            "cards to containers by minor"
+        ),
     ] = False
+    injection: Annotated[
+        str,
+        Rule("how cards get into containers", choices=("auto", "cdi", "env", "nodes")),
+    ] = "auto"
+    preload: Annotated[
+        str,
+        Rule("how containers load HAMi-core: LD_PRELOAD or /etc/ld.so.preload", choices=PRELOADS),
+    ] = "env"
+    region: Annotated[
+        bool, Rule("let HAMi-core count a container's use of cards where we read it")
+    ] = True
 
 
 class AscendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +112,9 @@ class AscendSettings(msgspec.Struct, frozen=True, kw_only=True):
     fault_codes: Annotated[
         str, Rule("faultCode.json that replaces the maker's classes of faults; empty: those")
     ] = ""
+    injection: Annotated[
+        str, Rule("how chips get into containers without Ascend's own runtime", choices=BY_CDI)
+    ] = "auto"
     network_is_health: Annotated[
         bool, Rule("a chip whose network port fails is out of service", maturity="beta")
     ] = False
@@ -119,6 +138,9 @@ class CambriconSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Rule("unit of an sMLU slice's memory; 0: a hundredth", unit="MiB", low=0, high=1048576),
     ] = 0
+    injection: Annotated[
+        str, Rule("how cards get into containers without Cambricon's own runtime", choices=BY_CDI)
+    ] = "auto"
 
 
 class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +157,17 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     error_limits: Annotated[
         Table, Rule("growth of an error counter within 300 s that is told: {counter, limit}")
     ] = ()
+    inject_all_ports: Annotated[
+        bool, Rule("show all devices of a granted function or bond, not the first alone")
+    ] = True
+    inject_umad: Annotated[
+        bool, Rule("show the management device too, which lets pods change the fabric")
+    ] = False
+    require_rdma_cm: Annotated[
+        bool, Rule("refuse containers where /dev/infiniband/rdma_cm is missing")
+    ] = False
+    memlock: Annotated[bool, Rule("let containers with RDMA lock all of their memory")] = True
+    nccl_env: Annotated[bool, Rule("set NCCL_IB_HCA where a pod does not")] = False
     counters_interval_s: Annotated[
         float, Rule("cycle of port counters and of pods' RDMA objects", unit="s", low=1, high=3600)
     ] = 10.0

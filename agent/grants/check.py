@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from agent.errors import ParseError
 from agent.grants.books import Books, Hold, hold_of
 from agent.grants.claims import Claim, claim_text, claims_of, claims_of_some
 from agent.grants.known import KnownDevices, refuse_unfit
 from agent.grants.pieces import refuse_mixed, with_template
+from agent.model.device import VendorDevice
 from agent.model.foreign.device_allocated import decode_allocated
 from agent.model.grant.checked import GrantsView, PodGrant
 from agent.model.grant.granted import Grant, GrantedDevice
@@ -86,7 +89,7 @@ class _Settled:
         try:
             if claim.elsewhere:
                 raise GrantRefused(Refusal.WRONG_NODE, f"it was made for {claim.elsewhere[:64]!r}")
-            holds = self._holds(entries, running=claim.running)
+            holds = self._holds(claim, entries)
             self._books.take(f"{claim.namespace}/{claim.name}", holds)
         except GrantRefused as refused:
             return _refused(told, refused.reason, str(refused))
@@ -96,15 +99,29 @@ class _Settled:
             uid=claim.uid,
             namespace=claim.namespace,
             name=claim.name,
-            grant=Grant(devices=entries),
+            grant=Grant(devices=self._with_own_slices(entries, claim.uid)),
         )
 
-    def _holds(self, entries: tuple[GrantedDevice, ...], *, running: bool) -> tuple[Hold, ...]:
+    def _with_own_slices(
+        self, entries: tuple[GrantedDevice, ...], uid: str
+    ) -> tuple[GrantedDevice, ...]:
+        """Name in each entry the slice that was made of its device for this pod, if one was."""
+        return tuple(_with_slice(entry, self._known.find(entry).device, uid) for entry in entries)
+
+    def _holds(self, claim: Claim, entries: tuple[GrantedDevice, ...]) -> tuple[Hold, ...]:
         pairs = [(entry, self._known.find(entry)) for entry in entries]
         refuse_mixed(pairs)
         for _, found in pairs:
-            refuse_unfit(found, running=running)
+            refuse_unfit(found, running=claim.running)
+            if found.partition is not None and found.partition.owner not in ("", claim.uid):
+                told = f"{found.partition.uuid} was made for another pod"
+                raise GrantRefused(Refusal.DEVICE_TAKEN, told)
         return tuple(hold_of(with_template(entry, found), found) for entry, found in pairs)
+
+
+def _with_slice(entry: GrantedDevice, device: VendorDevice, uid: str) -> GrantedDevice:
+    own = next((part.uuid for part in device.partitions if part.owner == uid), "")
+    return replace(entry, partition=own) if own and entry.id != own else entry
 
 
 def _entries(text: str) -> tuple[GrantedDevice, ...]:

@@ -10,18 +10,19 @@ import msgspec
 from agent.model.device import VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import BIND_READ_ONLY, ContainerEdits, MountEdit, NodeEdit
-from agent.model.grant.granted import Grant, Match, matches
+from agent.model.grant.granted import CORE, RATIO, Grant, Match, matches
 from agent.model.grant.host import HostMeans, HostNeeds
 from agent.model.grant.refusal import GrantRefused, Refusal
 from plugins.injection.cdi import called, names_of
 from plugins.injection.nodes import below, missing_in, present, shown
 from plugins.injection.policy import policy_of
-from plugins.injection.ungranted import withheld
+from plugins.injection.ungranted import VOID, WARN, withheld
 
 VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
 SLICES = "VIRTUAL_DEVICES"
 CDI_KIND = "cambricon.com/mlu"
 TOOL = "/usr/bin/cnmon"
+WHOLE = 100  # percent
 OLD_FOLDER = "/dev/cambricon"  # of old drivers
 _CONTROL = ("/dev/cambricon_ctl", "/dev/cambricon_gdr")
 # per card, before its own node; each driver has some of them
@@ -38,7 +39,12 @@ class CambriconPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What people decide about injection."""
 
     injection: Literal["auto", "cdi"] = "auto"
-    ungranted: Literal["off", "warn"] = "warn"  # no value is known that its runtime takes for none
+    ungranted: Literal["off", "warn", "void"] = "warn"
+
+
+def _at_most_told(policy: CambriconPolicy) -> str:
+    """Return `warn` for `void`: no value is known that the maker's runtime takes for none."""
+    return WARN if policy.ungranted == VOID else policy.ungranted
 
 
 def needs(_settings: Mapping[str, object]) -> HostNeeds:
@@ -59,14 +65,19 @@ def edits(
     granted = sorted(matches(grant, devices), key=_order)
     ours = "cambricon" in host.handler(container.runtime_handler).lower()
     if not granted:
-        return withheld(container, VISIBLE, policy.ungranted, ours=ours)
+        return withheld(container, VISIBLE, _at_most_told(policy), ours=ours)
+    for match in granted:
+        if match.partition is None and _is_share(match):
+            raise GrantRefused(
+                Refusal.PARTITION_MISSING, f"no slice of {match.device.key} was made"
+            )
     sliced = [match for match in granted if match.partition is not None]
     if sliced and len({match.device.key for match in granted}) > 1:
         raise GrantRefused(Refusal.MIXED_GRANT, "slices of one card, or whole cards")
     if ours:
         given = _environment(granted, host)
         other = VISIBLE if given[0] == SLICES else SLICES
-        notes = withheld(container, other, policy.ungranted, ours=ours).notes
+        notes = withheld(container, other, _at_most_told(policy), ours=ours).notes
         return ContainerEdits(env=(given,), notes=notes)
     if policy.injection == "cdi" and host.cdi_enabled and not sliced:
         return ContainerEdits(cdi=_names(granted, host))
@@ -74,6 +85,12 @@ def edits(
     mounted = TOOL not in host.paths or TOOL in container.mounts
     mounts = () if mounted else (MountEdit(host_path=TOOL, path=TOOL, options=BIND_READ_ONLY),)
     return ContainerEdits(nodes=nodes, mounts=mounts)
+
+
+def _is_share(match: Match) -> bool:
+    """Say whether less than the card was granted: then its slice is shown, never the card."""
+    amounts = (match.entry.amount(name) for name in (CORE, RATIO))
+    return any(amount is not None and amount < WHOLE for amount in amounts)
 
 
 def _order(match: Match) -> tuple[int, int]:

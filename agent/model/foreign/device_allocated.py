@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import msgspec
@@ -42,20 +43,31 @@ _ALLOCATED = msgspec.json.Decoder(dict[str, list[_Entry] | None])
 def decode_allocated(text: str) -> tuple[GrantedDevice, ...]:
     """Return what was granted, in the order written; raise `ParseError` for the whole of it.
 
-    Amounts are in base units, rounded up. The error repeats nothing of the text.
+    Amounts are in base units, rounded up. The error repeats nothing of the text. A member that is
+    written twice is refused, and one that Go would take for another: the scheduler that counts
+    devices must not read another grant than the node that gives them.
     """
-    data = text.encode("utf-8", "replace")
-    if len(data) > MAX_BYTES:
+    if len(text) > MAX_BYTES:
         raise _bad(f"more than {MAX_BYTES} bytes")
     try:
+        data = text.encode()
         found = _ALLOCATED.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise _bad(str(error)[:80]) from error
+        json.loads(text, object_pairs_hook=_once)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _bad(type(error).__name__) from error
+    if len(data) > MAX_BYTES:
+        raise _bad(f"more than {MAX_BYTES} bytes")
     if sum(len(entries or ()) for entries in found.values()) > MAX_DEVICES:
         raise _bad(f"more than {MAX_DEVICES} devices")
     return tuple(
         _granted(kind, entry) for kind, entries in found.items() for entry in entries or ()
     )
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    names = {name.casefold() for name, _ in pairs}
+    if len(names) < len(pairs):
+        raise ValueError("a member twice")
 
 
 def _granted(kind: str, entry: _Entry) -> GrantedDevice:

@@ -18,6 +18,8 @@ from plugins.faults.rdma.ports import ERROR_LIMITS
 ROLE_LABEL = "xpu-agent.io/role"
 ROLES = ("compute", "storage")
 POLICIES = ("any", "all")
+# what containers get is decided in the agent; here it is only known
+INJECTION = ("inject_all_ports", "inject_umad", "require_rdma_cm", "memlock", "nccl_env")
 MAX_RULES = 256  # of one list
 MAX_LIMIT = 10**9
 
@@ -209,8 +211,10 @@ def _interval(value: object, key: str) -> float:
 
 def decode(data: Mapping[str, object]) -> RdmaSettings:
     """Decode the vendor's section; `BadConfig` names the key that is unknown or wrong."""
-    known = tuple(RdmaSettings.__struct_fields__)
+    known = (*RdmaSettings.__struct_fields__, *INJECTION)
     table = _table(data, "discovery.rdma", known)
+    for name in INJECTION:
+        _flag(table.get(name, False), f"discovery.rdma.{name}")
 
     def rules(name: str) -> list[tuple[object, str]]:
         return _rules(table.get(name) or (), f"discovery.rdma.{name}")

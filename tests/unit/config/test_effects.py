@@ -9,9 +9,15 @@ import pytest
 
 from agent.config.decode import settings_from
 from agent.config.load import entries
+from agent.hooks.devices import UNGRANTED
 from agent.node.vendors import vendor_settings
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.wire import Start, decode_request, encode_start
+from plugins.injection.ascend.edits import AscendPolicy
+from plugins.injection.cambricon import CambriconPolicy
+from plugins.injection.nvidia.edits import NvidiaPolicy
+from plugins.injection.policy import policy_of
+from plugins.injection.rdma import RdmaPolicy
 from plugins.vendors import BUILTIN
 from plugins.vendors.rdma.settings import decode
 
@@ -32,13 +38,51 @@ def test_the_agent_reads_each_of_its_settings(key: str) -> None:
     assert any(f"{owner}.{name}" in sources("agent") for owner in known_as)
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.count(".") == 2])
+POLICIES: dict[str, type[msgspec.Struct]] = {
+    "nvidia": NvidiaPolicy,
+    "ascend": AscendPolicy,
+    "cambricon": CambriconPolicy,
+    "rdma": RdmaPolicy,
+}
+OF_VENDORS = [key for key in KEYS if key.startswith("discovery.") and key.count(".") == 2]
+
+
+@pytest.mark.parametrize("key", OF_VENDORS)
 def test_each_vendor_reads_its_settings(key: str) -> None:
     _, vendor, name = key.split(".")
     if vendor == "vendors":
         assert name in dict(BUILTIN)
     else:
-        assert f'"{name}"' in sources("plugins")
+        policy = POLICIES.get(vendor)
+        of_injection = policy is not None and name in policy.__struct_fields__
+        assert of_injection or f'"{name}"' in sources("plugins")
+
+
+@pytest.mark.parametrize("vendor", POLICIES)
+def test_each_choice_of_injection_can_be_set_and_is_taken(vendor: str) -> None:
+    """What decides for all vendors, `ungranted`, is a setting of the hooks."""
+    policy, rules = POLICIES[vendor], {entry.key: entry for entry in entries()}
+    for field in policy.__struct_fields__:
+        if field == UNGRANTED:
+            choices = rules["hooks.ungranted"].rule.choices
+        else:
+            entry = rules[f"discovery.{vendor}.{field}"]
+            assert getattr(policy(), field) == entry.default
+            choices = entry.rule.choices
+        for choice in choices:
+            assert getattr(policy_of({field: choice}, policy, vendor), field) == choice
+
+
+def test_settings_of_injection_reach_the_vendors_decision() -> None:
+    written: dict[str, dict[str, object]] = {
+        "nvidia": {"injection": "nodes", "preload": "file", "region": False},
+        "rdma": {"memlock": False, "nccl_env": True},
+    }
+    own = vendor_settings(settings_from({"discovery": written}))
+    decode(own["rdma"])
+    for vendor, values in written.items():
+        found = policy_of(own[vendor], POLICIES[vendor], vendor)
+        assert {name: getattr(found, name) for name in values} == values
 
 
 RDMA: dict[str, object] = {
