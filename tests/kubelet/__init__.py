@@ -8,8 +8,8 @@
 
 It does what the real device manager does, and complains (`kubelet.complaints`, which tests compare
 with `[]`) of what a plug-in may not do: an option that differs between `Register` and
-`GetDevicePluginOptions`, an id twice, an id of more than 63 characters, a second stream's
-predecessor left open, an unclean end.
+`GetDevicePluginOptions`, an id twice, an id of more than 63 characters, a registration while the
+stream of the one before is open, two resources that say different things of one key.
 
 `Register` checks version, resource name and file name; dials back for at most ten seconds, asks for
 the options, and only then answers; after that it opens `ListAndWatch`. Each list replaces the one
@@ -31,10 +31,12 @@ What it can be told to do:
 | `replace_socket()` | another file in place of `kubelet.sock`, behind which it listens |
 | `drop(resource)` | cancels one stream |
 | `hold_register` | an event: while it is set, `Register` does not answer |
+| `closes_old` | a new registration ends the old stream, as kubelets of old; else both go on |
 | `half_open` | `Register` answers, and nobody ever opens the stream |
 | `at_once` | `Register` answers before it dials, as kubelets up to 1.24 |
 | `refuse_version`, `unavailable` | what `Register` answers instead |
 | `slow_reader` | seconds between two messages that are read from a stream |
 
-`kubelet.registered` lists what was asked for, `kubelet.lists[resource]` every list that came.
+`kubelet.registered` lists what was asked for, `kubelet.lists[resource]` every list that came,
+`kubelet.past` every endpoint with the status its stream `ended` with.
 """
