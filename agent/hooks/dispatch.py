@@ -25,11 +25,13 @@ MAX_ERROR = 200  # characters of what a hook raised
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one question.
 
-    `planned` has, by hook, what those in `plan` mode would have changed: nothing of it is in
-    `adjustment`. `failures` are bugs, to be counted. `spent_s` has every hook that was asked.
+    `answers` has, by hook, what `adjustment` was put together from, and `planned` what hooks in
+    `plan` mode would have changed: nothing of that is in `adjustment`. `failures` are bugs, to be
+    counted. `spent_s` has every hook that was asked.
     """
 
     adjustment: Adjustment = NOTHING
+    answers: Answers = ()
     planned: Answers = ()
     failures: tuple[Failure, ...] = ()
     spent_s: tuple[tuple[str, float], ...] = ()
@@ -73,10 +75,15 @@ def dispatch(
     bugs = (Failure(name, answer.bug) for _, name, answer in asked if answer.bug)
     return Dispatched(
         adjustment=whole,
-        planned=tuple((name, change) for name, change in planned if change != NOTHING),
+        answers=_said(on),
+        planned=_said(planned),
         failures=(*bugs, *conflicts),
         spent_s=tuple(spent_s),
     )
+
+
+def _said(answers: Answers) -> Answers:
+    return tuple((name, change) for name, change in answers if change != NOTHING)
 
 
 class _Answer(msgspec.Struct, frozen=True):

@@ -48,12 +48,12 @@ class _Merging:
 
     def quota(self) -> Resources:
         """Return quota and period of one hook: each means nothing without the other."""
-        said = {hook: answer.resources for hook, answer in self.answers}
-        for winner in QUOTA_WINNERS:
-            if winner in said and said[winner].quota_us is not None:
-                return said[winner]
+        every = [(hook, answer.resources) for hook, answer in self.answers]
+        said = {hook: one for hook, one in every if one.quota_us is not None}
+        if said.keys() <= set(QUOTA_WINNERS):
+            return next((said[name] for name in QUOTA_WINNERS if name in said), Resources())
         pairs = [
-            None if one.quota_us is None else (one.quota_us, one.period_us) for one in said.values()
+            None if one.quota_us is None else (one.quota_us, one.period_us) for _, one in every
         ]
         quota_us, period_us = self.only("quota_us", pairs) or (None, None)
         return Resources(quota_us=quota_us, period_us=period_us)
