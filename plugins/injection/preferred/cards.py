@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import combinations
 from operator import or_
@@ -22,15 +22,19 @@ class NotEnough(AgentError):
 
 
 def preferred_cards(
-    available: Sequence[str], required: Sequence[str], size: int, board: Board
+    available: Sequence[str],
+    required: Sequence[str],
+    size: int,
+    board: Board,
+    near: Mapping[str, int] | None = None,
 ) -> tuple[str, ...]:
     """Return `size` of the available ids, by minor; the same for the same input in any order.
 
-    The greatest sum of pair scores wins; of equals the set that leaves the most groups whole,
-    then on the fewest memory nodes, then with the smallest minors. A single card is that whose
-    loss spoils the fewest groups, then with the fewest links. Required ids that are not available
-    are passed over. Ids that the board does not know come last. Raises `NotEnough` only if there
-    are fewer ids than asked for.
+    The greatest sum of pair scores wins, with what each card has for itself in `near`; of equals
+    the set that leaves the most groups whole, then on the fewest memory nodes, then with the
+    smallest minors. A single card is that whose loss spoils the fewest groups, then with the
+    fewest links. Required ids that are not available are passed over. Ids that the board does not
+    know come last. Raises `NotEnough` only if there are fewer ids than asked for.
     """
     known = {card.id: card for card in board.cards}
     cards = sorted((known.get(i, Card(id=i)) for i in dict.fromkeys(available)), key=_by_minor)
@@ -38,7 +42,7 @@ def preferred_cards(
         raise NotEnough
     fixed = [card for card in cards if card.id in set(required)][:size]
     free = [card for card in cards if card not in fixed]
-    choice = _Choice(board, cards)
+    choice = _Choice(board, cards, near or {})
     if len(cards) > MOST:
         return choice.greedy(fixed, free, size)
     return choice.best(fixed, free, size)
@@ -51,7 +55,8 @@ def _by_minor(card: Card) -> tuple[int, str]:
 class _Choice:
     """Compares sets of one request's cards; the tables are made once."""
 
-    def __init__(self, board: Board, cards: Sequence[Card]) -> None:
+    def __init__(self, board: Board, cards: Sequence[Card], near: Mapping[str, int]) -> None:
+        self._near = {card.id: near.get(card.id, 0) for card in cards}
         self._score = {
             (a.id, b.id): board.score(a.id, b.id) for a in cards for b in cards if a is not b
         }
@@ -68,8 +73,11 @@ class _Choice:
         """Return the ids of the best set of `fixed` and as many of `free` as it takes."""
         if size == 1:
             sets = [[card] for card in fixed or free]
-            return (min(sets, key=self._rank)[0].id,)
-        own = [sum(self._score[card.id, other.id] for other in fixed) for card in free]
+            return (min(sets, key=lambda one: (-self._near[one[0].id], self._rank(one)))[0].id,)
+        own = [
+            self._near[card.id] + sum(self._score[card.id, other.id] for other in fixed)
+            for card in free
+        ]
         ids = [card.id for card in free]
         _, sets_of_masks = equals(size - len(fixed), own, lambda i, j: self._score[ids[i], ids[j]])
         winner = [*fixed, *self._first_of(sets_of_masks, fixed, free)]
@@ -127,11 +135,12 @@ class _Choice:
 
     def _worth(self, card: Card, chosen: Sequence[Card]) -> tuple[object, ...]:
         spoiled, links, nodes, minors = self._rank([*chosen, card])
-        added = sum(self._score[card.id, other.id] for other in chosen)
+        added = self._near[card.id] + sum(self._score[card.id, o.id] for o in chosen)
         return added, -spoiled, -links, -nodes, tuple(-minor for minor in minors)
 
     def _pair_rank(self, pair: Sequence[Card]) -> tuple[int, tuple[int, int, int, tuple[int, ...]]]:
-        return -self._score[pair[0].id, pair[1].id], self._rank(pair)
+        a, b = pair[0].id, pair[1].id
+        return -self._score[a, b] - self._near[a] - self._near[b], self._rank(pair)
 
     def _rank(self, cards: Sequence[Card]) -> tuple[int, int, int, tuple[int, ...]]:
         """Order sets of equal score, the best first."""

@@ -1,0 +1,161 @@
+"""Which ids the kubelet had best take: those a scheduler granted, else those that work together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from agent.deviceplugin.hardware import of_vendor
+from agent.deviceplugin.match import Asker, askers, granted_places, places
+from agent.deviceplugin.units import Place, Served, Unit
+from agent.model.snapshot import NodeSnapshot
+from plugins.injection.preferred.board import UNKNOWN_MINOR, Board
+from plugins.injection.preferred.cards import NotEnough, preferred_cards
+from plugins.injection.preferred.slots import Slot, preferred_slots
+
+Ids = tuple[str, ...]
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kubelet asks to choose from."""
+
+    available: Ids
+    required: Ids = ()
+    size: int
+
+
+def preferred(
+    wish: Wish,
+    one: Served,
+    offered: Mapping[str, Served],
+    snapshot: NodeSnapshot,
+    board: Board,
+    *,
+    packed: bool,
+) -> Ids:
+    """Return the best `size` of the available ids, with the required ones that are among them.
+
+    What was granted to the pods that can be meant comes first; for a pod without a grant what is
+    granted to others comes last. Cards are near to each other and to what the pod has already of
+    the other resources `offered`. Replicas are taken from cards with few free ones if `packed`.
+    Raises `NotEnough` only if there are fewer ids than asked for.
+    """
+    free = tuple(sorted(set(wish.available)))
+    if not 0 <= wish.size <= len(free):
+        raise NotEnough
+    devices = [device.info for device in of_vendor(one.vendor, snapshot.devices.value.devices)]
+    found = askers(one.name, wish.size, devices, snapshot)
+    choice = _Choice(one, board, _companions(found, one, offered, snapshot), packed=packed)
+    names = set(free)
+    fixed = [name for name in dict.fromkeys(wish.required) if name in names][: wish.size]
+    if any(asker.granted for asker in found):
+        mine = frozenset.intersection(*(places(asker.found) for asker in found))
+        first = tuple(name for name in free if choice.place(name) in mine)
+    else:
+        taken = granted_places(devices, snapshot)
+        first = tuple(name for name in free if not is_taken(one.units.get(name), taken))
+    steered = tuple(dict.fromkeys((*fixed, *first)))
+    if len(steered) >= wish.size:
+        return choice.of(steered, fixed, wish.size)
+    return choice.of(free, steered, wish.size)
+
+
+def is_taken(unit: Unit | None, taken: Collection[Place]) -> bool:
+    """Say whether a grant holds a unit: itself, or the card that it is of."""
+    return unit is not None and (unit.place in taken or (unit.device.key, "", "") in taken)
+
+
+def _companions(
+    found: Sequence[Asker],
+    one: Served,
+    offered: Mapping[str, Served],
+    snapshot: NodeSnapshot,
+) -> tuple[str, ...]:
+    """Return the devices of other resources that the pod has already, if only one can be meant."""
+    if len(found) != 1:
+        return ()
+    keys = []
+    for held in snapshot.served.value.held:
+        other = offered.get(held.resource)
+        if held.pod_uid == found[0].pod.uid and other is not None and other.name != one.name:
+            units = (other.units.get(name) for name in held.ids)
+            keys += [_board_id(unit) for unit in units if unit is not None]
+    return tuple(dict.fromkeys(keys))
+
+
+def _board_id(unit: Unit) -> str:
+    """Return what the board calls the card."""
+    return unit.device.info.uuid or unit.device.key
+
+
+class _Choice:
+    """Chooses among ids of one resource, by no other thing than where they are."""
+
+    def __init__(
+        self, one: Served, board: Board, companions: Sequence[str], *, packed: bool
+    ) -> None:
+        self._one = one
+        self._board = board
+        self._companions = companions
+        self._packed = packed
+
+    def place(self, name: str) -> Place | None:
+        """Return what an id is; `None` for one that is not known any more."""
+        unit = self._one.units.get(name)
+        return unit.place if unit else None
+
+    def of(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
+        """Return the best so many, with all required ones."""
+        units = self._one.units
+        if all(units[name].whole for name in available if name in units):
+            return self._cards(available, required, size)
+        if self._companions and not self._one.shared:
+            return self._nearest(available, required, size)
+        capacity = Counter(_slot(name, unit).card for name, unit in units.items())
+        return preferred_slots(
+            [_slot(name, units.get(name)) for name in available],
+            required,
+            size,
+            capacity,
+            spread=self._one.shared,
+            packed=self._packed or not self._one.shared,
+        )
+
+    def _nearest(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
+        """Choose functions and slices of the cards that are nearest to what the pod has."""
+
+        def order(name: str) -> tuple[bool, int, int, tuple[int, ...], str]:
+            unit = self._one.units.get(name)
+            near = self._near(_board_id(unit)) if unit else 0
+            slot = _slot(name, unit)
+            return name not in required, -near, slot.minor, slot.number, name
+
+        return tuple(sorted(available, key=order)[:size])
+
+    def _near(self, card: str) -> int:
+        return sum(self._board.score(card, other) for other in self._companions)
+
+    def _cards(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
+        """Choose cards by the names that they have on the board, which are not the kubelet's."""
+        units = self._one.units
+        names = {name: _board_id(units[name]) if name in units else name for name in available}
+        ids = {card: name for name, card in names.items()}
+        near = {card: self._near(card) for card in ids}
+        wanted = [names[name] for name in required]
+        chosen = preferred_cards(list(ids), wanted, size, self._board, near)
+        return tuple(ids[card] for card in chosen)
+
+
+def _slot(name: str, unit: Unit | None) -> Slot:
+    """Return a replica as a slot of what it is a replica of, a slice as one of its card."""
+    if unit is None:
+        return Slot(id=name, card="", minor=UNKNOWN_MINOR, number=())
+    minor = unit.device.info.minor
+    return Slot(
+        id=name,
+        card=unit.device.key if unit.replica is None else "\0".join(unit.place),
+        minor=UNKNOWN_MINOR if minor is None else minor,
+        number=unit.number if unit.replica is None else (unit.replica,),
+    )
