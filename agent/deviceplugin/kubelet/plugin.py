@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 MAX_RESOURCES = 64
 AGAIN_S = 1.0  # after a bug, doubled each time
+ANSWERED = ("ready", "released")  # states of a vendor whose devices are those it told of
 
 
 def load_grpc() -> None:
@@ -132,9 +133,10 @@ class DevicePlugin:
 
     def _offer(self, snapshot: NodeSnapshot) -> None:
         offered = {one.name: one for one in self._site.decide.resources(snapshot)}
-        for name in list(self._kept):
-            if name in offered or not awaited(snapshot, self._kept[name].vendor):
-                del self._kept[name]
+        kept = self._kept.items()
+        self._kept = {name: one for name, one in kept if awaited(snapshot, one.vendor)}
+        for name in self._kept:
+            offered.pop(name, None)
         for resource in offered.values():
             self._put(resource, live=True)
         for resource in self._kept.values():
@@ -192,9 +194,10 @@ class DevicePlugin:
 
 
 def awaited(snapshot: NodeSnapshot, vendor: str) -> bool:
-    """Say whether a vendor that is here has not answered since the agent's start."""
-    states = (state for state in snapshot.vendors if state.vendor == vendor)
-    return any(state.inventory.taken_s is None for state in states)
+    """Say whether what is known of a vendor's devices is no answer of its own yet."""
+    states = {state.state for state in snapshot.vendors if state.vendor == vendor}
+    joined = snapshot.devices.taken_s is not None and vendor not in snapshot.devices.value.awaited
+    return bool(states) and (not joined or states.isdisjoint(ANSWERED))
 
 
 def _served(life: Life) -> ResourceServed:

@@ -1,0 +1,207 @@
+"""A device plug-in and a strict kubelet in one test: short folders, short waits, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from agent.clock import SystemClock
+from agent.deviceplugin.base import Allocated, Listed, NotAllocated, PodNotSeen, Resource
+from agent.deviceplugin.kubelet.plugin import DevicePlugin
+from agent.deviceplugin.serve.site import Pace, Site
+from agent.model.device import Pairs
+from agent.model.grant.edits import ContainerEdits
+from agent.model.part import Part
+from agent.model.runtime.served import ResourceServed, ServedView
+from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from tests.kubelet.manager import FakeKubelet
+
+GPU = "nvidia.com/gpu"
+BOOT = "6f1c1a52-0000-4000-8000-000000000001"
+
+# as patient as the real one where a test is about patience, else a hundred times quicker
+QUICK = Pace(
+    look_s=0.02,
+    poll_s=0.05,
+    absent_s=0.02,
+    register_s=1.0,
+    stream_s=0.2,
+    rest_s=0.05,
+    again_s=0.02,
+    max_again_s=0.1,
+    refused_s=0.2,
+    list_s=0.05,
+    inventory_s=0.3,
+    stop_s=0.5,
+    pod_s=0.3,
+)
+
+Test = Callable[["Stage"], Awaitable[None]]
+
+
+def gpus(count: int, *, sick: tuple[int, ...] = (), numa: bool = True) -> Resource:
+    """Return so many cards, on two NUMA nodes."""
+    nodes = [(index * 2 // count,) if numa else () for index in range(count)]
+    return Resource(
+        name=GPU,
+        vendor="nvidia",
+        devices=tuple(
+            Listed(id=f"GPU-{index}", healthy=index not in sick, numa_nodes=nodes[index])
+            for index in range(count)
+        ),
+    )
+
+
+class Table:
+    """Decisions out of a table that the test writes."""
+
+    def __init__(self, *resources: Resource) -> None:
+        self.offered = resources
+        self.env: Pairs = ()
+        self.refusal: Exception | None = None
+        self.advice: tuple[str, ...] | Exception | None = None
+        self.start: Exception | None = None
+        self.pod_uid = ""
+        self.unseen = 0  # so many more times the pod is not known
+        self.asked: list[tuple[str, ...]] = []
+
+    def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
+        del snapshot
+        return self.offered
+
+    def preferred(
+        self,
+        resource: str,
+        available: tuple[str, ...],
+        required: tuple[str, ...],
+        size: int,
+        snapshot: NodeSnapshot,
+    ) -> tuple[str, ...]:
+        del resource, required, snapshot
+        if isinstance(self.advice, Exception):
+            raise self.advice
+        return self.advice or tuple(sorted(available)[:size])
+
+    def allocate(
+        self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
+    ) -> Allocated:
+        del snapshot
+        self.asked.append(ids)
+        if self.refusal is not None:
+            raise self.refusal
+        if self.unseen and not last:
+            self.unseen -= 1
+            raise PodNotSeen("PodNotSeen", resource)
+        edits = ContainerEdits(
+            env=(("NVIDIA_VISIBLE_DEVICES", ",".join(sorted(ids))), *self.env),
+        )
+        return Allocated(edits=edits, pod_uid=self.pod_uid)
+
+    def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
+        del resource, ids, snapshot
+        if self.start is not None:
+            raise self.start
+
+
+class Stage:
+    """The plug-in runs from `start` to `stop`; `kill` ends it without a word to anybody."""
+
+    def __init__(self, root: Path, pace: Pace) -> None:
+        self.folder = root / "d"
+        self.kubelet = FakeKubelet(self.folder)
+        self.table = Table(gpus(8))
+        self.pace = pace
+        self.state_dir = str(root / "s")
+        self.boot_id = BOOT
+        self.told: list[tuple[str, str]] = []
+        self.views: list[ServedView] = []
+        self.vendor = "ready"
+        self.plugin: DevicePlugin | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def current(self) -> NodeSnapshot:
+        """Return a snapshot in which the vendor is as the test says."""
+        awaited = () if self.vendor == "ready" else ("nvidia",)
+        return NodeSnapshot(
+            node=NodeIdentity(name="node-a"),
+            vendors=(VendorState(vendor="nvidia", state=self.vendor),),
+            devices=Part(DeviceView(awaited=awaited), 1.0),
+        )
+
+    def site(self) -> Site:
+        return Site(
+            folder=str(self.folder),
+            current=self.current,
+            decide=self.table,
+            clock=SystemClock(),
+            state_dir=self.state_dir,
+            boot_id=self.boot_id,
+            served=self.views.append,
+            tell=lambda reason, message: self.told.append((reason, message)),
+            uniform=lambda low, high: (low + high) / 2,
+            pace=self.pace,
+        )
+
+    async def start(self) -> DevicePlugin:
+        """Begin a plug-in, as a process that starts."""
+        self.plugin = DevicePlugin(self.site())
+        self._task = asyncio.create_task(self.plugin.run())
+        return self.plugin
+
+    async def stop(self) -> None:
+        """End it as a process that is asked to."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def offer(self, *resources: Resource) -> None:
+        """Decide otherwise from now on, and say so."""
+        self.table.offered = resources
+        if self.plugin is not None:
+            self.plugin.changed()
+
+    def served(self, name: str = GPU) -> ResourceServed:
+        """Return how a resource stands."""
+        assert self.plugin is not None
+        return next(one for one in self.plugin.state().resources if one.name == name)
+
+    def stands(self, state: str, reason: str = "", name: str = GPU) -> bool:
+        """Say whether it stands so by now."""
+        assert self.plugin is not None
+        found = [one for one in self.plugin.state().resources if one.name == name]
+        return any((one.state, one.reason) == (state, reason) for one in found)
+
+    def sockets(self) -> list[str]:
+        """Return the names of our sockets in the folder."""
+        return sorted(path.name for path in self.folder.glob("xpu-agent-*.sock"))
+
+
+@contextlib.asynccontextmanager
+async def staged(root: Path, pace: Pace) -> AsyncIterator[Stage]:
+    stage = Stage(root, pace)
+    try:
+        yield stage
+    finally:
+        await stage.stop()
+        await stage.kubelet.stop()
+
+
+def on_stage(test: Test, pace: Pace = QUICK) -> None:
+    """Run a test with its own short folder; nothing is started yet. No kubelet complains."""
+
+    async def live() -> None:
+        with tempfile.TemporaryDirectory(prefix="x", dir="/tmp") as root:
+            async with staged(Path(root), pace) as stage:
+                await test(stage)
+            assert stage.kubelet.complaints == []
+
+    asyncio.run(asyncio.wait_for(live(), 60))
+
+
+def refused(reason: str, detail: str = "because") -> NotAllocated:
+    """Return a refusal."""
+    return NotAllocated(reason, detail)

@@ -1,0 +1,187 @@
+"""Registration with a kubelet that is late, silent, old, away, or of another opinion."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.deviceplugin.base import Resource
+from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
+
+
+def test_a_resource_is_registered_listed_and_told_of() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        endpoint = await stage.kubelet.resource(GPU, healthy=8)
+        assert endpoint.nodes()["GPU-0"] == {0}
+        assert endpoint.nodes()["GPU-7"] == {1}
+        await stage.kubelet.until(lambda: stage.stands("watched"), "watched")
+        served = stage.served()
+        assert (served.devices, served.healthy, served.registrations) == (8, 8, 1)
+        assert stage.views[-1] == plugin.state()
+        assert stage.sockets() == ["xpu-agent-nvidia.com-gpu.1.sock"]
+        assert [asked.endpoint for asked in stage.kubelet.registered] == stage.sockets()
+
+    on_stage(test)
+
+
+def test_options_are_the_same_in_both_places() -> None:
+    async def test(stage: Stage) -> None:
+        one = msgspec.structs.replace(gpus(2), check_start=True, choose=False)
+        stage.table.offered = (one,)
+        await stage.kubelet.start()
+        await stage.start()
+        endpoint = await stage.kubelet.resource(GPU)
+        assert endpoint.options == stage.kubelet.registered[0].options
+        assert endpoint.options.pre_start_required
+        assert not endpoint.options.get_preferred_allocation_available
+
+    on_stage(test)  # the kubelet complains of a difference
+
+
+def test_the_folder_may_come_after_us() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.start()
+        await stage.kubelet.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_a_kubelet_that_is_not_ready_is_asked_again_for_ever() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.unavailable = True
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 4, "asked again")
+        assert stage.stands("waiting", "KubeletAway") or stage.stands("registering")
+        assert len(stage.sockets()) == 1  # it goes on serving
+        stage.kubelet.unavailable = False
+        await stage.kubelet.resource(GPU, healthy=8)
+        (figures,) = plugin.figures()
+        assert dict(figures.registrations)["KubeletAway"] > 4
+        assert stage.told == []
+
+    on_stage(test)
+
+
+def test_a_kubelet_that_hangs_in_register_is_given_up_and_asked_again() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.hold_register.set()
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 1, "a second try")
+        assert dict(plugin.figures()[0].registrations) == {"KubeletSilent": 1}
+        stage.kubelet.hold_register.clear()
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test, msgspec.structs.replace(QUICK, register_s=0.2))
+
+
+def test_a_refused_version_is_told_once_and_tried_slowly() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.refuse_version = True
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 2, "asked again")
+        assert [reason for reason, _ in stage.told] == ["DevicePluginRefused"]
+        assert "is not supported by kubelet" in stage.told[0][1]
+        stage.kubelet.refuse_version = False
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_a_refused_kubelet_is_asked_at_once_when_it_begins_again() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.refuse_version = True
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: stage.stands("refused", "VersionRefused"), "refused")
+        stage.kubelet.refuse_version = False
+        await stage.kubelet.restart()  # upgraded
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+
+
+def test_a_name_that_no_resource_may_have_is_told_and_costs_only_itself() -> None:
+    async def test(stage: Stage) -> None:
+        odd = Resource(name="requests.nvidia.com/gpu", vendor="nvidia", devices=gpus(1).devices)
+        stage.table.offered = (odd, gpus(8))
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.until(
+            lambda: stage.stands("refused", "NameRefused", odd.name), "refused"
+        )
+        assert [reason for reason, _ in stage.told] == ["DevicePluginRefused"]
+
+    on_stage(test)
+
+
+def test_a_kubelet_that_answers_before_it_dials_is_believed_only_with_its_stream() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.at_once = True
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.until(lambda: stage.stands("watched"), "watched")
+        assert len(stage.kubelet.registered) == 1
+
+    on_stage(test)
+
+
+def test_a_registration_that_no_stream_follows_is_made_again() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.half_open = True
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 2, "asked again")
+        assert len({asked.endpoint for asked in stage.kubelet.registered}) > 2
+        stage.kubelet.half_open = False
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_what_is_no_kubelet_is_told_of() -> None:
+    async def test(stage: Stage) -> None:
+        import grpc
+        from grpc import aio
+
+        stage.folder.mkdir()
+        server = aio.server()
+        nothing: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", nothing),))
+        server.add_insecure_port(f"unix:{stage.folder}/kubelet.sock")
+        await server.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: stage.stands("refused", "NoKubelet"), "refused")
+        await server.stop(None)
+
+    on_stage(test)
+
+
+def test_a_folder_that_is_too_deep_for_a_socket_is_named() -> None:
+    async def test(stage: Stage) -> None:
+        stage.folder = stage.folder / ("d" * 90)
+        stage.folder.mkdir(parents=True)
+        await stage.start()
+        await stage.kubelet.until(lambda: stage.stands("waiting", "PathTooLong"), "too long")
+        assert "kubelet.root_dir" in stage.served().message
+
+    on_stage(test)
+
+
+def test_other_options_are_registered_anew_with_another_server() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        stage.offer(msgspec.structs.replace(gpus(8), check_start=True))
+        second = await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        assert second.options.pre_start_required
+        assert first.ended == "OK"
+
+    on_stage(test)
