@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from agent.cgroup.layout import CgroupLayout
-from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.model.runtime.adjustment import Resources
 from agent.model.runtime.request import HookRequest
 from agent.model.snapshot import NodeSnapshot
 from agent.reconcile.report import CycleReport, PodReport
@@ -19,9 +19,12 @@ class Reconciling(Protocol):
         ...
 
     def apply_pod(
-        self, request: HookRequest, adjustment: Adjustment, layout: CgroupLayout | None
+        self, request: HookRequest, snapshot: NodeSnapshot, layout: CgroupLayout | None
     ) -> PodReport:
-        """Write a new pod's own files before its sandbox runs; awaited for 200 ms at most."""
+        """Write a new pod's own files before its sandbox runs; awaited for 200 ms at most.
+
+        The hooks are asked here again, each by itself: the ledger must know who wants what.
+        """
         ...
 
     def given(self, uid: str, container: str, asked: Resources) -> None:

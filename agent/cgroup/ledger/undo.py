@@ -1,0 +1,175 @@
+"""Putting back what stood in the files, from the ledger alone, in an order the kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from agent.cgroup.ledger.entry import OOM, Entry
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.processes import restore_processes
+from agent.cgroup.values.keys import BY_NAME, Value
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.writing.plan import plan
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Step, Target, Wish
+from agent.errors import HostFileError, ParseError
+
+BUDGET_S = 8.0
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry. `state`: restored, same, gone, foreign, refused, planned, late."""
+
+    entry: Entry
+    state: str
+    current: str = ""  # as found
+    detail: str = ""  # why not, for people
+
+    @property
+    def done(self) -> bool:
+        """Say whether nothing is left of what the agent did there."""
+        return self.state in ("restored", "same", "gone")
+
+    @property
+    def line(self) -> str:
+        """Return what `--dry-run` prints."""
+        return f"{self.entry.path}/{self.entry.key} {self.current} → {self.entry.original}"
+
+
+class _Found(msgspec.Struct):
+    wishes: list[Wish]
+    entries: dict[Target, Entry]
+    values: dict[Target, Value]
+    states: dict[tuple[str, str, str], Undone]
+
+
+def undo(
+    ledger: Ledger,
+    values: CgroupValues,
+    entries: Iterable[Entry],
+    *,
+    monotonic: Callable[[], float],
+    force: bool = False,
+    dry_run: bool = False,
+    budget_s: float = BUDGET_S,
+) -> tuple[Undone, ...]:
+    """Write the originals of these entries; say of each what became of it.
+
+    A value that is neither ours nor the original is somebody else's, and stays unless `force`. An
+    entry that is done is dropped from the ledger, so that a run that is killed can be begun again;
+    what the budget is too short for is `late`. Raise `LedgerError` if the ledger cannot be written.
+    """
+    until_s = monotonic() + budget_s
+    wanted = tuple(entries)
+    found = _look(values, wanted, force=force)
+    if dry_run:
+        for target in found.values:
+            _settle(found, target, "planned")
+    else:
+        _write(values, found, monotonic, until_s)
+        _of_processes(values, wanted, found, force=force)
+        for one in found.states.values():
+            if one.done:
+                ledger.drop(one.entry, "gone" if one.state == "gone" else "undone")
+        ledger.flush()
+    late = {entry.id: Undone(entry=entry, state="late") for entry in wanted}
+    return tuple(found.states.get(entry.id, late[entry.id]) for entry in wanted)
+
+
+def _look(values: CgroupValues, entries: Iterable[Entry], *, force: bool) -> _Found:
+    """Read every file; settle what needs no write, wish for the original of the others."""
+    found = _Found([], {}, {}, {})
+    for entry in entries:
+        if entry.hierarchy == OOM:
+            continue
+        key = BY_NAME.get(entry.key)
+        state = "gone"
+        if key is not None and values.hierarchy(key) == entry.hierarchy:
+            wish = Wish(
+                cgroup=entry.path, key=key, value=key.kept(entry.original), owner=entry.owner
+            )
+            try:
+                current = _current(values, wish, entry)
+            except ParseError as error:
+                found.states[entry.id] = Undone(entry=entry, state="refused", detail=str(error))
+                continue
+            if current is not None:
+                found.entries[wish.target] = entry
+                found.values[wish.target] = current
+                state = _state(wish, current, entry, force=force)
+                if not state:
+                    found.wishes.append(wish)
+                    continue
+        found.states[entry.id] = Undone(entry=entry, state=state)
+        if key is not None and (entry.path, entry.key) in found.values:
+            _settle(found, (entry.path, entry.key), state)
+            del found.values[entry.path, entry.key]
+    return found
+
+
+def _current(values: CgroupValues, wish: Wish, entry: Entry) -> Value | None:
+    """Return what is in force; `None` if the group is gone, or another one has its name."""
+    if values.inode(entry.path, wish.key) != entry.inode:
+        return None
+    return values.value(entry.path, wish.key)
+
+
+def _state(wish: Wish, current: Value, entry: Entry, *, force: bool) -> str:
+    """Return what is to be said of a file that needs no write; nothing for one that does."""
+    if wish.met(current):
+        return "same"
+    ours = wish.key.keep(current) in entry.ours
+    return "" if ours or force else "foreign"
+
+
+def _write(
+    values: CgroupValues, found: _Found, monotonic: Callable[[], float], until_s: float
+) -> None:
+    """Make all writes in one order; a file that refuses stops only itself."""
+    stuck: set[Target] = set()
+    for step in plan(found.wishes, found.values, values.version):
+        target = step.wish.target
+        if target in stuck:
+            continue
+        if monotonic() >= until_s:
+            return
+        try:
+            values.write(step)
+            if step.last:
+                _confirm(values, found, step)
+        except HostFileError as error:
+            stuck.add(target)
+            _settle(found, target, "refused", str(error))
+
+
+def _confirm(values: CgroupValues, found: _Found, step: Step) -> None:
+    wish = step.wish
+    try:
+        now = values.value(wish.cgroup, wish.key)
+    except ParseError:
+        now = None
+    kept = now is not None and wish.met(now)
+    _settle(found, wish.target, "restored" if kept else "refused", "" if kept else "not kept")
+
+
+def _of_processes(
+    values: CgroupValues, entries: Iterable[Entry], found: _Found, *, force: bool
+) -> None:
+    files = values.files
+    for entry in entries:
+        if entry.hierarchy == OOM and isinstance(files, KernelFiles):
+            state, detail = restore_processes(files, values.layout, entry, force=force)
+            found.states[entry.id] = Undone(entry=entry, state=state, detail=detail)
+
+
+def _settle(found: _Found, target: Target, state: str, detail: str = "") -> None:
+    entry = found.entries[target]
+    current = BY_NAME[entry.key].keep(found.values[target])
+    found.states[entry.id] = Undone(entry=entry, state=state, current=current, detail=detail)
+
+
+def of_owners(ledger: Ledger, owners: Mapping[str, bool]) -> tuple[Entry, ...]:
+    """Return the entries of owners that are not on: of a mapping from owner to whether it is."""
+    return tuple(entry for entry in ledger.entries.values() if not owners.get(entry.owner, False))

@@ -1,0 +1,77 @@
+"""What was asked for containers that the runtime made by our word: undoing gives that back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from agent.cgroup.values import bandwidth
+from agent.cgroup.values.bandwidth import Bandwidth
+from agent.cgroup.values.keys import CPUS, MEMORY, QUOTA, SHARES, UNLIMITED, Value
+from agent.cgroup.values.shares import Formula, weight
+from agent.cgroup.writing.wish import Wish
+from agent.cgroup.writing.writer import Writer
+from agent.model.runtime.adjustment import Resources
+from agent.reconcile.looked import Looked
+from agent.topology.text import parse_cpu_list
+
+MAX_GIVEN = 4096  # containers that were answered and are not running yet
+
+
+class Givens:
+    """Answers by pod uid and container name, until the container runs. `add` from any thread."""
+
+    def __init__(self) -> None:
+        self._new: deque[tuple[str, str, Resources]] = deque(maxlen=MAX_GIVEN)
+        self._of: dict[tuple[str, str], Resources] = {}
+
+    def add(self, uid: str, container: str, asked: Resources) -> None:
+        """Remember what a container was asked to have."""
+        self._new.append((uid, container, asked))
+
+    def settle(
+        self, looked: Mapping[str, Looked], writer: Writer, formulas: dict[str, Formula]
+    ) -> None:
+        """Put those that run by now into the ledger; learn the formula of their weights."""
+        for _ in range(len(self._new)):
+            uid, name, asked = self._new.popleft()
+            self._of[uid, name] = asked
+            if len(self._of) > MAX_GIVEN:
+                del self._of[next(iter(self._of))]
+        if not self._of:
+            return
+        for one in looked.values():
+            for container in one.place.containers:
+                asked_of = self._of.pop((one.place.pod.uid, container.name), None)
+                if asked_of is None:
+                    continue
+                for wish in one.wishes:
+                    if wish.cgroup == container.cgroup:
+                        _learn(wish, writer, formulas)
+                        writer.adopt(wish, _asked(wish, asked_of, writer, formulas))
+
+
+def _asked(wish: Wish, asked: Resources, writer: Writer, formulas: Mapping[str, Formula]) -> Value:
+    """Return what the file would hold without us; what was not asked is the kernel's default."""
+    if wish.key is QUOTA:
+        quota_us = UNLIMITED if asked.quota_us is None else asked.quota_us
+        return Bandwidth(quota_us, asked.period_us or bandwidth.PERIOD_US)
+    if wish.key is MEMORY:
+        return UNLIMITED if asked.memory_bytes is None else asked.memory_bytes
+    if wish.key is SHARES:
+        held = asked.shares or 1024
+        linear = formulas.get("container", Formula.LINEAR)
+        return held if writer.values.version == 1 else weight(held, linear)
+    if wish.key is CPUS and not asked.cpus and writer.values.version == 1:
+        above = writer.values.value(wish.cgroup.rpartition("/")[0], CPUS)
+        return wish.value if above is None else above  # runc copies the set above
+    return parse_cpu_list(asked.cpus or "")
+
+
+def _learn(wish: Wish, writer: Writer, formulas: dict[str, Formula]) -> None:
+    """Tell by a weight that the runtime made of our shares which formula it uses."""
+    if wish.key is not SHARES or len(wish.also) != len(Formula) or len(set(wish.also)) == 1:
+        return
+    found = writer.values.value(wish.cgroup, SHARES)
+    if found in wish.also:
+        formulas["container"] = tuple(Formula)[wish.also.index(found)]

@@ -1,0 +1,276 @@
+"""Files of pods and containers kept as the hooks say: one short cycle a second."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger.journal import Ledger, LedgerError
+from agent.cgroup.ledger.undo import Undone, undo
+from agent.cgroup.paths import BadCgroupPath, of_parent
+from agent.cgroup.values.keys import QUOTA
+from agent.cgroup.writing.audit import Audit
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.writing.result import Prepared
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Target
+from agent.cgroup.writing.writer import Writer
+from agent.clock import Clock
+from agent.errors import ParseError
+from agent.hooks.base import Hook
+from agent.hooks.dispatch import OFF
+from agent.host.files import LiveRoot
+from agent.model.grant.edits import Note
+from agent.model.runtime.adjustment import NO_RESOURCES, Resources
+from agent.model.runtime.request import HookRequest
+from agent.model.snapshot import NodeSnapshot
+from agent.reconcile.givens import Givens
+from agent.reconcile.leaving import Leaving, pods_of
+from agent.reconcile.looked import Looked, look, wanted_targets
+from agent.reconcile.oom import OomScores
+from agent.reconcile.places import PodPlace
+from agent.reconcile.report import Condition, CycleReport, PodReport
+from agent.reconcile.survey import Survey
+from agent.reconcile.telling import Telling
+
+MAX_AUDITS = 1024
+UNDO_BUDGET_S = 0.1  # of one cycle
+UNDO_AGAIN_S = 600.0  # for what is in force by somebody else's word, or refused
+SCALES = "cpu_normalization"  # the hook that must know what was asked before it
+
+
+class Reconciler:
+    """Compares and writes what hooks want; see `Reconciling`. `audits` is what was done of late."""
+
+    def __init__(
+        self,
+        *,
+        root: LiveRoot,
+        ledger: Ledger,
+        hooks: tuple[Hook, ...],
+        modes: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        """Begin with what the ledger has, which is loaded; touch nothing."""
+        self.audits: deque[Audit] = deque(maxlen=MAX_AUDITS)
+        self.ledger = ledger
+        self._clock = clock
+        self._modes = modes
+        self._files = KernelFiles(root)
+        self._survey = Survey(hooks, modes, clock.monotonic)
+        self._leaving = Leaving(modes)
+        self._givens = Givens()
+        self._telling = Telling()
+        self._oom = OomScores(self._files, ledger, clock.wall)
+        self._writer: Writer | None = None
+        self._planner: Writer | None = None
+        self._undo_after_s: dict[tuple[str, str, str], float] = {}
+        self._targets: frozenset[Target] = frozenset()
+        self._disk = ""  # why the ledger is not written
+
+    def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
+        """Compare and write once; see `Reconciling`."""
+        if layout is None or layout.root is None:
+            return CycleReport(conditions=self._conditions())
+        now_s = self._clock.monotonic()
+        writer, planner = self._open(layout)
+        marked = self._survey.refresh(snapshot, layout.version, self._base)
+        looked = self._survey.looked
+        if self._survey.changed:
+            self._targets = wanted_targets(looked.values())
+            writer.keep(self._targets)
+            planner.keep(self._targets)
+            self._telling.keep_planned(self._targets)
+            self._telling.keep({one.place.pod.uid for one in looked.values()})
+        self._givens.settle(looked, writer, self._survey.formulas)
+        notes = self._telling.marked(snapshot, looked.values(), marked)
+        prepared = [(one, writer.prepare(one.wishes, now_s)) for one in looked.values()]
+        planned = self._plan_only(planner, looked.values(), now_s)
+        scores = self._oom.prepare(
+            (wish for one in looked.values() for wish in one.oom), layout, now_s
+        )
+        for _, ready in prepared:
+            writer.remember(ready)
+        self._leaving.sweep(self.ledger, layout, self._files, now_s)
+        self._flush()
+        compared = sum(ready.compared for _, ready in prepared)
+        left, written = sum(ready.left for _, ready in prepared), 0
+        for one, ready in prepared:
+            if ready.steps:
+                report = self._apply(one.place, ready, now_s)
+                written, left = written + report.written, left + report.left
+                notes += report.notes
+        self.audits.extend(self._oom.apply(scores, now_s))
+        self._undo(snapshot, writer.values, now_s)
+        for one in looked.values():
+            notes += self._telling.new(one.place.pod, one.notes)
+        return CycleReport(
+            pods=len(looked),
+            pods_later=self._survey.waiting,
+            files=compared,
+            written=written,
+            left=left,
+            planned=planned,
+            failed_hooks=tuple(
+                dict.fromkeys((f.hook, f.error) for o in looked.values() for f in o.failures)
+            ),
+            notes=notes,
+            conditions=self._conditions(),
+        )
+
+    def apply_pod(
+        self, request: HookRequest, snapshot: NodeSnapshot, layout: CgroupLayout | None
+    ) -> PodReport:
+        """Write a new pod's own files; see `Reconciling`."""
+        if layout is None or layout.root is None:
+            return PodReport()
+        pod = request.pod
+        try:
+            cgroup = of_parent(pod.cgroup_parent, pod.uid)
+        except BadCgroupPath as error:
+            note = Note(reason="BadCgroupPath", message=str(error))
+            return PodReport(notes=self._telling.new(pod, (note,)))
+        now_s = self._clock.monotonic()
+        writer, _ = self._open(layout)
+        place = PodPlace(pod=msgspec.structs.replace(pod, cgroup_parent=cgroup), cgroup=cgroup)
+        looked = look(place, self._survey.asking(snapshot, layout.version, self._base))
+        ready = writer.prepare(looked.wishes, now_s)
+        writer.remember(ready)
+        self._flush()
+        report = self._apply(place, ready, now_s)
+        return msgspec.structs.replace(
+            report,
+            left=report.left + ready.left,
+            notes=report.notes + self._telling.new(pod, looked.notes),
+        )
+
+    def given(self, uid: str, container: str, asked: Resources) -> None:
+        """Learn what was asked; see `Reconciling`."""
+        self._givens.add(uid, container, asked)
+
+    def mark(self, uid: str) -> None:
+        """Have a pod looked at first; see `Reconciling`."""
+        self._survey.mark(uid)
+
+    def restore(self, layout: CgroupLayout, budget_s: float = 8.0) -> tuple[Undone, ...]:
+        """Undo everything, as on an exit that asks for it. Raise `LedgerError`."""
+        values = CgroupValues(self._files, layout)
+        done = undo(
+            self.ledger,
+            values,
+            tuple(self.ledger.entries.values()),
+            monotonic=self._clock.monotonic,
+            budget_s=budget_s,
+        )
+        self.ledger.remove_if_empty()
+        return done
+
+    def close(self) -> None:
+        """Let go of all descriptors; nothing is undone."""
+        self._files.close_all()
+        self._writer = self._planner = None
+
+    def _open(self, layout: CgroupLayout) -> tuple[Writer, Writer]:
+        """Return what writes and what only compares; new ones for a new layout."""
+        if self._writer is None or self._planner is None or self._writer.values.layout != layout:
+            self._files.close_all()
+            values = CgroupValues(self._files, layout)
+            self._writer = Writer(values, self.ledger, self._clock.wall)
+            self._planner = Writer(values, Ledger(None, ""), self._clock.wall)
+        return self._writer, self._planner
+
+    def _base(self, cgroup: str) -> Resources:
+        """Return the quota that was asked for a group, before we wrote any."""
+        if self._writer is None or self._modes.get(SCALES, OFF) == OFF:
+            return NO_RESOURCES
+        values = self._writer.values
+        entry = self.ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
+        try:
+            found = values.value(cgroup, QUOTA) if entry is None else QUOTA.kept(entry.original)
+        except ParseError:
+            return NO_RESOURCES
+        quota_us, period_us = getattr(found, "quota_us", None), getattr(found, "period_us", None)
+        return Resources(quota_us=quota_us, period_us=period_us)
+
+    def _apply(self, place: PodPlace, ready: Prepared, now_s: float) -> PodReport:
+        if self._writer is None or not ready.steps:
+            return PodReport()
+        done = self._writer.apply(ready, now_s)
+        self.audits.extend(done.audits)
+        notes = tuple(Note(reason=one.reason, message=one.message) for one in done.troubles)
+        return PodReport(
+            written=done.written,
+            left=done.left,
+            audits=done.audits,
+            notes=self._telling.new(place.pod, notes),
+        )
+
+    def _plan_only(self, planner: Writer, looked: Iterable[Looked], now_s: float) -> int:
+        """Count what hooks in plan mode would write; tell each such value once."""
+        ready = [planner.prepare(one.planned, now_s) for one in looked if one.planned]
+        for one in ready:
+            self.audits.extend(self._telling.planned(planner.values, one, self._clock.wall()))
+        return sum(len(one.wishes) for one in ready)
+
+    def _flush(self) -> None:
+        """Have the originals on the disk. Without it pods' files are written all the same.
+
+        Their originals follow from the pods' own specs; limits that are not in force harm others.
+        """
+        try:
+            self.ledger.flush()
+        except LedgerError as error:
+            self._disk = str(error)
+        else:
+            self._disk = ""
+
+    def _undo(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
+        looked = pods_of(self._survey.looked)
+        leaving = [
+            entry
+            for entry in self._leaving.entries(self.ledger, self._wanted(), looked, snapshot, now_s)
+            if now_s >= self._undo_after_s.get(entry.id, 0.0)
+        ]
+        if not leaving:
+            return
+        try:
+            done = undo(
+                self.ledger,
+                values,
+                leaving,
+                monotonic=self._clock.monotonic,
+                budget_s=UNDO_BUDGET_S,
+            )
+        except LedgerError as error:
+            self._disk = str(error)
+            return
+        for one in done:
+            if not one.done and one.state != "late":
+                self._undo_after_s[one.entry.id] = now_s + UNDO_AGAIN_S
+        self.audits.extend(self._telling.undone(values, done, self._clock.wall()))
+
+    def _wanted(self) -> frozenset[Target]:
+        """Return what hooks that are on want: files, and scores of processes."""
+        return frozenset(
+            target
+            for one in self._survey.looked.values()
+            for target in (
+                *(wish.target for wish in one.wishes),
+                *((wish.cgroup, "oom_score_adj") for wish in one.oom),
+            )
+        )
+
+    def _conditions(self) -> tuple[Condition, ...]:
+        found = []
+        if self._disk:
+            found.append(Condition(reason="LedgerNotWritable", message=self._disk))
+        if self.ledger.problem:
+            found.append(Condition(reason="LedgerDamaged", message=self.ledger.problem))
+        if self._oom.problem:
+            found.append(Condition(reason="OOMScoreNotWritable", message=self._oom.problem))
+        if self._writer is not None:
+            found += self._telling.conditions(self._writer, self._clock.monotonic())
+        return tuple(found)

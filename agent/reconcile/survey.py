@@ -1,0 +1,136 @@
+"""What every pod wants, asked anew only where something it depends on is another object."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import chain
+
+from agent.cgroup.values.shares import Formula
+from agent.hooks.base import Hook
+from agent.model.runtime.adjustment import Resources
+from agent.model.snapshot import NodeSnapshot
+from agent.reconcile.looked import Asking, Looked, look
+from agent.reconcile.places import PodPlace, places
+
+BUDGET_S = 0.015  # of one cycle for pods that are asked again because of the node, not of their own
+LEAST = 8  # of those are asked whatever it takes
+MAX_MARKS = 1024
+
+
+class Survey:
+    """The pods by cgroup, with what the hooks said. `mark` may come from any thread."""
+
+    def __init__(
+        self, hooks: tuple[Hook, ...], modes: Mapping[str, str], now_s: Callable[[], float]
+    ) -> None:
+        self.looked: dict[str, Looked] = {}
+        self.formulas: dict[str, Formula] = {}  # by level, as far as they are known
+        self.changed = False  # what is wanted is not what it was before the last `refresh`
+        self._hooks = hooks
+        self._modes = modes
+        self._now_s = now_s
+        self._marks: deque[str] = deque(maxlen=MAX_MARKS)  # uids
+        self._seen: tuple[object, ...] = ()
+        self._places: dict[str, PodPlace] = {}
+        self._parts: tuple[object, ...] = ()
+        self._old: dict[str, None] = {}  # cgroups of pods to be asked again, oldest first
+
+    def mark(self, uid: str) -> None:
+        """Have a pod asked again in the next cycle, before others."""
+        self._marks.append(uid)
+
+    def again(self) -> None:
+        """Have all pods asked again, as time allows."""
+        self._old.update(dict.fromkeys(self._places))
+
+    def refresh(
+        self, snapshot: NodeSnapshot, version: int, base: Callable[[str], Resources]
+    ) -> frozenset[str]:
+        """Ask about new, changed and marked pods, then about others within the budget.
+
+        Return the uids that were marked.
+        """
+        self.changed = False
+        marked = frozenset(self._marks.popleft() for _ in range(len(self._marks)))
+        first = self._follow(snapshot, marked)
+        if not first and not self._old:
+            return marked
+        asking = self.asking(snapshot, version, base)
+        until_s = self._now_s() + BUDGET_S
+        for count, cgroup in enumerate(chain(first, tuple(self._old))):
+            if count >= len(first) + LEAST and self._now_s() >= until_s:
+                break
+            self._old.pop(cgroup, None)
+            if count < len(first) or cgroup not in first:
+                self._take(cgroup, asking)
+        return marked
+
+    def asking(
+        self, snapshot: NodeSnapshot, version: int, base: Callable[[str], Resources]
+    ) -> Asking:
+        """Return what the questions of one cycle have in common."""
+        return Asking(
+            hooks=self._hooks,
+            modes=self._modes,
+            snapshot=snapshot,
+            version=version,
+            formulas=self.formulas,
+            base=base,
+            now_s=self._now_s,
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Return how many pods are still to be asked again."""
+        return len(self._old)
+
+    def _take(self, cgroup: str, asking: Asking) -> None:
+        new = look(self._places[cgroup], asking)
+        if new != self.looked.get(cgroup):
+            self.looked[cgroup] = new
+            self.changed = True
+
+    def _follow(self, snapshot: NodeSnapshot, marked: frozenset[str]) -> dict[str, None]:
+        """Take up the pods there are; return those that must be asked now."""
+        seen = _seen(snapshot)
+        first: dict[str, None] = {}
+        if not _same(seen, self._seen):
+            self._seen = seen
+            before, self._places = self._places, {p.cgroup: p for p in places(snapshot)}
+            for cgroup in [cgroup for cgroup in self.looked if cgroup not in self._places]:
+                del self.looked[cgroup]
+                self._old.pop(cgroup, None)
+                self.changed = True
+            first = {c: None for c, place in self._places.items() if before.get(c) != place}
+        if marked:
+            first.update((c, None) for c, p in self._places.items() if p.pod.uid in marked)
+        parts = _parts(snapshot)
+        if not _same(parts, self._parts):
+            self._parts = parts
+            self.again()
+        return first
+
+
+def _seen(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    runtime = snapshot.runtime.value
+    return snapshot.pods.value, runtime.sandboxes, runtime.containers
+
+
+def _parts(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    """Return all that hooks look at beside the pod itself."""
+    cluster = snapshot.cluster
+    return (
+        snapshot.pods.value,
+        snapshot.runtime.value.containers,
+        snapshot.cpus.value,
+        snapshot.means.value,
+        cluster.slo.value,
+        cluster.slo.taken_s is None,
+        cluster.node.value,
+        cluster.kubelet.value,
+    )
+
+
+def _same(new: tuple[object, ...], old: tuple[object, ...]) -> bool:
+    return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
