@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from agent.model.grant.edits import NONE, ContainerEdits, MountEdit, NodeEdit
+from agent.model.grant.edits import NONE, ContainerEdits, MountEdit, NodeEdit, RlimitEdit
 from agent.model.runtime.adjustment import NO_RESOURCES, Adjustment, Resources
 from agent.nri.versions import Peer
 from agent.nri.wire.errors import FAILED_PRECONDITION, CallFailed
@@ -27,8 +27,8 @@ def created(adjustment: Adjustment, asked: Resources, peer: Peer) -> bytes:
     edits, change = adjustment.edits, changes(adjustment.resources, asked)
     _must_carry(edits, peer)
     answer = calls.CreateContainerResponse()
-    if edits != NONE:
-        _edit(answer.adjust, edits)
+    if edits is not NONE:
+        _edit(answer, edits)
     if change is not NO_RESOURCES:
         _fill(answer.adjust.linux.resources, change)
     if adjustment.rdt_class:
@@ -87,16 +87,23 @@ def _must_carry(edits: ContainerEdits, peer: Peer) -> None:
         raise CallFailed(FAILED_PRECONDITION, text)
 
 
-def _edit(adjust: wire.ContainerAdjustment, edits: ContainerEdits) -> None:
-    adjust.mounts.extend(map(_mount, edits.mounts))
-    adjust.env.extend(wire.KeyValue(key=name, value=value) for name, value in edits.env)
-    adjust.CDI_devices.extend(wire.CDIDevice(name=name) for name in edits.cdi)
-    adjust.rlimits.extend(
-        wire.POSIXRlimit(type=limit.name, hard=limit.hard, soft=limit.soft)
-        for limit in edits.rlimits
-    )
+def _edit(answer: calls.CreateContainerResponse, edits: ContainerEdits) -> None:
+    """Add what there is; a field that is only looked at would be in the answer, empty."""
+    if edits.mounts:
+        answer.adjust.mounts.extend(map(_mount, edits.mounts))
+    if edits.env:
+        env = (wire.KeyValue(key=name, value=value) for name, value in edits.env)
+        answer.adjust.env.extend(env)
+    if edits.cdi:
+        answer.adjust.CDI_devices.extend(wire.CDIDevice(name=name) for name in edits.cdi)
+    if edits.rlimits:
+        answer.adjust.rlimits.extend(map(_rlimit, edits.rlimits))
     if edits.nodes:
-        adjust.linux.devices.extend(map(_node, edits.nodes))
+        answer.adjust.linux.devices.extend(map(_node, edits.nodes))
+
+
+def _rlimit(limit: RlimitEdit) -> wire.POSIXRlimit:
+    return wire.POSIXRlimit(type=limit.name, hard=limit.hard, soft=limit.soft)
 
 
 def _mount(mount: MountEdit) -> wire.Mount:

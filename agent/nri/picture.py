@@ -115,6 +115,8 @@ class Picture:
             self._touched.add(key)
 
     def _keep(self, known: dict[str, T], key: str, value: T, limit: int) -> None:
+        if not key:
+            return  # nothing could ever take it out again
         self._touch(key)
         if key in known or len(known) < limit:
             known[key] = value

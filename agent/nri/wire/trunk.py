@@ -45,8 +45,7 @@ class Trunk(asyncio.BufferedProtocol):
     def end(self, reason: str, detail: str = "") -> None:
         """Close without waiting for anything; the first reason stays."""
         self._over(TrunkClosed(reason, detail))
-        if self._transport is not None:
-            self._transport.abort()
+        self._abort()
 
     def leave(self, reason: str) -> None:
         """Close once the answers that were written have left."""
@@ -63,10 +62,11 @@ class Trunk(asyncio.BufferedProtocol):
             async with asyncio.timeout(CLOSE_S):
                 await self.closed.wait()
         except TimeoutError:
-            self._transport.abort()
+            self._abort()
             await self.closed.wait()
-        finally:
-            self._transport.abort()
+        except asyncio.CancelledError:
+            self._abort()
+            raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; called by the loop."""
@@ -89,7 +89,12 @@ class Trunk(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end; called by the loop."""
         self._over(TrunkClosed("ClosedByRuntime", str(exc or "")))
+        self._transport = None
         self.closed.set()
+
+    def _abort(self) -> None:
+        if self._transport is not None:  # a transport that is closed must not be aborted
+            self._transport.abort()
 
     def _over(self, why: TrunkClosed) -> None:
         if self.ended is None:

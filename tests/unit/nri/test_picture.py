@@ -1,0 +1,130 @@
+"""The picture of pods and containers: what is told is in it, what ended is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
+from agent.nri import picture as module
+from agent.nri.picture import Picture
+from agent.nri.versions import peer
+
+POD = SandboxSeen(id="p1", uid="u1")
+MAIN = ContainerSeen(id="c1", sandbox_id="p1", name="main")
+
+
+def begun() -> tuple[Picture, list[RuntimeView]]:
+    seen: list[RuntimeView] = []
+    return Picture(seen.append), seen
+
+
+def test_each_change_is_a_new_picture_and_older_ones_stay_as_they_were() -> None:
+    ours, seen = begun()
+    ours.told(POD, MAIN)
+    ours.ended("c1")
+    ours.removed("p1")
+    assert [(len(one.sandboxes), len(one.containers)) for one in seen] == [(1, 1), (1, 0), (0, 0)]
+    assert ours.view is seen[-1]
+
+
+def test_what_is_not_known_ends_without_a_word() -> None:
+    ours, seen = begun()
+    ours.ended("c1")
+    ours.removed("p1")
+    ours.missed("c1", "BudgetExceeded")
+    assert seen == []
+
+
+def test_a_sandbox_takes_its_containers_and_marks_with_it() -> None:
+    ours, _ = begun()
+    ours.told(POD, MAIN)
+    ours.told(SandboxSeen(id="p2"), ContainerSeen(id="c2", sandbox_id="p2"))
+    ours.missed("c1", "BudgetExceeded")
+    ours.missed("p1", "HookFailed")
+    assert dict(ours.view.missed) == {"c1": "BudgetExceeded", "p1": "HookFailed"}
+    ours.removed("p1")
+    assert (list(ours.view.containers), dict(ours.view.missed)) == (["c2"], {})
+
+
+def test_a_mark_goes_with_its_container() -> None:
+    ours, _ = begun()
+    ours.told(POD, MAIN)
+    ours.missed("c1", "BudgetExceeded")
+    ours.ended("c1")
+    assert dict(ours.view.missed) == {}
+
+
+def test_how_it_stands_is_told_once() -> None:
+    ours, seen = begun()
+    ours.met(peer("containerd", "2.3.4", "", 0))
+    ours.stands("registered")
+    ours.stands("registered")
+    assert [one.state for one in seen] == ["waiting", "registered"]
+    view = ours.view
+    assert (view.runtime, view.nri_version, view.takes_cdi) == ("containerd", (0, 12, 0), True)
+    assert not view.in_force
+
+
+def test_a_full_list_replaces_all_that_was_known() -> None:
+    ours, _ = begun()
+    ours.told(SandboxSeen(id="gone"), ContainerSeen(id="gone-too", sandbox_id="gone"))
+    ours.missed("gone-too", "BudgetExceeded")
+    ours.begin_list()
+    ours.listed([POD], [MAIN])
+    view = ours.view
+    assert (list(view.sandboxes), list(view.containers), dict(view.missed)) == (["p1"], ["c1"], {})
+    assert view.in_force
+
+
+def test_what_is_told_while_a_list_is_read_is_newer_than_the_list() -> None:
+    ours, _ = begun()
+    ours.begin_list()
+    running = ContainerSeen(id="c1", sandbox_id="p1", state=ContainerState.RUNNING, pid=7)
+    ours.told(container=running)
+    ours.told(POD, ContainerSeen(id="new", sandbox_id="p1"))
+    ours.ended("stopped")
+    ours.removed("removed")
+    ours.listed(
+        [POD, SandboxSeen(id="removed")], [MAIN, ContainerSeen(id="stopped", sandbox_id="p1")]
+    )
+    assert list(ours.view.sandboxes) == ["p1"]
+    assert dict(ours.view.containers) == {"c1": running, "new": ours.view.containers["new"]}
+
+
+def test_what_is_told_after_a_list_was_read_counts_as_ever() -> None:
+    ours, _ = begun()
+    ours.begin_list()
+    ours.listed([POD], [MAIN])
+    ours.ended("c1")
+    ours.begin_list()
+    ours.listed([POD], [MAIN])
+    assert list(ours.view.containers) == ["c1"]
+
+
+def test_a_list_that_was_lost_leaves_what_was_known() -> None:
+    ours, _ = begun()
+    ours.told(POD, MAIN)
+    ours.begin_list()
+    ours.unlisted()
+    assert (ours.view.in_force, ours.view.reason) == (True, "PodsUnread")
+    assert list(ours.view.containers) == ["c1"]
+
+
+def test_it_is_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SANDBOXES", 2)
+    monkeypatch.setattr(module, "MAX_CONTAINERS", 3)
+    ours, _ = begun()
+    for number in range(5):
+        ours.told(SandboxSeen(id=f"p{number}"), ContainerSeen(id=f"c{number}", sandbox_id="p0"))
+    assert (len(ours.view.sandboxes), len(ours.view.containers), ours.left_out) == (2, 3, 5)
+    ours.told(SandboxSeen(id="p0", uid="u"))  # one that is in it may change
+    assert (ours.view.sandboxes["p0"].uid, ours.left_out) == ("u", 5)
+    ours.begin_list()
+    ours.listed([SandboxSeen(id=f"p{number}") for number in range(4)], [])
+    assert (len(ours.view.sandboxes), ours.left_out) == (2, 7)
+
+
+def test_what_has_no_id_is_not_kept() -> None:
+    ours, _ = begun()
+    ours.told(SandboxSeen(id=""), ContainerSeen(id="", sandbox_id=""))
+    assert (dict(ours.view.sandboxes), dict(ours.view.containers)) == ({}, {})
