@@ -1,0 +1,188 @@
+"""Documents of pods, programs and files: only errors of ours come out, whatever is in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from agent.deviceplugin.base import Listed, Resource
+from agent.deviceplugin.kubelet import kept
+from agent.deviceplugin.serve.holding import parse_checkpoint
+from agent.errors import AgentError
+from agent.hooks.cpu.extended import extended_spec
+from agent.hooks.cpu.status import cpu_status
+from agent.hooks.oom import OOM_DEFAULT, OOM_SPEC, oom_score
+from agent.hooks.resctrl import resctrl_wish
+from agent.means.specs import plain
+from agent.model.foreign.device_allocated import MAX_DEVICES, MAX_MINOR, decode_allocated
+from agent.model.foreign.pod import decode_pod
+from agent.model.runtime.seen import SandboxSeen
+from agent.proof.record import parse_record
+from plugins.injection.cdi import decode_spec
+from tests.fault.fuzz.mutating import Mutator
+from tests.fault.fuzz.shares import SHARES
+
+GPU = {
+    "minor": 0,
+    "id": "GPU-1",
+    "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "8Gi"},
+    "extension": {
+        "vfs": [{"busID": "0000:01:00.2", "minor": 3}],
+        "gpuSharedResourceTemplate": "vir01",
+    },
+}
+ALLOCATED: tuple[object, ...] = (
+    {"gpu": [GPU, {"minor": 1}]},
+    {"rdma": [GPU], "gpu": None},
+    {"xpu": []},
+)
+STATUS = (
+    {"cpuset": "0-3,8", "numaNodeResources": [{"node": 0, "resources": {"cpu": "4"}}]},
+    {"numaNodeResources": [{"node": 1, "resources": {"kubernetes.io/batch-cpu": 2000}}]},
+)
+EXTENDED = (
+    {
+        "containers": {
+            "main": {
+                "requests": {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"},
+                "limits": {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": "2Gi"},
+            }
+        }
+    },
+)
+RESCTRL = (
+    {
+        "llc": {
+            "schemata": {"range": [0, 50]},
+            "schemataPerCache": [{"cacheID": 0, "range": [0, 30]}],
+        },
+        "mb": {
+            "schemata": {"percent": 20},
+            "schemataPerCache": [{"cacheID": 1, "percent": 50}],
+        },
+    },
+)
+POD = {
+    "metadata": {
+        "name": "p",
+        "namespace": "n",
+        "uid": "6f6f0000-0000-4000-8000-000000000001",
+        "labels": {"koordinator.sh/qosClass": "LS"},
+        "annotations": {"a": "b"},
+        "deletionTimestamp": "2026-01-02T03:04:05Z",
+    },
+    "spec": {
+        "nodeName": "node-a",
+        "priority": 9000,
+        "containers": [
+            {"name": "main", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}}}
+        ],
+        "initContainers": [{"name": "init", "restartPolicy": "Always", "resources": {}}],
+    },
+    "status": {
+        "phase": "Running",
+        "qosClass": "Burstable",
+        "containerStatuses": [{"name": "main", "containerID": "containerd://ab", "ready": True}],
+    },
+}
+CHECKPOINT = {
+    "Data": {
+        "PodDeviceEntries": [
+            {
+                "PodUID": "u",
+                "ContainerName": "main",
+                "ResourceName": "nvidia.com/gpu",
+                "DeviceIDs": {"0": ["GPU-1"], "-1": None},
+                "AllocResp": "CgE=",
+            }
+        ],
+        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-1"]},
+    },
+    "Checksum": 1,
+}
+KEPT = json.loads(
+    kept.encode(
+        (Resource(name="nvidia.com/gpu", vendor="nvidia", devices=(Listed(id="GPU-1"),)),), "boot"
+    )
+)
+RECORD = {
+    "process": {"env": ["A=1"], "rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": 1, "hard": 2}]},
+    "mounts": [{"destination": "/a", "source": "/b"}],
+    "linux": {
+        "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}],
+        "resources": {"devices": [{"allow": True, "type": "c", "major": 195, "access": "rw"}]},
+    },
+}
+CDI = {
+    "cdiVersion": "0.6.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
+    "containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/a"}], "env": ["A=1"]},
+}
+TEXT = re.compile(r"[!-~]*")
+
+Decode = Callable[[str], object]
+
+
+def allocated(text: str) -> None:
+    """Decode, and look at what is promised of the result."""
+    found = decode_allocated(text)
+    assert len(found) <= MAX_DEVICES
+    for entry in found:
+        assert entry.minor is None or 0 <= entry.minor < MAX_MINOR
+        assert all(TEXT.fullmatch(one) for one in (entry.type, entry.id, *entry.vfs))
+        assert all(type(amount) is int for _, amount in entry.resources)
+
+
+def scored(text: str) -> None:
+    """Look a container up: in the annotation of all, or in that of a default."""
+    key = OOM_SPEC if text.startswith("{") else OOM_DEFAULT
+    found = oom_score(SandboxSeen(id="s", annotations=((key, text),)), "main")
+    assert found is None or -1000 <= found <= 1000
+
+
+def extended(text: str) -> None:
+    """Decode; no amount is below 0."""
+    for one in extended_spec(text).values():
+        assert min(one.request_milli, one.limit_milli, one.limit_bytes) >= 0
+
+
+def of_bytes(decode: Callable[[bytes], object]) -> Decode:
+    """Have a decoder of files read the text as a file."""
+    return lambda text: decode(text.encode("utf-8", "surrogatepass"))
+
+
+DECODERS: dict[str, tuple[Decode, tuple[object, ...]]] = {
+    "device-allocated": (allocated, ALLOCATED),
+    "resource-status": (cpu_status, STATUS),
+    "extended-resource-spec": (extended, EXTENDED),
+    "oom-score-adj-spec": (scored, ({"main": -900, "side": 1000}, 100)),
+    "resctrl": (resctrl_wish, RESCTRL),
+    "pod": (of_bytes(decode_pod), (POD,)),
+    "device checkpoint": (of_bytes(parse_checkpoint), (CHECKPOINT,)),
+    "kept devices": (of_bytes(lambda data: kept.decode(data, "boot")), (KEPT,)),
+    "container record": (of_bytes(parse_record), (RECORD,)),
+    "cdi": (of_bytes(lambda data: decode_spec("/etc/cdi/a.yaml", plain(data))), (CDI,)),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_only_errors_of_ours_come_out_of_nasty_documents(name: str) -> None:
+    decode, corpus = DECODERS[name]
+    mutator, good = Mutator(name), 0
+    for document in corpus:
+        decode(msgspec.json.encode(document).decode())
+    for _ in range(SHARES[name]):
+        text = mutator.document(corpus)
+        try:
+            decode(text)
+        except AgentError:
+            continue
+        except Exception as error:
+            raise AssertionError(f"{name}: {type(error).__name__} for {text[:2000]!r}") from error
+        good += 1
+    assert good > SHARES[name] // 50  # else nothing but the first look at the text was tried
