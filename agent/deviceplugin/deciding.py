@@ -5,26 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from agent.deviceplugin.allocate import Request, allocate
 from agent.deviceplugin.base import Allocated, NotAllocated, Resource
+from agent.deviceplugin.occupancy import check
+from agent.deviceplugin.preferred import Wish, preferred
+from agent.deviceplugin.resources import Offer, Offering, Problems
+from agent.deviceplugin.units import Served
+from agent.errors import BadConfig
+from plugins.injection.preferred.board import Board, board_of
+from plugins.injection.preferred.cards import NotEnough
 
 if TYPE_CHECKING:
     from agent.config.containers import DevicePluginSettings
-    from agent.model.snapshot import NodeSnapshot
+    from agent.model.snapshot import DeviceView, NodeSnapshot
     from agent.probe.base import DeviceVendor
+    from agent.topology.pci import PciTree
+
+UNKNOWN_RESOURCE = "UnknownResource"
 
 
 class Deciding:
-    """Decisions by the settings; `BadConfig` if they are wrong. `vendors` are those loaded."""
+    """Decisions by the settings; `BadConfig` if they are wrong. `vendors` are those loaded.
 
-    def __init__(
-        self, settings: DevicePluginSettings, vendors: Mapping[str, DeviceVendor]
-    ) -> None:
+    What follows from the devices alone is kept while these are the same objects.
+    """
+
+    def __init__(self, settings: DevicePluginSettings, vendors: Mapping[str, DeviceVendor]) -> None:
+        if absent := sorted(set(settings.vendors) - vendors.keys()):
+            raise BadConfig(f"device_plugin.vendors: {absent[0]} is switched off in discovery")
         self._settings = settings
         self._vendors = vendors
+        self._offering = Offering(settings)
+        self._offered: tuple[DeviceView, Offer] | None = None
+        self._boarded: tuple[DeviceView, PciTree, Board] | None = None
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
-        """Return what is offered now, by name."""
-        return ()
+        """Return what is offered now, by name; of vendors that have not answered yet nothing."""
+        return self._offer(snapshot).resources(check_start=self._settings.check_occupancy)
+
+    def problems(self, snapshot: NodeSnapshot) -> Problems:
+        """Return why something is not offered that the settings ask for, by vendor."""
+        return self._offer(snapshot).problems
 
     def preferred(
         self,
@@ -35,13 +56,49 @@ class Deciding:
         snapshot: NodeSnapshot,
     ) -> tuple[str, ...]:
         """Return the best `size` ids of those available, with all required ones."""
-        return available[:size]
+        wish = Wish(available=available, required=required, size=size)
+        packed = self._settings.replicas_policy == "packed"
+        offered = self._offer(snapshot).served
+        one, board = self._served(resource, snapshot), self._board(snapshot)
+        try:
+            return preferred(wish, one, offered, snapshot, board, packed=packed)
+        except NotEnough as error:
+            raise NotAllocated("NotEnoughDevices", str(error)) from error
 
     def allocate(
         self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
     ) -> Allocated:
         """Return what a container with these ids gets; raise `NotAllocated` or `GrantRefused`."""
-        raise NotAllocated("UnknownResource", resource)
+        one = self._served(resource, snapshot)
+        settings = self._settings
+        request = Request(
+            ids=ids,
+            injection=settings.injection,
+            single=settings.fail_requests_greater_than_one,
+            last=last,
+        )
+        return allocate(request, one, snapshot, self._vendors[one.vendor].edits)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
-        """Raise `NotAllocated` if somebody else is on a whole card of these."""
+        """Raise `NotAllocated` if another pod's process is on a whole card of these."""
+        if self._settings.check_occupancy:
+            check(ids, self._served(resource, snapshot), snapshot)
+
+    def _served(self, resource: str, snapshot: NodeSnapshot) -> Served:
+        one = self._offer(snapshot).served.get(resource)
+        if one is None:
+            raise NotAllocated(UNKNOWN_RESOURCE, f"{resource} is not offered by this agent now")
+        return one
+
+    def _offer(self, snapshot: NodeSnapshot) -> Offer:
+        view = snapshot.devices.value
+        if self._offered is None or self._offered[0] is not view:
+            self._offered = view, self._offering.offer(view)
+        return self._offered[1]
+
+    def _board(self, snapshot: NodeSnapshot) -> Board:
+        view, tree = snapshot.devices.value, snapshot.pci.value
+        kept = self._boarded
+        if kept is None or kept[0] is not view or kept[1] is not tree:
+            kept = self._boarded = view, tree, board_of(view, tree)
+        return kept[2]

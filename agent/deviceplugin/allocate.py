@@ -1,0 +1,188 @@
+"""What an allocation gives: the devices a scheduler granted, else those the kubelet chose. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.deviceplugin.base import Allocated, NotAllocated, PodNotSeen
+from agent.deviceplugin.hardware import of_vendor
+from agent.deviceplugin.match import Asker, askers, granted_places
+from agent.deviceplugin.preferred import is_taken
+from agent.deviceplugin.units import Served, Unit, grant_of
+from agent.model.device import VendorDevice
+from agent.model.grant.container import Container
+from agent.model.grant.edits import ContainerEdits
+from agent.model.grant.granted import Grant
+from agent.model.grant.host import HostMeans
+from agent.model.grant.refusal import Refusal
+from agent.model.snapshot import NodeSnapshot
+
+Edits = Callable[[Sequence[VendorDevice], Grant, Container, HostMeans], ContainerEdits]
+
+AMBIGUOUS = "AmbiguousPod"
+UNSEEN = "PodUnknown"
+UNKNOWN = "UnknownDevice"
+TOO_MANY = "TooManyReplicas"
+UNCHECKED = "GrantNotChecked"
+CDI_ANNOTATION = "cdi.k8s.io/"  # read by runtimes below kubelets that know no CDI names
+MAX_ANNOTATION = 63  # characters behind the slash
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+_HANDLERS = {"nvidia": "nvidia", "ascend": "ascend", "cambricon": "cambricon"}
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's request, and by which way devices get into containers."""
+
+    ids: tuple[str, ...]
+    injection: str = "auto"  # auto, cdi, nodes, env
+    single: bool = False  # no more than one replica
+    last: bool = False  # there is no new try with a newer snapshot
+
+
+def allocate(request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits) -> Allocated:
+    """Return what the container gets; raise `NotAllocated` or `GrantRefused`.
+
+    The grant of the one pod that can be meant wins over the kubelet's choice. Where several can,
+    what all of them get alike is given while the runtime's plug-in gives the rest to each pod by
+    its uid; without it nothing is guessed. `PodNotSeen` is worth a new try.
+    """
+    units = _units(request, one)
+    giving = _Giving(request, one, snapshot, edits)
+    found = askers(one.name, len(request.ids), giving.devices, snapshot)
+    if not found:
+        _unseen(request, one, snapshot)
+    elif any(asker.granted for asker in found):
+        return _granted(found, one, snapshot, giving, last=request.last)
+    _free(units, giving.devices, snapshot)
+    pod_uid = found[0].pod.uid if len(found) == 1 else ""
+    return giving.answer(giving.edits(grant_of(units)), pod_uid)
+
+
+def _units(request: Request, one: Served) -> tuple[Unit, ...]:
+    unknown = [name for name in request.ids if name not in one.units]
+    if unknown:
+        raise NotAllocated(UNKNOWN, f"{one.name} has no device {unknown[0][:80]!r}")
+    units = tuple(one.units[name] for name in dict.fromkeys(request.ids))
+    if request.single and len(units) > 1 and any(unit.replica is not None for unit in units):
+        text = f"maximum request size for shared resources is 1; found {len(units)}"
+        raise NotAllocated(TOO_MANY, text)
+    return units
+
+
+def _unseen(request: Request, one: Served, snapshot: NodeSnapshot) -> None:
+    """Judge a request of a pod that nobody told of: without a cluster there are no others."""
+    if not snapshot.cluster.clustered:
+        return
+    text = f"no pod that waits for {len(request.ids)} of {one.name} is known on this node"
+    if not request.last:
+        raise PodNotSeen(UNSEEN, text)
+    if not snapshot.runtime.value.in_force:
+        do = "let the agent reach the API server or the kubelet, or turn NRI on"
+        raise NotAllocated(UNSEEN, f"{text}, and it may have been granted other devices: {do}")
+
+
+def _free(units: Sequence[Unit], devices: Sequence[VendorDevice], snapshot: NodeSnapshot) -> None:
+    """Refuse devices that another pod was granted: the kubelet does not know of grants."""
+    if not any(unit.device.key in snapshot.grants.value.held for unit in units):
+        return
+    taken = granted_places(devices, snapshot)
+    for unit in units:
+        if is_taken(unit, taken):
+            text = f"{unit.id} is granted to a pod by the scheduler, and this pod has no grant"
+            raise NotAllocated(Refusal.DEVICE_TAKEN.value, text)
+
+
+def _granted(
+    found: Sequence[Asker],
+    one: Served,
+    snapshot: NodeSnapshot,
+    giving: _Giving,
+    *,
+    last: bool,
+) -> Allocated:
+    names = ", ".join(f"{asker.pod.namespace}/{asker.pod.name}" for asker in found[:4])
+    for asker in found:
+        if asker.unchecked:
+            refused = NotAllocated if last else PodNotSeen
+            raise refused(UNCHECKED, f"the grant of one of {names} was not looked at yet")
+    if len(found) == 1:
+        (asker,) = found
+        if asker.refusal:
+            raise NotAllocated(asker.refusal, asker.message)
+        return giving.answer(giving.edits(asker.grant, asker), asker.pod.uid)
+    if all(asker.granted and not asker.refusal for asker in found):
+        answers = [giving.edits(asker.grant, asker) for asker in found]
+        alike = all(answer == answers[0] for answer in answers)
+        if alike or snapshot.runtime.value.in_force:
+            return giving.answer(common(answers), "")
+    do = "turn NRI on, or let pods that ask for one resource start one after another"
+    raise NotAllocated(AMBIGUOUS, f"{one.name} may be asked for by each of {names}: {do}")
+
+
+class _Giving:
+    """Asks the vendor what a container gets by way of the kubelet."""
+
+    def __init__(self, request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits) -> None:
+        devices = of_vendor(one.vendor, snapshot.devices.value.devices)
+        self.devices = tuple(device.info for device in devices)
+        self._one = one
+        self._edits = edits
+        self._in_force = snapshot.runtime.value.in_force
+        means = snapshot.means.value.vendors.get(one.vendor)
+        if means is None:
+            text = f"what this host has for containers of {one.vendor} was not read yet"
+            refused = NotAllocated if request.last else PodNotSeen
+            raise refused(Refusal.HOST_NOT_READ_YET.value, text)
+        self._means = by_way(means, one.vendor, request.injection)
+
+    def edits(self, grant: Grant, asker: Asker | None = None) -> ContainerEdits:
+        """Return what a grant gives; limits of shares are the hooks' while these are in force."""
+        container = Container()
+        if asker is not None and not self._in_force:
+            container = Container(
+                name=asker.container,
+                pod_uid=asker.pod.uid,
+                labels=asker.pod.labels,
+                annotations=asker.pod.annotations,
+                host_network=asker.pod.host_network,
+            )
+        return self._edits(self.devices, grant, container, self._means)
+
+    def answer(self, edits: ContainerEdits, pod_uid: str) -> Allocated:
+        """Return the answer, CDI names in both ways that there are: runtimes drop the second."""
+        annotations: tuple[tuple[str, str], ...] = ()
+        if edits.cdi:
+            key = _ODD.sub("-", f"xpu-agent_{self._one.name}")[:MAX_ANNOTATION].rstrip("._-")
+            annotations = ((CDI_ANNOTATION + key, ",".join(edits.cdi)),)
+        return Allocated(edits=edits, annotations=annotations, pod_uid=pod_uid)
+
+
+def by_way(means: HostMeans, vendor: str, injection: str) -> HostMeans:
+    """Return the host as it makes the vendor take this way; `env` is that of its own runtime."""
+    if injection == "auto":
+        return means
+    settings = dict(means.settings)
+    if vendor == "nvidia":
+        settings["injection"] = injection
+    elif vendor != "rdma":
+        settings["injection"] = "cdi" if injection == "cdi" else "auto"
+    handler = _HANDLERS.get(vendor, "") if injection == "env" else ""
+    return replace(
+        means, settings=settings, cdi_enabled=injection == "cdi", default_handler=handler
+    )
+
+
+def common(answers: Sequence[ContainerEdits]) -> ContainerEdits:
+    """Return what all answers have alike, in the order of the first."""
+    first, *others = answers
+
+    def alike(name: str) -> tuple[object, ...]:
+        rest = [getattr(other, name) for other in others]
+        return tuple(item for item in getattr(first, name) if all(item in one for one in rest))
+
+    fields = {name: alike(name) for name in first.__struct_fields__}
+    return replace(first, **fields)

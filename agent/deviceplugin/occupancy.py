@@ -1,0 +1,53 @@
+"""Whether somebody else is on a whole card before a container starts on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agent.deviceplugin.base import NotAllocated
+from agent.deviceplugin.units import Served
+from agent.model.snapshot import NodeSnapshot
+
+OCCUPIED = "DeviceOccupied"
+
+
+class Occupied(NotAllocated):
+    """Another pod's process is on the card; it may have ended since the last sample."""
+
+
+def check(ids: Sequence[str], one: Served, snapshot: NodeSnapshot) -> None:
+    """Raise `Occupied` if a process of another living pod is on one of these whole cards.
+
+    Whose the ids are the kubelet does not say, its account does; who was granted other cards than
+    the kubelet chose is on those. Pods that hold a card by a grant may be on it. Processes of the
+    host, such as the services of the driver, are nobody's.
+    """
+    pods = [held for held in snapshot.served.value.held if held.resource == one.name]
+    mine = frozenset(held.pod_uid for held in pods if set(held.ids) & set(ids))
+    keys = _cards(ids, mine, one, snapshot)
+    living = {pod.uid: pod for pod in snapshot.pods.value if pod.cgroup}
+    owners, granted = snapshot.usage.value.owners, snapshot.grants.value.held
+    for key, pid in _processes(keys, snapshot):
+        uid = owners.get(pid, ("", ""))[0]
+        if uid in living and uid not in mine and uid not in granted.get(key, ()):
+            pod = living[uid]
+            name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {uid}"
+            raise Occupied(OCCUPIED, f"{key}: process {pid} of {name} is still on it")
+
+
+def _cards(
+    ids: Sequence[str], mine: frozenset[str], one: Served, snapshot: NodeSnapshot
+) -> frozenset[str]:
+    """Return the keys of the whole cards that the container really gets."""
+    whole = {unit.device.key for unit in one.units.values() if unit.whole}
+    granted = snapshot.grants.value.held
+    theirs = {key for key in whole if mine & set(granted.get(key, ()))}
+    chosen = {one.units[name].device.key for name in ids if name in one.units}
+    return frozenset(theirs or chosen & whole)
+
+
+def _processes(keys: frozenset[str], snapshot: NodeSnapshot) -> Iterable[tuple[str, int]]:
+    for vendor in snapshot.vendors:
+        for sample in vendor.samples.value:
+            if sample.key in keys:
+                yield from ((sample.key, process.pid) for process in sample.processes or ())
