@@ -69,21 +69,25 @@ def dispatch(
         begun_s = now_s()
         asked.append((mode, hook.name, _ask(hook, request, snapshot)))
         spent_s.append((hook.name, now_s() - begun_s))
-    on = tuple((name, answer.adjustment) for mode, name, answer in asked if mode == ON)
-    planned = tuple((name, answer.adjustment) for mode, name, answer in asked if mode == PLAN)
+    on, planned = _said(asked, ON), _said(asked, PLAN)
     whole, conflicts = merged(on)
     bugs = (Failure(name, answer.bug) for _, name, answer in asked if answer.bug)
     return Dispatched(
         adjustment=whole,
-        answers=_said(on),
-        planned=_said(planned),
+        answers=on,
+        planned=planned,
         failures=(*bugs, *conflicts),
         spent_s=tuple(spent_s),
     )
 
 
-def _said(answers: Answers) -> Answers:
-    return tuple((name, change) for name, change in answers if change != NOTHING)
+def _said(asked: Iterable[tuple[str, str, _Answer]], mode: str) -> Answers:
+    """Return what the hooks of a mode have to say, without those that say nothing."""
+    return tuple(
+        (name, answer.adjustment)
+        for of_mode, name, answer in asked
+        if of_mode == mode and answer.adjustment != NOTHING
+    )
 
 
 class _Answer(msgspec.Struct, frozen=True):

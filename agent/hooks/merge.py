@@ -10,7 +10,7 @@ import msgspec
 from agent.model.grant.edits import NONE, ContainerEdits
 from agent.model.grant.merge import merged as merged_edits
 from agent.model.grant.refusal import GrantRefused
-from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.model.runtime.adjustment import NOTHING, Adjustment, Resources
 
 T = TypeVar("T")
 Answers = tuple[tuple[str, Adjustment], ...]  # by hook, in the order they were asked
@@ -74,6 +74,8 @@ def merged(answers: Answers) -> tuple[Adjustment, tuple[Failure, ...]]:
     Such a field is left out: neither is right. Edits that contradict each other refuse the
     container, as those of two vendors do; so does any hook's refusal, in the words of the first.
     """
+    if not answers:
+        return NOTHING, ()
     merging = _Merging(answers)
     all_of = [answer for _, answer in answers]
     edits, reason, failed = merging.edits()

@@ -1,0 +1,158 @@
+"""What every hook promises, whatever users write on their pods."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from agent.hooks.base import Hook
+from agent.hooks.builtin import node_hooks
+from agent.hooks.cpu.extended import EXTENDED_SPEC
+from agent.hooks.dispatch import ON, PLAN, Dispatched, dispatch
+from agent.model.cluster.annotation import BadAnnotation
+from agent.model.cluster.pod_cpus import RESOURCE_STATUS
+from agent.model.grant.kernel import KernelMeans
+from agent.model.part import Part
+from agent.model.runtime.adjustment import UNLIMITED, Adjustment
+from agent.model.runtime.request import HookRequest, Stage
+from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView
+from agent.model.snapshot import NodeSnapshot
+from tests.clustered import pod as pod_view
+from tests.contract.hooks.generated import nodes, requests
+from tests.unit.hooks.scene import ask, pod, scene, to_json
+
+
+def hooks() -> tuple[Hook, ...]:
+    return node_hooks(asks_kubelet=True, manages_be=True)
+
+
+EACH = [pytest.param(number, id=hook.name) for number, hook in enumerate(hooks())]
+MAX_MESSAGE = 200  # characters, with nothing of the annotation in them
+MAX_CALLS = 1500  # of functions, for one question to all hooks; some tens of microseconds
+
+
+def told(
+    all_of: tuple[Hook, ...], request: HookRequest, snapshot: NodeSnapshot, mode: str = ON
+) -> Dispatched:
+    return dispatch(all_of, request, snapshot, {h.name: mode for h in all_of}, lambda: 0.0)
+
+
+@pytest.mark.parametrize("number", EACH)
+@given(request=requests, snapshot=nodes)
+@settings(max_examples=60)
+def test_a_hook_answers_plain_data_or_refuses_what_users_wrote(
+    number: int, request: HookRequest, snapshot: NodeSnapshot
+) -> None:
+    hook = hooks()[number]
+    try:
+        first = hook.adjust(request, snapshot)
+    except BadAnnotation:
+        return
+    assert isinstance(first, Adjustment)
+    hash(first)  # frozen, with nothing in it that changes
+    assert hook.adjust(request, snapshot) == first
+    assert hooks()[number].adjust(request, snapshot) == first
+
+
+@given(request=requests, snapshot=nodes)
+@settings(max_examples=300)
+def test_no_two_hooks_set_one_field_and_none_has_a_bug(
+    request: HookRequest, snapshot: NodeSnapshot
+) -> None:
+    found = told(hooks(), request, snapshot)
+    assert found.failures == ()
+    assert found.adjustment.failed == ""
+    assert all(len(note.message) <= MAX_MESSAGE for note in found.adjustment.edits.notes)
+    assert told(tuple(reversed(hooks())), request, snapshot).adjustment.resources == (
+        found.adjustment.resources
+    )
+
+
+@given(request=requests, snapshot=nodes)
+@settings(max_examples=200)
+def test_what_is_set_is_what_kernels_take(request: HookRequest, snapshot: NodeSnapshot) -> None:
+    found = told(hooks(), request, snapshot).adjustment
+    said = found.resources
+    assert said.shares is None or 2 <= said.shares <= 262144
+    assert said.memory_bytes is None or said.memory_bytes == UNLIMITED or said.memory_bytes > 0
+    assert found.bvt_warp_ns is None or -1 <= found.bvt_warp_ns <= 2
+    assert found.oom_score_adj is None or -1000 <= found.oom_score_adj <= 1000
+    assert said.cpus != ""
+    if said.quota_us is not None and said.quota_us != request.resources.quota_us:
+        assert said.quota_us == UNLIMITED or said.quota_us >= 1000
+
+
+@given(request=requests, snapshot=nodes)
+@settings(max_examples=60)
+def test_a_plan_changes_nothing(request: HookRequest, snapshot: NodeSnapshot) -> None:
+    on, planned = told(hooks(), request, snapshot), told(hooks(), request, snapshot, PLAN)
+    assert planned.adjustment == Adjustment()
+    assert planned.planned == on.answers
+
+
+def test_each_hook_has_a_name_of_its_own_and_is_asked_at_some_stage() -> None:
+    names = [hook.name for hook in hooks()]
+    assert len(set(names)) == len(names)
+    assert all(hook.stages for hook in hooks())
+    assert not any(hook.required for hook in hooks())  # none of these fails a pod
+
+
+@pytest.mark.parametrize("stage", [Stage.RUN_POD, Stage.CREATE, Stage.UPDATE, Stage.RECONCILE])
+def test_the_work_of_a_question_does_not_grow_with_the_node(stage: Stage) -> None:
+    few, many = work(stage, 3), work(stage, 900)
+    assert many <= few + 10
+    assert many <= MAX_CALLS
+
+
+@pytest.mark.parametrize("key", [RESOURCE_STATUS, EXTENDED_SPEC])
+def test_the_work_of_a_question_does_not_grow_with_an_annotation_beyond_its_bound(
+    key: str,
+) -> None:
+    asked = ask(Stage.CREATE, pod("BE", "BE", {key: "[" * 2**20}))
+    all_of, snapshot = hooks(), scene()
+    told(all_of, asked, snapshot)
+    assert calls(lambda: told(all_of, asked, snapshot)) <= MAX_CALLS
+
+
+def work(stage: Stage, size: int) -> int:
+    """Count the calls of a question on a node of so many pods, when one was answered before."""
+    containers = {
+        str(n): ContainerSeen(id=str(n), sandbox_id=f"s{n}", state=ContainerState.RUNNING)
+        for n in range(size)
+    }
+    snapshot = replace(
+        scene(kernel=KernelMeans(cgroup_version=2, bvt_file=True), ratio="1.20"),
+        pods=Part(tuple(pod_view(f"p{n}", "1", "LSR") for n in range(size)), 1.0),
+        runtime=Part(RuntimeView(containers=containers), 1.0),
+    )
+    spec = {"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1000}}}}
+    asked = [
+        ask(stage, pod(qos, place, {EXTENDED_SPEC: to_json(spec)}), name)
+        for qos, place in (("BE", "BE"), ("LS", "Bu"), ("", "G"))
+        for name in (None, "a")
+    ]
+    all_of = hooks()
+    for one in asked:
+        told(all_of, one, snapshot)
+    return max(calls(lambda one=one: told(all_of, one, snapshot)) for one in asked)  # type: ignore[misc]  # the default binds the loop's value
+
+
+def calls(run: Callable[[], object]) -> int:
+    """Count the calls of functions, of Python's and of C's."""
+    count = 0
+
+    def seen(_frame: object, event: str, _of: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count

@@ -1,0 +1,195 @@
+"""What a real koordlet wrote on a real kernel, against what our hooks say of the same pods."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from agent.hooks.builtin import node_hooks
+from agent.hooks.dispatch import ON, dispatch
+from agent.model.foreign.pod import decode_pod_list
+from agent.model.foreign.quantities import amount
+from agent.model.grant.container import Container
+from agent.model.grant.kernel import KernelMeans
+from agent.model.grant.means import MeansView
+from agent.model.part import Part
+from agent.model.pod import KubeQos, PodView
+from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.model.runtime.request import HookRequest, Stage
+from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
+from agent.model.slo.overlay import overlay
+from agent.model.slo.view import SloView
+from agent.model.snapshot import NodeSnapshot
+from tests.captures import SHARED, needs_shared
+from tests.clustered import machine, snapshot
+
+ORACLE = SHARED / "oracle" / "koordlet-cgroup-files.json"
+UNLIMITED_V1 = 0x7FFFFFFFFFFFF000
+FOLDERS = {
+    KubeQos.GUARANTEED: "",
+    KubeQos.BURSTABLE: "burstable/",
+    KubeQos.BEST_EFFORT: "besteffort/",
+}
+FILES = ("cpu.cfs_quota_us", "cpu.shares", "cpuset.cpus", "memory.limit_in_bytes")
+HOOKS = node_hooks(asks_kubelet=True)
+RUNS = (
+    "defaults",
+    "suppress by cpuset",
+    "suppress by quota",
+    "suppress by quota, low threshold",
+    "burst auto",
+    "burst only, 100",
+    "qos classes",
+)
+# annotations that mean nothing in this list of pods, and who leaves them unused
+REFUSED = {"badjson": "BadAnnotation"}
+
+pytestmark = needs_shared
+Value = int | str
+
+
+@functools.cache
+def oracle() -> Mapping[str, object]:
+    found = json.loads(ORACLE.read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+class Run(msgspec.Struct):
+    name: str
+    nodeslo: dict[str, object]
+    changed: dict[str, dict[str, tuple[str, str]]]  # cgroup, file: before and after
+
+
+def run_of(name: str) -> Run:
+    return next(run for run in msgspec.convert(oracle()["runs"], list[Run]) if run.name == name)
+
+
+def pods() -> tuple[PodView, ...]:
+    raw = {"kind": "PodList", "items": oracle()["pods"]}
+    views, bad = decode_pod_list(json.dumps(raw).encode())
+    assert not bad
+    return views
+
+
+def asked_for(name: str, container: str | None) -> Resources:
+    """The quota of the pod's object: of a container, or of all together."""
+    raw = msgspec.convert(oracle()["pods"], list[dict[str, dict[str, object]]])
+    found = next(one for one in raw if one["metadata"]["name"] == name)
+    limits: list[object] = []
+    for one in msgspec.convert(found["spec"]["containers"], list[dict[str, object]]):
+        if container in (None, one["name"]):
+            limits.append(
+                msgspec.convert(one["resources"], dict[str, dict[str, str]])["limits"].get("cpu")
+            )
+    milli = [amount(limit) for limit in limits if isinstance(limit, str)]
+    if len(milli) < len(limits) or not milli:
+        return Resources(quota_us=-1)
+    return Resources(quota_us=int(sum(one * 100000 for one in milli if one is not None)))
+
+
+def sandbox(view: PodView) -> SandboxSeen:
+    return SandboxSeen(
+        id=f"sandbox-{view.name}",
+        uid=view.uid,
+        name=view.name,
+        namespace=view.namespace,
+        labels=view.labels,
+        annotations=view.annotations,
+        cgroup_parent=f"/kubepods/{FOLDERS[view.qos]}pod{view.uid}",
+    )
+
+
+def node(spec: object) -> NodeSnapshot:
+    """The two CPUs, the kernel and the NodeSLO of one run."""
+    views = pods()
+    known = snapshot(machine(sockets=1, cores=2, threads=1), pods=views)
+    containers = {
+        one.id: ContainerSeen(
+            id=one.id,
+            sandbox_id=f"sandbox-{view.name}",
+            name=one.name,
+            state=ContainerState.RUNNING,
+        )
+        for view in views
+        for one in view.containers
+    }
+    slo = SloView(found=True, slo=overlay(spec).slo)
+    return replace(
+        known,
+        cluster=replace(known.cluster, slo=Part(slo, 1.0), pods=views),
+        means=Part(MeansView(kernel=KernelMeans(cgroup_version=1)), 1.0),
+        runtime=Part(RuntimeView(containers=containers), 1.0),
+    )
+
+
+def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
+    """Yield each cgroup's adjustment, of pods and containers."""
+    now, modes = node(spec), {hook.name: ON for hook in HOOKS}
+    for view in pods():
+        for name in (None, *(one.name for one in view.containers)):
+            request = HookRequest(
+                stage=Stage.RECONCILE,
+                pod=sandbox(view),
+                container=None if name is None else Container(name=name, pod_uid=view.uid),
+                resources=asked_for(view.name, name),
+            )
+            found = dispatch(HOOKS, request, now, modes, lambda: 0.0)
+            assert not found.failures
+            yield view, view.name if name is None else f"{view.name}/{name}", found.adjustment
+
+
+def ours(adjustment: Adjustment) -> Mapping[str, Value | None]:
+    """The values of files, as version 1 shows them."""
+    said = adjustment.resources
+    memory = UNLIMITED_V1 if said.memory_bytes == -1 else said.memory_bytes
+    return dict(zip(FILES, (said.quota_us, said.shares, said.cpus, memory), strict=True))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_file_is_as_koordlet_left_it(name: str) -> None:
+    """Left out by rule: the CPUs of best-effort groups, which its suppression loop sets by load."""
+    run = run_of(name)
+    initial = msgspec.convert(oracle()["initial"], dict[str, dict[str, str]])
+    differing, compared = [], 0
+    for view, group, adjustment in answers(run.nodeslo):
+        for file, value in ours(adjustment).items():
+            if file == "cpuset.cpus" and view.qos is KubeQos.BEST_EFFORT:
+                assert value is None  # nor is it ours to say
+                continue
+            before = initial[group][file]
+            theirs = run.changed.get(group, {}).get(file, (before, before))[1]
+            compared += 1
+            if theirs != (before if value is None else str(value)):
+                differing.append((group, file, theirs, value))
+    assert not differing
+    assert compared == 121  # 33 groups of four files, without 11 sets of best-effort CPUs
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_koordlet_changed_is_changed_by_a_hook_of_ours_too(name: str) -> None:
+    changed = run_of(name).changed
+    said = {group: ours(adjustment) for _, group, adjustment in answers(run_of(name).nodeslo)}
+    best_effort = {view.name for view in pods() if view.qos is KubeQos.BEST_EFFORT}
+    for group, files in changed.items():
+        if group in said:
+            own = set(files) & set(FILES)
+            own -= {"cpuset.cpus"} if group.partition("/")[0] in best_effort else set()
+            assert all(said[group][file] is not None for file in own), group
+
+
+def test_annotations_that_mean_nothing_are_told_and_change_nothing() -> None:
+    for view, _, adjustment in answers({}):
+        reasons = {note.reason for note in adjustment.edits.notes}
+        assert reasons == ({REFUSED[view.name]} if view.name in REFUSED else set())
+        if view.name in REFUSED:
+            assert adjustment.resources == Resources()
+
+
+def test_a_kernel_without_group_identity_is_left_alone() -> None:
+    assert all(one.bvt_warp_ns is None for _, _, one in answers(run_of("qos classes").nodeslo))
