@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -18,6 +19,8 @@ from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
+
+MAX_REMEMBERED = 4096  # characters of an annotation, enough for sixteen whole cards
 
 
 def check_grants(snapshot: NodeSnapshot) -> GrantsView:
@@ -45,8 +48,13 @@ def grant_of(snapshot: NodeSnapshot, sandbox: SandboxSeen) -> PodGrant | None:
         return None
     settled = _Settled(snapshot)
     view = snapshot.grants.value
+    before = view.pods.get(sandbox.uid)
+    if before is not None and not before.refusal and sandbox.id in view.looked:
+        # whoever came since came later: what is its own is only looked at anew
+        settled.hear(claims_of_some(snapshot, sandbox))
+        return settled.pods.get(sandbox.uid)
     rivals = {uid for key in settled.keys_of(text) for uid in view.held.get(key, ())}
-    settled.hear(claims_of_some(snapshot, rivals, view.looked, sandbox))
+    settled.hear(claims_of_some(snapshot, sandbox, rivals, view.looked))
     return settled.pods.get(sandbox.uid)
 
 
@@ -83,7 +91,7 @@ class _Settled:
     def _answer(self, claim: Claim) -> PodGrant:
         told = PodGrant(uid=claim.uid, namespace=claim.namespace, name=claim.name)
         try:
-            entries = decode_allocated(claim.text)
+            entries = _decoded(claim.text)
         except ParseError as error:
             return _refused(told, Refusal.BAD_GRANT.value, str(error))
         try:
@@ -124,9 +132,19 @@ def _with_slice(entry: GrantedDevice, device: VendorDevice, uid: str) -> Granted
     return replace(entry, partition=own) if own and entry.id != own else entry
 
 
+@lru_cache(maxsize=1024)
+def _remembered(text: str) -> tuple[GrantedDevice, ...]:
+    return decode_allocated(text)
+
+
+def _decoded(text: str) -> tuple[GrantedDevice, ...]:
+    """Decode an annotation, those that schedulers write once: all are asked for at each change."""
+    return _remembered(text) if len(text) <= MAX_REMEMBERED else decode_allocated(text)
+
+
 def _entries(text: str) -> tuple[GrantedDevice, ...]:
     try:
-        return decode_allocated(text)
+        return _decoded(text)
     except ParseError:
         return ()
 

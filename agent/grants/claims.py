@@ -44,16 +44,21 @@ def claims_of(snapshot: NodeSnapshot) -> tuple[Claim, ...]:
 
 
 def claims_of_some(
-    snapshot: NodeSnapshot, wanted: Collection[str], known: frozenset[str], asking: SandboxSeen
+    snapshot: NodeSnapshot,
+    asking: SandboxSeen,
+    wanted: Collection[str] = (),
+    known: frozenset[str] | None = None,
 ) -> tuple[Claim, ...]:
-    """Return the claims of the wanted uids, of all that are not `known`, and of who asks.
+    """Return the claim of who asks, those of the wanted uids, and of all that are not `known`.
 
-    `known` are uids and sandbox ids that somebody has looked at already.
+    `known` are uids and sandbox ids that somebody has looked at already; `None`: everybody.
     """
     desk = _Desk(snapshot, asking)
-    new = {uid for uid in desk.pods if uid not in known}
-    new.update(uid for uid, box in desk.boxes.items() if box.id not in known)
-    return _ordered(desk, {*wanted, *new, asking.uid})
+    uids = {*wanted, asking.uid}
+    if known is not None:
+        uids.update(uid for uid in desk.pods if uid not in known)
+        uids.update(uid for uid, box in desk.boxes.items() if box.id not in known)
+    return _ordered(desk, uids)
 
 
 def claim_text(sandbox: SandboxSeen) -> str | None:
@@ -67,6 +72,7 @@ class _Desk:
     def __init__(self, snapshot: NodeSnapshot, asking: SandboxSeen | None = None) -> None:
         runtime = snapshot.runtime.value
         self.node = snapshot.node.name
+        self.pods_known = snapshot.cluster.pods_known
         self.pods: Mapping[str, PodView] = {pod.uid: pod for pod in snapshot.cluster.pods}
         self.boxes = {box.uid: box for box in runtime.sandboxes.values() if not box.stopped}
         if asking is not None:
@@ -106,7 +112,7 @@ class _Desk:
         """Say whether a pod without a live container is over: ended, or deleted and stopped."""
         if pod is not None:
             return pod.phase in ENDED
-        return had_containers and bool(self.pods)  # who knows no pods cannot tell deleted ones
+        return had_containers and self.pods_known  # else nobody can tell deleted ones
 
 
 def _by_sandbox(runtime: RuntimeView) -> Mapping[str, list[ContainerSeen]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
-from agent.model.device import Device, DevicePartition, VendorDevice
+from agent.model.device import Device, DevicePartition, Pairs, VendorDevice
 from agent.model.foreign.quantities import parse_quantity
 from agent.model.grant.granted import CORE, MEMORY, RATIO, REPLICA, GrantedDevice
 from agent.model.grant.refusal import GrantRefused, Refusal
@@ -99,9 +100,13 @@ def refuse_unfit(found: Found, *, running: bool) -> None:
 
 def totals_of(device: VendorDevice) -> Mapping[str, int]:
     """Return how much of each resource the device has, in base units."""
-    told = ((name, parse_quantity(text)) for name, text in device.resources)
-    found = {name: quantity.value for name, quantity in told if quantity is not None}
-    return found or _PERCENT[device.kind.wire_type]
+    return _totals(device.resources) or _PERCENT[device.kind.wire_type]
+
+
+@lru_cache(maxsize=128)
+def _totals(resources: Pairs) -> Mapping[str, int]:
+    told = ((name, parse_quantity(text)) for name, text in resources)
+    return {name: quantity.value for name, quantity in told if quantity is not None}
 
 
 def takes_all(amounts: Mapping[str, int], totals: Mapping[str, int]) -> bool:

@@ -1,0 +1,107 @@
+"""What one sandbox was granted as of now: the same as a check of all pods says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from agent.grants.check import check_grants, grant_of
+from agent.model.grant.checked import PodGrant
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.model.runtime.seen import SandboxSeen
+from agent.model.snapshot import NodeSnapshot
+from tests.unit.grants.made import (
+    GPUS,
+    HALF,
+    WHOLE,
+    box,
+    container,
+    entry,
+    pod,
+    snapshot,
+    text,
+    verdict,
+)
+from tests.unit.grants.test_overlap import texts
+
+CLAIM, SHARE = text(entry(GPUS[0], WHOLE)), text(entry(GPUS[0], HALF))
+
+
+def checked(now: NodeSnapshot) -> NodeSnapshot:
+    return replace(now, grants=Part(check_grants(now), 1.0))
+
+
+def test_a_pod_without_the_annotation_was_granted_nothing() -> None:
+    assert grant_of(snapshot(), box(pod(1))) is None
+
+
+def test_a_pod_that_nobody_has_told_of_yet_is_answered_by_its_sandbox() -> None:
+    sandbox = box(pod(1, CLAIM))
+    found = grant_of(checked(snapshot()), sandbox)
+    assert found is not None
+    assert [one.id for one in found.grant.devices] == [GPUS[0].info.uuid]
+    assert (found.uid, found.name) == (sandbox.uid, sandbox.name)
+
+
+def test_who_came_first_is_asked_of_those_the_last_check_knows() -> None:
+    old, new = pod(1, CLAIM, phase="Running"), box(pod(2, CLAIM))
+    assert verdict(grant_of(checked(snapshot([old])), new)) == "DeviceTaken"
+
+
+def test_and_of_those_that_came_since_the_last_check() -> None:
+    empty = checked(snapshot())
+    old, new = pod(1, CLAIM), box(pod(2, CLAIM))
+    since = replace(snapshot([old]), grants=empty.grants)
+    assert verdict(grant_of(since, new)) == "DeviceTaken"
+    rival = box(pod(3, CLAIM))
+    running = replace(snapshot([], [rival], [container(rival)]), grants=empty.grants)
+    assert verdict(grant_of(running, new)) == "DeviceTaken"
+
+
+def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> None:
+    view = checked(snapshot([pod(1, CLAIM)])).grants
+    ended = replace(snapshot([pod(1, CLAIM, phase="Failed")]), grants=view)
+    assert verdict(grant_of(ended, box(pod(2, CLAIM)))) == "held"
+    gone = replace(snapshot(), grants=view)
+    assert verdict(grant_of(gone, box(pod(2, CLAIM)))) == "held"
+
+
+def test_a_second_container_of_a_pod_that_runs_gets_what_the_first_has() -> None:
+    one = pod(1, CLAIM, phase="Running")
+    sandbox = box(one)
+    now = checked(snapshot([one], [sandbox], [container(sandbox)]))
+    assert grant_of(now, sandbox) == now.grants.value.pods[one.uid]
+
+
+def test_without_any_check_so_far_all_pods_are_heard() -> None:
+    assert verdict(grant_of(snapshot([pod(1, SHARE)]), box(pod(2, CLAIM)))) == "DeviceTaken"
+
+
+@given(
+    made=st.lists(
+        st.tuples(texts, st.sampled_from(("Pending", "Running")), st.booleans()), max_size=6
+    ),
+    asked=st.integers(0, 5),
+    since=st.integers(0, 6),
+)
+def test_it_says_what_a_check_of_all_pods_says(
+    made: list[tuple[str, str, bool]], asked: int, since: int
+) -> None:
+    """However many pods came since the last check, and whether the sandbox is known or not."""
+    pods: list[PodView] = []
+    boxes: list[SandboxSeen] = []
+    for index, (annotation, phase, known) in enumerate(made):
+        pods.append(pod(index, annotation, phase=phase))
+        if known:
+            boxes.append(box(pods[-1]))
+    if asked >= len(pods):
+        return
+    now = snapshot(pods, boxes)
+    before = checked(snapshot(pods[: len(pods) - since], boxes)).grants
+    uid = pods[asked].uid
+    wanted: PodGrant | None = check_grants(now).pods.get(uid)
+    found = grant_of(replace(now, grants=before), box(pods[asked]))
+    # a pod that has its grant keeps it, whoever is told of later
+    assert found == wanted or (found == before.value.pods.get(uid) and verdict(found) == "held")
