@@ -10,6 +10,7 @@ from agent.errors import HostFileError
 from agent.host.files import HostFiles, text
 from agent.means.functions import FunctionReader
 from agent.means.handler import HandlerReader
+from agent.means.kernel import KernelReader
 from agent.means.nodes import NodeFinder, read_majors
 from agent.means.specs import SpecReader
 from agent.model.device import VendorDevice
@@ -47,6 +48,7 @@ class MeansReader:
         self._specs = SpecReader(host)
         self._handler = HandlerReader(host)
         self._functions = FunctionReader(host)
+        self._kernel = KernelReader(host)
         self._last = MeansView()
 
     def read(self, snapshot: NodeSnapshot) -> MeansView:
@@ -76,6 +78,7 @@ class MeansReader:
         view = MeansView(
             vendors=vendors,
             resctrl_groups=self._resctrl(),
+            kernel=self._kernel.read(),
             problems=(*problems, *_stale(specs, mounts, drivers.get("nvidia"))),
         )
         if view != self._last:

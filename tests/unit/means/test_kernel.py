@@ -1,0 +1,77 @@
+"""What a kernel has for hooks, of both versions of cgroups."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.means.kernel import KernelReader
+from agent.model.grant.kernel import KernelMeans
+from agent.recording.entries import Kind
+from agent.recording.tree import TreeFiles
+
+V1 = """\
+cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0
+cgroup /sys/fs/cgroup/cpuset cgroup rw,relatime,cpuset 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
+"""
+V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0\n"
+SYSTEMD = "kubepods.slice/kubepods-besteffort.slice"
+IDENTITY = "/proc/sys/kernel/sched_group_identity_enabled"
+
+
+def host(mounts: str, **files: bytes) -> TreeFiles:
+    below: dict[str, bytes | Kind] = {
+        f"/sys/fs/cgroup/{name}/{folder}": Kind.DIRECTORY
+        for name in ("cpu", "cpuset", "memory")
+        for folder in ("kubepods", "kubepods/besteffort")
+        if mounts == V1
+    }
+    return TreeFiles.of({"/proc/mounts": mounts.encode(), **below, **files})
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        (b"0-1\n", frozenset({0, 1})),
+        (b"\n", None),
+        (b"nonsense\n", None),
+    ],
+)
+def test_the_squeezed_directory_of_version_1(text: bytes, cpus: frozenset[int] | None) -> None:
+    path = "/sys/fs/cgroup/cpuset/kubepods/besteffort/cpuset.cpus"
+    found = KernelReader(host(V1, **{path: text})).read()
+    assert found == KernelMeans(cgroup_version=1, besteffort_cpus=cpus)
+
+
+def test_version_2_needs_no_look() -> None:
+    path = f"/sys/fs/cgroup/{SYSTEMD}/cpuset.cpus"
+    found = KernelReader(host(V2, **{path: b"0-1\n"})).read()
+    assert found == KernelMeans(cgroup_version=2)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"/sys/fs/cgroup/cpu/kubepods/cpu.bvt_warp_ns": b"0\n"},
+            KernelMeans(cgroup_version=1, bvt_file=True),
+        ),
+        (
+            {IDENTITY: b"1\n", "/proc/sys/kernel/sched_core": b"0\n"},
+            KernelMeans(
+                cgroup_version=1,
+                identity_switch=1,
+                identity_switch_present=True,
+                core_scheduling=True,
+                core_switch=0,
+            ),
+        ),
+        ({IDENTITY: b"x\n"}, KernelMeans(cgroup_version=1, identity_switch_present=True)),
+    ],
+)
+def test_files_that_only_some_kernels_have(files: dict[str, bytes], expected: KernelMeans) -> None:
+    assert KernelReader(host(V1, **files)).read() == expected
+
+
+def test_a_host_without_cgroups_tells_nothing() -> None:
+    assert KernelReader(TreeFiles.of({"/proc/mounts": b""})).read() == KernelMeans()
