@@ -7,10 +7,12 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
+from agent.daemon.assembly import build_containers, build_view, load_the_rest
 from agent.daemon.listen import Site
 from agent.daemon.options import ServeOptions
 from agent.daemon.runtime import settle
@@ -32,12 +34,14 @@ from agent.node.parts import Parts
 
 if TYPE_CHECKING:
     from agent.daemon.cluster.side import ClusterSide
+    from agent.daemon.containers.side import ContainerSide
     from agent.daemon.loops import Loops
     from agent.daemon.reactions.wiring import Reactions
     from agent.daemon.telling.device_changes import DeviceChanges
     from agent.daemon.telling.outlet import Outlet
     from agent.daemon.view import DaemonView
     from agent.node.host_facts import HostFacts
+    from agent.publish.eventing.event import PodRef
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class Daemon:
         self._loops: Loops | None = None
         self._reactions: Reactions | None = None
         self._cluster: ClusterSide | None = None
+        self._containers: ContainerSide | None = None
         self._kept = parts.health_file()
         self._fleet = Fleet(
             crew,
@@ -126,10 +131,20 @@ class Daemon:
         loops = await event_loop.run_in_executor(
             self._executor, self._build_loops, changes, outlet, event_loop
         )
-        await event_loop.run_in_executor(self._executor, _load_web)
+        await event_loop.run_in_executor(self._executor, load_the_rest)
         await event_loop.run_in_executor(self._executor, settle)
-        reactions = self._build_reactions(loops, event_loop)
-        periodic = (*loops.timed, reactions.welcoming())
+        tell = partial(self._tell, loops)
+        reactions = self._reactions = self._build_reactions(loops, tell)
+        containers = self._containers = build_containers(
+            self._parts,
+            self._fleet,
+            self._executor,
+            tell,
+            loops.devices,
+            clustered=self._cluster is not None,
+        )
+        await containers.start()
+        periodic = (*loops.timed, *containers.timed(), reactions.welcoming())
         beats = [*(timed.loop for timed in periodic), self._fleet.beat]
         url = await self._site.open(self._build_view(loops, beats))
         print(f"xpu-agent serves {url}", flush=True)  # noqa: T201 - asked for
@@ -146,22 +161,36 @@ class Daemon:
         if hotplug is not None:
             self._spawn(hotplug, "hotplug")
 
-    def _build_reactions(self, loops: Loops, event_loop: asyncio.AbstractEventLoop) -> Reactions:
+    def _build_reactions(self, loops: Loops, tell: Callable[[str, str], None]) -> Reactions:
         # imported here: as the loops
         from agent.daemon.reactions.wiring import Reactions  # noqa: PLC0415 - see above
-
-        def tell(reason: str, message: str) -> None:
-            event_loop.run_in_executor(self._devices, loops.tell, reason, message)
 
         if self._cluster is not None:
             self._cluster.tell_by(tell)
         crash = self._options.lock.crash() if self._options.lock is not None else None
         if crash is not None:
             tell("AgentEndedUnexpectedly", crash)
-        self._reactions = Reactions(
-            self._parts, self._fleet, self._executor, loops.host_changed, tell
+        return Reactions(self._parts, self._fleet, self._executor, loops.host_changed, tell)
+
+    def _build_view(self, loops: Loops, beats: list[Loop]) -> DaemonView:
+        more = [loops.check_events, loops.check_devices, self._kept.check, self._heartbeat.check]
+        more += [self._reactions.check] if self._reactions is not None else []
+        more += [self._options.lock.check] if self._options.lock is not None else []
+        return build_view(
+            self._parts,
+            self._executor,
+            self._options.notice,
+            loops,
+            beats,
+            more,
+            self._cluster,
+            self._containers,
         )
-        return self._reactions
+
+    def _tell(self, loops: Loops, reason: str, message: str, pod: PodRef | None = None) -> None:
+        """Have an event told, from any thread; who is being stopped tells no more."""
+        with contextlib.suppress(RuntimeError):
+            self._devices.submit(loops.tell, reason, message, pod)
 
     async def _open_outlet(self) -> Outlet:
         """Open where everything is published to; no answer of a server is waited for."""
@@ -194,28 +223,6 @@ class Daemon:
         self._loops = Loops(self._parts, changes, outlet, self._kept, on_host)
         return self._loops
 
-    def _build_view(self, loops: Loops, periodic: list[Loop]) -> DaemonView:
-        from agent.daemon.view import DaemonView  # noqa: PLC0415 - as the loops
-
-        return DaemonView(
-            parts=self._parts,
-            executor=self._executor,
-            renderer=loops.renderer,
-            notice=self._options.notice,
-            loops=periodic,
-            runs=loops.runs,
-            more_checks=[
-                loops.check_events,
-                loops.check_devices,
-                self._kept.check,
-                self._heartbeat.check,
-                *([self._reactions.check] if self._reactions is not None else []),
-                *([self._options.lock.check] if self._options.lock is not None else []),
-            ],
-            clustered=self._cluster,
-            recent=loops.recent,
-        )
-
     async def _first_answers(self) -> None:
         """Wait until every vendor, and the API server, has answered or failed to; not for long."""
         with contextlib.suppress(TimeoutError):
@@ -236,6 +243,8 @@ class Daemon:
         self._devices.shutdown()
         self._kept.write()
         self._executor.shutdown()
+        if self._containers is not None:
+            self._containers.close()
         if self._loops is not None:
             self._loops.measuring.close()
         self._pool.shutdown()
@@ -253,6 +262,8 @@ class Daemon:
         start.cancel()
         await asyncio.wait({start})
         await self._site.close()
+        if self._containers is not None:
+            await self._containers.stop()
         if self._reactions is not None:
             await self._reactions.stop()
         if self._cluster is not None:
@@ -264,13 +275,6 @@ class Daemon:
         for thread in (self._devices, self._executor, self._pool):
             thread.shutdown(wait=False, cancel_futures=True)
         return await done_within(STOP_S, self._let_go)
-
-
-def _load_web() -> None:
-    """Load the HTTP library, which takes longer than all that had to come before it."""
-    import agent.daemon.reactions.control  # noqa: PLC0415 - see above
-    import agent.daemon.reactions.uevents  # noqa: PLC0415 - see above
-    import agent.web.server  # noqa: F401, PLC0415 - see above
 
 
 def serve(parts: Parts, crew: Iterable[Enlisted], options: ServeOptions) -> int:

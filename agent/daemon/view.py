@@ -17,6 +17,7 @@ from agent.model.snapshot import NodeSnapshot
 from agent.node.parts import Parts
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.series.cluster import ClusterStatus
+from agent.publish.series.containers import ContainerStatus
 from agent.web.base import EventLine, PublishedObject
 
 T = TypeVar("T")
@@ -36,6 +37,18 @@ class Clustered(Protocol):
         ...
 
 
+class Containers(Protocol):
+    """The way into containers, of any thread."""
+
+    def checks(self) -> list[Check]:
+        """Say how every part does."""
+        ...
+
+    def status(self) -> ContainerStatus:
+        """Return the same in figures."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class DaemonView:
     """Answers from memory; implements `agent.web.base.AgentView`."""
@@ -48,6 +61,7 @@ class DaemonView:
     runs: list[Run] = field(default_factory=list)
     more_checks: list[Callable[[], Check]] = field(default_factory=list)
     clustered: Clustered | None = None  # `None`: standalone mode
+    containers: Containers | None = None
     recent: deque[EventLine] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
     def snapshot(self) -> NodeSnapshot:
@@ -66,6 +80,8 @@ class DaemonView:
         checks += [check() for check in self.more_checks]
         if self.clustered is not None:
             checks += self.clustered.checks()
+        if self.containers is not None:
+            checks += self.containers.checks()
         return SelfReport(tuple(checks))
 
     def objects(self) -> tuple[PublishedObject, ...]:
@@ -87,6 +103,7 @@ class DaemonView:
             self.parts.clock.monotonic(),
             tuple(run.status for run in self.runs),
             cluster=self.cluster(),
+            containers=self.containers.status() if self.containers is not None else None,
             openmetrics=openmetrics,
         )
 

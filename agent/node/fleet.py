@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from typing import TypeVar
 
 import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
+from agent.errors import WorkerError
 from agent.health.lasting import HealthFile
 from agent.health.track import Moment
 from agent.health.vendor import VendorHealth
@@ -20,14 +22,15 @@ from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.node.crew import Enlisted
 from agent.node.store import SnapshotStore
 from agent.probe.base import Inside
-from agent.probe.client import VendorClient
+from agent.probe.client import NOT_RUNNING, VendorClient
 from agent.probe.inside import InsideWorker
-from agent.probe.life import Heard, Start, Timing, Worker
+from agent.probe.life import Errand, Heard, Start, Timing, Worker
 from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 TICK_S = 1.0  # how often time alone may change a device's health
 
 
@@ -169,6 +172,13 @@ class Fleet:
         if changed or (old is not None and old.state != state.state):
             self._keep(now)
             self._on_devices()
+
+    async def have(self, vendor: str, errand: Errand[T]) -> T:
+        """Have a vendor's worker do something in its turn; `WorkerError` if nobody can be asked."""
+        for client in self.clients:
+            if client.state.vendor == vendor:
+                return await client.have(errand)
+        raise WorkerError(vendor, NOT_RUNNING, "no worker of this vendor was started")
 
     def pardon(self, vendor: str, key: str) -> bool:
         """Hold a device no longer because it flapped; say whether it was held."""

@@ -25,8 +25,8 @@ POD_FILES_S = 0.2  # of a new pod's files; what is late is done by the next cycl
 FOLDERS_S = 0.3
 
 Tell = Callable[[str, str, PodRef | None], None]  # reason, message, pod; quick
-WritePod = Callable[[HookRequest, Adjustment], None]  # blocks; for the thread of the files
-Given = Callable[[str, str, HookRequest], None]  # pod uid, container name, request; quick
+WritePod = Callable[[HookRequest], object]  # blocks; for the thread of the files
+Given = Callable[[HookRequest], None]  # quick
 
 
 class HookFigures:
@@ -95,16 +95,16 @@ class Asker:
             self._tell(answer.reason, f"{_whose(request)}: {answer.failed}", ref)
             return answer
         if request.stage is Stage.RUN_POD:
-            await self._write(request, answer)
+            await self._write(request)
         if request.container is not None and answer.edits.folders:
             answer = await self._with_folders(request, answer)
         if request.container is not None and answer.resources != NO_RESOURCES:
-            self._given(request.pod.uid, request.container.name, request)
+            self._given(request)
         return answer
 
-    async def _write(self, request: HookRequest, answer: Adjustment) -> None:
+    async def _write(self, request: HookRequest) -> None:
         event_loop = asyncio.get_running_loop()
-        work = event_loop.run_in_executor(self._files, self._write_pod, request, answer)
+        work = event_loop.run_in_executor(self._files, self._write_pod, request)
         await asyncio.wait({work}, timeout=POD_FILES_S)
         work.add_done_callback(_tell_if_it_failed)
 
@@ -132,7 +132,7 @@ def _whose(request: HookRequest) -> str:
     return f"container {request.container.name}" if request.container is not None else "the pod"
 
 
-def _tell_if_it_failed(work: asyncio.Future[None]) -> None:
+def _tell_if_it_failed(work: asyncio.Future[object]) -> None:
     error = None if work.cancelled() else work.exception()
     if error is not None:  # a bug of ours: the next cycle writes what is missing
         log.error("pod_files_not_written", exc_info=error)

@@ -1,0 +1,125 @@
+"""Files of pods kept as the hooks say, on the collector thread; and what of it is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.ledger.journal import Ledger, LedgerError
+from agent.daemon.schedule import Timed
+from agent.hooks.base import Hook
+from agent.hooks.dispatch import OFF
+from agent.host.files import LiveRoot
+from agent.loop import Loop
+from agent.model.runtime.request import HookRequest
+from agent.model.runtime.seen import RuntimeView
+from agent.model.selfcheck import Check
+from agent.node.parts import Parts
+from agent.publish.eventing.event import PodRef
+from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.report import Condition, PodNote, PodReport
+
+log = logging.getLogger(__name__)
+
+CYCLE_S = 1.0
+LEDGER = "ledger.log"
+
+Tell = Callable[[str, str, PodRef | None], None]
+
+
+def ledger_of(state_dir: str, boot_id: str) -> Ledger:
+    """Return the ledger of a folder, not yet read; without a folder nothing outlives the agent."""
+    return Ledger(os.path.join(state_dir, LEDGER) if state_dir else None, boot_id)
+
+
+class Keeping:
+    """`cycle`, `write_pod` and `close` belong to the collector thread; the others to any."""
+
+    def __init__(
+        self, parts: Parts, hooks: tuple[Hook, ...], modes: Mapping[str, str], tell: Tell
+    ) -> None:
+        """Nothing is written by a hook that is off in `modes`."""
+        self._parts = parts
+        self._tell = tell
+        self._idle = all(mode == OFF for mode in modes.values())
+        self._layout: CgroupLayout | None = None
+        self._conditions: tuple[Condition, ...] = ()
+        self._loaded = False
+        self.written = 0
+        self.left: int | None = None
+        self._reconciler = Reconciler(
+            root=LiveRoot(),
+            ledger=ledger_of(parts.settings.node.state_dir, parts.store.current.node.boot_id),
+            hooks=hooks,
+            modes=modes,
+            clock=parts.clock,
+        )
+
+    def timed(self) -> Iterator[Timed]:
+        """Return the loop; it runs also with all hooks off, to undo what they did."""
+        yield Timed(Loop("pod-files", CYCLE_S, self.cycle), CYCLE_S)
+
+    def cycle(self) -> None:
+        """Compare and write once."""
+        self._load()
+        if self._layout is None or self._layout.root is None:
+            self._layout = detect(self._parts.opened.files)  # the kubelet may come after us
+        report = self._reconciler.cycle(self._parts.store.current, self._layout)
+        self.written += report.written
+        self.left = report.left
+        for hook, error in report.failed_hooks:
+            log.error("hook_failed", extra={"hook": hook, "error": error})
+        self._tell_notes(report.notes)
+        for condition in report.conditions:
+            if condition not in self._conditions:
+                self._tell(condition.reason, condition.message, None)
+        self._conditions = report.conditions
+
+    def write_pod(self, request: HookRequest) -> PodReport:
+        """Write a new pod's own files."""
+        self._load()
+        if self._layout is None or self._layout.root is None:
+            self._layout = detect(self._parts.opened.files)
+        report = self._reconciler.apply_pod(request, self._parts.store.current, self._layout)
+        self.written += report.written
+        self._tell_notes(report.notes)
+        return report
+
+    def given(self, request: HookRequest) -> None:
+        """Learn what was asked for a container whose answer changed it."""
+        if request.container is not None:
+            uid, name = request.pod.uid, request.container.name
+            self._reconciler.given(uid, name, request.resources)
+
+    def mark(self, before: RuntimeView, now: RuntimeView) -> None:
+        """Have pods looked at first whose containers went on without an answer."""
+        for key in now.missed.keys() - before.missed.keys():
+            container = now.containers.get(key)
+            sandbox = now.sandboxes.get(container.sandbox_id if container is not None else key)
+            if sandbox is not None:
+                self._reconciler.mark(sandbox.uid)
+
+    def checks(self) -> list[Check]:
+        """Say what stays wrong with files of pods."""
+        words = "; ".join(f"{one.reason}: {one.message}" for one in self._conditions)
+        return [Check(name="pod-files", ok=not self._conditions, message=words, gates_ready=False)]
+
+    def close(self) -> None:
+        """Let go of all files; what they say stays."""
+        self._reconciler.close()
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        try:
+            self._reconciler.ledger.load()
+        except LedgerError as error:
+            log.error("ledger_not_read", extra={"error": str(error)})
+        self._loaded = True
+
+    def _tell_notes(self, notes: tuple[PodNote, ...]) -> None:
+        for one in notes:
+            ref = PodRef(namespace=one.namespace or "default", name=one.name, uid=one.uid)
+            self._tell(one.note.reason, one.note.message, ref)

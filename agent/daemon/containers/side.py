@@ -1,0 +1,255 @@
+"""The way into containers: hooks for the runtime, devices for the kubelet, slices, proof."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from agent.daemon.containers.asking import Asker
+from agent.daemon.containers.folders import make_folders
+from agent.daemon.containers.keeping import Keeping
+from agent.daemon.containers.looking import Looking
+from agent.daemon.schedule import Timed
+from agent.hooks.builtin import node_hooks
+from agent.hooks.devices import DevicesHook
+from agent.hooks.dispatch import modes_of
+from agent.loop import keep
+from agent.model.grant.edits import ContainerEdits
+from agent.model.part import Part
+from agent.model.runtime.seen import RuntimeView, SandboxSeen
+from agent.model.runtime.served import ServedView
+from agent.model.selfcheck import Check
+from agent.node.fleet import Fleet
+from agent.node.parts import Parts
+from agent.probe.life import Cut
+from agent.publish.eventing.event import PodRef
+from agent.publish.series.containers import ContainerStatus, HookRow
+from agent.slicing.keeping import Slicer
+
+if TYPE_CHECKING:
+    from agent.deviceplugin.kubelet.plugin import DevicePlugin
+    from agent.model.slices import SlicesKept, SliceWish
+    from agent.nri.plugin import NriPlugin
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 1.0  # after a bug, doubled each time
+LOCK = "nri.lock"
+OWN_POD = "POD_UID"  # of the environment, set by the manifest
+
+Tell = Callable[[str, str, PodRef | None], None]
+
+
+class ContainerSide:
+    """Belongs to the loop thread. On a recorded host it only looks: nothing is reached there."""
+
+    def __init__(
+        self, parts: Parts, fleet: Fleet, collector: Executor, tell: Tell, *, clustered: bool
+    ) -> None:
+        """Begin with nothing; reads and writes of files are done on `collector`."""
+        self._parts, self._fleet, self._collector = parts, fleet, collector
+        self._tell = tell
+        live = parts.opened.spec is None
+        attach = parts.settings.nri.attach
+        self._dials = live and (attach == "on" or (attach == "auto" and clustered))
+        self._serves = live and bool(parts.settings.device_plugin.vendors)
+        self._own_uid = os.environ.get(OWN_POD, "")
+        settings = parts.settings
+        devices = DevicesHook(parts.vendors, settings.hooks, self._own_uid)
+        self._hooks = (devices, *node_hooks(asks_kubelet=clustered and settings.kubelet.enabled))
+        self._modes = modes_of(self._hooks, settings.enforce)
+        self._looking = Looking(parts, devices, proves=live and settings.proof.enabled)
+        writes = live and (clustered or self._dials)
+        self._keeping = Keeping(parts, self._hooks, self._modes, tell) if writes else None
+        self._asker: Asker | None = None
+        self._nri: NriPlugin | None = None
+        self._plugin: DevicePlugin | None = None
+        self._slicer: Slicer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def timed(self) -> Iterator[Timed]:
+        """Return the loops of the collector thread."""
+        yield from self._looking.timed()
+        if self._keeping is not None:
+            yield from self._keeping.timed()
+
+    async def start(self) -> None:
+        """Look once, then answer the runtime and the kubelet."""
+        event_loop = asyncio.get_running_loop()
+        # before anybody asks: what the host has decides every answer
+        await event_loop.run_in_executor(self._collector, self._looking.look)
+        await event_loop.run_in_executor(self._collector, self._looking.judge)
+        if self._dials:
+            self._dial()
+        if self._serves:
+            self._serve()
+        if self._keeping is not None:
+            self._slicer = Slicer(
+                lambda: self._parts.store.current,
+                self._cut,
+                self._tell_of,
+                self._parts.clock,
+                grace_s=self._parts.settings.proof.grace_s,
+            )
+            self._keep(self._slicer.run, "slices")
+
+    def _dial(self) -> None:
+        # imported here: protobuf is of no use to an agent that dials no runtime
+        from agent.nri.plugin import NriPlugin  # noqa: PLC0415 - see above
+
+        settings, keeping = self._parts.settings, self._keeping
+        assert keeping is not None  # noqa: S101 - who dials keeps files, too
+        self._asker = Asker(
+            self._hooks,
+            self._modes,
+            lambda: self._parts.store.current,
+            self._parts.clock,
+            tell=self._tell,
+            write_pod=keeping.write_pod,
+            given=keeping.given,
+            files=self._collector,
+        )
+        self._nri = NriPlugin(
+            settings.nri,
+            ask=self._asker.ask,
+            seen=self._seen,
+            clock=self._parts.clock,
+            protects=self._protects,
+            lock_path=_lock_path(settings.node.run_dir),
+        )
+        self._keep(self._nri.run, "container runtime")
+
+    def _serve(self) -> None:
+        # imported here: gRPC is of no use to an agent that serves no kubelet
+        from agent.deviceplugin.deciding import Deciding  # noqa: PLC0415 - see above
+        from agent.deviceplugin.kubelet.plugin import DevicePlugin  # noqa: PLC0415 - see above
+        from agent.deviceplugin.serve.site import Site  # noqa: PLC0415 - see above
+
+        parts = self._parts
+        self._plugin = DevicePlugin(
+            Site(
+                folder=os.path.join(parts.settings.kubelet.root_dir, "device-plugins"),
+                current=lambda: parts.store.current,
+                decide=Deciding(parts.settings.device_plugin, parts.vendors),
+                clock=parts.clock,
+                state_dir=parts.settings.node.state_dir,
+                boot_id=parts.store.current.node.boot_id,
+                served=self._served,
+                tell=lambda reason, message: self._tell(reason, message, None),
+                prepare=_prepare,
+            )
+        )
+        self._keep(self._plugin.run, "device plug-in")
+
+    def devices_changed(self) -> None:
+        """Tell the kubelet at once of what became better or worse."""
+        if self._plugin is not None:
+            self._plugin.changed()
+
+    def checks(self) -> list[Check]:
+        """Say how every way into containers does; none gates readiness but for people."""
+        runtime = self._parts.store.current.runtime.value
+        found = []
+        if self._dials:
+            words = f"{runtime.state} {runtime.reason} {runtime.message}".strip()
+            found.append(
+                Check(name="runtime", ok=runtime.in_force, message=words, gates_ready=False)
+            )
+        for one in self._parts.store.current.served.value.resources:
+            words = f"{one.state} {one.reason} {one.message}".strip()
+            ok = one.state == "watched"
+            found.append(Check(name=f"kubelet:{one.name}", ok=ok, message=words, gates_ready=False))
+        if self._keeping is not None:
+            found += self._keeping.checks()
+        return found
+
+    def status(self) -> ContainerStatus:
+        """Return how every part does, in figures."""
+        figures = self._asker.figures if self._asker is not None else None
+        keeping = self._keeping
+        return ContainerStatus(
+            nri=self._nri.state if self._nri is not None else None,
+            hooks=tuple(
+                HookRow(
+                    hook=name,
+                    calls=figures.calls[name],
+                    spent_s=figures.spent_s[name],
+                    failures=figures.failures[name],
+                    planned=figures.planned[name],
+                )
+                for name in sorted(figures.calls)
+            )
+            if figures is not None
+            else (),
+            refusals=tuple(sorted(figures.refusals.items())) if figures is not None else (),
+            plugin=self._plugin.figures() if self._plugin is not None else (),
+            files_written=keeping.written if keeping is not None else 0,
+            files_left=keeping.left if keeping is not None else None,
+            reclaimed=self._slicer.reclaimed if self._slicer is not None else 0,
+        )
+
+    async def stop(self) -> None:
+        """Answer nobody any more; what is in force stays."""
+        if self._nri is not None:
+            await self._nri.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close files; belongs to the collector thread, when all else has ended."""
+        if self._keeping is not None:
+            self._keeping.close()
+
+    def _keep(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
+        monotonic = self._parts.clock.monotonic
+        kept = keep(name, work, again_s=AGAIN_S, monotonic=monotonic, sleep=asyncio.sleep)
+        self._tasks.append(asyncio.create_task(kept, name=name))
+
+    def _protects(self, pod: SandboxSeen) -> bool:
+        """Say whether a pod's containers are left alone unless they were granted something."""
+        namespaces = self._parts.settings.hooks.protected_namespaces
+        return pod.namespace in namespaces or (bool(pod.uid) and pod.uid == self._own_uid)
+
+    def _seen(self, view: RuntimeView) -> None:
+        before = self._parts.store.current.runtime.value
+        self._parts.store.put(runtime=Part(view, self._parts.clock.monotonic()))
+        if self._keeping is not None:
+            self._keeping.mark(before, view)
+
+    def _served(self, view: ServedView) -> None:
+        self._parts.store.put(served=Part(view, self._parts.clock.monotonic()))
+
+    async def _cut(
+        self, vendor: str, wishes: tuple[SliceWish, ...], pods: tuple[str, ...] | None
+    ) -> SlicesKept:
+        return await self._fleet.have(vendor, Cut(wishes, pods))
+
+    def _tell_of(self, pod: str, reason: str, message: str) -> None:
+        """Tell of a pod by its uid, as far as anybody knows its name."""
+        grant = self._parts.store.current.grants.value.pods.get(pod)
+        ref = None
+        if grant is not None:
+            ref = PodRef(namespace=grant.namespace or "default", name=grant.name, uid=pod)
+        self._tell(reason, message if ref or not pod else f"pod {pod}: {message}", ref)
+
+
+async def _prepare(edits: ContainerEdits) -> None:
+    if edits.folders:
+        await asyncio.to_thread(make_folders, edits.folders)
+
+
+def _lock_path(folder: str) -> str:
+    """Return the file whose lock keeps a second agent from the runtime; its folder is made."""
+    if not folder:
+        return ""
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+    except OSError as error:
+        log.warning("no_lock", extra={"path": folder, "error": error.strerror})
+        return ""
+    return os.path.join(folder, LOCK)
