@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from agent.cdi.way import by_way
 from agent.deviceplugin.base import Allocated, NotAllocated, PodNotSeen
 from agent.deviceplugin.hardware import of_vendor
 from agent.deviceplugin.match import Asker, askers, granted_places
@@ -31,7 +32,6 @@ UNCHECKED = "GrantNotChecked"
 CDI_ANNOTATION = "cdi.k8s.io/"  # read by runtimes below kubelets that know no CDI names
 MAX_ANNOTATION = 63  # characters behind the slash
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
-_HANDLERS = {"nvidia": "nvidia", "ascend": "ascend", "cambricon": "cambricon"}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,21 +159,6 @@ class _Giving:
             key = _ODD.sub("-", f"xpu-agent_{self._one.name}")[:MAX_ANNOTATION].rstrip("._-")
             annotations = ((CDI_ANNOTATION + key, ",".join(edits.cdi)),)
         return Allocated(edits=edits, annotations=annotations, pod_uid=pod_uid)
-
-
-def by_way(means: HostMeans, vendor: str, injection: str) -> HostMeans:
-    """Return the host as it makes the vendor take this way; `env` is that of its own runtime."""
-    if injection == "auto":
-        return means
-    settings = dict(means.settings)
-    if vendor == "nvidia":
-        settings["injection"] = injection
-    elif vendor != "rdma":
-        settings["injection"] = "cdi" if injection == "cdi" else "auto"
-    handler = _HANDLERS.get(vendor, "") if injection == "env" else ""
-    return replace(
-        means, settings=settings, cdi_enabled=injection == "cdi", default_handler=handler
-    )
 
 
 def common(answers: Sequence[ContainerEdits]) -> ContainerEdits:
