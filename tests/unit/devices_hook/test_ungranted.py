@@ -1,0 +1,113 @@
+"""Containers that ask a vendor's runtime for devices and were granted none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from agent.config.containers import HookSettings
+from agent.model.device import DeviceNode
+from agent.model.grant.container import Container
+from agent.model.grant.host import HostMeans
+from agent.model.pod import PodView, ResourceAsk
+from agent.model.runtime.adjustment import NOTHING, Adjustment
+from tests.unit.devices_hook.made import created, device, env, reasons
+from tests.unit.grants.made import WHOLE, entry, pod, text
+from tests.unit.injection.made import UUIDS, gpu, nvidia_host
+
+CARDS = (device(gpu(0)),)
+HOST = {"nvidia": nvidia_host(default_handler="nvidia")}
+ASKS = Container(name="worker", env=(("NVIDIA_VISIBLE_DEVICES", "all"),))
+QUIET = pod(1)
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def answer(
+    mode: str,
+    container: Container = ASKS,
+    view: PodView | None = QUIET,
+    box: Mapping[str, object] | None = None,
+    means: Mapping[str, HostMeans] = HOST,
+) -> Adjustment:
+    hooks = HookSettings(ungranted=mode, protected_namespaces=("kube-system",))
+    return created(None, means, CARDS, container=container, view=view, box=box, hooks=hooks)
+
+
+@pytest.mark.parametrize(
+    ("mode", "variables", "told"),
+    [("off", {}, []), ("warn", {}, ["UngrantedDevices"]), ("void", VOID, ["UngrantedDevices"])],
+)
+def test_the_setting_decides_what_becomes_of_them(
+    mode: str, variables: dict[str, str], told: list[str]
+) -> None:
+    found = answer(mode)
+    assert env(found) == variables
+    assert reasons(found) == told
+
+
+@pytest.mark.parametrize(
+    ("container", "box"),
+    [
+        (Container(name="worker", env=ASKS.env, privileged=True), {}),
+        (Container(name="worker", env=ASKS.env, protected=True), {}),
+        (ASKS, {"namespace": "kube-system"}),
+        (ASKS, {"uid": "own"}),
+    ],
+)
+def test_privileged_protected_and_our_own_are_told_of_and_left_alone(
+    container: Container, box: dict[str, object]
+) -> None:
+    found = answer("void", container, None if "uid" in box else QUIET, box)
+    assert (env(found), reasons(found)) == ({}, ["UngrantedDevices"])
+
+
+def test_what_another_plugin_gave_is_neither_taken_nor_told_of() -> None:
+    asked = ResourceAsk(container="worker", resource="nvidia.com/gpu", count=1)
+    assert answer("void", view=pod(1, asks=(asked,))) == NOTHING
+    given = DeviceNode(path="/dev/nvidia0", major=195, minor=0)
+    assert answer("void", Container(name="worker", env=ASKS.env, nodes=(given,))) == NOTHING
+    other = pod(1, asks=(ResourceAsk(container="init", resource="nvidia.com/gpu", count=1),))
+    assert env(answer("void", view=other)) == VOID
+
+
+def test_of_a_pod_that_the_cluster_has_not_told_of_nothing_is_taken() -> None:
+    stranger = {"uid": "6f6f0000-0000-4000-8000-00000000abcd"}
+    found = answer("void", box=stranger)
+    assert (env(found), reasons(found)) == ({}, ["UngrantedDevices"])
+    # an agent without a cluster is told of none, ever
+    assert env(answer("void", view=None)) == VOID
+
+
+@pytest.mark.parametrize("value", ["", "void", "none"])
+def test_who_asks_for_none_is_left_alone(value: str) -> None:
+    quiet = Container(name="worker", env=(("NVIDIA_VISIBLE_DEVICES", value),))
+    assert answer("void", quiet) == NOTHING
+    assert answer("void", Container(name="worker")) == NOTHING
+
+
+def test_another_runtime_does_not_read_the_variable() -> None:
+    assert answer("void", means={"nvidia": nvidia_host()}) == NOTHING
+    assert answer("void", box={"runtime_handler": "runc"}) == NOTHING
+
+
+def test_a_granted_container_has_its_grant_whatever_it_asks_for() -> None:
+    annotation = text(entry(CARDS[0], WHOLE))
+    found = created(annotation, HOST, CARDS, container=ASKS, view=pod(1, annotation))
+    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0]}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "handler", "variable", "voided"),
+    [
+        ("ascend", "ascend-docker-runtime", "ASCEND_VISIBLE_DEVICES", True),
+        ("cambricon", "cambricon", "CAMBRICON_VISIBLE_DEVICES", False),
+    ],
+)
+def test_each_maker_has_its_own_variable_and_cambricons_knows_no_value_for_none(
+    vendor: str, handler: str, variable: str, voided: bool
+) -> None:
+    means = {vendor: HostMeans(default_handler=handler)}
+    found = answer("void", Container(name="worker", env=((variable, "0"),)), means=means)
+    assert env(found) == ({variable: "void"} if voided else {})
+    assert reasons(found) == ["UngrantedDevices"]
