@@ -1,0 +1,119 @@
+"""A session with the runtime's end of its connection in the test's hands, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from google.protobuf.message import Message
+
+from agent.model.runtime.adjustment import NOTHING, Adjustment
+from agent.model.runtime.request import HookRequest
+from agent.model.runtime.seen import RuntimeView
+from agent.nri.asking import Asking
+from agent.nri.events import Events
+from agent.nri.figures import Figures
+from agent.nri.picture import Picture
+from agent.nri.session import SERVICE, Session
+from agent.nri.wire.mux import PLUGIN, framed
+from agent.nri.wire.trunk import Trunk
+from agent.nri.wire.ttrpc import request
+from proto.gen import nri_plugin_pb2 as calls
+from proto.gen import ttrpc_pb2
+
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+Answer = Callable[[HookRequest], Awaitable[Adjustment]]
+
+
+class Talk:
+    """`asked` is what the hooks were asked; `answer` what they say."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.views: list[RuntimeView] = []
+        self.asked: list[HookRequest] = []
+        self.answer: Answer = nothing
+        self.picture = Picture(self.views.append)
+        self.figures = Figures()
+        self.asking = Asking(self._ask, self.picture, self.figures)
+        told = Events(self.picture, lambda sandbox: sandbox.namespace == "kube-system")
+        self.session = Session(self.asking, told, self.picture, self.figures, budget_s)
+        self.trunk = Trunk(self.session.take, self.session.lost, RUNTIME_SERVICE)
+        self.session.over(self.trunk)
+        self.reader = asyncio.StreamReader()
+        self.writer: asyncio.StreamWriter
+        self._stream = -1
+
+    async def _ask(self, asked: HookRequest) -> Adjustment:
+        self.asked.append(asked)
+        return await self.answer(asked)
+
+    def send(self, method: str, message: Message | bytes, timeout_s: float = 0) -> int:
+        """Begin a call; return its stream."""
+        payload = message if isinstance(message, bytes) else message.SerializeToString()
+        self._stream += 2
+        whole = request(self._stream, SERVICE, method, payload, timeout_s)
+        self.writer.write(framed(PLUGIN, whole))
+        return self._stream
+
+    async def answered(self) -> tuple[int, ttrpc_pb2.Response]:
+        """Return the next answer with its stream, read by other code than ours."""
+        data = b""
+        async with asyncio.timeout(10):
+            while len(data) < 10 or len(data) < 10 + int.from_bytes(data[:4], "big"):
+                head = await self.reader.readexactly(8)
+                connection, length = struct.unpack(">II", head)
+                assert connection == PLUGIN
+                data += await self.reader.readexactly(length)
+        length, stream, kind, flags = struct.unpack(">IIBB", data[:10])
+        assert (length, kind, flags) == (len(data) - 10, 2, 0)
+        return stream, ttrpc_pb2.Response.FromString(data[10:])
+
+    async def call(
+        self, method: str, message: Message | bytes = b"", timeout_s: float = 0
+    ) -> ttrpc_pb2.Response:
+        """Call, and return the answer."""
+        stream = self.send(method, message, timeout_s)
+        found, answer = await self.answered()
+        assert found == stream
+        return answer
+
+    async def registered(self, version: str = "2.3.4") -> None:
+        """Configure and synchronize with nothing in it."""
+        told = calls.ConfigureRequest(runtime_name="containerd", runtime_version=version)
+        await self.call("Configure", told)
+        await self.call("Synchronize")
+        await self.session.ready
+
+    def results(self, method: str) -> dict[str, int]:
+        """Return how often the method was answered, by how."""
+        (found,) = (one for one in self.figures.state.methods if one.method == method)
+        assert found.buckets[-1] == sum(count for _, count in found.results)
+        return dict(found.results)
+
+
+async def nothing(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
+    """Change nothing."""
+    return NOTHING
+
+
+async def never(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
+    """Do not answer."""
+    await asyncio.Event().wait()
+    return NOTHING
+
+
+@contextlib.asynccontextmanager
+async def talk(budget_s: float = 5.0) -> AsyncIterator[Talk]:
+    """Give a session that is connected, and not registered."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    both = Talk(budget_s)
+    await asyncio.get_running_loop().create_unix_connection(lambda: both.trunk, sock=ours)
+    both.reader, both.writer = await asyncio.open_unix_connection(sock=theirs)
+    try:
+        yield both
+    finally:
+        both.writer.transport.abort()
+        await both.trunk.finish("Test")

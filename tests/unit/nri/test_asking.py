@@ -1,0 +1,251 @@
+"""The hooks are asked within the budget; whatever they do, the runtime is answered in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.model.grant.edits import ContainerEdits
+from agent.model.runtime.adjustment import Adjustment
+from agent.model.runtime.request import HookRequest, Stage
+from agent.nri.asking import patience_s
+from agent.nri.versions import Peer
+from proto.gen import nri_plugin_pb2 as calls
+from tests.unit.nri.talk import Talk, never, nothing
+from tests.unit.nri.test_session import CREATED, play
+from tests.unit.nri.told import container, pod
+
+SHORT_S = 0.01
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "call_s", "request_s", "patience"),
+    [
+        (0.5, 0, 2.0, 0.5),
+        (0.5, 2.0, 2.0, 0.5),
+        (1.5, 2.0, 2.0, 1.5),
+        (1.5, 1.0, 2.0, 0.8),  # 0.2 s before the caller's limit
+        (1.5, 60.0, 1.0, 0.8),
+        (0.5, 0.3, 2.0, 0.15),  # half of a short one
+    ],
+)
+def test_the_budget_ends_before_the_patience_of_the_runtime(
+    budget_s: float, call_s: float, request_s: float, patience: float
+) -> None:
+    found = patience_s(budget_s, call_s, Peer(request_timeout_s=request_s))
+    assert found == pytest.approx(patience)
+
+
+def test_a_late_hook_costs_its_change_and_not_the_connection() -> None:
+    async def through(both: Talk) -> None:
+        both.answer = never
+        answer = await both.call("CreateContainer", CREATED)
+        assert not answer.HasField("status")
+        assert answer.payload == b""
+        assert both.results("CreateContainer") == {"late": 1}
+        assert dict(both.picture.view.missed) == {"c1": "BudgetExceeded"}
+        state = both.figures.state
+        assert (state.late, state.in_flight) == (1, 0)
+        both.answer = nothing
+        assert not (await both.call("UpdateContainer")).HasField("status")
+
+    play(through, SHORT_S)
+
+
+def test_a_limit_of_the_call_itself_counts_too() -> None:
+    async def through(both: Talk) -> None:
+        both.answer = never
+        assert (await both.call("CreateContainer", CREATED, timeout_s=0.02)).payload == b""
+        assert both.results("CreateContainer") == {"late": 1}
+
+    play(through, 60)
+
+
+def test_a_late_hook_is_told_so_and_its_answer_is_dropped() -> None:
+    ended: list[str] = []
+
+    async def stubborn(asked: HookRequest) -> Adjustment:
+        try:
+            return await never(asked)
+        except asyncio.CancelledError:
+            ended.append(asked.stage.value)
+            return Adjustment(failed="too late")
+
+    async def through(both: Talk) -> None:
+        both.answer = stubborn
+        await both.call("CreateContainer", CREATED)
+        await asyncio.sleep(0)
+        assert ended == [Stage.CREATE.value]
+        assert not (await both.call("Synchronize")).HasField("status")  # not a second answer
+
+    play(through, SHORT_S)
+
+
+def test_a_slow_hook_holds_up_nobody_else() -> None:
+    gate = asyncio.Event()
+
+    async def slow_first(asked: HookRequest) -> Adjustment:
+        if asked.container is not None and asked.container.name == "slow":
+            await gate.wait()
+        return Adjustment(edits=ContainerEdits(env=(("A", asked.stage.value),)))
+
+    async def through(both: Talk) -> None:
+        both.answer = slow_first
+        slow = container("c9")
+        slow.name = "slow"
+        first = both.send(
+            "CreateContainer", calls.CreateContainerRequest(pod=pod(), container=slow)
+        )
+        for _ in range(3):
+            assert (await both.call("CreateContainer", CREATED)).payload
+        assert both.figures.state.in_flight == 1
+        gate.set()
+        assert (await both.answered())[0] == first
+        assert both.figures.state.adjustments == 4
+
+    play(through)
+
+
+def test_a_hundred_questions_overlap_and_each_has_its_own_answer() -> None:
+    async def named(asked: HookRequest) -> Adjustment:
+        await asyncio.sleep(0)
+        name = asked.container.name if asked.container is not None else ""
+        return Adjustment(edits=ContainerEdits(env=(("NAME", name),)))
+
+    async def through(both: Talk) -> None:
+        both.answer = named
+        names = dict[int, str]()
+        for number in range(100):
+            one = container(f"c{number}")
+            one.name = f"name-{number}"
+            told = calls.CreateContainerRequest(pod=pod(), container=one)
+            names[both.send("CreateContainer", told)] = one.name
+        for _ in range(100):
+            stream, answer = await both.answered()
+            found = calls.CreateContainerResponse.FromString(answer.payload)
+            assert found.adjust.env[0].value == names.pop(stream)
+
+    play(through)
+
+
+def test_a_hook_that_refuses_keeps_the_container_from_starting_and_says_why() -> None:
+    async def refuse(asked: HookRequest) -> Adjustment:
+        assert asked.container is not None
+        return Adjustment(failed="/dev/nvidia7 does not exist", reason="DeviceNodeMissing")
+
+    async def through(both: Talk) -> None:
+        both.answer = refuse
+        answer = await both.call("CreateContainer", CREATED)
+        assert answer.status.code == 9
+        assert answer.status.message == "DeviceNodeMissing: /dev/nvidia7 does not exist"
+        assert dict(both.picture.view.containers) == {}
+        assert dict(both.picture.view.missed) == {}
+        assert both.results("CreateContainer") == {"refused": 1}
+
+    play(through)
+
+
+def test_a_reason_that_the_message_names_is_not_said_twice() -> None:
+    async def refuse(asked: HookRequest) -> Adjustment:
+        return Adjustment(failed=f"NoGroup: {asked.stage.value}", reason="NoGroup")
+
+    async def through(both: Talk) -> None:
+        both.answer = refuse
+        answer = await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
+        assert answer.status.message == "NoGroup: PreRunPodSandbox"
+
+    play(through)
+
+
+def test_the_removal_of_a_pod_is_never_refused() -> None:
+    async def refuse(asked: HookRequest) -> Adjustment:
+        return Adjustment(failed=asked.stage.value)
+
+    async def through(both: Talk) -> None:
+        both.answer = refuse
+        answer = await both.call("RemovePodSandbox", calls.RemovePodSandboxRequest(pod=pod()))
+        assert not answer.HasField("status")
+
+    play(through)
+
+
+def test_a_bug_in_a_hook_stops_no_pod() -> None:
+    async def broken(asked: HookRequest) -> Adjustment:
+        raise ZeroDivisionError(asked.stage.value)
+
+    async def through(both: Talk) -> None:
+        both.answer = broken
+        answer = await both.call("CreateContainer", CREATED)
+        assert (answer.status.code, answer.payload) == (0, b"")
+        assert dict(both.picture.view.missed) == {"c1": "HookFailed"}
+        assert both.results("CreateContainer") == {"broken": 1}
+
+    play(through)
+
+
+def test_a_hook_that_cancels_itself_is_answered_for() -> None:
+    async def cancelled(asked: HookRequest) -> Adjustment:
+        raise asyncio.CancelledError(asked.stage.value)
+
+    async def through(both: Talk) -> None:
+        both.answer = cancelled
+        answer = await both.call("CreateContainer", CREATED)
+        assert (answer.status.code, answer.payload) == (0, b"")
+        assert both.figures.state.in_flight == 0
+
+    play(through)
+
+
+@pytest.mark.parametrize(
+    ("edits", "code", "message"),
+    [
+        (ContainerEdits(cdi=("nvidia.com/gpu=0",)), 9, "CDINotTaken"),
+        (ContainerEdits(env=(("A", "\ud800"),)), 13, "see the agent's log"),  # no text
+        (ContainerEdits(env=(("A", "x" * (4 << 20)),)), 8, "exceed maximum message size"),
+    ],
+)
+def test_what_cannot_be_said_to_the_runtime_is_refused_and_not_left_out(
+    edits: ContainerEdits, code: int, message: str
+) -> None:
+    async def devices(asked: HookRequest) -> Adjustment:
+        assert asked.stage is Stage.CREATE
+        return Adjustment(edits=edits)
+
+    async def through(both: Talk) -> None:
+        await both.registered("1.7.24")
+        both.answer = devices
+        answer = await both.call("CreateContainer", CREATED)
+        assert answer.status.code == code
+        assert message in answer.status.message
+        assert both.results("CreateContainer") == {"refused": 1}
+
+    play(through)
+
+
+def test_an_adjustment_of_any_size_arrives_in_two_frames_at_most() -> None:
+    async def large(asked: HookRequest) -> Adjustment:
+        assert asked.container is not None
+        return Adjustment(edits=ContainerEdits(env=(("A", "x" * 100_000),)))
+
+    async def through(both: Talk) -> None:
+        both.answer = large
+        assert len((await both.call("CreateContainer", CREATED)).payload) > 100_000
+
+    play(through)
+
+
+def test_a_connection_that_is_lost_ends_its_questions_and_marks_their_containers() -> None:
+    async def through(both: Talk) -> None:
+        both.answer = never
+        both.send("CreateContainer", CREATED)
+        async with asyncio.timeout(10):
+            while not both.asked:
+                await asyncio.sleep(0.001)
+        both.writer.close()
+        async with asyncio.timeout(10):
+            await both.trunk.closed.wait()
+        assert dict(both.picture.view.missed) == {"c1": "ConnectionLost"}
+        assert both.figures.state.in_flight == 0
+
+    play(through)
