@@ -78,12 +78,12 @@ def steps(version: int, old: Bandwidth, new: Bandwidth) -> tuple[Raw, ...]:
         return (_quota(new),)
     if old.quota_us == new.quota_us:
         return (_period(new),)
+    if new.quota_us == UNLIMITED:
+        return _quota(Bandwidth(UNLIMITED, old.period_us)), _period(new)
+    # the other order leads through the ratio that makes the same product: no better than this one
     period_first = Bandwidth(old.quota_us, new.period_us)
     if old.quota_us == UNLIMITED or _between(old, period_first, new):
         return _period(period_first), _quota(new)
-    quota_first = Bandwidth(new.quota_us, old.period_us)
-    if new.quota_us == UNLIMITED or _between(old, quota_first, new):
-        return _quota(quota_first), _period(new)
     unlimited = Bandwidth(UNLIMITED, old.period_us)
     return _quota(unlimited), _period(Bandwidth(UNLIMITED, new.period_us)), _quota(new)
 
