@@ -83,6 +83,13 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
     protected_namespaces: Annotated[
         tuple[str, ...], Rule("namespaces whose containers are left alone by `void`")
     ] = ("kube-system",)
+    best_effort_cpus: Annotated[
+        bool,
+        Rule("place best-effort pods on the CPUs of their memory nodes", maturity="alpha"),
+    ] = False
+    unset_cpu_quota: Annotated[
+        bool, Rule("take the CPU limit from pods that have CPUs of their own", maturity="beta")
+    ] = True
 
 
 class EnforceHooksSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,8 @@ class ContainerSide:
         self._own_uid = os.environ.get(OWN_POD, "")
         settings = parts.settings
         devices = DevicesHook(parts.vendors, settings.hooks, self._own_uid)
-        self._hooks = (devices, *node_hooks(asks_kubelet=clustered and settings.kubelet.enabled))
+        asks_kubelet = clustered and settings.kubelet.enabled
+        self._hooks = (devices, *node_hooks(asks_kubelet=asks_kubelet, hooks=settings.hooks))
         self._modes = modes_of(self._hooks, settings.enforce)
         self._looking = Looking(parts, devices, proves=live and settings.proof.enabled)
         writes = live and (clustered or self._dials)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from agent.config.containers import HookSettings
 from agent.hooks.base import Hook
 from agent.hooks.builtin import node_hooks
 from agent.hooks.cpu.extended import EXTENDED_SPEC
@@ -27,7 +28,7 @@ from tests.unit.hooks.scene import ask, pod, scene, to_json
 
 
 def hooks() -> tuple[Hook, ...]:
-    return node_hooks(asks_kubelet=True, manages_be=True)
+    return node_hooks(asks_kubelet=True, hooks=HookSettings(best_effort_cpus=True))
 
 
 EACH = [pytest.param(number, id=hook.name) for number, hook in enumerate(hooks())]
