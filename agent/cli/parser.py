@@ -193,6 +193,20 @@ def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
             "/run/xpu-agent/admin.sock, else ./xpu-agent-out/admin.sock",
         )
         _add_config(command)
+    restore = _command(
+        commands,
+        "restore",
+        "put back what the agent found in files of pods before it wrote them; stop it first",
+        "xpu-agent restore --dry-run --config /etc/xpu-agent/config.yaml",
+        "xpu-agent restore --config /etc/xpu-agent/config.yaml",
+    )
+    restore.add_argument(
+        "--dry-run", action="store_true", help="say what would be put back, and change nothing"
+    )
+    restore.add_argument(
+        "--force", action="store_true", help="also where somebody else has written since"
+    )
+    _add_config(restore)
 
 
 def _add_asking(commands: argparse._SubParsersAction[_Parser]) -> None:

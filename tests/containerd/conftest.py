@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.containerd.running import Containerd, cannot_run, containerd
+from tests.containerd.runtime.running import Containerd, cannot_run, containerd
 
 
 @pytest.fixture(scope="module")

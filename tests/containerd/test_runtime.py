@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.containerd.pods import Pod
-from tests.containerd.running import Containerd
+from tests.containerd.runtime.pods import Pod
+from tests.containerd.runtime.running import Containerd
 
 
 def test_a_pod_runs_and_a_command_inside_it_answers(runtime: Containerd) -> None:

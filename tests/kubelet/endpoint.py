@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from grpc import aio
@@ -72,14 +73,11 @@ class Endpoint:
 
     def take(self, message: pb.ListAndWatchResponse) -> list[str]:
         """Let this list replace the one before; return what is wrong with it."""
-        ids = [device.ID for device in message.devices]
-        wrong = [
-            f"{self.resource}: {one} is listed twice" for one in set(ids) if ids.count(one) > 1
-        ]
+        ids = Counter(device.ID for device in message.devices)
+        wrong = [f"{self.resource}: {one} is listed twice" for one in ids if ids[one] > 1]
         wrong += [
-            f"{self.resource}: id {one[:80]!r} is too long" for one in ids if len(one) > MAX_ID
+            f"{self.resource}: {one[:80]!r} is no id" for one in ids if not 0 < len(one) <= MAX_ID
         ]
-        wrong += [f"{self.resource}: an empty id" for one in ids if not one]
         self.lists.append(message)
         self.devices = {device.ID: device for device in message.devices}
         return wrong

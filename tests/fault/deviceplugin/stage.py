@@ -199,7 +199,7 @@ def on_stage(test: Test, pace: Pace = QUICK) -> None:
                 await test(stage)
             assert stage.kubelet.complaints == []
 
-    asyncio.run(asyncio.wait_for(live(), 60))
+    asyncio.run(asyncio.wait_for(live(), 30))
 
 
 def refused(reason: str, detail: str = "because") -> NotAllocated:

@@ -1,0 +1,99 @@
+"""`xpu-agent restore`: puts back what the agent found in files of pods, from its ledger alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+
+from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.undo import Undone, undo
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.writing.values import CgroupValues
+from agent.cli.options import settings_of
+from agent.config.sections import Settings
+from agent.daemon.containers.keeping import LEDGER, ledger_of
+from agent.errors import AgentError, BadConfig
+from agent.host.boot import read_identity
+from agent.host.files import LiveRoot
+from agent.node.lock import take, this_process
+
+DONE, BAD_NEWS = 0, 1
+NOTHING = "nothing was recorded"
+
+
+class StillRunning(AgentError):
+    """An agent runs here, and would write again what is put back."""
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    """Put everything back, or say what would be; status 1 if something stays as it is."""
+    settings = settings_of(arguments)
+    if not settings.node.state_dir:
+        raise BadConfig("node.state_dir: not set, so that no agent recorded what it found")
+    if arguments.dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            return _dry(settings, folder)
+    lock = take(settings.node.run_dir, this_process("restore", time.time()))
+    if lock is None:
+        where = settings.node.run_dir
+        raise StillRunning(f"{where}: an agent holds the lock: stop it first, or it writes again")
+    try:
+        found = _undo(_ledger(settings.node.state_dir), force=arguments.force)
+    finally:
+        lock.leave()
+        lock.release()
+    return _say(found)
+
+
+def _dry(settings: Settings, folder: str) -> int:
+    """Look at a copy: reading a ledger mends it, which is for who holds the lock."""
+    source = os.path.join(settings.node.state_dir, LEDGER)
+    if os.path.exists(source):
+        shutil.copyfile(source, os.path.join(folder, LEDGER))
+    found = _undo(_ledger(folder), dry_run=True)
+    for one in found:
+        print(one.line if one.state == "planned" else f"{one.line} ({one.state})")
+    if not found:
+        print(NOTHING)
+    return DONE
+
+
+def _ledger(folder: str) -> Ledger:
+    ledger = ledger_of(folder, read_identity(LiveRoot(), "", "").boot_id)
+    ledger.load()
+    return ledger
+
+
+def _undo(ledger: Ledger, *, force: bool = False, dry_run: bool = False) -> tuple[Undone, ...]:
+    root = LiveRoot()
+    layout = detect(root) or CgroupLayout(version=2, driver="", mounts=(), unified=None)
+    files = KernelFiles(root)
+    try:
+        done = undo(
+            ledger,
+            CgroupValues(files, layout),
+            tuple(ledger.entries.values()),
+            monotonic=time.monotonic,
+            force=force,
+            dry_run=dry_run,
+        )
+    finally:
+        files.close_all()
+    if not dry_run:
+        ledger.remove_if_empty()
+    return done
+
+
+def _say(found: tuple[Undone, ...]) -> int:
+    left = [one for one in found if not one.done]
+    for one in left:
+        print(f"{one.line}: {one.state}{': ' if one.detail else ''}{one.detail}")
+    counts = Counter(one.state for one in found)
+    words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    print(words or NOTHING)
+    return BAD_NEWS if left else DONE

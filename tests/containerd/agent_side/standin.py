@@ -1,0 +1,134 @@
+"""The way into containers as a process of its own, so that it can be killed and stopped.
+
+    python -m tests.containerd.agent_side.standin FOLDER
+
+It is made of the agent's own parts on the node of `scene`. FOLDER is a runtime's; what it knows
+is written there again and again, as `agent.json`. SIGTERM ends it in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from agent.clock import SystemClock
+from agent.config.containers import EnforceSettings, HookSettings, NriSettings
+from agent.daemon.containers.asking import Asker
+from agent.grants.check import check_grants
+from agent.hooks.builtin import node_hooks
+from agent.hooks.devices import DevicesHook
+from agent.hooks.dispatch import modes_of
+from agent.host.files import LiveRoot
+from agent.model.part import Part
+from agent.model.runtime.request import HookRequest
+from agent.model.runtime.seen import RuntimeView
+from agent.node.store import SnapshotStore
+from agent.nri.plugin import NriPlugin
+from agent.probe.vendors import load_vendors
+from agent.proof.prover import Prover
+from agent.publish.eventing.event import PodRef
+from tests.containerd.agent_side import scene
+
+WRITE_S = 0.1
+
+
+class StandIn:
+    """One agent without a kubelet and without an API server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "agent.json"
+        self._clock = SystemClock()
+        self._store = SnapshotStore(scene.snapshot(self._clock.monotonic()))
+        self._told: list[tuple[str, str]] = []
+        devices = DevicesHook(load_vendors(), HookSettings())
+        hooks = (*node_hooks(asks_kubelet=False), devices)
+        self._asker = Asker(
+            hooks,
+            modes_of(hooks, EnforceSettings()),
+            lambda: self._store.current,
+            self._clock,
+            tell=self._tell,
+            write_pod=self._write_pod,
+            given=self._given,
+            files=ThreadPoolExecutor(1),
+        )
+        self._prover = Prover(
+            LiveRoot(),
+            devices,
+            self._clock,
+            records=(f"{folder}/state/io.containerd.runtime.v2.task/k8s.io/{{id}}/config.json",),
+        )
+        settings = NriSettings(socket=str(folder / "nri.sock"))
+        self._plugin = NriPlugin(
+            settings,
+            ask=self._asker.ask,
+            seen=self._seen,
+            clock=self._clock,
+            sleep=self._soon,
+            lock_path=str(folder / "agent.lock"),
+        )
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        plugin = asyncio.create_task(self._plugin.run())
+        loop.add_signal_handler(signal.SIGTERM, plugin.cancel)
+        while not plugin.done():
+            await asyncio.wait((plugin,), timeout=WRITE_S)
+            proof = await asyncio.to_thread(self._prover.run_once, self._store.current)
+            self._store.put(proof=Part(proof, self._clock.monotonic()))
+            self._write()
+
+    @staticmethod
+    async def _soon(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.2))  # a test does not wait for the back-off
+
+    def _seen(self, view: RuntimeView) -> None:
+        self._store.put(runtime=Part(view, self._clock.monotonic()))
+        grants = check_grants(self._store.current)
+        self._store.put(grants=Part(grants, self._clock.monotonic()))
+
+    def _tell(self, reason: str, message: str, _: PodRef | None) -> None:
+        self._told.append((reason, message))
+
+    def _given(self, request: HookRequest) -> None:
+        """Remember nothing: nobody reconciles here."""
+
+    def _write_pod(self, request: HookRequest) -> None:
+        """Leave the files of pods alone: they are another matter."""
+
+    def _write(self) -> None:
+        now = self._store.current
+        view, state = now.runtime.value, self._plugin.state
+        told = {
+            "pid": os.getpid(),
+            "state": view.state,
+            "reason": view.reason,
+            "registrations": state.registrations,
+            "late": state.late,
+            "ends": dict(state.ends),
+            "missed": dict(view.missed),
+            "containers": {one.id: one.state.value for one in view.containers.values()},
+            "told": self._told,
+            "proofs": {
+                key: {"verdict": one.verdict.value, "details": one.details, "way": one.way}
+                for key, one in now.proof.value.containers.items()
+            },
+            "refused": {pod.uid: pod.refusal for pod in now.grants.value.pods.values()},
+        }
+        written = self._path.with_suffix(".new")
+        written.write_text(json.dumps(told))
+        written.replace(self._path)
+
+
+def main(arguments: list[str]) -> None:
+    """Run until SIGTERM."""
+    asyncio.run(StandIn(Path(arguments[0])).run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,40 @@
+"""A mount namespace for one runtime: what is mounted there is nowhere else, and ends with it.
+
+In it /tmp is empty, and /usr/local has on top of it what is written there, as a node's would.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+READY = "ready"
+SCRIPT = """
+mount -t tmpfs tmpfs /tmp && chmod 1777 /tmp &&
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" &&
+mount -t overlay overlay -o lowerdir=/usr/local,upperdir=$1/upper,workdir=$1/work /usr/local &&
+mkdir -p /usr/local/vgpu && : >/usr/local/vgpu/libvgpu.so && echo ready && exec sleep 86400
+"""
+
+
+class Apart:
+    """Begins when it is made; `prefix` starts a program inside."""
+
+    def __init__(self, folder: Path) -> None:
+        over = folder / "over"
+        over.mkdir()
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", over],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline().strip() != READY:
+            said = self._holder.communicate()[1]
+            raise RuntimeError(f"no mount namespace: {said}")
+        self.prefix = ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--")
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.communicate()

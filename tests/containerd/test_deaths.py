@@ -1,0 +1,124 @@
+"""The runtime, the agent, or both end badly while pods live; the agent is late, or was never there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.containerd.agent_side.process import Agent, begun
+from tests.containerd.agent_side.scene import entry, grant
+from tests.containerd.runtime.inside import look, opening, tell
+from tests.containerd.runtime.pods import Pod
+from tests.containerd.runtime.running import Containerd
+
+CARD = grant(entry(0, "GPU-0"))
+
+
+@pytest.fixture
+def agent(runtime: Containerd) -> Iterator[Agent]:
+    with begun(runtime) as started:
+        yield started
+
+
+def has_card(runtime: Containerd, container: str) -> bool:
+    """Say whether a container has the card, and may open it."""
+    return opening(runtime.cri, container, "/dev/nvidia0") == "allowed"
+
+
+def test_the_runtime_is_killed_and_begun_again_while_the_agent_lives(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    before = pod.start("before")
+    assert agent.proof(before).verdict == "verified"
+    runtime.kill()
+    lost = agent.until(lambda now: now.state == "waiting")
+    runtime.start()
+    known = agent.until(lambda now: now.state == "synchronized" and now.registrations == 2)
+    tell("containerd killed", lost.reason, f"registrations {known.registrations}")
+    after = pod.start("after")
+    assert has_card(runtime, before)
+    assert has_card(runtime, after)
+    assert known.containers[before] == "running"
+    assert agent.proof(after).verdict == "verified"
+
+
+def test_the_agent_is_killed_and_begun_again_while_containers_live(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    before = pod.start("before")
+    agent.kill()
+    between = pod.start("between")
+    agent.begin()
+    after = pod.start("after")
+    seen = {name: agent.proof(one) for name, one in zip("ba", (before, after), strict=True)}
+    assert all(proof.verdict == "verified" for proof in seen.values())
+    lacking = agent.proof(between)
+    tell("agent killed; a container made meanwhile", lacking.verdict, lacking.details)
+    assert [has_card(runtime, one) for one in (before, after)] == [True, True]
+    assert opening(runtime.cri, between, "/dev/nvidia0") == "absent"
+    assert lacking.verdict == "missing"
+    assert "/dev/nvidia0 is not there" in lacking.details
+
+
+def test_runtime_and_agent_are_both_killed_and_nothing_is_lost(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    before = pod.start("before")
+    runtime.kill()
+    agent.kill()
+    assert look_at_pid(before, runtime)
+    runtime.start()
+    agent.begin()
+    assert agent.proof(before).verdict == "verified"
+    assert has_card(runtime, before)
+    assert has_card(runtime, pod.start("after"))
+
+
+def look_at_pid(container: str, runtime: Containerd) -> bool:
+    """Say whether the container's process lives, without asking the runtime."""
+    state = runtime.folder / "state/io.containerd.runtime.v2.task/k8s.io" / container
+    return (state / "init.pid").exists()
+
+
+def test_a_container_made_without_the_agent_is_found_missing_its_card_when_it_comes(
+    runtime: Containerd,
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    container = pod.start()
+    with begun(runtime) as agent:
+        proof = agent.proof(container)
+        tell("made while the agent was away", proof.verdict, proof.details)
+        assert proof.verdict == "missing"
+        runtime.cri.stop(container)
+        runtime.cri.remove(container)
+        again = pod.start(attempt=1)
+        assert agent.proof(again).verdict == "verified"
+
+
+def test_a_frozen_agent_is_dropped_and_the_pod_starts_and_it_says_so_when_it_is_back(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    agent.freeze()
+    container = pod.start()  # the runtime waits 2 s and goes on
+    agent.thaw()
+    known = agent.until(lambda now: now.registrations == 2 and now.state == "synchronized")
+    proof = agent.proof(container)
+    tell("frozen agent", f"ends {known.ends}", f"missed {known.missed}", proof.verdict)
+    assert opening(runtime.cri, container, "/dev/nvidia0") == "absent"
+    assert proof.verdict == "missing"
+    assert has_card(runtime, pod.start("after"))
+
+
+def test_an_agent_that_ends_in_order_leaves_the_runtime_and_its_pods_as_they_are(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    container = pod.start()
+    agent.stop()
+    assert has_card(runtime, container)
+    assert "/dev/nvidia0" not in look(runtime.cri, pod.start("after")).nodes

@@ -1,0 +1,105 @@
+"""What the look from the host finds in real containers."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+import pytest
+
+from proto.gen import cri_config_v1_pb2 as pb
+from tests.containerd.agent_side import scene
+from tests.containerd.agent_side.process import Agent, begun
+from tests.containerd.agent_side.scene import entry, grant
+from tests.containerd.runtime.inside import opening, tell
+from tests.containerd.runtime.pods import Pod
+from tests.containerd.runtime.running import Containerd
+
+CARD = grant(entry(0, "GPU-0"))
+SHARE = grant(entry(1, "GPU-1", core=50, memory="40Gi", ratio=50))
+
+
+@pytest.fixture(scope="module")
+def agent(runtime: Containerd) -> Iterator[Agent]:
+    with begun(runtime) as started:
+        yield started
+
+
+def stranger(runtime: Containerd, minor: int = 2) -> str:
+    """Return a node of a card on the host, made for the test where no such card is."""
+    path = runtime.folder / f"nvidia{minor}"
+    if not path.exists():
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
+    return str(path)
+
+
+def test_a_card_of_another_that_is_mounted_is_excess_even_where_it_stays_shut(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    mount = pb.Mount(host_path=stranger(runtime), container_path="/dev/nvidia2")
+    container = pod.start(mounts=[mount])
+    proof = agent.proof(container)
+    tell("a mounted card", proof.verdict, proof.details)
+    assert opening(runtime.cri, container, "/dev/nvidia2") == "denied"
+    assert proof.verdict == "excess"
+    assert proof.details == [
+        "/dev/nvidia2 shows 0000:12:00.0, which was not granted, "
+        "though the device cgroup keeps it shut"
+    ]
+
+
+def test_a_card_of_another_that_the_spec_adds_is_excess(runtime: Containerd, agent: Agent) -> None:
+    pod = Pod(runtime, CARD).run()
+    path = stranger(runtime)
+    device = pb.Device(host_path=path, container_path="/dev/nvidia2", permissions="rw")
+    container = pod.start(devices=[device])
+    proof = agent.proof(container)
+    tell("a card of the spec's own", proof.verdict, proof.details)
+    assert opening(runtime.cri, container, "/dev/nvidia2") == "allowed"
+    assert proof.verdict == "excess"
+    assert proof.details == ["/dev/nvidia2 shows 0000:12:00.0, which was not granted"]
+
+
+def test_a_card_that_was_removed_inside_is_missing(runtime: Containerd, agent: Agent) -> None:
+    pod = Pod(runtime, CARD).run()
+    container = pod.create()
+    runtime.cri.start(container)
+    said = runtime.cri.inside(container, "busybox", "rm", "/dev/nvidia0")
+    assert said.status == 0
+    known = agent.until(
+        lambda now: container in now.proofs and now.proofs[container].verdict == "missing"
+    )
+    assert known.proofs[container].details == ["/dev/nvidia0 is not there"]
+
+
+def test_a_process_that_cleaned_its_environment_is_verified_by_the_runtimes_record(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, SHARE, scene.HAMI).run()
+    container = pod.start(command=("env", "-i", "busybox", "sleep", "1000"))
+    said = runtime.cri.inside(container, "sh", "-c", "busybox tr '\\0' ' ' </proc/1/environ")
+    proof = agent.proof(container)
+    tell("a cleaned environment", repr(said.out), proof.verdict, proof.details)
+    assert "CUDA" not in said.out
+    assert proof.verdict == "verified"
+
+
+def test_a_container_that_ended_has_no_verdict_any_more(runtime: Containerd, agent: Agent) -> None:
+    pod = Pod(runtime, CARD).run()
+    container = pod.start()
+    assert agent.proof(container).verdict == "verified"
+    runtime.cri.stop(container)
+    assert container not in agent.until(lambda now: container not in now.proofs).proofs
+
+
+def test_a_container_that_is_made_and_not_started_is_neither_verified_nor_missing(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    container = pod.create()
+    known = agent.until(lambda now: container in now.proofs)
+    assert known.proofs[container].verdict == "unknown"
+    runtime.cri.start(container)
+    assert agent.proof(container).verdict == "verified"

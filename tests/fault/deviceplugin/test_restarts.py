@@ -1,0 +1,255 @@
+"""Kubelets that begin again, folders and sockets that go, and ourselves that begin again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+
+import msgspec
+import pytest
+
+from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, on_stage
+
+# so that only the kernel's news can be what was reacted to
+DEAF_TO_POLLS = msgspec.structs.replace(QUICK, poll_s=3600.0, absent_s=3600.0)
+
+
+def test_a_kubelet_that_restarts_finds_every_device_again() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        container = await stage.kubelet.admit("pod-1", "main", {GPU: 2})
+        for _ in range(3):
+            await stage.kubelet.restart()
+            first = await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        again = await stage.kubelet.admit("pod-1", "main", {GPU: 2})
+        assert again.ids == container.ids
+        assert stage.kubelet.allocatable(GPU) == 8
+        assert len(stage.sockets()) == 1
+
+    on_stage(test)
+
+
+def test_the_kernel_tells_of_a_new_kubelet_at_once() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.restart()
+        await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+
+    on_stage(test, DEAF_TO_POLLS)
+
+
+def test_without_the_kernels_news_a_look_finds_the_new_kubelet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.deviceplugin.kubelet.inotify.MASK", 0)  # which the kernel refuses
+
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.restart()
+        await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+
+    on_stage(test)
+
+
+def test_a_wiped_folder_is_served_in_again_by_another_file() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        stage.kubelet.wipe()
+        second = await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        assert second.name != first.name
+        assert first.ended == "OK"  # before the second was registered, or it would complain
+
+    on_stage(test, DEAF_TO_POLLS)
+
+
+def test_a_replaced_folder_is_followed() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        for _ in range(3):  # its inode number may come again
+            await stage.kubelet.replace_folder()
+            first = await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        assert len(stage.sockets()) == 1
+
+    on_stage(test)
+
+
+def test_a_folder_that_is_gone_for_a_while_is_waited_for() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.stop()
+        shutil.rmtree(stage.folder)
+        await stage.kubelet.until(lambda: first.ended is not None, "the end of the stream")
+        await stage.kubelet.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_a_replaced_socket_is_registered_at_again() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.replace_socket()
+        await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+
+    on_stage(test, DEAF_TO_POLLS)
+
+
+def test_a_socket_that_nobody_listens_at_is_no_kubelet() -> None:
+    async def test(stage: Stage) -> None:
+        stage.folder.mkdir()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(stage.folder / "kubelet.sock"))  # of one that was killed
+        await stage.start()
+        await stage.kubelet.until(lambda: stage.stands("waiting", "KubeletAway"), "away")
+        await stage.kubelet.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_a_stream_that_the_kubelet_leaves_is_registered_again() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        stage.kubelet.drop(GPU)
+        second = await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        assert second.name != first.name
+
+    on_stage(test)
+
+
+def test_who_loses_stream_after_stream_gives_way_and_says_so() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.closes_old = True
+        await stage.kubelet.start()
+        await stage.start()
+        last = None
+        for _ in range(3):
+            last = await stage.kubelet.resource(GPU, not_this=last)
+            stage.kubelet.drop(GPU)
+        await stage.kubelet.until(lambda: stage.stands("conflict", "StreamsEnded"), "conflict")
+        assert stage.sockets() == []
+        assert [reason for reason, _ in stage.told] == ["DevicePluginConflict"]
+
+    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+
+
+def test_another_plug_in_of_the_resource_is_not_fought_with() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        with socket.socket(socket.AF_UNIX) as theirs:
+            theirs.bind(str(stage.folder / "nvidia-gpu.sock"))
+            theirs.listen()
+            await stage.start()
+            await stage.kubelet.until(lambda: stage.stands("conflict", "AnotherPlugin"), "conflict")
+            assert stage.kubelet.registered == []
+        (stage.folder / "nvidia-gpu.sock").unlink()
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_when_both_register_the_newest_wins_and_the_other_comes_back_as_itself() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.closes_old = True
+        await stage.kubelet.start()
+        await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        second = type(stage)(stage.folder.parent, stage.pace)
+        second.kubelet = stage.kubelet
+        await stage.kubelet.until(lambda: stage.stands("watched"), "watched")
+        await stage.stop()  # as the holder of the node's lock does, before the next one starts
+        await second.start()
+        await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        await second.stop()
+
+    on_stage(test)
+
+
+def test_our_own_start_after_a_stop_finds_the_kubelet_ready() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        last = None
+        for _ in range(3):
+            await stage.start()
+            last = await stage.kubelet.resource(GPU, healthy=8, not_this=last)
+            await stage.stop()
+            await stage.kubelet.until(lambda: stage.kubelet.allocatable(GPU) == 0, "unhealthy")
+            assert last.ended == "OK"
+            assert stage.kubelet.capacity(GPU) == 8  # for the grace period
+            assert stage.sockets() == []
+
+    on_stage(test)
+
+
+def test_sockets_of_an_agent_that_was_killed_are_removed_and_those_of_others_stay() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        for name in ("xpu-agent-nvidia.com-gpu.1.sock", "other.sock"):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(stage.folder / name))
+        (stage.folder / "xpu-agent-note.txt").write_text("not a socket")
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        assert stage.sockets() == ["xpu-agent-nvidia.com-gpu.1.sock"]
+        assert (stage.folder / "other.sock").exists()
+        assert (stage.folder / "xpu-agent-note.txt").exists()
+
+    on_stage(test)
+
+
+def test_a_file_name_that_somebody_listens_at_is_left_to_him() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        with socket.socket(socket.AF_UNIX) as theirs:
+            theirs.bind(str(stage.folder / "xpu-agent-nvidia.com-gpu.1.sock"))
+            theirs.listen()
+            await stage.start()
+            endpoint = await stage.kubelet.resource(GPU, healthy=8)
+            assert endpoint.name == "xpu-agent-nvidia.com-gpu.2.sock"
+
+    on_stage(test)
+
+
+def test_a_plug_in_that_dies_between_registration_and_stream_leaves_nothing() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.half_open = True
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: bool(stage.kubelet.past), "a registration")
+        await stage.stop()
+        assert stage.sockets() == []
+        stage.kubelet.half_open = False
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+
+    on_stage(test)
+
+
+def test_a_stop_while_the_kubelet_hangs_is_quick() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.hold_register.set()
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: bool(stage.kubelet.registered), "a registration")
+        async with asyncio.timeout(5):
+            await stage.stop()
+        assert stage.sockets() == []
+
+    on_stage(test, msgspec.structs.replace(QUICK, register_s=3600.0))

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.values.bandwidth import Bandwidth
+from agent.cgroup.values.keys import CPUS, IDLE, MEMORY, QUOTA, SHARES, Key, Value
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.writing.plan import plan
+from agent.cgroup.writing.result import Written
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Wish
+from agent.cgroup.writing.writer import Writer
+from agent.errors import HostFileError
+from agent.host.files import LiveRoot
+from tests.realgroups import RealGroups, needs_v1, real_groups
+
+pytestmark = [needs_v1, pytest.mark.root]
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def wish(cgroup: str, key: Key, value: Value) -> Wish:
+    return Wish(cgroup=cgroup, key=key, value=value, owner="test")
+
+
+def writer_of(groups: RealGroups) -> Writer:
+    values = CgroupValues(KernelFiles(LiveRoot()), groups.layout)
+    return Writer(values, Ledger(None, ""), lambda: 0.0)
+
+
+def applied(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
+    prepared = writer.prepare(wishes, now_s)
+    writer.remember(prepared)
+    return writer.apply(prepared, now_s)
+
+
+def refused(groups: RealGroups, cgroup: str, name: str, text: str) -> int:
+    with pytest.raises(OSError, match="") as caught:
+        groups.put(cgroup, name, text)
+    return caught.value.errno or 0
+
+
+def test_what_this_kernel_says_to_quotas_that_do_not_fit(groups: RealGroups) -> None:  # V25
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(pod, "cpu.cfs_quota_us", "100000")
+    assert refused(groups, child, "cpu.cfs_quota_us", "150000") == errno.EINVAL
+    groups.put(child, "cpu.cfs_quota_us", "-1")
+    groups.put(child, "cpu.cfs_quota_us", "100000")
+    assert refused(groups, pod, "cpu.cfs_quota_us", "50000") == errno.EINVAL
+    assert refused(groups, child, "cpu.cfs_quota_us", "667") == errno.EINVAL
+    assert refused(groups, child, "cpu.cfs_quota_us", "max") == errno.EINVAL
+
+
+def test_what_this_kernel_says_to_cpus_that_do_not_fit(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(child, "cpuset.cpus", "0-1")
+    assert refused(groups, pod, "cpuset.cpus", "0") == errno.EBUSY
+    groups.put(child, "cpuset.cpus", "0")
+    groups.put(pod, "cpuset.cpus", "0")
+    assert refused(groups, child, "cpuset.cpus", "0-1") == errno.EACCES
+    assert refused(groups, child, "cpuset.cpus", "1-0") == errno.EINVAL
+    groups.sleeper(child)
+    assert refused(groups, child, "cpuset.cpus", "\n") == errno.ENOSPC
+
+
+def test_what_this_kernel_says_to_the_weight_of_an_idle_group(groups: RealGroups) -> None:
+    pod = groups.pod()
+    groups.put(pod, "cpu.shares", "512")
+    groups.put(pod, "cpu.idle", "1")
+    assert groups.get(pod, "cpu.shares") == "3"
+    assert refused(groups, pod, "cpu.shares", "1024") == errno.EINVAL
+    groups.put(pod, "cpu.idle", "0")
+    assert groups.get(pod, "cpu.shares") == "1024"
+
+
+SETS = [("0-1", "0"), ("0", "0-1"), ("0", "1"), ("1", "0")]
+QUOTAS = [
+    ((200000, 100000), (50000, 100000)),
+    ((50000, 100000), (200000, 100000)),
+    ((-1, 100000), (50000, 100000)),
+    ((50000, 100000), (-1, 100000)),
+    ((50000, 50000), (100000, 100000)),
+    ((50000, 50000), (300000, 100000)),
+    ((300000, 100000), (20000, 50000)),
+    ((-1, 100000), (20000, 50000)),
+    ((20000, 50000), (-1, 100000)),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), SETS)
+def test_the_kernel_takes_every_write_of_a_plan_for_cpus(
+    groups: RealGroups, old: str, new: str
+) -> None:
+    pod = groups.pod()
+    containers = [groups.container(pod, 1), groups.container(pod, 2)]
+    for cgroup in (*containers, pod):  # narrowing goes inside out
+        groups.put(cgroup, "cpuset.cpus", old)
+    groups.sleeper(containers[0])
+    writer = writer_of(groups)
+    value = CPUS.parse(1, (new.encode(),))
+    done = applied(writer, *(wish(cgroup, CPUS, value) for cgroup in (pod, *containers)))
+    assert (done.written, done.left) == (3, 0)
+    assert all(audit.errno == 0 for audit in done.audits)
+    assert [groups.get(cgroup, "cpuset.cpus") for cgroup in (pod, *containers)] == [new] * 3
+
+
+@pytest.mark.parametrize(("old", "new"), QUOTAS)
+def test_the_kernel_takes_every_write_of_a_plan_for_quotas(
+    groups: RealGroups, old: tuple[int, int], new: tuple[int, int]
+) -> None:
+    pod = groups.pod()
+    containers = [groups.container(pod, 1), groups.container(pod, 2)]
+    for cgroup in (pod, *containers):
+        groups.put(cgroup, "cpu.cfs_period_us", str(old[1]))
+        groups.put(cgroup, "cpu.cfs_quota_us", str(old[0]))
+    values = CgroupValues(KernelFiles(LiveRoot()), groups.layout)
+    wishes = [wish(cgroup, QUOTA, Bandwidth(*new)) for cgroup in (*containers, pod)]
+    found = {one.target: Bandwidth(*old) for one in wishes}
+    for step in plan(wishes, found, 1):
+        values.write(step)  # raises if the kernel refuses any of them
+    for cgroup in (pod, *containers):
+        assert values.value(cgroup, QUOTA) == Bandwidth(*new)
+
+
+def test_a_second_look_writes_nothing(groups: RealGroups) -> None:
+    pod = groups.pod()
+    writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
+    assert applied(writer, wanted).written == 1
+    again = writer.prepare((wanted,), 1.0)
+    assert (again.compared, again.steps, again.left) == (1, (), 0)
+
+
+def test_bytes_are_as_wanted_when_the_kernel_cut_them_to_pages(groups: RealGroups) -> None:
+    pod = groups.pod()
+    writer, wanted = writer_of(groups), wish(pod, MEMORY, 100_000_000)
+    assert applied(writer, wanted).written == 1
+    assert groups.get(pod, "memory.limit_in_bytes") == "99999744"
+    assert writer.prepare((wanted,), 1.0).steps == ()
+
+
+def test_a_limit_below_what_is_in_use_is_tried_each_round_and_told_after_three(
+    groups: RealGroups,
+) -> None:
+    pod = groups.pod()
+    groups.sleeper(pod)
+    writer, wanted = writer_of(groups), wish(pod, MEMORY, 4096)
+    rounds = [applied(writer, wanted, now_s=float(i)) for i in range(4)]
+    if any(one.written for one in rounds):
+        pytest.skip("this kernel reclaimed everything the group had")
+    assert [[t.reason for t in one.troubles] for one in rounds] == [[], [], ["LimitInUse"], []]
+
+
+def test_a_neighbour_that_moved_between_look_and_write_is_planned_around(
+    groups: RealGroups,
+) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(child, "cpuset.cpus", "0")
+    writer = writer_of(groups)
+    prepared = writer.prepare(
+        (wish(pod, CPUS, frozenset({0})), wish(child, CPUS, frozenset({0}))), 0
+    )
+    groups.put(child, "cpuset.cpus", "0-1")  # by the kubelet, say
+    done = writer.apply(prepared, 0.0)
+    assert (done.written, done.left) == (0, 1)  # it wrote a file that was as wanted: left alone
+    both = (wish(pod, CPUS, frozenset({0})), wish(child, CPUS, frozenset({0})))
+    assert applied(writer, *both, now_s=100.0).written == 2
+
+
+def test_cpus_outside_the_pods_own_are_refused_once_and_then_left_for_a_minute(
+    groups: RealGroups,
+) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(child, "cpuset.cpus", "0")
+    groups.put(pod, "cpuset.cpus", "0")
+    writer, wanted = writer_of(groups), wish(child, CPUS, frozenset({1}))
+    first = applied(writer, wanted)
+    assert (first.left, [audit.errno for audit in first.audits]) == (1, [errno.EACCES])
+    assert [trouble.reason for trouble in first.troubles] == ["ValueRefused"]
+    assert writer.prepare((wanted,), 59.0).steps == ()
+    assert len(writer.prepare((wanted,), 60.0).steps) == 1
+    assert len(writer.prepare((wish(child, CPUS, frozenset({0, 1})),), 1.0).steps) == 1
+
+
+def test_a_group_that_is_gone_is_no_trouble(groups: RealGroups) -> None:
+    pod = groups.pod()
+    writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
+    prepared = writer.prepare((wanted,), 0.0)
+    groups.path("cpu", pod).rmdir()
+    done = writer.apply(prepared, 0.0)
+    assert (done.written, done.left, done.audits, done.troubles) == (0, 1, (), ())
+    assert writer.prepare((wanted,), 1.0).compared == 0
+
+
+def test_a_group_that_ends_being_idle_has_its_weight_again(groups: RealGroups) -> None:  # Z10
+    pod = groups.pod()
+    groups.put(pod, "cpu.idle", "1")
+    done = applied(writer_of(groups), wish(pod, SHARES, 3), wish(pod, IDLE, 0))
+    assert (done.written, groups.get(pod, "cpu.shares")) == (2, "3")
+
+
+def test_somebody_elses_value_is_put_back_three_times_then_once_a_minute(
+    groups: RealGroups,
+) -> None:  # Z7
+    pod = groups.pod()
+    writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
+    applied(writer, wanted)
+    written = []
+    for second in range(1, 130):
+        if groups.get(pod, "cpu.shares") == "512":
+            groups.put(pod, "cpu.shares", "100")
+        if applied(writer, wanted, now_s=float(second)).written:
+            written.append(second)
+    assert written == [1, 2, 3, 63, 123]
+    assert writer.foreign.contested(124.0) == ((pod, "cpu.shares"),)
+
+
+def test_an_absent_file_costs_nothing_and_is_looked_for_again_after_a_minute(
+    groups: RealGroups,
+) -> None:
+    from agent.cgroup.values.keys import BVT
+
+    pod = groups.pod()
+    writer, wanted = writer_of(groups), wish(pod, BVT, 2)
+    for second in (0.0, 1.0, 61.0):
+        prepared = writer.prepare((wanted,), second)
+        assert (prepared.compared, prepared.left, prepared.steps) == (0, 0, ())
+
+
+def test_an_error_says_the_file_and_the_errno(groups: RealGroups) -> None:
+    pod = groups.pod()
+    path = str(groups.path("cpu", pod) / "cpu.cfs_quota_us")
+    with pytest.raises(HostFileError, match=r"cpu\.cfs_quota_us: EINVAL"):
+        KernelFiles(LiveRoot()).write(path, "667")
