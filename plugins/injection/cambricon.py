@@ -20,7 +20,7 @@ from plugins.injection.ungranted import VOID, WARN, withheld
 
 VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
 SLICES = "VIRTUAL_DEVICES"
-CDI_KIND = "cambricon.com/mlu"
+CDI_KINDS = ("cambricon.com/mlu", "xpu-agent.io/mlu")
 TOOL = "/usr/bin/cnmon"
 WHOLE = 100  # percent
 OLD_FOLDER = "/dev/cambricon"  # of old drivers
@@ -137,7 +137,8 @@ def _environment(granted: Sequence[Match], host: HostMeans) -> tuple[str, str]:
 
 def _names(granted: Sequence[Match], host: HostMeans) -> tuple[str, ...]:
     wanted = [f"mlu-{match.minor}" for match in granted]
-    names = names_of(host.cdi, CDI_KIND, map(called, wanted))
-    if names is None:
-        raise GrantRefused(Refusal.CDI_NAME_MISSING, f"no CDI spec of {CDI_KIND} has {wanted}")
-    return names
+    for kind in CDI_KINDS:
+        names = names_of(host.cdi, kind, map(called, wanted))
+        if names is not None:
+            return names
+    raise GrantRefused(Refusal.CDI_NAME_MISSING, f"no CDI spec of {CDI_KINDS[0]} has {wanted}")
