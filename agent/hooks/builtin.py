@@ -13,7 +13,6 @@ from agent.hooks.cpu.ratio import node_ratio
 from agent.hooks.oom import OomHook
 from agent.hooks.resctrl import ResctrlHook
 
-
 DEFAULTS = HookSettings()
 
 
