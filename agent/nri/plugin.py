@@ -72,6 +72,7 @@ class NriPlugin:
         self._picture = Picture(seen)
         self._failures = 0  # tries in a row that did not come as far as the first list
         self._running: asyncio.Task[None] | None = None
+        self._stopped = False
         self._said = ""  # the reason that was logged last, since the last list
 
     @property
@@ -87,6 +88,8 @@ class NriPlugin:
 
     async def run(self) -> None:
         """Be the plug-in until cancelled or stopped; the connection is closed before it returns."""
+        if self._stopped:
+            return
         running = asyncio.create_task(self._live(), name="nri")
         self._running = running
         try:
@@ -100,7 +103,8 @@ class NriPlugin:
             raise error
 
     async def stop(self) -> None:
-        """Close the connection and have `run` return; answers that were given leave before."""
+        """Close the connection and have `run` return, for good; answers given leave before."""
+        self._stopped = True
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))

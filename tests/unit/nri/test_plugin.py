@@ -264,24 +264,12 @@ def test_it_ends_at_once_in_whatever_it_waits(while_asked: bool) -> None:
     play(through)
 
 
-def test_it_may_be_begun_again_after_it_was_stopped() -> None:
-    async def through(folder: Path) -> None:
-        async with Runtime(folder, CONTAINERD_2_3) as runtime, life(folder) as ours:
-            await runtime.plugged()
-            await ours.plugin.stop()
-            await ours.running
-            ours.running = asyncio.create_task(ours.plugin.run())
-            await runtime.plugged()
-            await ours.until("synchronized")
-
-    play(through)
-
-
-def test_stopping_what_does_not_run_does_nothing() -> None:
+def test_it_may_be_stopped_before_it_began() -> None:
     async def through(folder: Path) -> None:
         settings = NriSettings(socket=str(folder / "nri.sock"))
         idle = NriPlugin(settings, ask=nothing, seen=lambda _: None, clock=ManualClock())
         await idle.stop()
-        assert idle.view.state == "waiting"
+        await idle.run()
+        assert idle.state.connections == 0
 
     play(through)
