@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from agent.cgroup.writing.audit import Audit
 from agent.daemon.checks import loop_checks, snapshot_checks
 from agent.daemon.telling.outlet import Run
 from agent.loop import Loop
@@ -46,6 +47,10 @@ class Containers(Protocol):
 
     def status(self) -> ContainerStatus:
         """Return the same in figures."""
+        ...
+
+    def audit(self) -> tuple[Audit, ...]:
+        """Return the last changes of files on this host."""
         ...
 
 
@@ -95,6 +100,10 @@ class DaemonView:
     def cluster(self) -> ClusterStatus | None:
         """Return how the cluster side does."""
         return self.clustered.status() if self.clustered is not None else None
+
+    def audit(self) -> tuple[Audit, ...]:
+        """Return the last changes of files on this host, oldest first."""
+        return self.containers.audit() if self.containers is not None else ()
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         """Render the exposition."""

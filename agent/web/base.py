@@ -11,6 +11,7 @@ from agent.model.selfcheck import SelfReport
 from agent.model.snapshot import NodeSnapshot
 
 if TYPE_CHECKING:
+    from agent.cgroup.writing.audit import Audit
     from agent.publish.series.cluster import ClusterStatus
 
 T = TypeVar("T")
@@ -62,6 +63,10 @@ class AgentView(Protocol):
 
     def cluster(self) -> ClusterStatus | None:
         """Say how the cluster side does; `None` in standalone mode."""
+        ...
+
+    def audit(self) -> tuple[Audit, ...]:
+        """Return the last changes of files on this host, oldest first, a bounded number."""
         ...
 
     def metrics(self, *, openmetrics: bool) -> bytes:

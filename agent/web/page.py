@@ -21,6 +21,7 @@ LINKS = (
     ("/topology.svg", "picture"),
     ("/api/v1/devices", "devices as JSON"),
     ("/api/v1/snapshot", "snapshot as JSON"),
+    ("/api/v1/audit", "changes of files as JSON"),
     ("/healthz?verbose", "checks"),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from agent.publish.device_view import devices_json
-from agent.publish.snapshot_json import dumps, snapshot_json
+from agent.publish.snapshot_json import dumps, plain, snapshot_json
 from agent.web.base import AgentView
 from agent.web.page import render_page
 from agent.web.svg import topology_svg
@@ -177,6 +177,15 @@ class Pages:
             lambda: dumps(devices_json(self._view.snapshot().devices.value)), JSON, request
         )
 
+    async def audit(self, request: web.Request) -> web.Response:
+        """Return the last changes of files on this host, newest first."""
+
+        def render() -> bytes:
+            rows = [plain(one) for one in reversed(self._view.audit())]
+            return dumps({"audit": rows})
+
+        return await self._body(render, JSON, request)
+
     async def whole(self, request: web.Request) -> web.Response:
         """Return what `xpu-agent snapshot` prints."""
 
@@ -199,4 +208,5 @@ def create_app(view: AgentView) -> web.Application:
     app.router.add_get("/topology.svg", pages.picture)
     app.router.add_get("/api/v1/devices", pages.devices)
     app.router.add_get("/api/v1/snapshot", pages.whole)
+    app.router.add_get("/api/v1/audit", pages.audit)
     return app

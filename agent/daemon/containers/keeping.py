@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.cgroup.ledger.journal import Ledger, LedgerError
+from agent.cgroup.writing.audit import Audit
 from agent.daemon.schedule import Timed
 from agent.hooks.base import Hook
 from agent.hooks.dispatch import OFF
@@ -105,6 +106,10 @@ class Keeping:
         """Say what stays wrong with files of pods."""
         words = "; ".join(f"{one.reason}: {one.message}" for one in self._conditions)
         return [Check(name="pod-files", ok=not self._conditions, message=words, gates_ready=False)]
+
+    def audit(self) -> tuple[Audit, ...]:
+        """Return what was written of late, oldest first; from any thread."""
+        return tuple(self._reconciler.audits.copy())
 
     def close(self) -> None:
         """Let go of all files; what they say stays."""

@@ -31,6 +31,7 @@ from agent.publish.series.containers import ContainerStatus, HookRow
 from agent.slicing.keeping import Slicer
 
 if TYPE_CHECKING:
+    from agent.cgroup.writing.audit import Audit
     from agent.deviceplugin.kubelet.plugin import DevicePlugin
     from agent.model.slices import SlicesKept, SliceWish
     from agent.nri.plugin import NriPlugin
@@ -192,6 +193,10 @@ class ContainerSide:
             files_left=keeping.left if keeping is not None else None,
             reclaimed=self._slicer.reclaimed if self._slicer is not None else 0,
         )
+
+    def audit(self) -> tuple[Audit, ...]:
+        """Return the last changes of files on this host, oldest first."""
+        return self._keeping.audit() if self._keeping is not None else ()
 
     async def stop(self) -> None:
         """Answer nobody any more; what is in force stays."""

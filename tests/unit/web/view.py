@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from agent.cgroup.writing.audit import Audit
 from agent.model.device import Device, DeviceKind, DeviceLink, Health, HealthState
 from agent.model.part import Part
 from agent.model.selfcheck import Check, SelfReport
@@ -67,6 +68,9 @@ class StillView:
 
     def cluster(self) -> ClusterStatus | None:
         return self.status
+
+    def audit(self) -> tuple[Audit, ...]:
+        return ()
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         return b"up 1\n# EOF\n" if openmetrics else b"up 1\n"
