@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -97,11 +98,28 @@ class RealGroups:
             self.write(self.path(controller, cgroup) / "cgroup.procs", str(child.pid))
         return child.pid
 
+    def hog(self, cgroup: str, size_bytes: int = 8 << 20) -> int:
+        """Start a process in a memory group that holds memory no kernel can take back."""
+        procs = self.path("memory", cgroup) / "cgroup.procs"
+        code = (
+            "import os,sys,time;"
+            f"os.write(os.open({str(procs)!r}, os.O_WRONLY), b'0');"
+            f"held = b'x' * {size_bytes};"
+            "print(flush=True);time.sleep(1000)"
+        )
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        self._children.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return child.pid
+
     def stop(self) -> None:
         """End the processes and remove all groups, depth first."""
         for child in self._children:
             child.send_signal(signal.SIGKILL)
             child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
         for controller in CONTROLLERS:
             top = self.path(controller, self.root)
             for folder, _, _ in os.walk(top, topdown=False):

@@ -7,13 +7,13 @@ while the wish is the same, which costs no parsing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from agent.cgroup.ledger.entry import Entry
 from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.values.keys import BY_NAME, MEMORY, QUOTA, SHARES, Value
+from agent.cgroup.values.keys import BY_NAME, IDLE, MEMORY, QUOTA, SHARES, Value
 from agent.cgroup.writing.applying import Applying
 from agent.cgroup.writing.foreign import Foreign
 from agent.cgroup.writing.plan import plan
@@ -53,6 +53,8 @@ class Writer:
         open_: list[Wish] = []
         found: dict[Target, Value] = {}
         compared = left = 0
+        wishes = tuple(wishes)
+        woken = self._woken(wishes)
         for wish in wishes:
             slot = self._slots.get(wish.target) or self._slot(wish)
             if not slot.paths or self.refusals.absent(wish.target, now_s):
@@ -63,12 +65,13 @@ class Writer:
                 self.refusals.not_there(wish.target, now_s)
                 continue
             compared += 1
-            if raw == slot.raw and (wish is slot.wish or wish == slot.wish):
+            reset = wish.key is SHARES and wish.cgroup in woken
+            if raw == slot.raw and (wish is slot.wish or wish == slot.wish) and not reset:
                 continue
             value = self._parsed(wish, raw)
             if value is not None:
                 found[wish.target] = value
-                if wish.met(value) and not self._woken(wish, wishes, found):
+                if wish.met(value) and not reset:
                     self.met(wish, raw, value)
                     continue
                 if self._may(wish, slot, value, now_s):
@@ -152,12 +155,10 @@ class Writer:
         except ParseError:
             return None  # no kernel prints it: nothing that we could compare with
 
-    def _woken(self, wish: Wish, wishes: Iterable[Wish], found: Mapping[Target, Value]) -> bool:
-        """Say whether a weight that is met will be reset, as its group stops being idle."""
-        if wish.key is not SHARES:
-            return False
-        idle = (wish.cgroup, "cpu.idle")
-        return found.get(idle) == 1 and any(one.target == idle and one.value == 0 for one in wishes)
+    def _woken(self, wishes: Iterable[Wish]) -> frozenset[str]:
+        """Return the groups that are to stop being idle: the kernel resets their weight then."""
+        ends = (wish for wish in wishes if wish.key is IDLE and wish.value == 0)
+        return frozenset(wish.cgroup for wish in ends if self._look((wish,)).get(wish.target) == 1)
 
     def _may(self, wish: Wish, slot: _Slot, value: Value, now_s: float) -> bool:
         """Say whether to write now: neither refused lately nor fought over."""

@@ -43,9 +43,11 @@ def applied(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
 
 
 def refused(groups: RealGroups, cgroup: str, name: str, text: str) -> int:
-    with pytest.raises(OSError, match="") as caught:
+    try:
         groups.put(cgroup, name, text)
-    return caught.value.errno or 0
+    except OSError as error:
+        return error.errno or 0
+    return 0
 
 
 def test_what_this_kernel_says_to_quotas_that_do_not_fit(groups: RealGroups) -> None:  # V25
@@ -152,11 +154,9 @@ def test_a_limit_below_what_is_in_use_is_tried_each_round_and_told_after_three(
     groups: RealGroups,
 ) -> None:
     pod = groups.pod()
-    groups.sleeper(pod)
+    groups.hog(pod)
     writer, wanted = writer_of(groups), wish(pod, MEMORY, 4096)
     rounds = [applied(writer, wanted, now_s=float(i)) for i in range(4)]
-    if any(one.written for one in rounds):
-        pytest.skip("this kernel reclaimed everything the group had")
     assert [[t.reason for t in one.troubles] for one in rounds] == [[], [], ["LimitInUse"], []]
 
 
@@ -189,8 +189,8 @@ def test_cpus_outside_the_pods_own_are_refused_once_and_then_left_for_a_minute(
     assert (first.left, [audit.errno for audit in first.audits]) == (1, [errno.EACCES])
     assert [trouble.reason for trouble in first.troubles] == ["ValueRefused"]
     assert writer.prepare((wanted,), 59.0).steps == ()
-    assert len(writer.prepare((wanted,), 60.0).steps) == 1
-    assert len(writer.prepare((wish(child, CPUS, frozenset({0, 1})),), 1.0).steps) == 1
+    assert writer.prepare((wanted,), 60.0).steps
+    assert writer.prepare((wish(child, CPUS, frozenset({0, 1})),), 1.0).steps
 
 
 def test_a_group_that_is_gone_is_no_trouble(groups: RealGroups) -> None:
