@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from agent.hooks.classes import qos_label
 from agent.hooks.cpu.extended import EXTENDED_SPEC, MAX_BYTES, Batch, Spec, extended_spec
 from agent.hooks.cpu.quota import PERIOD_US, quota_of, scaled, shares_of
@@ -89,7 +91,22 @@ class BatchHook:
         else:
             one = spec.get(request.container.name)
             values = None if one is None else container_values(one, ratio, by_class=by_class)
-        return NOTHING if values is None else Adjustment(resources=values)
+        if values is None:
+            return NOTHING
+        if request.stage is Stage.RECONCILE and not _told(snapshot):
+            values = replace(values, quota_us=None, period_us=None)
+        return Adjustment(resources=values)
+
+
+def _told(snapshot: NodeSnapshot) -> bool:
+    """Say whether the cluster told what decides a quota. Until then the one in force stays.
+
+    That is so after a start without the API server: a new pod's limit is its own, but those of
+    running pods may be their class's, or scaled.
+    """
+    cluster = snapshot.cluster
+    told = cluster.slo.taken_s is not None and cluster.node.taken_s is not None
+    return told or not cluster.clustered
 
 
 def _names(containers: Mapping[str, ContainerSeen]) -> Mapping[str, frozenset[str]]:

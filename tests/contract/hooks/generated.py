@@ -19,6 +19,7 @@ from agent.model.runtime.seen import SandboxSeen
 from tests.hostile import texts
 from tests.unit.hooks.scene import PARENTS, UID, scene, to_json
 
+GRANTED = "scheduling.koordinator.sh/device-allocated"
 numbers = st.integers(-(2**70), 2**70) | st.integers(-2, 5000)
 plain = st.recursive(
     st.none() | st.booleans() | numbers | texts | st.floats(allow_nan=True),
@@ -68,6 +69,12 @@ written = {
     ),
     OOM_SPEC: st.dictionaries(st.sampled_from(("a", "b")), st.integers(-1001, 1001) | plain),
     OOM_DEFAULT: numbers | texts,
+    GRANTED: st.dictionaries(
+        st.sampled_from(("gpu", "rdma", "xpu", "fpga")) | texts,
+        st.lists(built(minor=st.integers(-1, 9) | plain, id=texts, resources=plain), max_size=3)
+        | plain,
+        max_size=2,
+    ),
 }
 annotated = st.fixed_dictionaries(
     {},

@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.hooks.cpu.batch import BatchHook
 from agent.hooks.cpu.extended import EXTENDED_SPEC, extended_spec
 from agent.hooks.cpu.quota import quota_of, scaled, shares_of
 from agent.hooks.cpu.ratio import node_ratio
 from agent.model.cluster.annotation import BadAnnotation
+from agent.model.part import Part
 from agent.model.runtime.adjustment import NOTHING, Resources
 from agent.model.runtime.request import Stage
 from agent.model.runtime.seen import ContainerSeen, ContainerState
+from agent.model.slo.view import SloView
 from tests.unit.hooks.scene import ask, pod, scene, to_json
 
 GIB = 1 << 30
@@ -118,6 +121,20 @@ def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_lives(
     found = BatchHook(node_ratio()).adjust(asked, scene(running=running)).resources
     unlimited, sums = values(1536, -1, -1), values(1536, 300000, 3 * GIB)
     assert found == (sums if limited else unlimited)
+
+
+@pytest.mark.parametrize(
+    ("stage", "quota_us"),
+    [(Stage.RECONCILE, None), (Stage.RUN_POD, 300000), (Stage.CREATE, 300000)],
+)
+def test_after_a_start_without_the_cluster_quotas_in_force_stay(
+    stage: Stage, quota_us: int | None
+) -> None:
+    known = scene()
+    untold = replace(known, cluster=replace(known.cluster, slo=Part(SloView())))
+    found = BatchHook(node_ratio()).adjust(ask(stage, pod("BE", "BE", TWO), None), untold)
+    assert found.resources.quota_us == quota_us
+    assert found.resources.memory_bytes == 3 * GIB
 
 
 def test_sums_beyond_what_memory_can_be_are_no_limit() -> None:
