@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.deviceplugin.base import NotAllocated, PodNotSeen
+from agent.model.foreign.device_allocated import KEY
+from agent.model.grant.host import CdiDevice, CdiSpec
+from agent.model.grant.means import MeansView
+from agent.model.grant.refusal import GrantRefused
+from agent.model.part import Part
+from agent.model.pod import ResourceAsk
+from agent.model.runtime.served import Held
+from agent.model.snapshot import NodeSnapshot
+from tests import factory
+from tests.unit.deviceplugin.made import GPU, card, deciding, granted, means, node, waiting
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def visible(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> str | None:
+    """The cards that a container gets for which the kubelet chose these."""
+    found = deciding().allocate(GPU, tuple(map(card, cards)), snapshot, last=last)
+    return dict(found.edits.env).get(VISIBLE)
+
+
+def names(*cards: int) -> str:
+    return ",".join(map(card, cards))
+
+
+def refusal(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> NotAllocated:
+    with pytest.raises(NotAllocated) as raised:
+        visible(snapshot, *cards, last=last)
+    return raised.value
+
+
+# without a grant
+
+
+def test_without_a_cluster_the_kubelets_choice_is_given() -> None:
+    assert visible(node(clustered=False), 3, 1, last=False) == names(1, 3)
+
+
+def test_a_pod_without_a_grant_gets_what_the_kubelet_chose() -> None:
+    snapshot = node(waiting(1, 2))
+    assert visible(snapshot, 3, 1) == names(1, 3)
+    found = deciding().allocate(GPU, (card(3), card(1)), snapshot)
+    assert found.pod_uid == waiting(1).uid
+
+
+def test_an_id_that_is_not_known_is_refused() -> None:
+    with pytest.raises(NotAllocated, match=r"UnknownDevice: .* has no device 'GPU-x'"):
+        deciding().allocate(GPU, ("GPU-x",), node(clustered=False))
+    with pytest.raises(NotAllocated, match="UnknownResource"):
+        deciding().allocate("example.com/x", ("a",), node(clustered=False))
+
+
+def test_a_card_that_another_pod_was_granted_is_not_given_away() -> None:
+    running = factory.pod(9)
+    snapshot = node(running, waiting(1), grants={0: granted(card(3))})
+    assert refusal(snapshot, 3).reason == "DeviceTaken"
+    assert visible(snapshot, 2) == names(2)
+
+
+def test_a_virtual_function_is_taken_by_itself_alone() -> None:
+    cut = factory.nic(0, vfs=4)
+    function = "0000:18:00.2"
+    pods = (factory.pod(9), waiting(1, resource="rdma/hca"))
+    grants = {0: granted("0000:18:00.0", kind="rdma", vfs=(function,))}
+    snapshot = node(*pods, devices=(cut,), grants=grants)
+    snapshot = replace(snapshot, means=Part(MeansView(vendors={"rdma": means()["nvidia"]}), 1.0))
+    decide = deciding()
+    with pytest.raises(NotAllocated, match="DeviceTaken"):
+        decide.allocate("rdma/hca", (function,), snapshot)
+    with pytest.raises(GrantRefused, match="VerbsMissing"):  # it is asked for at the vendor's
+        decide.allocate("rdma/hca", ("0000:18:00.3",), snapshot)
+
+
+# whose is it
+
+
+def test_the_grant_of_the_only_pod_that_waits_wins_over_the_kubelets_choice() -> None:
+    snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(5))})
+    assert visible(snapshot, 0, 1) == names(5, 6)
+    assert deciding().allocate(GPU, (card(0), card(1)), snapshot).pod_uid == waiting(1).uid
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        waiting(2, 1),
+        waiting(2, 2, resource="example.com/gpu"),
+        waiting(2, 2, phase="Succeeded"),
+        waiting(2, 2, terminating=True),
+        factory.pod(2),
+    ],
+    ids=["another count", "another resource", "ended", "ending", "asks for nothing"],
+)
+def test_pods_that_cannot_be_meant_do_not_count(other: object) -> None:
+    snapshot = node(waiting(1, 2), other, grants={0: granted(card(6), card(5))})  # type: ignore[arg-type]  # a pod
+    assert visible(snapshot, 0, 1) == names(5, 6)
+
+
+def test_a_pod_has_begun_once_it_has_a_cgroup_a_sandbox_or_devices() -> None:
+    mine, other = waiting(1), waiting(2)
+    grants = {0: granted(card(6)), 1: granted(card(5))}
+    assert refusal(node(mine, other, grants=grants), 0).reason == "AmbiguousPod"
+    begun = replace(other, cgroup="/kubepods/pod2")
+    snapshot = node(mine, other, grants=grants)
+    seen = replace(snapshot, pods=Part((begun,), 1.0))
+    assert visible(seen, 0) == names(6)
+    held = (Held(pod_uid=other.uid, resource=GPU, ids=(card(0),), container="main"),)
+    assert visible(node(mine, other, grants=grants, held=held), 1) == names(6)
+
+
+def test_without_cgroups_and_runtime_the_pods_status_tells() -> None:
+    blind = Part((), None)
+    running = waiting(2, phase="Running")
+    snapshot = node(waiting(1), running, grants={0: granted(card(6)), 1: granted(card(5))})
+    assert visible(replace(snapshot, pods=blind), 0) == names(6)
+
+
+def test_after_a_reboot_a_pod_that_ran_before_is_asked_for_again() -> None:
+    ran = waiting(1, phase="Running", containers=factory.pod(1).containers)
+    assert visible(node(ran, grants={0: granted(card(6))}), 0) == names(6)
+
+
+def test_each_container_of_a_pod_is_asked_for_once() -> None:
+    asks = tuple(
+        ResourceAsk(container=name, resource=GPU, count=1, init=name == "init")
+        for name in ("init", "a", "b")
+    )
+    first, second = waiting(1, asks=asks), waiting(2)
+    grants = {0: granted(card(6)), 1: granted(card(5))}
+
+    def after(answers: int) -> NodeSnapshot:
+        held = tuple(Held(pod_uid=first.uid, resource=GPU, ids=(card(i),)) for i in range(answers))
+        return node(first, second, grants=grants, held=held)
+
+    for answers in range(3):
+        assert refusal(after(answers), 0).reason == "AmbiguousPod"
+    assert visible(after(3), 0) == names(5)
+
+
+def test_several_pods_without_a_grant_need_not_be_told_apart() -> None:
+    snapshot = node(waiting(1), waiting(2))
+    assert visible(snapshot, 4) == names(4)
+    assert deciding().allocate(GPU, (card(4),), snapshot).pod_uid == ""
+
+
+def test_several_pods_with_the_same_effect_need_not_be_told_apart() -> None:
+    grant = granted(card(6))
+    assert visible(node(waiting(1), waiting(2), grants={0: grant, 1: grant}), 0) == names(6)
+
+
+def test_of_several_pods_only_what_they_have_in_common_is_given_while_nri_gives_the_rest() -> None:
+    grants = {0: granted(card(6)), 1: granted(card(5))}
+    snapshot = node(waiting(1), waiting(2), grants=grants, in_force=True, handler="")
+    found = deciding().allocate(GPU, (card(0),), snapshot)
+    assert [one.path for one in found.edits.nodes] == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+    ]
+    assert found.pod_uid == ""
+
+
+def test_without_nri_of_several_pods_none_is_guessed_and_the_message_says_what_to_do() -> None:
+    grants = {0: granted(card(6)), 1: granted(card(5))}
+    error = refusal(node(waiting(1), waiting(2), grants=grants), 0)
+    assert error.reason == "AmbiguousPod"
+    assert "team-a/train-1, team-a/train-2" in str(error)
+    assert "turn NRI on" in str(error)
+
+
+@pytest.mark.parametrize("in_force", [True, False])
+def test_a_pod_with_and_one_without_a_grant_are_never_mixed_up(in_force: bool) -> None:
+    # what is common to both is nothing, and nobody would give the rest to the one without
+    snapshot = node(waiting(1), waiting(2), grants={0: granted(card(6))}, in_force=in_force)
+    assert refusal(snapshot, 0).reason == "AmbiguousPod"
+
+
+def test_a_grant_that_was_refused_is_not_replaced_by_the_kubelets_choice() -> None:
+    assert refusal(node(waiting(1), refused=(0,)), 0).reason == "DeviceUnknown"
+    both = node(waiting(1), waiting(2), grants={1: granted(card(5))}, refused=(0,), in_force=True)
+    assert refusal(both, 0).reason == "AmbiguousPod"
+
+
+def test_a_grant_of_other_devices_leaves_this_resource_to_the_kubelet() -> None:
+    snapshot = node(waiting(1), grants={0: granted("0000:18:00.0", kind="rdma")})
+    assert visible(snapshot, 2) == names(2)
+
+
+# what is not known yet
+
+
+def test_a_pod_that_nobody_told_of_is_worth_a_new_try() -> None:
+    error = refusal(node(), 0, last=False)
+    assert isinstance(error, PodNotSeen)
+    assert error.reason == "PodUnknown"
+
+
+def test_in_the_end_it_is_given_while_nri_corrects_it_and_else_refused() -> None:
+    assert visible(node(in_force=True), 2) == names(2)
+    error = refusal(node(), 2)
+    assert not isinstance(error, PodNotSeen)
+    assert "NRI" in str(error)
+
+
+def test_a_grant_that_nobody_looked_at_yet_is_worth_a_new_try_and_then_refused() -> None:
+    snapshot = node(waiting(1, annotations=((KEY, "{}"),)))
+    new = replace(snapshot, grants=Part(replace(snapshot.grants.value, looked=frozenset()), 1.0))
+    assert isinstance(refusal(new, 0, last=False), PodNotSeen)
+    error = refusal(new, 0)
+    assert error.reason == "GrantNotChecked"
+    assert not isinstance(error, PodNotSeen)
+
+
+def test_a_host_that_was_not_read_yet_is_worth_a_new_try() -> None:
+    blind = replace(node(clustered=False), means=Part(MeansView()))
+    assert isinstance(refusal(blind, 0, last=False), PodNotSeen)
+    assert refusal(blind, 0).reason == "HostNotReadYet"
+
+
+# how it gets into the container
+
+
+@pytest.mark.parametrize(
+    ("injection", "handler", "env", "nodes"),
+    [
+        ("auto", "nvidia", True, False),
+        ("auto", "runc", False, True),
+        ("env", "runc", True, False),
+        ("nodes", "nvidia", False, True),
+    ],
+)
+def test_the_setting_decides_the_way(injection: str, handler: str, env: bool, nodes: bool) -> None:
+    snapshot = node(clustered=False, handler=handler)
+    found = deciding(injection=injection).allocate(GPU, (card(2),), snapshot).edits
+    assert (VISIBLE in dict(found.env)) is env
+    assert ("/dev/nvidia2" in [one.path for one in found.nodes]) is nodes
+
+
+def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
+    spec = CdiSpec(
+        path="/etc/cdi/nvidia.yaml",
+        kind="nvidia.com/gpu",
+        devices=tuple(CdiDevice(name=card(i)) for i in range(8)),
+    )
+    host = replace(means()["nvidia"], cdi=(spec,))
+    snapshot = replace(node(clustered=False), means=Part(MeansView(vendors={"nvidia": host}), 1.0))
+    found = deciding(injection="cdi").allocate(GPU, (card(1), card(0)), snapshot)
+    listed = (f"nvidia.com/gpu={card(0)}", f"nvidia.com/gpu={card(1)}")
+    assert found.edits.cdi == listed
+    assert found.annotations == (("cdi.k8s.io/xpu-agent_nvidia.com-gpu", ",".join(listed)),)
+    with pytest.raises(GrantRefused, match="CDINameMissing"):
+        deciding(injection="cdi").allocate(GPU, (card(1),), node(clustered=False))
+
+
+def test_limits_of_a_share_are_the_hooks_while_nri_is_in_force() -> None:
+    labels = (("koordinator.sh/gpu-isolation-provider", "HAMi-core"),)
+    pod = waiting(1, labels=labels)
+    assert visible(node(pod, grants={0: granted(card(6))}, in_force=True), 0) == names(6)
+    with pytest.raises(GrantRefused, match="IncompleteGrant"):
+        visible(node(pod, grants={0: granted(card(6))}), 0)
