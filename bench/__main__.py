@@ -26,6 +26,8 @@ BENCHES = (
     "cluster.steady",
     "cluster.idle_traffic",
     "cluster.fault_to_ack",
+    "containers.nri_latency",
+    "containers.nri_synchronize",
 )
 
 

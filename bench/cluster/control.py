@@ -24,6 +24,10 @@ class Control:
         self._served = served
         self._connection = kept_connection(served)
 
+    def another(self) -> Control:
+        """Return one with a connection of its own, for another process."""
+        return Control(self._served)
+
     def requests(self) -> list[Logged]:
         """Return what was asked since `forget`, oldest first."""
         return msgspec.json.decode(self._send("GET", "requests"), type=list[Logged])

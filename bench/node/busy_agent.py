@@ -2,7 +2,7 @@
 
 With the variable XPU_BENCH_HOLDS set, it prints at its end how long single callbacks held the
 event loop's thread, in milliseconds of that thread's own CPU time: the greatest first. In the
-environment of a pod it is an agent of that cluster.
+environment of a pod it is an agent of that cluster. XPU_BENCH_NRI is the socket of a runtime.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def main() -> None:
     """Run until SIGTERM."""
     root, fake, out = sys.argv[1:4]
     own = {"file": fake}
+    runtime = os.environ.get("XPU_BENCH_NRI", "")
     settings = settings_from(
         {
+            "nri": {"attach": "on", "socket": runtime} if runtime else {"attach": "off"},
             "discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}},
             "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
         }

@@ -1,0 +1,1 @@
+"""Processes that benches of containers start."""

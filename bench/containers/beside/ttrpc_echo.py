@@ -1,0 +1,50 @@
+"""The plug-in's own frames and calls with nothing behind them: each new container is echoed.
+
+`python -m bench.containers.beside.ttrpc_echo SOCKET`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from agent.nri.plugin import RUNTIME_SERVICE
+from agent.nri.session import SERVICE
+from agent.nri.wire.errors import TrunkClosed
+from agent.nri.wire.server import Call, CallServer
+from agent.nri.wire.trunk import Trunk
+from agent.nri.wire.ttrpc import Frame, response
+from proto.gen import nri_plugin_pb2 as nri
+
+METHODS = ("Configure", "Synchronize", "CreateContainer")
+DEADLINE_S = 30.0
+
+
+async def run(socket: str) -> None:
+    """Serve until the runtime closes."""
+    server = CallServer(SERVICE, METHODS)
+    closed = asyncio.Event()
+
+    def take(frame: Frame) -> None:
+        call = server.take(frame)
+        assert isinstance(call, Call)
+        server.finish(call.stream)
+        payload = b""
+        if call.method == "Configure":
+            payload = nri.ConfigureResponse(events=8).SerializeToString()
+        elif call.method == "CreateContainer":
+            payload = nri.CreateContainerRequest.FromString(call.payload).SerializeToString()
+        trunk.answer(response(call.stream, payload))
+
+    def lost(_: TrunkClosed) -> None:
+        closed.set()
+
+    trunk = Trunk(take, lost, RUNTIME_SERVICE)
+    await asyncio.get_running_loop().create_unix_connection(lambda: trunk, socket)
+    asked = nri.RegisterPluginRequest(plugin_name="echo", plugin_idx="10")
+    await trunk.calls.call("RegisterPlugin", asked.SerializeToString(), DEADLINE_S)
+    await closed.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1]))
