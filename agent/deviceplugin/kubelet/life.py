@@ -114,9 +114,11 @@ class Life:
         self.standing.say(REGISTERING)
         failure = await self._asked(incarnation, over)
         if failure is None:
-            self.standing.say(REGISTERED, "NoStream", "the kubelet has not asked for devices yet")
+            self.standing.say(REGISTERED)
             if await self._bell.until(lambda: incarnation.streams > 0 or over(), pace.stream_s):
                 return None
+            text = f"the kubelet took the registration, and has not asked in {pace.stream_s:g} s"
+            self.standing.say(REGISTERED, "NoStream", text)
             self._failures += 1
             return pace.after(self._failures, self._site.uniform)
         if incarnation.streams or over():

@@ -32,7 +32,8 @@ class Standing:
             return
         self.state, self.reason, self.message = state, reason, message
         self._changed()
-        if state == REGISTERING or (state, reason) == self._told:
+        on_the_way = state in (REGISTERING, REGISTERED) and not reason
+        if on_the_way or (state, reason) == self._told:
             return
         self._told = (state, reason)
         fields = {"resource": self._resource, "state": state, "reason": reason, "error": message}

@@ -42,6 +42,7 @@ class Incarnation:
         self.options = (answering.offer.check_start, answering.offer.choose)
         self._answering = answering
         self._site = site
+        self._bell = bell
         self._streams = Streams(answering, site, bell)
         self._file: tuple[int, int] | None = None
         self._server: aio.Server | None = None
@@ -97,6 +98,8 @@ class Incarnation:
         self._streams.end()
         if self._server is not None:
             server, self._server = self._server, None
+            # first, or the kubelet sees a broken connection where it should see an end
+            await self._bell.until(lambda: not self._streams.open, self._site.pace.stop_s)
             await server.stop(self._site.pace.stop_s)
 
     def _path(self, number: int) -> str:
