@@ -12,6 +12,8 @@ from agent.model.pod import PodView
 from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 
+# a container that is being made right now is in neither: it must not count for its own pod
+HOLDING = frozenset((ContainerState.CREATED, ContainerState.PAUSED, ContainerState.RUNNING))
 NODE_LABEL = "hami.io/vgpu-node"  # the scheduler's, of pods that share cards by HAMi-core
 
 
@@ -104,7 +106,8 @@ class _Desk:
             name=name,
             text=text,
             elsewhere=next((node for node in nodes if node not in ("", self.node)), ""),
-            running=live or (pod is not None and pod.phase == "Running"),
+            running=any(one.state in HOLDING for one in inside)
+            or (pod is not None and pod.phase == "Running"),
             created=pod.created if pod is not None else "",
         )
 

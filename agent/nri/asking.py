@@ -99,6 +99,8 @@ class Asking:
             log.exception("nri_answer_failed", extra={"stage": question.request.stage.value})
             return self._refused(question, INTERNAL, f"{type(error).__name__}: see the agent's log")
         self._count(question.request.stage, answer)
+        if question.request.stage is Stage.CREATE:
+            self._picture.created(question.subject)
         return "ok", answer
 
     def _refused(

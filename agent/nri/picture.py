@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from agent.model.runtime.seen import ContainerSeen, RuntimeView, SandboxSeen
+from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
 from agent.nri.versions import Peer
 
 MAX_SANDBOXES = 4096  # a node has a few hundred
@@ -63,6 +63,12 @@ class Picture:
         if container is not None:
             self._keep(self._containers, container.id, container, MAX_CONTAINERS)
         self._show_parts(sandboxes=sandbox is not None, containers=container is not None)
+
+    def created(self, container_id: str) -> None:
+        """Mark a container that was asked about as made: what it was given is its own now."""
+        found = self._containers.get(container_id)
+        if found is not None and found.state is ContainerState.UNKNOWN:
+            self.told(container=replace(found, state=ContainerState.CREATED))
 
     def ended(self, container_id: str) -> None:
         """Take out a container."""

@@ -10,7 +10,7 @@ from agent.grants.check import check_grants, grant_of
 from agent.model.grant.checked import PodGrant
 from agent.model.part import Part
 from agent.model.pod import PodView
-from agent.model.runtime.seen import SandboxSeen
+from agent.model.runtime.seen import ContainerState, SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 from tests.unit.grants.made import (
     GPUS,
@@ -58,6 +58,14 @@ def test_and_of_those_that_came_since_the_last_check() -> None:
     rival = box(pod(3, CLAIM))
     running = replace(snapshot([], [rival], [container(rival)]), grants=empty.grants)
     assert verdict(grant_of(running, new)) == "DeviceTaken"
+
+
+def test_the_container_that_is_being_made_does_not_put_its_pod_before_who_has_the_card() -> None:
+    has, asks = box(pod(2, CLAIM)), box(pod(1, CLAIM))  # by uid alone, who asks would be first
+    made = container(asks, ContainerState.UNKNOWN)
+    for state in (ContainerState.CREATED, ContainerState.RUNNING):
+        now = checked(snapshot([], [has, asks], [container(has, state), made]))
+        assert verdict(grant_of(now, asks)) == "DeviceTaken"
 
 
 def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> None:

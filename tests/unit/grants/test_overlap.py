@@ -185,7 +185,7 @@ CLAIM = text(entry(GPUS[0], WHOLE))
         ({}, ContainerState.RUNNING, 1),
         ({}, ContainerState.CREATED, 1),
         ({}, ContainerState.PAUSED, 1),
-        ({}, ContainerState.UNKNOWN, 1),
+        ({}, ContainerState.UNKNOWN, 0),  # it is being made: it was given nothing yet
         ({}, ContainerState.STOPPED, 0),
         ({"phase": "Running"}, None, 1),
         ({"created": "2026-01-02T03:04:00Z"}, None, 1),

@@ -9,6 +9,7 @@ import pytest
 from agent.model.grant.edits import ContainerEdits
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
+from agent.model.runtime.seen import ContainerState
 from agent.nri.asking import patience_s
 from agent.nri.versions import Peer
 from proto.gen import nri_plugin_pb2 as calls
@@ -49,6 +50,15 @@ def test_a_late_hook_costs_its_change_and_not_the_connection() -> None:
         assert (state.late, state.in_flight) == (1, 0)
         both.answer = nothing
         assert not (await both.call("UpdateContainer")).HasField("status")
+
+    play(through, SHORT_S)
+
+
+def test_a_container_that_was_answered_is_created_before_anybody_else_is_asked() -> None:
+    async def through(both: Talk) -> None:
+        both.answer = nothing
+        await both.call("CreateContainer", CREATED)
+        assert both.picture.view.containers["c1"].state is ContainerState.CREATED
 
     play(through, SHORT_S)
 

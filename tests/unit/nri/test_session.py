@@ -132,7 +132,7 @@ def test_a_life_of_a_pod_is_in_the_picture_while_it_lasts() -> None:
         await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
         await both.call("CreateContainer", CREATED)
         view = both.picture.view
-        assert view.containers["c1"].state is ContainerState.UNKNOWN
+        assert view.containers["c1"].state is ContainerState.CREATED
         started = container()
         started.pid = 4711
         told = calls.PostStartContainerRequest(pod=pod(), container=started)
