@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from agent.cgroup.ledger.entry import Entry, Line, decode, encode
+from agent.cgroup.ledger.journal import COMPACT_LEAST, QUARANTINE, Ledger, LedgerError
+
+BOOT = "b5c3d2e1-0000-4000-8000-000000000001"
+ENTRY = Entry(
+    hierarchy="cpu",
+    path="/kubepods/podx",
+    inode=7,
+    key="cpu.shares",
+    owner="batch_resources",
+    original="1024",
+    ours=("2",),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger.log")
+
+
+def loaded(path: str, boot: str = BOOT) -> Ledger:
+    ledger = Ledger(path, boot)
+    ledger.load()
+    return ledger
+
+
+def entries(count: int) -> list[Entry]:
+    return [replace(ENTRY, path=f"/kubepods/pod{number}") for number in range(count)]
+
+
+def written(path: str, *all_of: Entry) -> Ledger:
+    ledger = loaded(path)
+    for entry in all_of:
+        ledger.set(entry)
+    ledger.flush()
+    return ledger
+
+
+def test_what_was_flushed_is_there_after_a_restart(path: str) -> None:
+    written(path, *entries(3))
+    assert list(loaded(path).entries.values()) == entries(3)
+
+
+def test_what_was_not_flushed_is_not(path: str) -> None:
+    ledger = written(path, ENTRY)
+    ledger.set(replace(ENTRY, path="/other"))
+    assert list(loaded(path).entries) == [ENTRY.id]
+
+
+def test_an_entry_that_is_undone_stays_away(path: str) -> None:
+    ledger = written(path, *entries(2))
+    ledger.drop(entries(2)[0], "undone")
+    ledger.flush()
+    assert list(loaded(path).entries.values()) == entries(2)[1:]
+
+
+def test_the_same_entry_again_costs_no_line(path: str) -> None:
+    ledger = written(path, ENTRY)
+    size = Path(path).stat().st_size
+    ledger.set(ENTRY)
+    ledger.flush()
+    assert Path(path).stat().st_size == size
+
+
+def test_another_boot_has_other_cgroups(path: str) -> None:
+    written(path, ENTRY)
+    assert loaded(path, "another").entries == {}
+
+
+def test_only_the_newest_values_of_ours_are_kept() -> None:
+    ledger = Ledger(None, BOOT)
+    ledger.set(replace(ENTRY, ours=(*map(str, range(20)), "3")))
+    assert ledger.entries[ENTRY.id].ours == ("13", "14", "15", "16", "17", "18", "19", "3")
+
+
+def test_a_line_cut_short_at_any_byte_is_cut_off(path: str) -> None:
+    written(path, *entries(2))
+    whole = Path(path).read_bytes()
+    first = whole.index(b"\n") + 1
+    for end in range(first, len(whole)):
+        Path(path).write_bytes(whole[:end])
+        ledger = loaded(path)
+        assert list(ledger.entries.values()) == entries(1)
+        assert ledger.problem == ""
+        ledger.set(replace(ENTRY, path="/next"))
+        ledger.flush()
+        assert set(loaded(path).entries) == {entries(1)[0].id, ("cpu", "/next", "cpu.shares")}
+
+
+def test_a_bad_last_line_is_cut_off_although_it_has_an_end(path: str) -> None:
+    written(path, *entries(2))
+    data = bytearray(Path(path).read_bytes())
+    data[-5] ^= 1
+    Path(path).write_bytes(data)
+    ledger = loaded(path)
+    assert (list(ledger.entries.values()), ledger.problem) == (entries(1), "")
+    assert not Path(path + QUARANTINE).exists()
+
+
+def test_a_bad_line_before_others_puts_the_file_aside_and_goes_on_with_the_rest(
+    path: str,
+) -> None:
+    written(path, *entries(3))
+    data = bytearray(Path(path).read_bytes())
+    data[20] ^= 1
+    Path(path).write_bytes(data)
+    ledger = loaded(path)
+    assert list(ledger.entries.values()) == entries(3)[1:]
+    assert "put aside" in ledger.problem
+    assert Path(path + QUARANTINE).read_bytes() == bytes(data)
+    again = loaded(path)
+    assert (list(again.entries.values()), again.problem) == (entries(3)[1:], "")
+
+
+def test_many_lines_of_few_entries_are_compacted(path: str) -> None:
+    ledger = loaded(path)
+    for number in range(COMPACT_LEAST * 2):
+        ledger.set(replace(ENTRY, ours=(str(number),)))
+        ledger.flush()
+    assert Path(path).read_bytes().count(b"\n") <= COMPACT_LEAST
+    assert loaded(path).entries[ENTRY.id].ours[-1] == str(COMPACT_LEAST * 2 - 1)
+
+
+def test_an_empty_ledger_leaves_no_file(path: str) -> None:
+    ledger = written(path, ENTRY)
+    ledger.drop(ENTRY, "undone")
+    ledger.remove_if_empty()
+    assert not Path(path).exists()
+    ledger.set(ENTRY)
+    ledger.flush()
+    assert list(loaded(path).entries.values()) == [ENTRY]
+
+
+def test_a_disk_that_is_full_loses_nothing_that_was_there_and_gets_it_later(path: str) -> None:
+    ledger = written(path, *entries(2))
+    size = Path(path).stat().st_size
+    ledger.set(replace(ENTRY, path="/later"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+        with pytest.raises(LedgerError, match="ledger"):
+            ledger.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert not ledger.writable
+    assert len(loaded(path).entries) == 2
+    ledger.flush()
+    assert ledger.writable
+    assert len(loaded(path).entries) == 3
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(path: str, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    os.symlink(tmp_path / "target", path)
+    with pytest.raises(LedgerError):
+        loaded(path)
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+def test_a_line_of_another_version_is_not_taken_for_ours() -> None:
+    line = Line(v=2, boot=BOOT, seq=1, op="set", entry=ENTRY)
+    assert decode(encode(line)[:-1]) is None
+    assert decode(encode(replace(line, v=1))[:-1]) == replace(line, v=1)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_do_harm(body: bytes) -> None:
+    assert decode(body) is None
+    inner = b'{"a":' + body + b"}"
+    assert decode(b'{"crc":%d,%b' % (zlib.crc32(inner), inner[1:])) is None

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from agent.cgroup.ledger.entry import OOM, Entry
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.processes import KEY
+from agent.cgroup.ledger.undo import Undone, undo
+from agent.cgroup.values.bandwidth import Bandwidth
+from agent.cgroup.values.keys import CPUS, QUOTA, SHARES, Key, Value
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Wish
+from agent.cgroup.writing.writer import Writer
+from agent.host.files import LiveRoot
+from tests.realgroups import RealGroups, needs_v1, real_groups
+
+pytestmark = [needs_v1, pytest.mark.root]
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+class Run:
+    """What wrote, and what puts back."""
+
+    def __init__(self, groups: RealGroups) -> None:
+        self.ledger = Ledger(None, "")
+        self.values = CgroupValues(KernelFiles(LiveRoot()), groups.layout)
+        self.writer = Writer(self.values, self.ledger, lambda: 0.0)
+
+    def write(self, *wishes: tuple[str, Key, Value]) -> None:
+        made = [Wish(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes]
+        prepared = self.writer.prepare(made, 0.0)
+        self.writer.remember(prepared)
+        self.writer.apply(prepared, 0.0)
+
+    def undo(self, *, force: bool = False, dry_run: bool = False) -> tuple[Undone, ...]:
+        entries = tuple(self.ledger.entries.values())
+        return undo(
+            self.ledger,
+            self.values,
+            entries,
+            monotonic=lambda: 0.0,
+            force=force,
+            dry_run=dry_run,
+        )
+
+
+def states(done: tuple[Undone, ...]) -> set[str]:
+    return {one.state for one in done}
+
+
+def test_everything_is_as_it_was_before(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(pod, "cpu.cfs_quota_us", "200000")
+    groups.put(child, "cpu.cfs_quota_us", "150000")
+    run = Run(groups)
+    run.write(
+        (pod, QUOTA, Bandwidth(50000)),
+        (child, QUOTA, Bandwidth(20000, 50000)),
+        (child, CPUS, frozenset({1})),
+        (pod, SHARES, 2),
+    )
+    assert groups.get(child, "cpuset.cpus") == "1"
+    assert states(run.undo()) == {"restored"}
+    assert groups.get(pod, "cpu.cfs_quota_us") == "200000"
+    assert groups.get(child, "cpu.cfs_quota_us") == "150000"
+    assert groups.get(child, "cpu.cfs_period_us") == "100000"
+    assert groups.get(child, "cpuset.cpus") == "0-1"
+    assert groups.get(pod, "cpu.shares") == "1024"
+    assert run.ledger.entries == {}
+
+
+def test_a_dry_run_writes_nothing_and_says_both_values(groups: RealGroups) -> None:
+    pod = groups.pod()
+    run = Run(groups)
+    run.write((pod, SHARES, 2))
+    (one,) = run.undo(dry_run=True)
+    assert (one.state, one.line) == ("planned", f"{pod}/cpu.shares 2 → 1024")
+    assert groups.get(pod, "cpu.shares") == "2"
+    assert len(run.ledger.entries) == 1
+
+
+def test_somebody_elses_value_is_kept_and_told_unless_forced(groups: RealGroups) -> None:
+    pod = groups.pod()
+    run = Run(groups)
+    run.write((pod, SHARES, 2))
+    groups.put(pod, "cpu.shares", "77")
+    assert states(run.undo()) == {"foreign"}
+    assert groups.get(pod, "cpu.shares") == "77"
+    assert states(run.undo(force=True)) == {"restored"}
+    assert groups.get(pod, "cpu.shares") == "1024"
+
+
+def test_a_new_group_of_the_same_name_is_not_touched(groups: RealGroups) -> None:
+    pod = groups.pod()
+    run = Run(groups)
+    run.write((pod, SHARES, 2))
+    groups.path("cpu", pod).rmdir()
+    groups.path("cpu", pod).mkdir()
+    groups.put(pod, "cpu.shares", "2")
+    assert states(run.undo()) == {"gone"}
+    assert groups.get(pod, "cpu.shares") == "2"
+    assert run.ledger.entries == {}
+
+
+def test_what_the_kernel_refuses_stays_to_be_undone(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    run = Run(groups)
+    run.write((child, CPUS, frozenset({1})))
+    groups.put(pod, "cpuset.cpus", "1")
+    (one,) = run.undo()
+    assert one.state == "refused"
+    assert "EACCES" in one.detail
+    assert len(run.ledger.entries) == 1
+
+
+def test_what_the_time_is_too_short_for_is_told(groups: RealGroups) -> None:
+    pod = groups.pod()
+    run = Run(groups)
+    run.write((pod, SHARES, 2))
+    ticks = itertools.count()
+    entries = tuple(run.ledger.entries.values())
+    done = undo(run.ledger, run.values, entries, monotonic=lambda: float(next(ticks)), budget_s=1.0)
+    assert states(done) == {"late"}
+    assert len(run.ledger.entries) == 1
+
+
+def test_a_resize_while_our_value_was_in_force_is_what_is_given_back(groups: RealGroups) -> None:
+    pod = groups.pod()
+    groups.put(pod, "cpu.cfs_quota_us", "100000")
+    run = Run(groups)
+    run.write((pod, QUOTA, Bandwidth(-1)))
+    groups.put(pod, "cpu.cfs_quota_us", "300000")  # by the kubelet
+    run.write((pod, QUOTA, Bandwidth(-1)))
+    assert groups.get(pod, "cpu.cfs_quota_us") == "-1"
+    run.undo()
+    assert groups.get(pod, "cpu.cfs_quota_us") == "300000"
+
+
+def test_processes_get_the_first_score_back(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    nested = groups.make(f"{child}/inner")
+    pids = groups.sleeper(child), groups.sleeper(nested)
+    run = Run(groups)
+    first = open_score(pids[0])
+    for pid in pids:
+        run.values.files.write(f"/proc/{pid}/{KEY}", "345")
+    inode = groups.path("memory", child).stat().st_ino
+    run.ledger.set(
+        Entry(
+            hierarchy=OOM,
+            path=child,
+            inode=inode,
+            key=KEY,
+            owner="oom_score",
+            original=first,
+            ours=("345",),
+        )
+    )
+    assert states(run.undo()) == {"restored"}
+    assert [open_score(pid) for pid in pids] == [first, first]
+
+
+def open_score(pid: int) -> str:
+    with open(f"/proc/{pid}/{KEY}") as file:  # noqa: PTH123 - a kernel file
+        return file.read().strip()
