@@ -11,13 +11,11 @@ from agent.hooks.cpu.extended import EXTENDED_SPEC, MAX_BYTES, Batch, Spec, exte
 from agent.hooks.cpu.quota import PERIOD_US, quota_of, scaled, shares_of
 from agent.hooks.cpu.ratio import Ratio
 from agent.hooks.remember import Remembered
+from agent.model.pod import PodView
 from agent.model.runtime.adjustment import NOTHING, UNLIMITED, Adjustment, Resources
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerSeen, ContainerState
 from agent.model.slo.spec import NodeSlo
 from agent.model.snapshot import NodeSnapshot
-
-_LIVE = (ContainerState.CREATED, ContainerState.PAUSED, ContainerState.RUNNING)
 
 
 def limits_by_class(slo: NodeSlo) -> bool:
@@ -74,8 +72,8 @@ class BatchHook:
     def __init__(self, ratio: Ratio) -> None:
         self._ratio = ratio
         self._running: Remembered[Mapping[str, frozenset[str]]] = Remembered(
-            lambda now: (now.runtime.value.containers,),
-            lambda now, _: _names(now.runtime.value.containers),
+            lambda now: (now.pods.value,),
+            lambda now, _: {pod.uid: _names(pod) for pod in now.pods.value},
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
@@ -86,7 +84,9 @@ class BatchHook:
         spec = extended_spec(text)
         ratio, by_class = self._ratio(snapshot), limits_by_class(snapshot.cluster.slo.value.slo)
         if request.container is None:
-            running = self._running(snapshot).get(request.pod.id, frozenset())
+            running = frozenset[str]()  # of a new pod there are none
+            if request.stage is Stage.RECONCILE:
+                running = self._running(snapshot).get(request.pod.uid, running)
             values = pod_values(spec, running, ratio, by_class=by_class) if spec else None
         else:
             one = spec.get(request.container.name)
@@ -109,10 +109,6 @@ def _told(snapshot: NodeSnapshot) -> bool:
     return told or not cluster.clustered
 
 
-def _names(containers: Mapping[str, ContainerSeen]) -> Mapping[str, frozenset[str]]:
-    """Return the names of live containers by sandbox."""
-    found: dict[str, set[str]] = {}
-    for one in containers.values():
-        if one.state in _LIVE:
-            found.setdefault(one.sandbox_id, set()).add(one.name)
-    return {sandbox: frozenset(names) for sandbox, names in found.items()}
+def _names(pod: PodView) -> frozenset[str]:
+    """Return the names of the containers that run now; the sandbox has none."""
+    return frozenset(one.name for one in pod.containers if one.cgroup and one.name)

@@ -19,9 +19,9 @@ from agent.model.cluster.annotation import BadAnnotation
 from agent.model.cluster.pod_cpus import RESOURCE_STATUS
 from agent.model.grant.kernel import KernelMeans
 from agent.model.part import Part
+from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import UNLIMITED, Adjustment
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView
 from agent.model.snapshot import NodeSnapshot
 from agent.probe.vendors import load_vendors
 from tests.clustered import pod as pod_view
@@ -125,14 +125,16 @@ def test_the_work_of_a_question_does_not_grow_with_an_annotation_beyond_its_boun
 
 def work(stage: Stage, size: int) -> int:
     """Count the calls of a question on a node of so many pods, when one was answered before."""
-    containers = {
-        str(n): ContainerSeen(id=str(n), sandbox_id=f"s{n}", state=ContainerState.RUNNING)
+    pods = tuple(
+        replace(
+            pod_view(f"p{n}", "1", "LSR"),
+            containers=(ContainerView(id=f"{n}", name="a", cgroup=f"/kubepods/{n}"),),
+        )
         for n in range(size)
-    }
+    )
     snapshot = replace(
         scene(kernel=KernelMeans(cgroup_version=2, bvt_file=True), ratio="1.20"),
-        pods=Part(tuple(pod_view(f"p{n}", "1", "LSR") for n in range(size)), 1.0),
-        runtime=Part(RuntimeView(containers=containers), 1.0),
+        pods=Part(pods, 1.0),
     )
     spec = {"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1000}}}}
     asked = [

@@ -18,10 +18,10 @@ from agent.model.grant.container import Container
 from agent.model.grant.kernel import KernelMeans
 from agent.model.grant.means import MeansView
 from agent.model.part import Part
-from agent.model.pod import KubeQos, PodView
+from agent.model.pod import ContainerView, KubeQos, PodView
 from agent.model.runtime.adjustment import Adjustment, Resources
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
+from agent.model.runtime.seen import SandboxSeen
 from agent.model.slo.overlay import overlay
 from agent.model.slo.view import SloView
 from agent.model.snapshot import NodeSnapshot
@@ -74,7 +74,11 @@ def pods() -> tuple[PodView, ...]:
     raw = {"kind": "PodList", "items": oracle()["pods"]}
     views, bad = decode_pod_list(json.dumps(raw).encode())
     assert not bad
-    return views
+    return tuple(replace(view, containers=tuple(map(running, view.containers))) for view in views)
+
+
+def running(one: ContainerView) -> ContainerView:
+    return replace(one, cgroup=f"/kubepods/{one.id}")
 
 
 def asked_for(name: str, container: str | None) -> Resources:
@@ -109,22 +113,11 @@ def node(spec: object) -> NodeSnapshot:
     """The two CPUs, the kernel and the NodeSLO of one run."""
     views = pods()
     known = snapshot(machine(sockets=1, cores=2, threads=1), pods=views)
-    containers = {
-        one.id: ContainerSeen(
-            id=one.id,
-            sandbox_id=f"sandbox-{view.name}",
-            name=one.name,
-            state=ContainerState.RUNNING,
-        )
-        for view in views
-        for one in view.containers
-    }
     slo = SloView(found=True, slo=overlay(spec).slo)
     return replace(
         known,
         cluster=replace(known.cluster, slo=Part(slo, 1.0), pods=views),
         means=Part(MeansView(kernel=KernelMeans(cgroup_version=1)), 1.0),
-        runtime=Part(RuntimeView(containers=containers), 1.0),
     )
 
 

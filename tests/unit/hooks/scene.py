@@ -15,7 +15,7 @@ from agent.model.grant.means import MeansView
 from agent.model.part import Part
 from agent.model.runtime.adjustment import NO_RESOURCES, Resources
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerSeen, RuntimeView, SandboxSeen
+from agent.model.runtime.seen import SandboxSeen
 from agent.model.slo.overlay import overlay
 from agent.model.slo.view import SloView
 from agent.model.snapshot import NodeSnapshot
@@ -67,7 +67,6 @@ def scene(
     groups: tuple[str, ...] = (),
     ratio: str | None = None,
     kubelet: KubeletFacts | None = KUBELET,
-    running: tuple[ContainerSeen, ...] = (),
 ) -> NodeSnapshot:
     """A node of two memory nodes with CPUs 0,1,4,5 and 2,3,6,7; `slo` is a NodeSLO's spec."""
     known = clustered(machine(), kubelet=kubelet)
@@ -81,7 +80,6 @@ def scene(
         known,
         cluster=replace(known.cluster, slo=Part(view, 1.0), node=Part(node, 1.0)),
         means=Part(MeansView(kernel=kernel, resctrl_groups=groups), 1.0),
-        runtime=Part(RuntimeView(containers={one.id: one for one in running}), 1.0),
     )
 
 

@@ -13,10 +13,11 @@ from agent.hooks.cpu.quota import quota_of, scaled, shares_of
 from agent.hooks.cpu.ratio import node_ratio
 from agent.model.cluster.annotation import BadAnnotation
 from agent.model.part import Part
+from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import NOTHING, Resources
 from agent.model.runtime.request import Stage
-from agent.model.runtime.seen import ContainerSeen, ContainerState
 from agent.model.slo.view import SloView
+from tests.clustered import pod as pod_view
 from tests.unit.hooks.scene import ask, pod, scene, to_json
 
 GIB = 1 << 30
@@ -105,22 +106,24 @@ def test_nothing_is_said(
 
 
 @pytest.mark.parametrize(
-    ("state", "limited"),
-    [(ContainerState.RUNNING, False), (ContainerState.STOPPED, True)],
+    ("cgroup", "expected"),
+    [
+        pytest.param("/kubepods/x", Resources(quota_us=-1, memory_bytes=-1), id="it runs"),
+        pytest.param("", Resources(quota_us=300000, memory_bytes=3 * GIB), id="it has ended"),
+    ],
 )
-def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_lives(
-    state: ContainerState,
-    limited: bool,
+def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_runs(
+    cgroup: str, expected: Resources
 ) -> None:
     asked = ask(Stage.RECONCILE, pod("BE", "BE", TWO), None)
-    running = (
-        ContainerSeen(id="1", sandbox_id=asked.pod.id, name="a", state=ContainerState.RUNNING),
-        ContainerSeen(id="2", sandbox_id=asked.pod.id, name="sidecar", state=state),
-        ContainerSeen(id="3", sandbox_id="other", name="x", state=ContainerState.RUNNING),
-    )
-    found = BatchHook(node_ratio()).adjust(asked, scene(running=running)).resources
-    unlimited, sums = values(1536, -1, -1), values(1536, 300000, 3 * GIB)
-    assert found == (sums if limited else unlimited)
+    known = ContainerView(id="1", name="a", cgroup="/kubepods/a")
+    sandbox = ContainerView(id="3", cgroup="/kubepods/s")
+    sidecar = ContainerView(id="2", name="sidecar", cgroup=cgroup)
+    view = replace(pod_view("p"), uid=asked.pod.uid, containers=(known, sidecar, sandbox))
+    now = replace(scene(), pods=Part((view,), 1.0))
+    found = BatchHook(node_ratio()).adjust(asked, now).resources
+    assert (found.quota_us, found.memory_bytes) == (expected.quota_us, expected.memory_bytes)
+    assert found.shares == 1536
 
 
 @pytest.mark.parametrize(
