@@ -66,7 +66,7 @@ def container_of(
         name=container.name,
         pod_uid=sandbox.uid,
         env=env_of(container.env),
-        mounts=tuple(mount.destination for mount in container.mounts),
+        mounts=tuple([mount.destination for mount in container.mounts]),
         nodes=tuple(
             DeviceNode(path=node.path, major=node.major, minor=node.minor)
             for node in container.linux.devices
@@ -84,8 +84,8 @@ def container_of(
 
 def env_of(entries: Iterable[str]) -> Pairs:
     """Return variables in their order; what has no name is none, an empty value is one."""
-    pairs = (entry.partition("=") for entry in entries)
-    return tuple((name, value) for name, _, value in pairs if name)
+    pairs = [entry.partition("=") for entry in entries]
+    return tuple([(name, value) for name, _, value in pairs if name])
 
 
 def may_use_all(rules: Iterable[linux.LinuxDeviceCgroup]) -> bool:
