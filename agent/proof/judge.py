@@ -74,7 +74,10 @@ def _nodes(edits: ContainerEdits, evidence: Evidence) -> Iterator[_Finding]:
     if rules is None and evidence.record is not None:
         rules = evidence.record.rules
     for node in edits.nodes:
-        yield from _node(node, evidence)
+        wrong = tuple(_node(node, evidence))
+        yield from wrong
+        if any(finding.verdict is Verdict.MISSING for finding in wrong):
+            continue  # said once: nothing of it is right
         if rules is None:
             yield _unknown(f"nobody could read whether {node.path} may be opened")
         elif lacking := set(node.permissions) - allowed(rules, node.major, node.minor):

@@ -41,6 +41,13 @@ def pinned(runtime: Containerd, cpus: str = "1") -> Pod:
     return Pod(runtime, {STATUS: json.dumps({"cpuset": cpus})}, {QOS: "LSR"}).run()
 
 
+def refusal(pod: Pod) -> str:
+    """Have a container made that must not be; return what the runtime says."""
+    with pytest.raises(grpc.RpcError) as raised:
+        pod.start()
+    return raised.value.details() or ""
+
+
 @pytest.mark.usefixtures("agent")
 def test_a_pinned_pod_runs_on_its_cpus_and_is_not_throttled(runtime: Containerd) -> None:
     pod = pinned(runtime)
@@ -116,9 +123,7 @@ def test_a_refused_grant_keeps_the_container_from_being_made_and_says_why(
     runtime: Containerd, agent: Agent, annotations: dict[str, str], reason: str
 ) -> None:
     pod = Pod(runtime, annotations).run()
-    with pytest.raises(grpc.RpcError) as raised:
-        pod.start()
-    said = raised.value.details()  # type: ignore[attr-defined]  # of a call that was made
+    said = refusal(pod)
     tell("a refused grant", said)
     assert reason in said
     assert not runtime.cri.containers(pod.id)
@@ -133,9 +138,9 @@ def test_a_card_that_another_pod_has_is_refused_until_that_pod_is_gone(
     holder = first.start()
     agent.until(lambda now: now.containers.get(holder) == "running")
     second = Pod(runtime, annotations).run()
-    with pytest.raises(grpc.RpcError) as raised:
-        second.start()
-    tell("a card granted twice", raised.value.details())  # type: ignore[attr-defined]  # as above
+    said = refusal(second)
+    tell("a card granted twice", said)
+    assert "DeviceTaken" in said
     runtime.cri.remove_pod(first.id)
     agent.until(lambda now: holder not in now.containers)
     assert "/dev/nvidia2" in look(runtime.cri, second.start(attempt=1)).nodes

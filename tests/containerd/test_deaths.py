@@ -1,4 +1,4 @@
-"""The runtime, the agent, or both end badly while pods live; the agent is late, or was never there."""
+"""The runtime, the agent, or both end badly while pods live; the agent is late, or away."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def test_the_agent_is_killed_and_begun_again_while_containers_live(
     between = pod.start("between")
     agent.begin()
     after = pod.start("after")
-    seen = {name: agent.proof(one) for name, one in zip("ba", (before, after), strict=True)}
-    assert all(proof.verdict == "verified" for proof in seen.values())
+    assert [agent.proof(one).verdict for one in (before, after)] == ["verified"] * 2
     lacking = agent.proof(between)
     tell("agent killed; a container made meanwhile", lacking.verdict, lacking.details)
     assert [has_card(runtime, one) for one in (before, after)] == [True, True]
@@ -70,18 +69,11 @@ def test_runtime_and_agent_are_both_killed_and_nothing_is_lost(
     before = pod.start("before")
     runtime.kill()
     agent.kill()
-    assert look_at_pid(before, runtime)
     runtime.start()
     agent.begin()
     assert agent.proof(before).verdict == "verified"
     assert has_card(runtime, before)
     assert has_card(runtime, pod.start("after"))
-
-
-def look_at_pid(container: str, runtime: Containerd) -> bool:
-    """Say whether the container's process lives, without asking the runtime."""
-    state = runtime.folder / "state/io.containerd.runtime.v2.task/k8s.io" / container
-    return (state / "init.pid").exists()
 
 
 def test_a_container_made_without_the_agent_is_found_missing_its_card_when_it_comes(

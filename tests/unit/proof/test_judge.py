@@ -117,7 +117,7 @@ def test_the_record_decides_where_nothing_else_can_be_seen() -> None:
     assert judge(EDITS, CARDS, blind).verdict is Verdict.VERIFIED
     poor = judge(EDITS, CARDS, Evidence(record=Record()))
     assert poor.verdict is Verdict.MISSING
-    assert len(poor.details) == 6
+    assert len(poor.details) == 5
 
 
 def test_a_preloaded_library_beside_the_containers_own_is_there() -> None:
