@@ -114,9 +114,7 @@ class Reconciler:
             written=written,
             left=left,
             planned=planned,
-            failed_hooks=tuple(
-                dict.fromkeys((f.hook, f.error) for o in looked.values() for f in o.failures)
-            ),
+            failed_hooks=self._telling.failures(looked.values()),
             notes=notes,
             conditions=self._conditions(),
         )

@@ -42,6 +42,6 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
     written: int = 0
     left: int = 0  # not as wanted: refused, held back, or gone
     planned: int = 0  # would be written if the mode of their hooks were on
-    failed_hooks: tuple[tuple[str, str], ...] = ()  # hook and error: bugs
+    failed_hooks: tuple[tuple[str, str], ...] = ()  # hook and error: bugs, new ones only
     notes: tuple[PodNote, ...] = ()  # new ones only
     conditions: tuple[Condition, ...] = ()  # all that hold now

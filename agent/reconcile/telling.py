@@ -18,6 +18,7 @@ from agent.reconcile.looked import Looked
 from agent.reconcile.report import Condition, PodNote
 
 MAX_NOTES = 32  # of one pod
+MAX_FAILURES = 256  # bugs of hooks, each with its text
 NAMED = 3  # files that a condition names
 LATE = "AnswerCameLate"
 
@@ -28,6 +29,7 @@ class Telling:
     def __init__(self) -> None:
         self._told: dict[str, set[Note]] = {}
         self._planned: dict[Target, Value] = {}
+        self._failures: set[tuple[str, str]] = set()
 
     def new(self, pod: SandboxSeen, notes: Iterable[Note]) -> tuple[PodNote, ...]:
         """Return the notes that were not told of this pod yet."""
@@ -40,6 +42,14 @@ class Telling:
                     PodNote(uid=pod.uid, namespace=pod.namespace, name=pod.name, note=note)
                 )
         return tuple(fresh)
+
+    def failures(self, looked: Iterable[Looked]) -> tuple[tuple[str, str], ...]:
+        """Return the bugs of hooks that were not told yet."""
+        found = {(one.hook, one.error) for each in looked for one in each.failures}
+        fresh = found - self._failures
+        if len(self._failures) < MAX_FAILURES:
+            self._failures |= fresh
+        return tuple(sorted(fresh))
 
     def marked(
         self, snapshot: NodeSnapshot, looked: Iterable[Looked], marked: Collection[str]

@@ -1,0 +1,102 @@
+"""A node in miniature: real groups, pods that are known, and hooks that say what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from agent.cgroup.ledger.journal import Ledger
+from agent.clock import ManualClock
+from agent.hooks.base import Hook
+from agent.host.files import LiveRoot
+from agent.model.part import Part
+from agent.model.pod import ContainerView, KubeQos, PodView
+from agent.model.runtime.adjustment import NOTHING, Adjustment
+from agent.model.runtime.request import HookRequest, Stage
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.report import CycleReport
+from tests.realgroups import UID, RealGroups
+
+Answer = Callable[[HookRequest], Adjustment]
+ONE, SANDBOX = f"{1:064x}", f"{2:064x}"
+
+
+class SaidHook:
+    """Says what is in `answers`: by container name, `""` for the sandbox, `None` for the pod."""
+
+    stages = frozenset(Stage)
+    required = False
+
+    def __init__(self, name: str = "cpuset") -> None:
+        self.name = name
+        self.answers: dict[str | None, Adjustment] = {}
+        self.asked: list[HookRequest] = []
+
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:  # noqa: ARG002
+        self.asked.append(request)
+        name = None if request.container is None else request.container.name
+        return self.answers.get(name, NOTHING)
+
+
+class Scene:
+    """One pod with one container and a sandbox, on real groups."""
+
+    def __init__(
+        self,
+        groups: RealGroups,
+        *hooks: Hook,
+        modes: Mapping[str, str] | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.groups = groups
+        self.clock = ManualClock()
+        self.hooks = hooks
+        self.ledger = ledger or Ledger(None, "")
+        self.pod = groups.root + f"/pod{UID}"
+        self.container, self.sandbox = f"{self.pod}/{ONE}", f"{self.pod}/{SANDBOX}"
+        if not groups.path("cpu", self.pod).exists():
+            groups.pod()
+            groups.container(self.pod, 1)
+            groups.container(self.pod, 2)
+        self.modes = dict.fromkeys((hook.name for hook in hooks), "on") | dict(modes or {})
+        self.reconciler = self.again()
+        self.snapshot = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part((self.view(),), 1.0))
+
+    def view(self, **changes: object) -> PodView:
+        """Return the pod as cluster and cgroups show it."""
+        view = PodView(
+            uid=UID,
+            qos=KubeQos.GUARANTEED,
+            name="pod",
+            namespace="default",
+            cgroup=self.pod,
+            phase="Running",
+            containers=(
+                ContainerView(id=ONE, name="app", cgroup=self.container),
+                ContainerView(id=SANDBOX, cgroup=self.sandbox),
+            ),
+        )
+        return msgspec.structs.replace(view, **changes)
+
+    def again(self) -> Reconciler:
+        """Begin anew, as after a restart of the agent."""
+        self.reconciler = Reconciler(
+            root=LiveRoot(),
+            ledger=self.ledger,
+            hooks=tuple(self.hooks),
+            modes=self.modes,
+            clock=self.clock,
+        )
+        return self.reconciler
+
+    def cycle(self, seconds: float = 1.0) -> CycleReport:
+        """Let time pass and run once."""
+        self.clock.advance(seconds)
+        return self.reconciler.cycle(self.snapshot, self.groups.layout)
+
+    def renew(self, **parts: object) -> None:
+        """Change the snapshot; pods are new objects each time, so that hooks are asked again."""
+        pods = Part(tuple(msgspec.structs.replace(pod) for pod in self.snapshot.pods.value), 1.0)
+        self.snapshot = msgspec.structs.replace(self.snapshot, **{"pods": pods, **parts})

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.ledger.journal import Ledger
+from agent.model.runtime.adjustment import Adjustment, Resources
+from tests.realgroups import RealGroups, needs_v1, real_groups
+from tests.unit.reconcile.scene import SaidHook, Scene
+
+pytestmark = [needs_v1, pytest.mark.root]
+
+CALLS = ("write", "pwrite", "fsync", "replace", "ftruncate", "unlink")  # all that change anything
+MOST = 80  # far more than one cycle makes
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def killed_at(step: int, work: Callable[[], object]) -> bool:
+    """Do the work in a child that is killed before its n-th change of anything; say if it was."""
+    pid = os.fork()
+    if pid == 0:
+        left = [step]
+
+        def counted(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*args: object, **named: object) -> object:
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*args, **named)
+
+            return call
+
+        for name in CALLS:
+            setattr(os, name, counted(getattr(os, name)))
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+class Life:
+    """A pod whose quota and CPUs are made smaller at one level and moved at the other."""
+
+    def __init__(self, groups: RealGroups, ledger_path: Path) -> None:
+        self.groups = groups
+        self.path = str(ledger_path)
+        hook = SaidHook()
+        hook.answers = {
+            None: Adjustment(resources=Resources(quota_us=50000, period_us=100000)),
+            "app": Adjustment(resources=Resources(cpus="1", quota_us=20000, period_us=50000)),
+            "": Adjustment(resources=Resources(cpus="0")),
+        }
+        self.hook = hook
+        scene = Scene(groups, hook)
+        self.files = {
+            (scene.pod, "cpu.cfs_quota_us"): ("200000", "50000"),
+            (scene.pod, "cpu.cfs_period_us"): ("100000", "100000"),
+            (scene.container, "cpu.cfs_quota_us"): ("150000", "20000"),
+            (scene.container, "cpu.cfs_period_us"): ("100000", "50000"),
+            (scene.container, "cpuset.cpus"): ("0", "1"),
+            (scene.sandbox, "cpuset.cpus"): ("0-1", "0"),
+        }
+
+    def originals(self) -> None:
+        """Put everything as it was before the agent came."""
+        Path(self.path).unlink(missing_ok=True)
+        for (cgroup, name), _ in self.files.items():
+            if name == "cpu.cfs_quota_us":
+                self.groups.put(cgroup, name, "-1")
+        for (cgroup, name), (original, _) in reversed(self.files.items()):
+            if name == "cpu.cfs_period_us":
+                self.groups.put(cgroup, name, original)
+        for (cgroup, name), (original, _) in self.files.items():
+            self.groups.put(cgroup, name, original)
+
+    def scene(self) -> Scene:
+        """Start the agent."""
+        ledger = Ledger(self.path, "boot")
+        ledger.load()
+        return Scene(self.groups, self.hook, ledger=ledger)
+
+    def live(self) -> None:
+        """Start the agent and let it make one cycle."""
+        self.scene().cycle()
+
+    def restore(self) -> None:
+        """Put back what the ledger says."""
+        self.scene().reconciler.restore(self.groups.layout)
+
+    def now(self) -> list[str]:
+        """Return what the files hold."""
+        return [self.groups.get(*target) for target in self.files]
+
+    def all_of(self, column: int) -> list[str]:
+        """Return the originals (0), or what is wanted (1)."""
+        return [values[column] for values in self.files.values()]
+
+
+@pytest.fixture
+def life(groups: RealGroups, tmp_path: Path) -> Life:
+    return Life(groups, tmp_path / "ledger.log")
+
+
+def steps() -> Iterator[int]:
+    yield from range(MOST)
+
+
+def test_killed_at_any_step_of_writing_the_next_start_finishes_it(life: Life) -> None:
+    for step in steps():
+        life.originals()
+        killed = killed_at(step, life.live)
+        life.live()
+        assert life.now() == life.all_of(1), step
+        if not killed:
+            break
+    assert 10 < step < MOST - 1
+
+
+def test_killed_at_any_step_of_writing_a_restore_gives_the_originals(life: Life) -> None:
+    for step in steps():
+        life.originals()
+        killed = killed_at(step, life.live)
+        life.restore()
+        assert life.now() == life.all_of(0), step
+        assert not Path(life.path).exists()
+        if not killed:
+            break
+    assert 10 < step < MOST - 1
+
+
+def test_killed_at_any_step_of_a_restore_the_next_one_finishes_it(life: Life) -> None:
+    for step in steps():
+        life.originals()
+        life.live()
+        killed = killed_at(step, life.restore)
+        life.restore()
+        assert life.now() == life.all_of(0), step
+        assert not Path(life.path).exists()
+        if not killed:
+            break
+    assert 10 < step < MOST - 1
+
+
+def test_killed_in_a_second_change_of_mind_a_restore_gives_the_first_originals(
+    life: Life,
+) -> None:
+    other: dict[str | None, Adjustment] = {
+        "app": Adjustment(resources=Resources(cpus="0-1", quota_us=-1, period_us=100000))
+    }
+    wanted = dict(life.hook.answers)
+    for step in steps():
+        life.originals()
+        life.hook.answers = wanted
+        life.live()
+        life.hook.answers = {**wanted, **other}
+        killed = killed_at(step, life.live)
+        life.restore()
+        assert life.now() == life.all_of(0), step
+        if not killed:
+            break
+    assert 3 < step < MOST - 1

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from agent.cgroup.ledger.processes import KEY
+from agent.model.grant.edits import ContainerEdits, Note
+from agent.model.part import Part
+from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.model.runtime.request import HookRequest, Stage
+from agent.model.runtime.seen import ContainerSeen, RuntimeView, SandboxSeen
+from tests.realgroups import UID, RealGroups, needs_v1, real_groups
+from tests.unit.reconcile.scene import ONE, SANDBOX, SaidHook, Scene
+
+pytestmark = [needs_v1, pytest.mark.root]
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def cpus(text: str) -> Adjustment:
+    return Adjustment(resources=Resources(cpus=text))
+
+
+def quota(quota_us: int) -> Adjustment:
+    return Adjustment(resources=Resources(quota_us=quota_us, period_us=100000))
+
+
+def test_files_of_pod_container_and_sandbox_become_what_the_hooks_say(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {None: quota(50000), "app": cpus("1"), "": cpus("0")}
+    scene = Scene(groups, hook)
+    report = scene.cycle()
+    assert (report.pods, report.written, report.left) == (1, 3, 0)
+    assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
+    assert groups.get(scene.container, "cpuset.cpus") == "1"
+    assert groups.get(scene.sandbox, "cpuset.cpus") == "0"
+
+
+def test_a_sandbox_is_given_cpus_and_nothing_else(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"": Adjustment(resources=Resources(cpus="0", shares=2, memory_bytes=4096))}
+    assert Scene(groups, hook).cycle().written == 1
+
+
+def test_a_second_cycle_asks_nobody_and_writes_nothing(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    asked = len(hook.asked)
+    report = scene.cycle()
+    assert (report.files, report.written, len(hook.asked)) == (1, 0, asked)
+
+
+def test_a_value_that_somebody_changed_is_put_back_within_a_cycle(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    groups.put(scene.container, "cpuset.cpus", "0-1")
+    assert scene.cycle().written == 1
+    assert groups.get(scene.container, "cpuset.cpus") == "1"
+
+
+def test_a_fight_over_a_file_is_a_condition(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    for _ in range(3):
+        groups.put(scene.container, "cpuset.cpus", "0-1")
+        report = scene.cycle()
+    assert [one.reason for one in report.conditions] == ["ForeignWriter"]
+
+
+def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
+    hook = SaidHook()
+    scene = Scene(groups, hook)
+    old = SandboxSeen(id=SANDBOX, uid=UID, name="pod", annotations=(("a", "old"),))
+    now = scene.view(annotations=(("a", "new"),), labels=(("l", "x"),))
+    scene.renew(pods=Part((now,), 1.0), runtime=Part(RuntimeView(sandboxes={SANDBOX: old}), 1.0))
+    scene.cycle()
+    pod = hook.asked[0].pod
+    assert (pod.id, pod.annotation("a"), pod.label("l")) == (SANDBOX, "new", "x")
+    assert pod.cgroup_parent == scene.pod
+    assert {request.stage for request in hook.asked} == {Stage.RECONCILE}
+
+
+def test_a_pod_that_nobody_told_of_is_left_alone(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {None: quota(50000)}
+    scene = Scene(groups, hook)
+    scene.renew(pods=Part((scene.view(name="", namespace=""),), 1.0))
+    assert scene.cycle().pods == 0
+    assert hook.asked == []
+
+
+def test_the_runtime_alone_is_enough_to_know_a_pod(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    bare = tuple(replace(one, name="") for one in scene.view().containers)
+    runtime = RuntimeView(
+        sandboxes={SANDBOX: SandboxSeen(id=SANDBOX, uid=UID, name="pod")},
+        containers={ONE: ContainerSeen(id=ONE, sandbox_id=SANDBOX, name="app")},
+    )
+    scene.renew(pods=Part((scene.view(name="", containers=bare),), 1.0), runtime=Part(runtime, 1.0))
+    assert scene.cycle().written == 1
+
+
+def test_a_pod_that_has_ended_is_left_alone(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {None: quota(50000)}
+    scene = Scene(groups, hook)
+    scene.renew(pods=Part((scene.view(phase="Succeeded"),), 1.0))
+    assert scene.cycle().pods == 0
+
+
+def test_containers_in_a_virtual_machine_have_no_files_but_the_sandbox_has(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1"), "": cpus("0")}
+    scene = Scene(groups, hook)
+    sandbox = SandboxSeen(id=SANDBOX, uid=UID, name="pod", runtime_handler="kata-qemu")
+    scene.renew(runtime=Part(RuntimeView(sandboxes={SANDBOX: sandbox}), 1.0))
+    assert scene.cycle().written == 1
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+
+
+def test_in_plan_mode_the_value_is_told_once_and_nothing_is_written(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook, modes={"cpuset": "plan"})
+    assert [scene.cycle().planned for _ in range(2)] == [1, 1]
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+    (audit,) = scene.reconciler.audits
+    assert (audit.planned, audit.old, audit.new) == (True, "0-1", "1")
+
+
+def test_each_change_is_recorded_with_who_why_and_both_values(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    (audit,) = scene.reconciler.audits
+    assert (audit.owner, audit.reason, audit.message) == (
+        "cpuset",
+        "runtime-hooks",
+        "set container cpuset to 1",
+    )
+    assert (audit.old, audit.new, audit.errno) == ("0-1", "1", 0)
+    assert audit.path == f"/sys/fs/cgroup/cpuset{scene.container}/cpuset.cpus"
+
+
+def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGroups) -> None:
+    hook, other = SaidHook(), SaidHook("batch_resources")
+    hook.answers, other.answers = {"app": cpus("1")}, {None: quota(50000)}
+    scene = Scene(groups, hook, other)
+    assert scene.cycle().written == 2
+    scene.modes["cpuset"] = "off"
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+    assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
+
+
+def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    scene.cycle(61.0)
+    hook.answers = {}
+    scene.renew()
+    for _ in range(11):
+        assert groups.get(scene.container, "cpuset.cpus") == "1"
+        scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+    assert scene.ledger.entries == {}
+
+
+def test_hooks_that_are_silent_right_after_a_start_take_nothing_back(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    hook.answers = {}
+    scene.again()
+    for _ in range(30):
+        scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "1"
+
+
+def test_entries_of_groups_that_are_gone_are_dropped(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    assert len(scene.ledger.entries) == 1
+    groups.path("cpuset", scene.container).rmdir()
+    scene.renew(pods=Part((), 1.0))
+    scene.cycle(31.0)
+    assert scene.ledger.entries == {}
+
+
+def test_an_empty_set_of_cpus_is_never_written(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("")}
+    assert Scene(groups, hook).cycle().files == 0
+
+
+def test_a_value_that_no_kernel_takes_is_a_note_and_the_others_are_written(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook()
+    hook.answers = {None: quota(667), "app": cpus("1")}
+    report = Scene(groups, hook).cycle()
+    assert report.written == 1
+    assert [note.note.reason for note in report.notes] == ["ValueOutOfRange"]
+
+
+def test_what_only_a_new_container_can_get_is_told_once(groups: RealGroups) -> None:
+    hook = SaidHook("devices")
+    hook.answers = {"app": Adjustment(edits=ContainerEdits(env=(("A", "b"),)))}
+    scene = Scene(groups, hook)
+    notes = [note.note for _ in range(2) for note in scene.cycle().notes]
+    assert notes == [
+        Note(
+            reason="ChangeNeedsNewContainer",
+            message="container app: environment come at its creation only",
+        )
+    ]
+
+
+def test_a_hook_with_a_bug_is_named_and_the_others_go_on(groups: RealGroups) -> None:
+    class Broken(SaidHook):
+        def adjust(self, request: HookRequest, snapshot: object) -> Adjustment:  # noqa: ARG002
+            raise RuntimeError("oops")
+
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, Broken("broken"), hook)
+    first, second = scene.cycle(), scene.cycle()
+    assert first.written == 1
+    assert first.failed_hooks == (("broken", "RuntimeError: oops"),)
+    assert second.failed_hooks == ()
+
+
+def test_a_pods_own_files_are_written_before_its_sandbox_runs(groups: RealGroups) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {None: quota(50000)}
+    scene = Scene(groups, hook)
+    request = HookRequest(
+        stage=Stage.RUN_POD, pod=SandboxSeen(id=SANDBOX, uid=UID, cgroup_parent=scene.pod)
+    )
+    report = scene.reconciler.apply_pod(request, scene.snapshot, groups.layout)
+    assert (report.written, report.left) == (1, 0)
+    assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
+    assert [entry.owner for entry in scene.ledger.entries.values()] == ["batch_resources"]
+
+
+@pytest.mark.parametrize("parent", ["", "/", "/kubepods/besteffort", "/kubepods/../podx"])
+def test_a_parent_that_is_no_pods_is_told_and_nothing_is_written(
+    groups: RealGroups, parent: str
+) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {None: quota(50000)}
+    scene = Scene(groups, hook)
+    request = HookRequest(
+        stage=Stage.RUN_POD, pod=SandboxSeen(id=SANDBOX, uid=UID, cgroup_parent=parent)
+    )
+    report = scene.reconciler.apply_pod(request, scene.snapshot, groups.layout)
+    assert (report.written, [n.note.reason for n in report.notes]) == (0, ["BadCgroupPath"])
+
+
+def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {"app": Adjustment(resources=Resources(quota_us=-1, shares=2))}
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpu.shares", "2")
+    scene.reconciler.given(UID, "app", Resources(quota_us=150000, shares=512))
+    assert scene.cycle().written == 0
+    scene.modes["batch_resources"] = "off"
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.shares") == "512"
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "150000"
+
+
+def test_every_process_of_a_container_gets_its_score_and_the_first_back(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook("oom_score")
+    hook.answers = {"app": Adjustment(oom_score_adj=321)}
+    scene = Scene(groups, hook)
+    pids = groups.sleeper(scene.container), groups.sleeper(groups.make(f"{scene.container}/in"))
+    before = score(pids[0])
+    outside = groups.sleeper(scene.sandbox)
+    scene.cycle()
+    assert [score(pid) for pid in (*pids, outside)] == ["321", "321", before]
+    hook.answers = {}
+    scene.cycle(61.0)
+    scene.renew()
+    for _ in range(12):
+        scene.cycle()
+    assert [score(pid) for pid in pids] == [before, before]
+
+
+def score(pid: int) -> str:
+    with open(f"/proc/{pid}/{KEY}") as file:  # noqa: PTH123 - a kernel file
+        return file.read().strip()
