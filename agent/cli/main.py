@@ -23,6 +23,7 @@ COMMANDS = {
     "rescan": ("agent.cli.node.acting", "rescan"),
     "release": ("agent.cli.node.acting", "release"),
     "clear": ("agent.cli.node.acting", "clear"),
+    "doctor": ("agent.cli.node.doctor", "doctor"),
     "restore": ("agent.cli.node.restore", "restore"),
     "config": ("agent.cli.asking", "config"),
     "metrics": ("agent.cli.asking", "metrics"),

@@ -193,6 +193,19 @@ def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
             "/run/xpu-agent/admin.sock, else ./xpu-agent-out/admin.sock",
         )
         _add_config(command)
+    doctor = _command(
+        commands,
+        "doctor",
+        "check this node: what is wrong, why it matters, what to do",
+        "xpu-agent doctor",
+        "xpu-agent doctor --bundle /tmp/node-17.tar.gz",
+    )
+    doctor.add_argument(
+        "--bundle", metavar="FILE", help="also write all that was seen into a .tar.gz"
+    )
+    doctor.add_argument("--strict", action="store_true", help="warnings are bad news as well")
+    _add_host(doctor)
+    _add_output(doctor)
     restore = _command(
         commands,
         "restore",

@@ -1,0 +1,54 @@
+"""`xpu-agent doctor`: what is wrong on this node, why it matters, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from agent.cli.context import parts_of
+from agent.cli.output import dump
+from agent.config.load import chosen_file, load
+from agent.config.reference import effective_rows
+from agent.daemon.containers.looking import means_reader
+from agent.doctor.looking import look as look_around
+from agent.doctor.report import bad, bundle, findings, rows, text
+from agent.errors import AgentError
+from agent.model.part import Part
+from agent.node.look import look
+from agent.publish.snapshot_json import dumps, snapshot_json
+
+DONE, BAD_NEWS = 0, 1
+
+
+class NoBundle(AgentError):
+    """The archive cannot be written; names it."""
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Check everything once; status 1 if a check failed, or warns with --strict."""
+    parts = parts_of(arguments)
+    snapshot = look(parts, samples=1)
+    means = Part(means_reader(parts).read(snapshot), parts.clock.monotonic())
+    snapshot = parts.store.put(means=means)
+    live = parts.opened.spec is None
+    facts = look_around(parts.settings, snapshot, parts.opened.files, live=live)
+    found = findings(facts)
+    if arguments.output == "table":
+        sys.stdout.write(text(found))
+    else:
+        sys.stdout.write(dump({"checks": rows(found)}, arguments.output))
+    if arguments.bundle:
+        file = chosen_file(arguments.config)
+        files = {
+            "checks.json": dumps({"checks": rows(found)}),
+            "snapshot.json": dumps(snapshot_json(snapshot, parts.clock.monotonic())),
+            "agent.json": dumps(facts.agent),
+            "settings.json": dumps({"settings": effective_rows(load(file, os.environ, {}))}),
+        }
+        try:
+            bundle(arguments.bundle, files, time.time())
+        except OSError as error:
+            raise NoBundle(f"{arguments.bundle}: {error.strerror}") from error
+    return BAD_NEWS if bad(found, strict=arguments.strict) else DONE

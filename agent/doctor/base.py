@@ -1,0 +1,67 @@
+"""What a check is: a pure function of what was seen, with what to do about it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from agent.config.sections import Settings
+from agent.model.snapshot import NodeSnapshot
+
+
+class Result(enum.Enum):
+    """Of one check; `SKIP` says that it could not be looked, never that all is well."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check saw, why it matters, and what to do."""
+
+    id: str
+    result: Result
+    seen: str
+    why: str = ""
+    do: str = ""
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """A container runtime that runs here."""
+
+    name: str  # containerd, crio
+    pid: int
+    memlock_bytes: int | None = None  # its soft limit, which containers get; None: unlimited
+    memlock_known: bool = False
+    nri_disabled: bool | None = None  # by its settings; None: they do not say
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that checks look at."""
+
+    settings: Settings
+    snapshot: NodeSnapshot  # of one look, with what the host has for containers
+    live: bool  # this machine, not a recording
+    root: bool = False  # this process may look everywhere
+    agent: Mapping[str, object] | None = None  # snapshot of the running agent; None: none answers
+    agent_why: str = ""  # why none answered
+    runtimes: tuple[Runtime, ...] = ()
+    paths: frozenset[str] = frozenset()  # that exist, of those that checks look for
+    char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
+    cgroup_version: int | None = None
+    cgroup_driver: str | None = None
+    protobuf: str = ""  # implementation
+
+    def part(self, name: str) -> Mapping[str, object]:
+        """Return a part about containers of the running agent's snapshot; empty if unknown."""
+        groups = (self.agent or {}).get("containers")
+        part = groups.get(name) if isinstance(groups, Mapping) else None
+        value = part.get("value") if isinstance(part, Mapping) else None
+        return value if isinstance(value, Mapping) else {}
+
+
+Check = Callable[[Facts], Iterable[Finding]]

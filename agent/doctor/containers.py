@@ -1,0 +1,184 @@
+"""Checks of the way into containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from agent.doctor.base import Facts, Finding, Result
+
+HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
+HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for it
+_VENDOR_RUNTIMES = ("nvidia", "ascend", "cambricon")
+
+
+def agent(facts: Facts) -> Iterator[Finding]:
+    """Say whether an agent answers on this node."""
+    if not facts.live:
+        return
+    if facts.agent is not None:
+        yield Finding(id="agent", result=Result.OK, seen="answers")
+        return
+    yield Finding(
+        id="agent",
+        result=Result.WARN,
+        seen=facts.agent_why or "none answers",
+        why="checks of what it does now are skipped",
+        do="start it, or name its settings with --config",
+    )
+
+
+def nri(facts: Facts) -> Iterator[Finding]:
+    """Say whether the container runtime can ask the agent, and does."""
+    settings = facts.settings.nri
+    if not facts.live or settings.attach == "off":
+        seen = "a recorded host" if not facts.live else "nri.attach is off"
+        yield Finding(id="nri", result=Result.SKIP, seen=seen)
+        return
+    if not facts.runtimes and settings.socket not in facts.paths:
+        seen = "no container runtime is seen to run here"
+        yield Finding(id="nri", result=Result.SKIP, seen=seen)
+        return
+    runtime = facts.part("runtime")
+    state = str(runtime.get("state", ""))
+    if state == "synchronized":
+        seen = f"{runtime.get('runtime')} {runtime.get('version')} asks the agent"
+        yield Finding(id="nri", result=Result.OK, seen=seen)
+        return
+    there = settings.socket in facts.paths
+    disabled = [one.name for one in facts.runtimes if one.nri_disabled]
+    if disabled:
+        seen = f"{disabled[0]} has NRI switched off in its settings"
+    elif not there:
+        seen = f"{settings.socket} is not there"
+    else:
+        why = ": ".join(str(runtime[key]) for key in ("reason", "message") if runtime.get(key))
+        seen = f"{settings.socket} is there; the agent is {state or 'not asked'} {why}".strip()
+    yield Finding(
+        id="nri",
+        result=Result.WARN if there and not disabled else Result.FAIL,
+        seen=seen,
+        why="without NRI a grant's devices cannot be put into containers; only CPUs and limits "
+        "are set, after the start",
+        do='containerd: [plugins."io.containerd.nri.v1.nri"] disable = false; '
+        "cri-o: enable_nri = true; then restart it",
+    )
+
+
+def cdi(facts: Facts) -> Iterator[Finding]:
+    """Name what is wrong on this host with what containers are given."""
+    problems = facts.snapshot.means.value.problems
+    for reason, message in problems:
+        yield Finding(
+            id="means",
+            result=Result.WARN,
+            seen=f"{reason}: {message}",
+            why="what is described there is not given to containers",
+            do="mend or remove what is named",
+        )
+    if not problems and facts.snapshot.means.value.vendors:
+        yield Finding(id="means", result=Result.OK, seen="nothing stale, nothing unreadable")
+
+
+def hami(facts: Facts) -> Iterator[Finding]:
+    """Say whether cards can be shared by HAMi-core."""
+    library, lock = HAMI_LIBRARY in facts.paths, HAMI_LOCK in facts.paths
+    if not library:
+        return  # nobody installed it; a pod that asks for it is refused, and told why
+    yield Finding(
+        id="hami-core",
+        result=Result.OK if lock else Result.WARN,
+        seen=f"{HAMI_LIBRARY}, {HAMI_LOCK}" if lock else f"{HAMI_LOCK} is not there",
+        why="" if lock else "processes of pods that share a card cannot lock",
+        do="" if lock else "the agent makes it with the first such pod; else mkdir -m 1777",
+    )
+
+
+def ungranted(facts: Facts) -> Iterator[Finding]:
+    """Say whether containers can help themselves to devices."""
+    handlers = {host.default_handler for host in facts.snapshot.means.value.vendors.values()} - {""}
+    ours = [name for name in handlers if any(word in name for word in _VENDOR_RUNTIMES)]
+    if not ours:
+        return
+    void = facts.settings.hooks.ungranted == "void"
+    yield Finding(
+        id="ungranted",
+        result=Result.OK if void else Result.WARN,
+        seen=f"the default runtime is {ours[0]}, hooks.ungranted is "
+        f"{facts.settings.hooks.ungranted}",
+        why=""
+        if void
+        else "an image that sets NVIDIA_VISIBLE_DEVICES=all (every CUDA image) or its kin gets "
+        "every card without a grant",
+        do="" if void else "set hooks.ungranted: void",
+    )
+
+
+def kubelet(facts: Facts) -> Iterator[Finding]:
+    """Say how each resource stands with the kubelet."""
+    rows = facts.part("served").get("resources")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, Mapping):
+            watched = row.get("state") == "watched"
+            yield Finding(
+                id=f"kubelet:{row.get('name')}",
+                result=Result.OK if watched else Result.FAIL,
+                seen=f"{row.get('state')} {row.get('reason', '')} {row.get('message', '')}".strip(),
+                why="" if watched else "pods that ask for the resource are not admitted",
+                do="" if watched else "see the message; the agent goes on trying",
+            )
+
+
+def grants(facts: Facts) -> Iterator[Finding]:
+    """Name pods whose grant was refused."""
+    pods = facts.part("grants").get("pods")
+    for row in pods.values() if isinstance(pods, Mapping) else ():
+        if isinstance(row, Mapping) and row.get("refusal"):
+            yield Finding(
+                id=f"grant:{row.get('namespace')}/{row.get('name')}",
+                result=Result.FAIL,
+                seen=str(row.get("message")),
+                why="its containers are not started",
+                do="delete the pod, so that the scheduler grants anew",
+            )
+
+
+def proof(facts: Facts) -> Iterator[Finding]:
+    """Name running containers that have not what was granted, or more."""
+    found = facts.part("proof").get("containers")
+    rows = (
+        [row for row in found.values() if isinstance(row, Mapping)]
+        if isinstance(found, Mapping)
+        else []
+    )
+    for row in rows:
+        verdict = row.get("verdict")
+        if verdict in ("missing", "excess"):
+            details = row.get("details")
+            words = "; ".join(map(str, details)) if isinstance(details, list) else ""
+            yield Finding(
+                id=f"container:{row.get('namespace')}/{row.get('pod')}/{row.get('container')}",
+                result=Result.FAIL,
+                seen=f"{verdict}: {words}",
+                why="it was created while the agent was away, or something else changed it",
+                do="delete the pod: what a container is created with cannot be changed later",
+            )
+    if rows and all(row.get("verdict") in ("verified", "unknown") for row in rows):
+        verified = sum(row.get("verdict") == "verified" for row in rows)
+        seen = f"{verified} of {len(rows)} containers with a grant were looked into"
+        yield Finding(id="containers", result=Result.OK, seen=seen)
+
+
+def protobuf(facts: Facts) -> Iterator[Finding]:
+    """Say whether messages of the runtime are decoded by compiled code."""
+    fast = facts.protobuf != "python"
+    yield Finding(
+        id="protobuf",
+        result=Result.OK if fast else Result.FAIL,
+        seen=facts.protobuf,
+        why="" if fast else "a list of the runtime takes a second to decode: it hangs up after two",
+        do="" if fast else "install protobuf's wheel for this platform",
+    )
+
+
+CHECKS = (agent, nri, cdi, hami, ungranted, kubelet, grants, proof, protobuf)
+PATHS = (HAMI_LIBRARY, HAMI_LOCK)

@@ -1,0 +1,110 @@
+"""What checks look at, read from this machine or a recorded host."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+
+from agent.cgroup.layout import detect
+from agent.config.sections import Settings
+from agent.doctor.base import Facts, Runtime
+from agent.doctor.containers import PATHS
+from agent.errors import HostFileError
+from agent.host.files import HostFiles, text
+from agent.model.snapshot import NodeSnapshot
+
+RUNTIMES = ("containerd", "crio")
+CONTAINERD = "/etc/containerd/config.toml"
+NRI = "io.containerd.nri.v1.nri"
+ANSWER_S = 2.0
+MAX_ANSWER = 64 << 20  # bytes of a snapshot
+MAX_PROCESSES = 65536
+MAX_CONFIG = 256 * 1024
+_MEMLOCK = re.compile(r"^Max locked memory +(\d+|unlimited) ", re.MULTILINE)
+
+
+def look(settings: Settings, snapshot: NodeSnapshot, host: HostFiles, *, live: bool) -> Facts:
+    """Read what checks need beside the snapshot; what cannot be read is not known."""
+    layout = detect(host)
+    agent, why = ask_agent(settings) if live else (None, "a recorded host")
+    # imported here: only this command asks which implementation there is
+    from google.protobuf.internal import api_implementation  # noqa: PLC0415 - see above
+
+    return Facts(
+        settings=settings,
+        snapshot=snapshot,
+        live=live,
+        root=live and os.geteuid() == 0,
+        agent=agent,
+        agent_why=why,
+        runtimes=tuple(_runtimes(host)) if live else (),
+        paths=frozenset(p for p in (settings.nri.socket, *PATHS) if host.exists(p)),
+        char_links=_char_links(snapshot, host) if live else {},
+        cgroup_version=layout.version if layout is not None else None,
+        cgroup_driver=layout.driver if layout is not None else None,
+        protobuf=api_implementation.Type(),
+    )
+
+
+def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
+    """Return the snapshot of the agent that runs on this machine, or why there is none."""
+    address = settings.metrics.page_listen or settings.metrics.listen
+    host, _, port = address.rpartition(":")
+    where = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1"}.get(host, host.strip("[]"))  # noqa: S104
+    connection = http.client.HTTPConnection(where, int(port), timeout=ANSWER_S)
+    try:
+        connection.request("GET", "/api/v1/snapshot")
+        answer = connection.getresponse()
+        if answer.status != 200:
+            return None, f"http://{address} answers {answer.status}"
+        found = json.loads(answer.read(MAX_ANSWER))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return None, f"none answers at http://{address}: {error}"
+    finally:
+        connection.close()
+    return (found, "") if isinstance(found, dict) else (None, f"http://{address}: no snapshot")
+
+
+def _runtimes(host: HostFiles) -> Iterator[Runtime]:
+    """Yield the runtimes among this machine's processes."""
+    try:
+        names = host.names("/proc")
+    except HostFileError:
+        return
+    for name in names[:MAX_PROCESSES]:
+        if name.isdecimal() and (comm := text(host, f"/proc/{name}/comm")) in RUNTIMES:
+            limits = _MEMLOCK.search(text(host, f"/proc/{name}/limits") or "")
+            unlimited = limits is not None and limits[1] == "unlimited"
+            yield Runtime(
+                name=comm or "",
+                pid=int(name),
+                memlock_bytes=None if limits is None or unlimited else int(limits[1]),
+                memlock_known=limits is not None,
+                nri_disabled=_nri_disabled(host) if comm == "containerd" else None,
+            )
+
+
+def _nri_disabled(host: HostFiles) -> bool | None:
+    """Return what containerd's settings say of NRI; `None` if nothing."""
+    try:
+        data = tomllib.loads(host.read(CONTAINERD, MAX_CONFIG).decode("utf-8", "replace"))
+    except (HostFileError, tomllib.TOMLDecodeError, RecursionError):
+        return None
+    plugins = data.get("plugins")
+    section = plugins.get(NRI) if isinstance(plugins, dict) else None
+    said = section.get("disable") if isinstance(section, dict) else None
+    return said if isinstance(said, bool) else None
+
+
+def _char_links(snapshot: NodeSnapshot, host: HostFiles) -> dict[str, bool]:
+    """Return of each NVIDIA node whether it is found by its number."""
+    means = snapshot.means.value.vendors.get("nvidia")
+    return {
+        node.path: host.exists(f"/dev/char/{node.major}:{node.minor}")
+        for node in (means.nodes if means is not None else ())
+        if node.path.startswith("/dev/nvidia")
+    }

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from agent.config.containers import HookSettings, NriSettings
+from agent.config.sections import Settings
+from agent.doctor.base import Facts, Finding, Result, Runtime
+from agent.doctor.report import bad, findings, rows, text
+from agent.model.device import Health, HealthState
+from agent.model.grant.host import HostMeans
+from agent.model.grant.means import MeansView
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot, VendorState
+from tests import factory
+
+SOCKET = NriSettings().socket
+CONTAINERD = Runtime(name="containerd", pid=7, memlock_bytes=65536, memlock_known=True)
+
+
+def node() -> NodeSnapshot:
+    """Return a node with a GPU and a NIC that are well."""
+    return factory.snapshot((factory.gpu(0), factory.nic(0)), ())
+
+
+def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> Facts:
+    """Return what a look at a healthy live node finds, but for `changes`."""
+    well = Facts(
+        settings=Settings(),
+        snapshot=snapshot or node(),
+        live=True,
+        root=True,
+        agent=told("runtime", {"state": "synchronized", "runtime": "containerd", "version": "2"}),
+        runtimes=(replace(CONTAINERD, memlock_bytes=None),),
+        paths=frozenset({SOCKET}),
+        cgroup_version=2,
+        cgroup_driver="systemd",
+        protobuf="upb",
+    )
+    return replace(well, **changes)
+
+
+def told(part: str, value: Mapping[str, object]) -> dict[str, object]:
+    """Return the running agent's snapshot with one part about containers."""
+    return {"containers": {part: {"value": value}}}
+
+
+def of(found: tuple[Finding, ...], check: str) -> Finding:
+    """Return the finding of one check."""
+    (one,) = [one for one in found if one.id == check]
+    return one
+
+
+def test_a_healthy_node_has_no_bad_news() -> None:
+    assert not bad(findings(facts()), strict=True)
+
+
+def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
+    sick = factory.gpu(0)
+    info = replace(sick.info, health=Health(state=HealthState.FAILED, reason="Xid79", message="m"))
+    snapshot = factory.snapshot((replace(sick, info=info), factory.nic(0)), ())
+    means = {"nvidia": HostMeans(default_handler="nvidia")}
+    view = MeansView(vendors=means, problems=(("CdiSpecStale", "x is gone"),))
+    silent = VendorState(vendor="ascend", state="stalled", message="no answer")
+    found = findings(
+        facts(
+            replace(snapshot, means=Part(view, 0.0), vendors=(*snapshot.vendors, silent)),
+            root=False,
+            agent=None,
+            runtimes=(replace(CONTAINERD, nri_disabled=True),),
+            paths=frozenset({"/usr/local/vgpu/libvgpu.so"}),
+            char_links={"/dev/nvidia0": False},
+            cgroup_version=None,
+            protobuf="python",
+        )
+    )
+    poor = {one.id for one in found if one.result in (Result.WARN, Result.FAIL)}
+    assert poor == {
+        "privileges",
+        "vendor:ascend",
+        f"device:{sick.key}",
+        "char-links",
+        "memlock",
+        "cgroups",
+        "agent",
+        "nri",
+        "means",
+        "hami-core",
+        "ungranted",
+        "protobuf",
+    }
+    assert all(one.why and one.do for one in found if one.id in poor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "result", "words"),
+    [
+        ({"runtimes": (), "paths": frozenset()}, Result.SKIP, "no container runtime"),
+        ({"live": False}, Result.SKIP, "recorded"),
+        ({"settings": Settings(nri=NriSettings(attach="off"))}, Result.SKIP, "off"),
+        ({"agent": None, "paths": frozenset()}, Result.FAIL, "not there"),
+        ({"agent": told("runtime", {"state": "waiting", "reason": "R"})}, Result.WARN, "waiting R"),
+        (
+            {"agent": None, "runtimes": (replace(CONTAINERD, nri_disabled=True),)},
+            Result.FAIL,
+            "switched off",
+        ),
+    ],
+)
+def test_it_is_told_why_the_runtime_does_not_ask(
+    changes: dict[str, object], result: Result, words: str
+) -> None:
+    one = of(findings(facts(None, **changes)), "nri")
+    assert one.result is result
+    assert words in one.seen
+
+
+def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
+    agent: dict[str, object] = {
+        "containers": {
+            "grants": {
+                "value": {
+                    "pods": {
+                        "u": {"refusal": "DeviceConflict", "message": "m", "name": "p"},
+                        "v": {"refusal": "", "name": "q"},
+                    }
+                }
+            },
+            "proof": {
+                "value": {
+                    "containers": {
+                        "c": {"verdict": "missing", "pod": "p", "details": ["/dev/nvidia0"]},
+                        "d": {"verdict": "verified", "pod": "q"},
+                    }
+                }
+            },
+            "served": {"value": {"resources": [{"name": "nvidia.com/gpu", "state": "conflict"}]}},
+        }
+    }
+    found = findings(facts(agent=agent))
+    failed = {one.id for one in found if one.result is Result.FAIL}
+    assert failed == {"grant:None/p", "container:None/p/None", "kubelet:nvidia.com/gpu"}
+
+
+@pytest.mark.parametrize("odd", [[], "x", 1, None, {"containers": 3}, {"containers": {"proof": 1}}])
+def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
+    agent = {"containers": odd} if not isinstance(odd, dict) else odd
+    assert findings(facts(agent=agent))
+
+
+def test_void_leaves_nothing_to_warn_of() -> None:
+    view = MeansView(vendors={"nvidia": HostMeans(default_handler="nvidia")})
+    snapshot = replace(node(), means=Part(view, 0.0))
+    settings = Settings(hooks=HookSettings(ungranted="void"))
+    assert of(findings(facts(snapshot, settings=settings)), "ungranted").result is Result.OK
+
+
+def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
+    found = (Finding(id="a", result=Result.OK, seen="s"),)
+    assert rows(found) == [{"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}]
+    assert text(found) == "ok    a: s\n"

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import stat
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from agent.config.sections import MetricsSettings, Settings
+from agent.doctor.looking import ask_agent, look
+from agent.doctor.report import bundle
+from agent.host.files import LiveRoot
+from tests.unit.doctor.test_checks import node
+
+LIMITS = "Limit                     Soft Limit           Hard Limit           Units\n{}\n"
+LOCKED = "Max locked memory         {}             {}             bytes"
+
+
+@pytest.mark.parametrize(
+    ("limit", "known", "bytes_"),
+    [("65536", True, 65536), ("unlimited", True, None), ("odd", False, None)],
+)
+def test_the_runtime_is_found_with_its_limit_and_whether_nri_is_off(
+    limit: str, known: bool, bytes_: int | None, tmp_path: Path
+) -> None:
+    for pid, comm in (("1", "systemd"), ("77", "containerd"), ("x", "containerd")):
+        folder = tmp_path / "proc" / pid
+        folder.mkdir(parents=True)
+        (folder / "comm").write_text(f"{comm}\n")
+        (folder / "limits").write_text(LIMITS.format(LOCKED.format(limit, limit)))
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    config = '[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
+    (tmp_path / "etc/containerd/config.toml").write_text(config)
+    found = look(Settings(), node(), LiveRoot(str(tmp_path)), live=True)
+    (runtime,) = found.runtimes
+    assert (runtime.name, runtime.pid, runtime.nri_disabled) == ("containerd", 77, True)
+    assert (runtime.memlock_known, runtime.memlock_bytes) == (known, bytes_)
+
+
+@pytest.mark.parametrize("config", ["", "plugins = 3", "[plugins]\nx = 1", "= =", "\0"])
+def test_settings_that_say_nothing_of_nri_say_nothing(config: str, tmp_path: Path) -> None:
+    (tmp_path / "proc/9").mkdir(parents=True)
+    (tmp_path / "proc/9/comm").write_text("containerd")
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    (tmp_path / "etc/containerd/config.toml").write_text(config)
+    found = look(Settings(), node(), LiveRoot(str(tmp_path)), live=True)
+    assert found.runtimes[0].nri_disabled is None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    body = b"{}"
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "there"),
+    [(200, b'{"a": 1}', True), (200, b"[]", False), (200, b"{", False), (503, b"", False)],
+)
+def test_the_running_agent_is_asked_and_nonsense_is_no_answer(
+    status: int, body: bytes, there: bool
+) -> None:
+    handler = type("Handler", (_Handler,), {"body": body, "status": status})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        listen = f"0.0.0.0:{server.server_port}"
+        found, why = ask_agent(Settings(metrics=MetricsSettings(listen=listen)))
+        thread.join()
+    assert (found is not None) is there
+    assert bool(why) is not there
+
+
+def test_without_an_agent_it_is_said_where_none_answers() -> None:
+    found, why = ask_agent(Settings(metrics=MetricsSettings(listen="127.0.0.1:1")))
+    assert found is None
+    assert "127.0.0.1:1" in why
+
+
+def test_a_bundle_holds_all_files_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.gz"
+    bundle(str(path), {"checks.json": b"{}", "agent.json": json.dumps(None).encode()}, 5.0)
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+    assert names == ["xpu-agent-doctor/checks.json", "xpu-agent-doctor/agent.json"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_bundle_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="ink"):
+        bundle(str(tmp_path / "link"), {}, 0.0)
+    assert not (tmp_path / "target").exists()
