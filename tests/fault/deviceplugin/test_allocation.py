@@ -1,0 +1,222 @@
+"""The three calls about a container, asked as the kubelet asks and as it should not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import grpc
+import msgspec
+import pytest
+from grpc import aio
+
+from agent.deviceplugin.serve.figures import BOUNDS_S
+from agent.errors import AgentError
+from agent.model.grant.edits import ContainerEdits
+from agent.model.grant.refusal import GrantRefused, Refusal
+from agent.model.runtime.served import Held
+from proto.gen import deviceplugin_v1beta1_pb2 as pb
+from tests.fault.deviceplugin.stage import GPU, Stage, gpus, on_stage, refused
+from tests.kubelet.admission import NotAdmitted
+
+
+def test_a_container_gets_the_preferred_devices_on_one_numa_node() -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.advice = ("GPU-6", "GPU-7")
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        first = await stage.kubelet.admit("pod-1", "main", {GPU: 2})
+        assert first.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-6,GPU-7"}
+        stage.table.advice = None
+        second = await stage.kubelet.admit("pod-2", "main", {GPU: 2}, aligned=True)
+        assert second.ids[GPU] == ["GPU-0", "GPU-1"]
+        (figures,) = plugin.figures()
+        assert figures.allocations == (("ok", 2),)
+        assert figures.preferred == (("ok", 2),)
+        assert len(figures.buckets) == len(BOUNDS_S) + 1
+        assert figures.buckets[-1] == 2
+
+    on_stage(test)
+
+
+def test_a_refusal_fails_the_admission_with_its_reason() -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.refusal = GrantRefused(Refusal.DEVICE_NODE_MISSING, "/dev/nvidia3 is not there")
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        with pytest.raises(NotAdmitted) as caught:
+            await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        assert "FAILED_PRECONDITION DeviceNodeMissing: /dev/nvidia3" in str(caught.value)
+        assert plugin.figures()[0].allocations == (("DeviceNodeMissing", 1),)
+
+    on_stage(test)
+
+
+def test_a_bug_fails_one_call_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.refusal = ZeroDivisionError("a bug")
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        with pytest.raises(NotAdmitted, match="INTERNAL"):
+            await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        stage.table.refusal = None
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        assert plugin.figures()[0].allocations == (("bug", 1), ("ok", 1))
+
+    on_stage(test)
+    assert "device_plugin_failed" in caplog.text
+
+
+@pytest.mark.parametrize("advice", [refused("NoLinks"), ZeroDivisionError("a bug")])
+def test_without_advice_a_pod_is_admitted_all_the_same(advice: Exception) -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.advice = advice
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        container = await stage.kubelet.admit("pod-1", "main", {GPU: 3})
+        assert len(container.ids[GPU]) == 3
+
+    on_stage(test)
+
+
+def test_a_start_is_refused_where_somebody_else_is_on_the_card_and_not_for_a_bug() -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.offered = (msgspec.structs.replace(gpus(8), check_start=True),)
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        stage.table.start = refused("DeviceBusy", "GPU-0 has process 4711 on it")
+        with pytest.raises(NotAdmitted, match="DeviceBusy: GPU-0 has process 4711"):
+            await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        stage.table.start = ZeroDivisionError("a bug")
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        stage.table.start = None
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        assert plugin.figures()[0].starts == (("DeviceBusy", 1), ("bug", 1), ("ok", 1))
+        assert plugin.figures()[0].allocations == (("ok", 1),)
+
+    on_stage(test)
+
+
+def test_calls_in_parallel_are_all_answered() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        endpoint = await stage.kubelet.resource(GPU, healthy=8)
+
+        async def one(index: int) -> str:
+            request = pb.AllocateRequest()
+            request.container_requests.add(devices_ids=[f"GPU-{index % 8}"])
+            request.container_requests.add(devices_ids=[f"GPU-{index % 7}"])
+            answer = await endpoint.call("Allocate", request.SerializeToString(), 10)
+            found = pb.AllocateResponse.FromString(answer).container_responses
+            return ",".join(one.envs["NVIDIA_VISIBLE_DEVICES"] for one in found)
+
+        for begin in range(0, 300, 50):  # sixty-four at once are served, more are refused
+            answers = await asyncio.gather(*map(one, range(begin, begin + 50)))
+            assert answers == [f"GPU-{n % 8},GPU-{n % 7}" for n in range(begin, begin + 50)]
+
+    on_stage(test)
+
+
+@pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation", "PreStartContainer"])
+def test_what_is_no_message_is_refused_and_costs_nothing_else(method: str) -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        endpoint = await stage.kubelet.resource(GPU, healthy=8)
+        for size in range(200):
+            with pytest.raises(aio.AioRpcError) as caught:
+                await endpoint.call(method, b"\x0a\xff" + os.urandom(size % 40), 5)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+
+    on_stage(test)
+
+
+def test_what_an_answer_refers_to_is_prepared_first_or_the_answer_is_not_given() -> None:
+    async def test(stage: Stage) -> None:
+        prepared: list[ContainerEdits] = []
+
+        async def prepare(edits: ContainerEdits) -> None:
+            prepared.append(edits)
+            if len(prepared) == 1:
+                raise AgentError("/var/lib/x: read-only file system")
+
+        site = msgspec.structs.replace(stage.site(), prepare=prepare)
+        stage.site = lambda: site  # type: ignore[method-assign] # this test's own
+        stage.table.pod_uid = "pod-1"
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        with pytest.raises(NotAdmitted, match="NotPrepared: /var/lib/x"):
+            await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        assert plugin.state().held == ()
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        assert len(prepared) == 2
+
+    on_stage(test)
+
+
+def test_a_pod_that_is_not_known_yet_is_waited_for_and_then_no_longer() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        stage.table.unseen = 2
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        assert (stage.table.unseen, len(stage.table.asked)) == (0, 3)
+        stage.table.unseen = 1_000_000
+        await stage.kubelet.admit("pod-2", "main", {GPU: 1})
+
+    on_stage(test)
+
+
+def test_who_holds_what_is_known_at_once_and_then_from_the_checkpoint() -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.pod_uid = "pod-1"
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        admitted = await stage.kubelet.admit("pod-1", "main", {GPU: 2})
+        ids = tuple(sorted(admitted.ids[GPU]))
+        written = Held(pod_uid="pod-1", resource=GPU, ids=ids, container="main")
+        await stage.kubelet.until(lambda: plugin.state().held == (written,), "the checkpoint")
+        assert any(
+            one.container == "" and sorted(one.ids) == list(ids)
+            for view in stage.views
+            for one in view.held
+        )
+        stage.kubelet.forget("pod-1")
+        await stage.kubelet.until(lambda: plugin.state().held == (), "the pod's end")
+
+    on_stage(test)
+
+
+def test_a_damaged_checkpoint_changes_nothing_that_is_known() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.admit("pod-1", "main", {GPU: 2})
+        await stage.kubelet.until(lambda: len(plugin.state().held) == 1, "the checkpoint")
+        (stage.folder / "kubelet_internal_checkpoint").write_text('{"Data": {"PodDevi')
+        await stage.kubelet.admit("pod-2", "main", {GPU: 2})
+        await stage.kubelet.until(lambda: len(plugin.state().held) == 2, "the next checkpoint")
+
+    on_stage(test)
+
+
+def test_the_socket_is_for_root_alone() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.kubelet.start()
+        await stage.start()
+        endpoint = await stage.kubelet.resource(GPU, healthy=8)
+        assert Path(endpoint.path).stat().st_mode & 0o777 == 0o600
+
+    on_stage(test)
