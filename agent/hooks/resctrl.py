@@ -138,5 +138,5 @@ class ResctrlHook:
         group = group_of(request.pod.uid)
         if group is not None and group in snapshot.means.value.resctrl_groups:
             return Adjustment(rdt_class=group)
-        message = "no resctrl group is left for the pod; its containers run in that of its class"
+        message = "the pod's resctrl group is not there: its containers run in that of its class"
         return Adjustment(edits=ContainerEdits(notes=(Note(reason=MISSING, message=message),)))
