@@ -18,7 +18,8 @@ LINK = 100  # for each direct link, or link to a common switch
 INTERNAL = 60  # two chips on one board
 _PCI = {SYS: 10, NODE: 20, PHB: 30, PXB: 40, PIX: 50}
 _COUNTED = re.compile(r"(?:NV|ML)([0-9]{1,4})")
-_LINKED = ("HCCS", "C2C")  # levels that say no number
+# levels that say no number; SIO joins the two dies of one package, which belong together
+_LINKED = {"HCCS": 1, "C2C": 1, "UB": 1, "SIO": 2}
 UNKNOWN_MINOR = 1 << 31
 
 Pair = tuple[str, str]
@@ -87,4 +88,4 @@ def board_of(view: DeviceView, tree: PciTree) -> Board:
 
 def _links(level: str | None) -> int:
     counted = _COUNTED.fullmatch(level or "")
-    return int(counted[1]) if counted else int(level in _LINKED)
+    return int(counted[1]) if counted else _LINKED.get(level or "", 0)
