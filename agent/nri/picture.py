@@ -14,6 +14,8 @@ from agent.nri.versions import Peer
 MAX_SANDBOXES = 4096  # a node has a few hundred
 MAX_CONTAINERS = 16384
 
+NOT_ASKED = "NotAsked"  # made while the runtime and we were apart
+
 Seen = Callable[[RuntimeView], None]
 T = TypeVar("T", SandboxSeen, ContainerSeen)
 V = TypeVar("V")
@@ -30,6 +32,7 @@ class Picture:
         self._missed: dict[str, str] = {}
         self._touched: set[str] | None = None  # ids told of while a full list is being read
         self.view = RuntimeView(state="waiting", reason="Starting")
+        self._had_list = False
         self.left_out = 0
 
     def stands(self, state: str, reason: str = "", message: str = "") -> None:
@@ -101,12 +104,18 @@ class Picture:
         self._touched = set()
 
     def listed(self, sandboxes: Iterable[SandboxSeen], containers: Iterable[ContainerSeen]) -> None:
-        """Replace the picture by a full list, and show that the runtime is in step with us."""
-        touched = self._touched or set()
+        """Replace the picture by a full list, and show that the runtime is in step with us.
+
+        What is new in it, but for a first list, came while there was no connection: it is marked.
+        """
+        touched, before = self._touched or set(), self._containers.keys() | self._sandboxes.keys()
         self._touched = None
         self._sandboxes = self._joined(self._sandboxes, sandboxes, touched, MAX_SANDBOXES)
         self._containers = self._joined(self._containers, containers, touched, MAX_CONTAINERS)
         known = self._sandboxes.keys() | self._containers.keys()
+        if self._had_list:
+            self._missed |= dict.fromkeys(known - before, NOT_ASKED)
+        self._had_list = True
         self._missed = {key: why for key, why in self._missed.items() if key in known}
         self.view = replace(self.view, state="synchronized", reason="", message="")
         self._show_parts(sandboxes=True, containers=True, missed=True)

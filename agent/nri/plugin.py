@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 
+from google.protobuf.internal import api_implementation
 from msgspec.structs import replace
 
 from agent.clock import Clock
@@ -90,6 +91,8 @@ class NriPlugin:
         """Be the plug-in until cancelled or stopped; the connection is closed before it returns."""
         if self._stopped:
             return
+        if api_implementation.Type() == "python":
+            log.warning("nri_slow", extra={"reason": "protobuf runs without its C library"})
         running = asyncio.create_task(self._live(), name="nri")
         self._running = running
         try:

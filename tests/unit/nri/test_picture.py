@@ -101,6 +101,18 @@ def test_what_is_told_after_a_list_was_read_counts_as_ever() -> None:
     assert list(ours.view.containers) == ["c1"]
 
 
+def test_what_came_while_there_was_no_connection_is_marked_but_for_a_first_list() -> None:
+    ours, _ = begun()
+    ours.begin_list()
+    ours.listed([POD], [MAIN])  # by an agent before us, for all that is known
+    assert dict(ours.view.missed) == {}
+    ours.begin_list()
+    ours.told(container=ContainerSeen(id="asked", sandbox_id="p1"))
+    new = [ContainerSeen(id=key, sandbox_id="p1") for key in ("new", "asked")]
+    ours.listed([POD, SandboxSeen(id="p2")], [MAIN, *new])
+    assert dict(ours.view.missed) == {"new": "NotAsked", "p2": "NotAsked"}
+
+
 def test_a_list_that_was_lost_leaves_what_was_known() -> None:
     ours, _ = begun()
     ours.told(POD, MAIN)
