@@ -45,6 +45,9 @@ def preferred(
     free = tuple(sorted(set(wish.available)))
     if not 0 <= wish.size <= len(free):
         raise NotEnough
+    known = tuple(name for name in free if name in one.units or name in wish.required)
+    if len(known) >= wish.size:
+        free = known  # what is gone since is taken where nothing else is left
     devices = [device.info for device in of_vendor(one.vendor, snapshot.devices.value.devices)]
     found = askers(one.name, wish.size, devices, snapshot)
     choice = _Choice(one, board, _companions(found, one, offered, snapshot), packed=packed)

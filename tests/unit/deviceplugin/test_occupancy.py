@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.deviceplugin.base import NotAllocated
+from agent.deviceplugin.occupancy import Occupied
+from agent.deviceplugin.rivals import rival
+from agent.model.inventory import ProcessSample
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.model.runtime.served import Held
+from agent.model.snapshot import NodeSnapshot
+from tests import factory
+from tests.unit.deviceplugin.made import GPU, card, deciding, granted, node, waiting
+
+PID = 4711
+MINE, OTHER = waiting(1), factory.pod(2)
+HELD = (Held(pod_uid=MINE.uid, resource=GPU, ids=(card(3),)),)
+
+
+def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnapshot:
+    """Have a process of a pod on one card."""
+    (vendor,) = snapshot.vendors
+    key = factory.gpu(index).key
+    samples = tuple(
+        replace(one, processes=(ProcessSample(pid=PID),)) if one.key == key else one
+        for one in vendor.samples.value
+    )
+    owners = {PID: (owner.uid, "c0ffee")} if owner else {}
+    return replace(
+        snapshot,
+        vendors=(replace(vendor, samples=Part(samples, 1.0)),),
+        usage=Part(replace(snapshot.usage.value, owners=owners), 1.0),
+    )
+
+
+def check(snapshot: NodeSnapshot, *cards: int, **settings: object) -> None:
+    deciding(**settings).check_start(GPU, tuple(map(card, cards)), snapshot)
+
+
+def test_a_process_of_another_living_pod_keeps_a_container_from_starting() -> None:
+    snapshot = busy(node(MINE, held=HELD, begun=(OTHER,)), 3, OTHER)
+    with pytest.raises(Occupied) as raised:
+        check(snapshot, 3)
+    assert isinstance(raised.value, NotAllocated)
+    assert raised.value.reason == "DeviceOccupied"
+    assert "process 4711 of team-a/train-2" in str(raised.value)
+    check(snapshot, 2)
+    check(snapshot, 3, check_occupancy=False)
+
+
+def test_a_process_of_the_pod_itself_of_an_ended_pod_or_of_the_host_does_not() -> None:
+    begun = replace(MINE, cgroup="/kubepods/pod1")
+    check(busy(node(held=HELD, begun=(begun,)), 3, begun), 3)
+    check(busy(node(MINE, held=HELD), 3, OTHER), 3)
+    check(busy(node(MINE, held=HELD, begun=(OTHER,)), 3, None), 3)
+
+
+def test_pods_that_hold_the_card_by_a_grant_may_be_on_it() -> None:
+    snapshot = node(MINE, OTHER, held=HELD, begun=(OTHER,), grants={1: granted(card(3))})
+    check(busy(snapshot, 3, OTHER), 3)
+
+
+def test_the_cards_that_were_granted_are_looked_at_and_not_those_the_kubelet_chose() -> None:
+    third = factory.pod(3)
+    snapshot = node(MINE, held=HELD, begun=(third,), grants={0: granted(card(6))})
+    check(busy(snapshot, 3, third), 3)
+    with pytest.raises(Occupied):
+        check(busy(snapshot, 6, third), 3)
+
+
+def test_replicas_are_never_alone_and_not_looked_at() -> None:
+    snapshot = busy(node(begun=(OTHER,)), 3, OTHER)
+    decide = deciding(sharing=({"resource": GPU, "replicas": 2},))
+    decide.check_start(GPU, (f"{card(3)}::0",), snapshot)
+    check(snapshot)
+    deciding().check_start(GPU, ("GPU-gone",), snapshot)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "resource", "sockets", "found"),
+    [
+        ("nvidia", GPU, ("kubelet.sock", "nvidia-gpu.sock"), "nvidia-gpu.sock"),
+        ("nvidia", GPU, ("nvidia.sock",), "nvidia.sock"),
+        ("ascend", "huawei.com/Ascend910", ("Ascend910.sock",), "Ascend910.sock"),
+        ("ascend", "huawei.com/npu", ("npu.sock",), "npu.sock"),
+        ("cambricon", "cambricon.com/mlu", ("cambricon.sock",), "cambricon.sock"),
+        ("rdma", "rdma/hca", ("hca.sock",), "hca.sock"),
+        ("rdma", "rdma/hca", ("nvidia-gpu.sock",), ""),
+        ("nvidia", GPU, ("xpu-agent-nvidia.com-gpu.1.sock", "kubelet.sock"), ""),
+        ("nvidia", GPU, ("nvidia-notes.txt", "Ascend910.sock"), ""),
+    ],
+)
+def test_the_socket_of_another_vendors_plugin_is_recognised(
+    vendor: str, resource: str, sockets: tuple[str, ...], found: str
+) -> None:
+    assert rival(vendor, resource, sockets) == found
