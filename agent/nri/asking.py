@@ -18,6 +18,7 @@ from agent.nri.wire.errors import FAILED_PRECONDITION, INTERNAL, CallFailed
 log = logging.getLogger(__name__)
 
 MARGIN_S = 0.2  # before the runtime's own patience ends, which would cost the connection
+LAST_S = 2.0  # at the end, for hooks that do not even end when they are told to
 
 Ask = Callable[[HookRequest], Awaitable[Adjustment]]
 Reply = Callable[[str, "bytes | CallFailed"], None]  # how it went, and the answer
@@ -57,6 +58,11 @@ class Asking:
         timer = self._loop.call_at(until_s, self._late, task, reply)
         self._open[task] = timer, question
         self._figures.in_flight += 1
+
+    async def last_answers(self) -> None:
+        """Wait for what is open now: a pod that starts just then is not to start without us."""
+        if self._open:
+            await asyncio.wait(tuple(self._open), timeout=LAST_S)
 
     def drop(self) -> None:
         """End all that is open: nobody waits for the answers any more."""

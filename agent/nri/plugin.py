@@ -106,7 +106,7 @@ class NriPlugin:
             raise error
 
     async def stop(self) -> None:
-        """Close the connection and have `run` return, for good; answers given leave before."""
+        """Have `run` return, for good; what the runtime asked until now is answered before."""
         self._stopped = True
         if self._running is not None:
             self._running.cancel()
@@ -155,6 +155,9 @@ class NriPlugin:
             why = error
         except (CallFailed, OSError) as error:
             why = self._refused(error)
+        except asyncio.CancelledError:
+            await asking.last_answers()
+            raise
         finally:
             self._figures.since_s = None
             await trunk.finish("ClosedByAgent")

@@ -14,6 +14,9 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.containers import NriSettings
+from agent.model.grant.edits import ContainerEdits
+from agent.model.runtime.adjustment import Adjustment
+from agent.model.runtime.request import HookRequest
 from agent.model.runtime.seen import RuntimeView
 from agent.nri import plugin as module
 from agent.nri.plugin import NriPlugin
@@ -242,7 +245,7 @@ def test_a_lock_that_cannot_be_had_is_said_and_nothing_is_dialled() -> None:
 
 
 @pytest.mark.parametrize("while_asked", [False, True])
-def test_it_ends_at_once_in_whatever_it_waits(while_asked: bool) -> None:
+def test_it_ends_soon_in_whatever_it_waits(while_asked: bool) -> None:
     async def through(folder: Path) -> None:
         async with (
             Runtime(folder, CONTAINERD_2_3) as runtime,
@@ -260,6 +263,33 @@ def test_it_ends_at_once_in_whatever_it_waits(while_asked: bool) -> None:
             await ours.running
             assert (ours.plugin.view.state, ours.plugin.view.reason) == ("waiting", "Stopped")
             await asked  # the runtime goes on without us
+
+    play(through)
+
+
+def test_what_was_asked_before_the_end_is_still_answered() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: HookRequest) -> Adjustment:
+        begun.set()
+        await gate.wait()
+        return Adjustment(edits=ContainerEdits(env=(("GRANTED", request.stage.value),)))
+
+    async def through(folder: Path) -> None:
+        async with (
+            Runtime(folder, CONTAINERD_2_3) as runtime,
+            life(folder, answer=slow) as ours,
+        ):
+            await runtime.plugged()
+            pod = runtime.pod("web")
+            runtime.pods.append(pod)
+            asked = asyncio.create_task(runtime.create(pod, "main"))
+            await begun.wait()
+            stopping = asyncio.create_task(ours.plugin.stop())
+            await asyncio.sleep(0)
+            gate.set()
+            assert (await asked).spec.env["GRANTED"] == "PreCreateContainer"
+            await stopping
 
     play(through)
 
