@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+from msgspec.structs import replace
+
+from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.grant.granted import Grant, GrantedDevice
+from agent.model.grant.proof import Verdict
+from agent.model.part import Part
+from agent.model.pod import ContainerView
+from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.proof.look import Whereabouts
+from agent.proof.watching import LONGEST_S, LOOKS_A_RUN, Schedule, Target, targets
+from tests import factory
+
+POD = factory.pod(1)
+UID = POD.uid
+ID = POD.containers[0].id
+BOX = SandboxSeen(id="box", uid=UID, name="told", cgroup_parent="/elsewhere")
+HELD = PodGrant(uid=UID, grant=Grant(devices=(GrantedDevice(type="gpu", minor=0),)))
+
+
+def snapshot(
+    grant: PodGrant = HELD,
+    state: ContainerState | None = ContainerState.RUNNING,
+    missed: dict[str, str] | None = None,
+    **parts: object,
+) -> NodeSnapshot:
+    """One granted pod that the runtime told of, in a state."""
+    container = ContainerSeen(id=ID, sandbox_id="box", name="worker-0", state=state or HIDDEN)
+    runtime = RuntimeView(
+        sandboxes=MappingProxyType({"box": BOX}),
+        containers=MappingProxyType({ID: container} if state else {}),
+        missed=MappingProxyType(missed or {}),
+    )
+    first = NodeSnapshot(
+        node=NodeIdentity(name="n"),
+        runtime=Part(runtime),
+        grants=Part(GrantsView(pods=MappingProxyType({UID: grant}))),
+    )
+    return replace(first, **parts)
+
+
+HIDDEN = ContainerState.UNKNOWN
+
+
+def test_a_container_is_looked_for_where_the_runtime_and_the_cgroups_have_it() -> None:
+    (target,) = targets(snapshot(pods=Part((POD,))))
+    assert target.where.pod_cgroups == (POD.cgroup, "/elsewhere")
+    assert (target.id, target.name, target.way) == (ID, "worker-0", "nri")
+    assert target.pod is BOX
+
+
+def test_without_nri_the_containers_of_the_kubelets_list_are_looked_at() -> None:
+    listed = replace(POD, containers=(replace(POD.containers[0], cgroup=f"{POD.cgroup}/{ID}"),))
+    (target,) = targets(snapshot(state=None, pods=Part((listed,))))
+    assert target.where == Whereabouts(container_id=ID, pod_cgroups=(POD.cgroup,))
+    assert (target.name, target.way, target.pod.uid) == ("worker-0", "", UID)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        ContainerView(id=ID, name="", cgroup=f"{POD.cgroup}/{ID}"),  # a sandbox, for all we know
+        ContainerView(id=ID, name="main"),  # does not run
+    ],
+)
+def test_what_is_no_running_container_is_not_looked_at(container: ContainerView) -> None:
+    listed = replace(POD, containers=(container,))
+    assert targets(snapshot(state=None, pods=Part((listed,)))) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "looked_at"),
+    [
+        (snapshot(), 1),
+        (snapshot(state=ContainerState.CREATED), 1),
+        (snapshot(state=ContainerState.STOPPED), 0),
+        (snapshot(PodGrant(uid=UID)), 0),
+        (snapshot(replace(HELD, refusal="DeviceTaken")), 0),
+        (snapshot(replace(HELD, uid="other")), 1),  # by the key, not by what it holds
+        (replace(snapshot(), grants=Part(GrantsView())), 0),
+    ],
+)
+def test_pods_with_a_grant_that_holds_are_looked_at_while_they_run(
+    changed: NodeSnapshot, looked_at: int
+) -> None:
+    assert len(targets(changed)) == looked_at
+
+
+def test_a_container_that_went_on_without_its_hooks_came_by_no_way_of_ours() -> None:
+    assert targets(snapshot(missed={ID: "BudgetExceeded"}))[0].way == ""
+
+
+def target(number: int) -> Target:
+    where = Whereabouts(container_id=f"{number}", pod_cgroups=())
+    return Target(where=where, pod=BOX, name="main", way="nri")
+
+
+def test_one_that_is_starting_is_looked_at_again_soon_and_less_and_less_often() -> None:
+    schedule, one, now_s, waits = Schedule(), target(1), 0.0, []
+    for _ in range(12):
+        assert schedule.due([one], now_s) == [one]
+        schedule.looked(one, Verdict.UNKNOWN, now_s)
+        then_s = now_s
+        while not schedule.due([one], now_s):
+            now_s += 1
+        waits.append(now_s - then_s)
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, *[LONGEST_S] * 3]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "again_s"),
+    [(Verdict.VERIFIED, 600), (Verdict.MISSING, 60), (Verdict.EXCESS, 60)],
+)
+def test_what_is_known_is_looked_at_again_rarely(verdict: Verdict, again_s: int) -> None:
+    schedule, one = Schedule(), target(1)
+    assert schedule.due([one], 5.0) == [one]
+    schedule.looked(one, verdict, 5.0)
+    assert schedule.due([one], 5.0 + again_s - 1) == []
+    assert schedule.due([one], 5.0 + again_s) == [one]
+
+
+def test_a_full_node_is_looked_at_a_few_at_a_time_and_all_have_their_turn() -> None:
+    schedule, here = Schedule(), [target(number) for number in range(3 * LOOKS_A_RUN)]
+    seen: set[str] = set()
+    for run in range(3):
+        due = schedule.due(here, run)
+        assert len(due) == LOOKS_A_RUN
+        for one in due:
+            schedule.looked(one, Verdict.VERIFIED, run)
+        seen.update(one.id for one in due)
+    assert len(seen) == len(here)
+
+
+def test_one_that_is_gone_is_forgotten_and_looked_at_anew_when_it_is_back() -> None:
+    schedule, one = Schedule(), target(1)
+    schedule.due([one], 0.0)
+    schedule.looked(one, Verdict.VERIFIED, 0.0)
+    assert schedule.due([], 1.0) == []
+    assert schedule.due([one], 2.0) == [one]
