@@ -40,6 +40,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Rule("folder for what must survive a restart; empty: nothing is kept (standalone mode)"),
     ] = ""
+    host_root: Annotated[
+        str, Rule("where the host's root is mounted in the agent's container; empty: it is /")
+    ] = ""
     run_dir: Annotated[
         str, Rule("folder of the lock that keeps a second agent from writing; gone at boot")
     ] = "/run/xpu-agent"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from agent.clock import Clock
 from agent.config.sections import Settings
+from agent.host.files import HostFiles
 from agent.model.inventory import MetricFamily
 from agent.model.pod import PodView
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
@@ -33,6 +35,19 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     vendors: Mapping[str, DeviceVendor]
     store: SnapshotStore
     known_pods: Callable[[], tuple[PodView, ...]]
+
+    def host(self) -> HostFiles:
+        """Return the files of the host as the host sees them: those of drivers and runtimes, too.
+
+        In a container they are not where the host has them; see `node.host_root`.
+        """
+        root = self.settings.node.host_root
+        if not root or self.opened.spec is not None:
+            return self.opened.files
+        # imported here: few commands and no start need it
+        from agent.recording.directory import DirectoryFiles  # noqa: PLC0415 - see above
+
+        return DirectoryFiles(Path(root))  # an absolute link of the host's stays on the host
 
     def facts(self) -> HostFacts:
         """Build the reader of the host's facts; raise `BadConfig`.

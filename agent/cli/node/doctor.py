@@ -33,7 +33,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     means = Part(means_reader(parts).read(snapshot), parts.clock.monotonic())
     snapshot = parts.store.put(means=means)
     live = parts.opened.spec is None
-    facts = look_around(parts.settings, snapshot, parts.opened.files, live=live)
+    facts = look_around(parts.settings, snapshot, parts.host(), live=live)
     found = findings(facts)
     if arguments.output == "table":
         sys.stdout.write(text(found))

@@ -26,7 +26,7 @@ def means_reader(parts: Parts) -> MeansReader:
     """Return the reader of this host for the vendors that are wanted."""
     own = vendor_settings(parts.settings)
     needs = {name: needs_of(vendor, own.get(name, {})) for name, vendor in parts.vendors.items()}
-    return MeansReader(parts.opened.files, needs, own, parts.clock)
+    return MeansReader(parts.host(), needs, own, parts.clock)
 
 
 class Looking:
@@ -37,7 +37,7 @@ class Looking:
         self._store: SnapshotStore = parts.store
         self._clock: Clock = parts.clock
         self._means = means_reader(parts)
-        self._prover = Prover(parts.opened.files, hook, parts.clock) if proves else None
+        self._prover = Prover(parts.host(), hook, parts.clock) if proves else None
         self._judged: tuple[object, ...] = ()
 
     def timed(self) -> Iterator[Timed]:

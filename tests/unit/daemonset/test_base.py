@@ -113,7 +113,7 @@ def test_each_mount_has_its_volume_and_each_volume_its_mount(
     assert sorted(volumes) == sorted(mount["name"] for mount in container["volumeMounts"])
 
 
-def test_of_the_node_only_two_folders_and_device_nodes_can_be_written(
+def test_of_the_node_only_what_the_agent_is_for_can_be_written(
     daemon: Object, container: Object
 ) -> None:
     volumes = {volume["name"]: volume for volume in daemon["spec"]["template"]["spec"]["volumes"]}
@@ -122,7 +122,13 @@ def test_of_the_node_only_two_folders_and_device_nodes_can_be_written(
         for mount in container["volumeMounts"]
         if "hostPath" in volumes[mount["name"]] and not mount.get("readOnly")
     }
-    assert writable == {"/run/xpu-agent", "/var/lib/xpu-agent", "/dev"}
+    assert writable == {
+        *("/run/xpu-agent", "/var/lib/xpu-agent"),  # its own
+        "/dev",  # a privileged container opens device nodes that come later
+        *("/var/run/nri", "/var/lib/kubelet/device-plugins"),  # sockets: to the runtime, to us
+        "/var/run/cdi",
+        "/sys/fs/cgroup",  # CPUs and limits of pods
+    }
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
