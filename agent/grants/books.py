@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.grants.known import Found, takes_all, totals_of
+from agent.grants.known import Found, functions_of, takes_all, totals_of
 from agent.model.grant.granted import MEMORY, RATIO, GrantedDevice
 from agent.model.grant.refusal import GrantRefused, Refusal
 
@@ -48,8 +48,7 @@ def hold_of(entry: GrantedDevice, found: Found) -> Hold:
 def _check_functions(entry: GrantedDevice, found: Found) -> None:
     if not entry.vfs:
         return
-    groups = found.device.vf_groups
-    known = {vf.bus_id for group in groups for vf in group.vfs}
+    known = functions_of(found.device)
     for address in entry.vfs:
         if address not in known:
             told = f"{address[:64]!r} is no virtual function of {found.device.key} for pods"

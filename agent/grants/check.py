@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from agent.errors import ParseError
+from agent.grants.allocations import kubelet_holds
 from agent.grants.books import Books, Hold, hold_of
 from agent.grants.claims import Claim, claim_text, claims_of, claims_of_some
 from agent.grants.known import KnownDevices, refuse_unfit
@@ -28,8 +30,9 @@ def check_grants(snapshot: NodeSnapshot) -> GrantsView:
 
     Of those that contradict each other the pod that runs keeps what it was granted, else the
     older has it, else the first by uid: equal pods give an equal view in whatever order they
-    come. A refused grant is empty, holds nothing and says why. Containers of a pod have the
-    grant in common, all of them: the annotation does not tell them apart.
+    come. What the kubelet gave to pods without a grant is theirs, but for who runs by a grant.
+    A refused grant is empty, holds nothing and says why. All containers of a pod have its grant in
+    common: the annotation does not tell them apart.
     """
     settled = _Settled(snapshot)
     settled.hear(claims_of(snapshot))
@@ -62,6 +65,7 @@ class _Settled:
     """Claims as they are heard, one after the other."""
 
     def __init__(self, snapshot: NodeSnapshot) -> None:
+        self._snapshot = snapshot
         part = snapshot.devices
         complete = part.taken_s is not None and not part.value.awaited
         self._known = KnownDevices(part.value.devices, complete=complete)
@@ -70,9 +74,20 @@ class _Settled:
         self.pods: dict[str, PodGrant] = {}
 
     def hear(self, claims: Iterable[Claim]) -> None:
-        """Accept or refuse each, in this order."""
-        for claim in claims:
+        """Accept or refuse each, in this order; the kubelet's pods come after those that run."""
+        first = tuple(claims)
+        heard = self._snapshot.grants.value.pods.keys() | {claim.uid for claim in first}
+        entered = False
+        for claim in first:
+            if not claim.running and not entered:
+                self._enter_allocations(heard)
+                entered = True
             self.pods[claim.uid] = self._answer(claim)
+
+    def _enter_allocations(self, granted: Collection[str]) -> None:
+        for holder, hold in kubelet_holds(self._snapshot, self._known, granted):
+            with suppress(GrantRefused):  # it is held already: by whom does not matter
+                self._books.take(holder, (hold,))
 
     def held(self) -> Mapping[str, tuple[str, ...]]:
         """Return who holds something of each device."""

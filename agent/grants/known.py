@@ -38,6 +38,7 @@ class KnownDevices:
         self._complete = complete
         self._by_id: dict[tuple[str, str], tuple[VendorDevice, DevicePartition | None]] = {}
         self._by_minor: dict[tuple[str, int], VendorDevice] = {}
+        self._with_functions: list[VendorDevice] = []
         for device in devices:
             info = device.info
             kind = info.kind.wire_type
@@ -46,8 +47,14 @@ class KnownDevices:
             for name in (info.uuid, info.bus_id):
                 if name:
                     self._by_id.setdefault((kind, name), (info, None))
+            if info.vf_groups:
+                self._with_functions.append(info)
             for part in info.partitions:
                 self._by_id.setdefault((kind, part.uuid), (info, part))
+
+    def owner_of(self, address: str) -> VendorDevice | None:
+        """Return the device that has a virtual function for pods at that address."""
+        return next((one for one in self._with_functions if address in functions_of(one)), None)
 
     def find(self, entry: GrantedDevice) -> Found:
         """Return what an entry means: its id decides, the minor only where there is none.
@@ -74,6 +81,11 @@ def _minor(entry: GrantedDevice) -> int:
     return -1 if entry.minor is None else entry.minor
 
 
+def functions_of(device: VendorDevice) -> frozenset[str]:
+    """Return the addresses of the virtual functions that pods may have."""
+    return frozenset(vf.bus_id for group in device.vf_groups for vf in group.vfs)
+
+
 def refuse_unfit(found: Found, *, running: bool) -> None:
     """Raise `GrantRefused` for a device that no pod may have.
 
@@ -84,8 +96,8 @@ def refuse_unfit(found: Found, *, running: bool) -> None:
     if not info.managed:
         told = f"{info.key} is not for pods: {info.health.message}"
         raise GrantRefused(Refusal.DEVICE_NOT_GRANTABLE, told)
-    if why and found.partition is None:
-        cut = why == Refusal.MIG_ENABLED.value
+    cut = why == Refusal.MIG_ENABLED.value
+    if why and found.partition is None and (cut or not running):
         told = f"{info.key} was granted, but is cut into slices" if cut else f"{info.key}: {why}"
         raise GrantRefused(Refusal.MIG_ENABLED if cut else Refusal.DEVICE_NOT_GRANTABLE, told)
     health = info.health if found.partition is None else found.partition.health

@@ -106,7 +106,9 @@ class DevicesHook:
             runtime_handler=pod.runtime_handler,
             host_network=pod.host_network,
             protected=container.protected or alone or own or untold,
-            given_elsewhere=container.given_elsewhere or _asks(view, container.name),
+            given_elsewhere=container.given_elsewhere
+            or _asks(view, container.name)
+            or _has(snapshot, pod.uid, container.name),
         )
 
 
@@ -121,6 +123,14 @@ def takes_cdi(runtime: RuntimeView) -> bool:
 def _asks(pod: PodView | None, container: str) -> bool:
     """Say whether a device plug-in has given the container something."""
     return pod is not None and any(ask.container == container for ask in pod.asks)
+
+
+def _has(snapshot: NodeSnapshot, uid: str, container: str) -> bool:
+    """Say whether the kubelet's account has something for the container."""
+    return any(
+        held.pod_uid == uid and held.container in ("", container)
+        for held in snapshot.served.value.held
+    )
 
 
 def _seen_by(container: Container, host: HostMeans) -> Container:

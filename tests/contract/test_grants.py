@@ -13,7 +13,7 @@ from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import HostMeans, RdmaFunction
 from agent.model.grant.refusal import GrantRefused
-from agent.probe.base import DeviceVendor
+from agent.probe.base import DeviceVendor, needs_of
 from tests.contract.asked import inventory_of, of_every_vendor, on_every_host, vendor_of
 from tests.hostile import texts, vendor_devices
 
@@ -60,6 +60,21 @@ def test_nothing_granted_gives_nothing(name: str, host: str, tmp_path: Path) -> 
     stranger = Grant(devices=(GrantedDevice(type="gpu", id="somebody-elses"),))
     for grant in (Grant(), stranger):
         assert answer(vendor, devices, grant) == ContainerEdits()
+
+
+def test_what_a_vendor_needs_of_the_host_are_plain_absolute_paths(
+    name: str, tmp_path: Path
+) -> None:
+    vendor = vendor_of(name, tmp_path)[0]
+    needs = needs_of(vendor, {})
+    assert needs_of(vendor, {}) == needs
+    assert all(path.startswith("/dev/") for path in needs.nodes)
+    for path in (*needs.nodes, *needs.paths, *([needs.mount_list] if needs.mount_list else [])):
+        folder, _, last = path.rpartition("/")
+        assert path.startswith("/")
+        assert last
+        assert "*" not in folder
+        assert ".." not in path.split("/")
 
 
 entries = st.builds(

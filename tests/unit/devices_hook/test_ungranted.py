@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from agent.config.containers import HookSettings
 from agent.model.device import DeviceNode
 from agent.model.grant.container import Container
 from agent.model.grant.host import HostMeans
+from agent.model.part import Part
 from agent.model.pod import PodView, ResourceAsk
 from agent.model.runtime.adjustment import NOTHING, Adjustment
+from agent.model.runtime.served import Held, ServedView
 from tests.unit.devices_hook.made import created, device, env, reasons
 from tests.unit.grants.made import WHOLE, entry, pod, text
 from tests.unit.injection.made import UUIDS, gpu, nvidia_host
@@ -20,6 +23,7 @@ CARDS = (device(gpu(0)),)
 HOST = {"nvidia": nvidia_host(default_handler="nvidia")}
 ASKS = Container(name="worker", env=(("NVIDIA_VISIBLE_DEVICES", "all"),))
 QUIET = pod(1)
+NOBODY = ServedView()
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -29,9 +33,18 @@ def answer(
     view: PodView | None = QUIET,
     box: Mapping[str, object] | None = None,
     means: Mapping[str, HostMeans] = HOST,
+    served: ServedView = NOBODY,
 ) -> Adjustment:
-    hooks = HookSettings(ungranted=mode, protected_namespaces=("kube-system",))
-    return created(None, means, CARDS, container=container, view=view, box=box, hooks=hooks)
+    return created(
+        None,
+        means,
+        CARDS,
+        container=container,
+        view=view,
+        box=box,
+        hooks=HookSettings(ungranted=mode, protected_namespaces=("kube-system",)),
+        before=lambda now: replace(now, served=Part(served, 1.0)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,6 +80,10 @@ def test_what_another_plugin_gave_is_neither_taken_nor_told_of() -> None:
     assert answer("void", view=pod(1, asks=(asked,))) == NOTHING
     given = DeviceNode(path="/dev/nvidia0", major=195, minor=0)
     assert answer("void", Container(name="worker", env=ASKS.env, nodes=(given,))) == NOTHING
+    held = ServedView(held=(Held(pod_uid=QUIET.uid, resource="nvidia.com/gpu"),))
+    assert answer("void", served=held) == NOTHING
+    elsewhere = Held(pod_uid=QUIET.uid, resource="nvidia.com/gpu", container="init")
+    assert env(answer("void", served=ServedView(held=(elsewhere,)))) == VOID
     other = pod(1, asks=(ResourceAsk(container="init", resource="nvidia.com/gpu", count=1),))
     assert env(answer("void", view=other)) == VOID
 

@@ -106,7 +106,7 @@ def test_a_refusal_names_the_device_and_the_grant_is_empty() -> None:
         (SUSPECT, "held", "held"),
         (SILENT, "DeviceNotGrantable", "held"),
         (FOREIGN, "DeviceNotGrantable", "DeviceNotGrantable"),
-        (HOST, "DeviceNotGrantable", "DeviceNotGrantable"),
+        (HOST, "DeviceNotGrantable", "held"),
         (CUT, "MIGEnabled", "MIGEnabled"),
     ],
 )

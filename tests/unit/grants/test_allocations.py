@@ -1,0 +1,104 @@
+"""Grants beside what the kubelet gave to pods by itself."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.grants.check import check_grants, grant_of
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.model.runtime.served import Held, ServedView
+from agent.model.snapshot import NodeSnapshot
+from tests.unit.grants.made import (
+    GPUS,
+    HALF,
+    NICS,
+    WHOLE,
+    box,
+    entry,
+    pod,
+    snapshot,
+    text,
+    verdict,
+)
+from tests.unit.grants.test_overlap import NPU as FIRST
+from tests.unit.grants.test_overlap import PIECES
+
+NPU = replace(FIRST, info=replace(FIRST.info, minor=7))
+KUBELETS, ASKS = pod(8), pod(9)
+VF = "0000:18:00.1"
+CARD = str(GPUS[0].info.uuid)
+
+
+def beside(
+    annotation: str, *ids: str, other: PodView = KUBELETS, ours: PodView = ASKS
+) -> NodeSnapshot:
+    """A pod that the kubelet gave ids to, and one with a grant that came later."""
+    asks = replace(ours, annotations=pod(9, annotation).annotations)
+    there = (PIECES, *GPUS[1:], *NICS, NPU)
+    held = Held(pod_uid=other.uid, resource="vendor.example/thing", ids=ids)
+    return replace(
+        snapshot([other, asks], devices=there), served=Part(ServedView(held=(held,)), 1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "id_", "free"),
+    [
+        (text(entry(GPUS[0], WHOLE)), CARD, False),
+        (text(entry(GPUS[0], HALF)), CARD, False),
+        (text(entry(GPUS[1], WHOLE)), CARD, True),
+        (text(entry(GPUS[0], WHOLE)), f"{CARD}::3", False),
+        (text(entry(GPUS[0], WHOLE)), "MIG-1", False),
+        (text(entry("MIG-0")), "MIG-1", True),
+        (text(entry("MIG-1")), "MIG-1", False),
+        (text(entry(NPU, {"ratio": 100})), "Ascend310P-7", False),
+        (text(entry(NPU, {"ratio": 100})), "Ascend310P-2c-100-7", True),
+        (text(entry(GPUS[1], WHOLE)), "npu-1", True),
+        (text(entry(NICS[0], {"rdma": 100}), kind="rdma"), "0000:18:00.0", False),
+        (text(entry(NICS[0], {"rdma": 100}), kind="rdma"), "0000:18:00.0::7", True),
+        (text(entry(NICS[0], {"rdma": 100}), kind="rdma"), VF, False),
+        (text(entry(NICS[0], {"rdma": 1}, vfs=[VF]), kind="rdma"), VF, False),
+        (text(entry(NICS[0], {"rdma": 1}, vfs=["0000:18:00.2"]), kind="rdma"), VF, True),
+        (text(entry(GPUS[0], WHOLE)), "of another node", True),
+    ],
+)
+def test_what_the_kubelet_gave_away_is_not_granted_again(
+    annotation: str, id_: str, free: bool
+) -> None:
+    now = beside(annotation, id_)
+    view = check_grants(now)
+    assert verdict(view.pods[ASKS.uid]) == ("held" if free else "DeviceTaken")
+    if not free:
+        assert "team-a/train-8, by vendor.example/thing" in view.pods[ASKS.uid].message
+    assert KUBELETS.uid not in view.pods
+    asked = box(replace(ASKS, annotations=pod(9, annotation).annotations))
+    assert grant_of(now, asked) == view.pods[ASKS.uid]
+
+
+GRANTED = text(entry(GPUS[0], WHOLE))
+
+
+@pytest.mark.parametrize(
+    ("other", "ours"),
+    [
+        (KUBELETS, pod(9, phase="Running")),
+        (pod(8, phase="Succeeded"), ASKS),
+        (pod(8, text(entry(GPUS[1], WHOLE))), ASKS),
+    ],
+    ids=["who runs by a grant", "an ended pod", "a pod that was granted another card"],
+)
+def test_but_who_runs_keeps_a_card_and_some_ids_count_for_nothing(
+    other: PodView, ours: PodView
+) -> None:
+    view = check_grants(beside(GRANTED, CARD, other=other, ours=ours))
+    assert verdict(view.pods[ours.uid]) == "held"
+
+
+def test_a_pod_that_is_gone_holds_nothing_by_the_kubelets_account() -> None:
+    now = beside(GRANTED, CARD)
+    gone = replace(now, cluster=replace(now.cluster, pods=now.cluster.pods[1:]))
+    assert verdict(check_grants(gone).pods[ASKS.uid]) == "held"
+    unknown = replace(gone, cluster=replace(gone.cluster, pods_known=False))
+    assert verdict(check_grants(unknown).pods[ASKS.uid]) == "DeviceTaken"
