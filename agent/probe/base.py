@@ -11,7 +11,7 @@ from agent.errors import NotSupported
 from agent.host.files import HostFiles
 from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 
 if TYPE_CHECKING:
     from agent.model.grant.container import Container

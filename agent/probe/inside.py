@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from agent.errors import AgentError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from agent.probe.base import Inside, VendorSession, clear_in, slices_in
 from agent.probe.process.worker_process import LATE
 from agent.probe.wire import CLOSED, NOT_SUPPORTED, finite, kind_of

@@ -10,7 +10,7 @@ import msgspec
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from agent.probe.process.launch import Launched
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.restart import RestartPolicy

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent.errors import AgentError, HostFileError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
 

@@ -10,7 +10,7 @@ import msgspec
 
 from agent.clock import Clock
 from agent.errors import WorkerError
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from agent.model.snapshot import NodeSnapshot
 from agent.slicing.wanted import living, owners, wishes
 

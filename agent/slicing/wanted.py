@@ -8,7 +8,7 @@ from agent.model.cluster.pods import ENDED
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.grant.checked import PodGrant
 from agent.model.grant.granted import CORE, MEMORY, RATIO, GrantedDevice
-from agent.model.slices import SliceWish
+from agent.model.runtime.slices import SliceWish
 from agent.model.snapshot import NodeSnapshot
 
 Wishes = Mapping[str, tuple[SliceWish, ...]]  # by the vendor's plug-in

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from agent.errors import AgentError
 from agent.model.device import DevicePartition
-from agent.model.slices import SliceMade, SliceUnmade, SliceWish
+from agent.model.runtime.slices import SliceMade, SliceUnmade, SliceWish
 
 Key = tuple[str, str]  # pod's uid, device's key
 

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 from agent.errors import WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from agent.probe.process.child import Child
 from agent.probe.process.launch import Launched, launch
 from agent.probe.process.spec import WorkerSpec

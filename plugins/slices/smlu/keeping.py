@@ -9,7 +9,7 @@ import msgspec
 
 from agent.errors import AgentError
 from agent.model.device import DevicePartition
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.cndev.card import Card, Instance
 from plugins.slices.keeping import Key, fulfil
 from plugins.slices.smlu.effects import Pause, destroy, make, orphans

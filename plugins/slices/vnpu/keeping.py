@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from agent.model.device import DevicePartition
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.dcmi import vdev
 from plugins.bindings.dcmi.chip import Chip
 from plugins.bindings.dcmi.vdev import Vdev

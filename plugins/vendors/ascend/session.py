@@ -12,7 +12,7 @@ from agent.errors import AgentError, LibraryReplaced
 from agent.host.files import HostFiles
 from agent.model.device import Health, HealthState
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.dcmi.events import FaultQueue
 from plugins.bindings.dcmi.library import Dcmi, Loader, driver_version
 from plugins.bindings.dcmi.network import NetworkWatch

@@ -15,7 +15,7 @@ from agent.host.files import HostFiles
 from agent.model.device import DeviceLink, Health, HealthState, VendorDevice
 from agent.model.grouping.graph import Grouping
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem, Reading
-from agent.model.slices import SlicesKept, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.cndev.card import MIB, Card, open_cards
 from plugins.bindings.cndev.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
 from plugins.bindings.cndev.library import Cndev, locate

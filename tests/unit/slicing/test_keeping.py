@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from agent.clock import ManualClock
 from agent.errors import WorkerError
 from agent.model.cluster.facts import ClusterFacts
-from agent.model.slices import SlicesKept, SliceUnmade, SliceWish
+from agent.model.runtime.slices import SlicesKept, SliceUnmade, SliceWish
 from agent.model.snapshot import NodeSnapshot
 from agent.slicing.keeping import Slicer
 from tests.unit.slicing.scene import NPU, PART, TEMPLATE, cut, node

@@ -10,7 +10,7 @@ from agent.model.grant.host import HostMeans
 from agent.model.grant.means import MeansView
 from agent.model.part import Part
 from agent.model.runtime.seen import RuntimeView, SandboxSeen
-from agent.model.slices import SliceWish
+from agent.model.runtime.slices import SliceWish
 from agent.slicing.wanted import living, wishes
 from tests.unit.slicing.scene import MLU, NPU, PART, TEMPLATE, WHOLE, node, pod
 

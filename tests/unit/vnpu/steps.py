@@ -11,7 +11,7 @@ import json
 import sys
 
 from agent.errors import AgentError
-from agent.model.slices import SliceWish
+from agent.model.runtime.slices import SliceWish
 from agent.recording.open import open_host
 from plugins.vendors.ascend.session import AscendSession
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.model.device import DevicePartition
-from agent.model.slices import SliceWish
+from agent.model.runtime.slices import SliceWish
 from plugins.bindings.cndev.card import Card, Instance
 from plugins.bindings.cndev.library import Cndev
 from plugins.slices.smlu.keeping import Cuttable, keep
