@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agent.errors import ParseError
 from agent.grants.allocations import kubelet_holds
 from agent.grants.books import Books, Hold, hold_of
-from agent.grants.claims import Claim, claim_text, claims_of, claims_of_some
+from agent.grants.claims import Claim, Claims, claim_text
 from agent.grants.known import KnownDevices, refuse_unfit
 from agent.grants.pieces import refuse_mixed, with_template
 from agent.model.device import VendorDevice
@@ -35,7 +35,7 @@ def check_grants(snapshot: NodeSnapshot) -> GrantsView:
     common: the annotation does not tell them apart.
     """
     settled = _Settled(snapshot)
-    settled.hear(claims_of(snapshot))
+    settled.hear(Claims(snapshot).all())
     looked = {pod.uid for pod in snapshot.cluster.pods} | snapshot.runtime.value.sandboxes.keys()
     return GrantsView(pods=settled.pods, held=settled.held(), looked=frozenset(looked))
 
@@ -52,12 +52,14 @@ def grant_of(snapshot: NodeSnapshot, sandbox: SandboxSeen) -> PodGrant | None:
     settled = _Settled(snapshot)
     view = snapshot.grants.value
     before = view.pods.get(sandbox.uid)
-    if before is not None and not before.refusal and sandbox.id in view.looked:
-        # whoever came since came later: what is its own is only looked at anew
-        settled.hear(claims_of_some(snapshot, sandbox))
-        return settled.pods.get(sandbox.uid)
-    rivals = {uid for key in settled.keys_of(text) for uid in view.held.get(key, ())}
-    settled.hear(claims_of_some(snapshot, sandbox, rivals, view.looked))
+    desk = Claims(snapshot, sandbox)
+    uids = {*desk.since(view.looked), sandbox.uid}
+    claims = desk.of(uids)
+    settled_before = before is not None and not before.refusal and sandbox.id in view.looked
+    if not settled_before or len(claims) > 1:
+        rivals = {uid for key in settled.keys_of(text) for uid in view.held.get(key, ())}
+        claims = desk.of(uids | rivals)
+    settled.hear(claims)
     return settled.pods.get(sandbox.uid)
 
 

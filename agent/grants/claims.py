@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -34,44 +34,21 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return not self.running, not self.created, self.created, self.uid
 
 
-def claims_of(snapshot: NodeSnapshot) -> tuple[Claim, ...]:
-    """Return the claims of all pods that are here and not over, in their order.
-
-    What a sandbox was created with counts before what the API server has now: users may write
-    the annotation of a running pod, the sandbox's they may not. A pod that is bound to no node
-    claims nothing: its annotation is still to be written.
-    """
-    desk = _Desk(snapshot)
-    return _ordered(desk, {*desk.pods, *desk.boxes})
-
-
-def claims_of_some(
-    snapshot: NodeSnapshot,
-    asking: SandboxSeen,
-    wanted: Collection[str] = (),
-    known: frozenset[str] | None = None,
-) -> tuple[Claim, ...]:
-    """Return the claim of who asks, those of the wanted uids, and of all that are not `known`.
-
-    `known` are uids and sandbox ids that somebody has looked at already; `None`: everybody.
-    """
-    desk = _Desk(snapshot, asking)
-    uids = {*wanted, asking.uid}
-    if known is not None:
-        uids.update(uid for uid in desk.pods if uid not in known)
-        uids.update(uid for uid, box in desk.boxes.items() if box.id not in known)
-    return _ordered(desk, uids)
-
-
 def claim_text(sandbox: SandboxSeen) -> str | None:
     """Return the annotation that a sandbox was created with."""
     return next((value for name, value in sandbox.annotations if name == KEY), None)
 
 
-class _Desk:
-    """Looks up pods, sandboxes and containers by what connects them."""
+class Claims:
+    """What pods claim that are here and not over.
+
+    What a sandbox was created with counts before what the API server has now: users may write
+    the annotation of a running pod, the sandbox's they may not. A pod that is bound to no node
+    claims nothing: its annotation is still to be written.
+    """
 
     def __init__(self, snapshot: NodeSnapshot, asking: SandboxSeen | None = None) -> None:
+        """Look at all pods and sandboxes, and at one that asks and may not be among them."""
         runtime = snapshot.runtime.value
         self.node = snapshot.node.name
         self.pods_known = snapshot.cluster.pods_known
@@ -81,7 +58,22 @@ class _Desk:
             self.boxes[asking.uid] = asking
         self.inside = _by_sandbox(runtime)
 
-    def claim(self, uid: str) -> Claim | None:
+    def all(self) -> tuple[Claim, ...]:
+        """Return all claims, in the order in which they are heard."""
+        return self.of({*self.pods, *self.boxes})
+
+    def since(self, known: frozenset[str]) -> set[str]:
+        """Return the uids that nobody has looked at; `known` are those, and sandbox ids."""
+        new = {uid for uid in self.pods if uid not in known}
+        new.update(uid for uid, box in self.boxes.items() if box.id not in known)
+        return new
+
+    def of(self, uids: Iterable[str]) -> tuple[Claim, ...]:
+        """Return the claims of these pods, in the order in which they are heard."""
+        found = (self._claim(uid) for uid in uids if uid)
+        return tuple(sorted((one for one in found if one is not None), key=lambda one: one.order))
+
+    def _claim(self, uid: str) -> Claim | None:
         """Return what a pod claims now; `None` if nothing."""
         pod, box = self.pods.get(uid), self.boxes.get(uid)
         inside = self.inside.get(box.id, ()) if box is not None else ()
@@ -123,8 +115,3 @@ def _by_sandbox(runtime: RuntimeView) -> Mapping[str, list[ContainerSeen]]:
     for container in runtime.containers.values():
         found.setdefault(container.sandbox_id, []).append(container)
     return found
-
-
-def _ordered(desk: _Desk, uids: Iterable[str]) -> tuple[Claim, ...]:
-    found = (desk.claim(uid) for uid in uids if uid)
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.order))

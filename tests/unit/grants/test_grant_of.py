@@ -76,6 +76,16 @@ def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> Non
     assert verdict(grant_of(gone, box(pod(2, CLAIM)))) == "held"
 
 
+def test_who_was_given_a_card_since_the_last_check_keeps_it_from_who_had_it_by_that_check() -> None:
+    late, older = pod(2, CLAIM), pod(1, CLAIM)
+    view = checked(snapshot([late], [box(late)])).grants
+    assert verdict(view.value.pods[late.uid]) == "held"
+    both = snapshot([late, older], [box(late), box(older)], [container(box(older))])
+    now = replace(both, grants=view)
+    assert verdict(grant_of(now, box(older))) == "held"
+    assert verdict(grant_of(now, box(late))) == "DeviceTaken"
+
+
 def test_a_second_container_of_a_pod_that_runs_gets_what_the_first_has() -> None:
     one = pod(1, CLAIM, phase="Running")
     sandbox = box(one)
@@ -111,5 +121,6 @@ def test_it_says_what_a_check_of_all_pods_says(
     uid = pods[asked].uid
     wanted: PodGrant | None = check_grants(now).pods.get(uid)
     found = grant_of(replace(now, grants=before), box(pods[asked]))
-    # a pod that has its grant keeps it, whoever is told of later
-    assert found == wanted or (found == before.value.pods.get(uid) and verdict(found) == "held")
+    # who was refused at that check is not heard again: it was given nothing since
+    refused = any(one.refusal for one in before.value.pods.values())
+    assert found == wanted or (verdict(found) == "held" and refused)
