@@ -38,8 +38,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Return the hook whose value of a field is in the whole."""
         value = field(self.whole)
         names = [name for name, answer in self.answers if field(answer) == value]
-        ranked = sorted(names, key=lambda n: n not in QUOTA_WINNERS)
-        return ranked[0] if ranked else ""
+        winner = next((name for name in QUOTA_WINNERS if name in names), None)
+        return winner or next(iter(names), "")
 
 
 def ask(
@@ -49,27 +49,11 @@ def ask(
     modes: Mapping[str, str],
     now_s: Callable[[], float],
 ) -> Asked:
-    """Ask each hook of the stage by itself, so that what it says can be told from the others'."""
-    answers: list[tuple[str, Adjustment]] = []
-    planned: list[tuple[str, Adjustment]] = []
-    failures: list[Failure] = []
-    for hook in hooks:
-        if request.stage not in hook.stages:
-            continue
-        said = dispatch((hook,), request, snapshot, modes, now_s)
-        failures += said.failures
-        planned += said.planned
-        if said.adjustment != NOTHING:
-            answers.append((hook.name, said.adjustment))
-    if not answers:
-        return Asked(planned=tuple(planned), failures=tuple(failures))
-    conflicts: tuple[Failure, ...] = ()
-    whole = answers[0][1]
-    if len(answers) > 1:
-        whole, conflicts = merged(tuple(answers))
+    """Ask the hooks of the stage; the answer of each can be told from the others'."""
+    said = dispatch(hooks, request, snapshot, modes, now_s)
     return Asked(
-        answers=tuple(answers),
-        whole=whole,
-        planned=tuple(planned),
-        failures=(*failures, *conflicts),
+        answers=said.answers,
+        whole=said.adjustment,
+        planned=said.planned,
+        failures=said.failures,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.cgroup.layout import CgroupLayout, parse_pod_dir
-from agent.cgroup.ledger.entry import OOM, Entry
+from agent.cgroup.ledger.entry import CORE, OOM, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import directory
 from agent.cgroup.values.keys import BY_NAME
@@ -92,7 +92,7 @@ def pods_of(cgroups: Iterable[str]) -> frozenset[str]:
 
 
 def _gone(entry: Entry, layout: CgroupLayout, files: CgroupFiles) -> bool:
-    if entry.hierarchy == OOM:
+    if entry.hierarchy in (OOM, CORE):
         place = directory(layout, entry.path)
     else:
         key = BY_NAME.get(entry.key)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from agent.cgroup.cookies import Cookies, KernelCookies
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.journal import Ledger, LedgerError
+from agent.cgroup.ledger.processes import COOKIE, KEY
 from agent.cgroup.ledger.undo import Undone, undo
 from agent.cgroup.paths import BadCgroupPath, of_parent
 from agent.cgroup.values.keys import QUOTA
@@ -30,8 +32,9 @@ from agent.model.snapshot import NodeSnapshot
 from agent.reconcile.givens import Givens
 from agent.reconcile.leaving import Leaving, pods_of
 from agent.reconcile.looked import Looked, look, wanted_targets
-from agent.reconcile.oom import OomScores
 from agent.reconcile.places import PodPlace
+from agent.reconcile.processes.cores import Cores
+from agent.reconcile.processes.oom import OomScores
 from agent.reconcile.report import Condition, CycleReport, PodReport
 from agent.reconcile.survey import Survey
 from agent.reconcile.telling import Telling
@@ -53,6 +56,7 @@ class Reconciler:
         hooks: tuple[Hook, ...],
         modes: Mapping[str, str],
         clock: Clock,
+        cookies: Callable[[], Cookies] = KernelCookies,
     ) -> None:
         """Begin with what the ledger has, which is loaded; touch nothing."""
         self.audits: deque[Audit] = deque(maxlen=MAX_AUDITS)
@@ -65,6 +69,7 @@ class Reconciler:
         self._givens = Givens()
         self._telling = Telling()
         self._oom = OomScores(self._files, ledger, clock.wall)
+        self._cores = Cores(self._files, ledger, cookies)
         self._writer: Writer | None = None
         self._planner: Writer | None = None
         self._undo_after_s: dict[tuple[str, str, str], float] = {}
@@ -92,6 +97,8 @@ class Reconciler:
         scores = self._oom.prepare(
             (wish for one in looked.values() for wish in one.oom), layout, now_s
         )
+        cores = tuple(wish for one in looked.values() for wish in one.cores)
+        self._cores.remember(cores, layout)
         for _, ready in prepared:
             writer.remember(ready)
         self._leaving.sweep(self.ledger, layout, self._files, now_s)
@@ -104,6 +111,7 @@ class Reconciler:
                 written, left = written + report.written, left + report.left
                 notes += report.notes
         self.audits.extend(self._oom.apply(scores, now_s))
+        self._cores.apply(cores, layout, now_s)
         self._undo(snapshot, writer.values, now_s)
         for one in looked.values():
             notes += self._telling.new(one.place.pod, one.notes)
@@ -257,7 +265,8 @@ class Reconciler:
             for one in self._survey.looked.values()
             for target in (
                 *(wish.target for wish in one.wishes),
-                *((wish.cgroup, "oom_score_adj") for wish in one.oom),
+                *((wish.cgroup, KEY) for wish in one.oom),
+                *((wish.cgroup, COOKIE) for wish in one.cores if wish.group.enabled),
             )
         )
 
@@ -269,6 +278,8 @@ class Reconciler:
             found.append(Condition(reason="LedgerDamaged", message=self.ledger.problem))
         if self._oom.problem:
             found.append(Condition(reason="OOMScoreNotWritable", message=self._oom.problem))
+        if self._cores.problem:
+            found.append(Condition(reason="CoreSchedulingRefused", message=self._cores.problem))
         if self._writer is not None:
             found += self._telling.conditions(self._writer, self._clock.monotonic())
         return tuple(found)

@@ -11,7 +11,7 @@ VERSION = 1
 MAX_LINE = 16 * 1024  # bytes; a longer one is not ours
 MAX_OURS = 8  # values of ours that are told from foreign ones: the last, and those on the way
 
-OOM = "oom"  # hierarchy of entries about processes instead of files
+OOM, CORE = "oom", "core"  # hierarchies of entries about processes instead of files
 
 _HEAD = re.compile(rb'\{"crc":([0-9]{1,10}),')
 
@@ -19,8 +19,8 @@ _HEAD = re.compile(rb'\{"crc":([0-9]{1,10}),')
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """What stood in one file before our first write, and what we wrote.
 
-    `hierarchy` is version 1's controller, `v2`, or `oom`; `inode` is the directory's, so that a
-    new group of the same name is not taken for the old one.
+    `hierarchy` is version 1's controller, `v2`, `oom` or `core`; `inode` is the directory's, so
+    that a new group of the same name is not taken for the old one.
     """
 
     hierarchy: str

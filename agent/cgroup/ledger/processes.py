@@ -1,14 +1,17 @@
-"""`oom_score_adj`, which processes have instead of cgroups: reading, writing, putting back."""
+"""What processes have instead of cgroups, their `oom_score_adj` and cookies: putting it back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from agent.cgroup.cookies import CookieRefused, Cookies, KernelCookies
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.entry import Entry
+from agent.cgroup.ledger.entry import CORE, Entry
 from agent.cgroup.writing.kernel import KernelFiles
 from agent.errors import HostFileError, ParseError
 from agent.topology.text import parse_int
 
-KEY = "oom_score_adj"
+KEY, COOKIE = "oom_score_adj", "core_cookie"
 LOWEST, HIGHEST = -1000, 1000
 # whose `cgroup.procs` tells a container's processes on version 1: the kubelet makes them all
 CONTROLLERS = ("memory", "cpu", "cpuacct")
@@ -32,9 +35,17 @@ def score(files: KernelFiles, pid: int) -> int | None:
 
 
 def restore_processes(
-    files: KernelFiles, layout: CgroupLayout, entry: Entry, *, force: bool
+    files: KernelFiles,
+    layout: CgroupLayout,
+    entry: Entry,
+    *,
+    force: bool,
+    cookies: Callable[[], Cookies] = KernelCookies,
 ) -> tuple[str, str]:
-    """Give the processes of a container the first value back that was seen; say state and why."""
+    """Give the processes of a container back what they had; say state and why.
+
+    That is the first score that was seen, and the default cookie.
+    """
     place = directory(layout, entry.path)
     try:
         same = place is not None and files.inode(place) == entry.inode
@@ -42,8 +53,16 @@ def restore_processes(
         same = False
     if place is None or not same:
         return "gone", ""
+    if entry.hierarchy == CORE:
+        return _without_cookies(files.pids(place), cookies)
+    return _scores(files, files.pids(place), entry, force=force)
+
+
+def _scores(
+    files: KernelFiles, pids: Iterable[int], entry: Entry, *, force: bool
+) -> tuple[str, str]:
     state = "same"
-    for pid in files.pids(place):
+    for pid in pids:
         now = score(files, pid)
         if now is None or str(now) == entry.original:
             continue
@@ -55,3 +74,10 @@ def restore_processes(
             return "refused", str(error)
         state = "restored"
     return state, ""
+
+
+def _without_cookies(pids: Iterable[int], cookies: Callable[[], Cookies]) -> tuple[str, str]:
+    try:
+        return ("restored" if cookies().share(None, pids) else "same"), ""
+    except CookieRefused as error:
+        return "refused", str(error)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.cgroup.ledger.entry import OOM, Entry
+from agent.cgroup.ledger.entry import CORE, OOM, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import restore_processes
 from agent.cgroup.values.keys import BY_NAME, Value
@@ -82,7 +82,7 @@ def _look(values: CgroupValues, entries: Iterable[Entry], *, force: bool) -> _Fo
     """Read every file; settle what needs no write, wish for the original of the others."""
     found = _Found([], {}, {}, {})
     for entry in entries:
-        if entry.hierarchy == OOM:
+        if entry.hierarchy in (OOM, CORE):
             continue
         key = BY_NAME.get(entry.key)
         state = "gone"
@@ -159,7 +159,7 @@ def _of_processes(
 ) -> None:
     files = values.files
     for entry in entries:
-        if entry.hierarchy == OOM and isinstance(files, KernelFiles):
+        if entry.hierarchy in (OOM, CORE) and isinstance(files, KernelFiles):
             state, detail = restore_processes(files, values.layout, entry, force=force)
             found.states[entry.id] = Undone(entry=entry, state=state, detail=detail)
 

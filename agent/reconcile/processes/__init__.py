@@ -1,0 +1,1 @@
+"""What containers' processes have instead of their cgroups: scores and cookies."""

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from agent.cgroup.cookies import CookieRefused, KernelCookies
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.processes import restore_processes
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.host.files import LiveRoot
+from agent.model.runtime.adjustment import Adjustment, CoreGroup
+from agent.reconcile.looked import CoreWish
+from agent.reconcile.processes.cores import INTERVAL_S, Cores
+from tests.realgroups import RealGroups, needs_v1, real_groups
+from tests.unit.reconcile.scene import SaidHook, Scene
+
+GROUP = CoreGroup(enabled=True, id="a")
+
+
+class TableCookies:
+    """A kernel with core scheduling, whose processes are a table."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self.made = itertools.count(1000)
+        self.refuses = 0
+
+    def get(self, pid: int) -> int:
+        if self.refuses:
+            raise CookieRefused("get", self.refuses)
+        return self.of.get(pid, 0)
+
+    def create(self, pid: int) -> None:
+        self.of[pid] = next(self.made)
+
+    def share(self, source: int | None, targets: Iterable[int]) -> tuple[int, ...]:
+        done = tuple(targets)
+        self.of.update(dict.fromkeys(done, 0 if source is None else self.of[source]))
+        return done
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def test_this_machine_answers_with_a_cookie_or_by_a_type() -> None:
+    answer: list[bool] = []
+    try:
+        answer.append(KernelCookies().get(os.getpid()) >= 0)
+    except CookieRefused as error:
+        answer.append(error.unsupported or error.errno == errno.EPERM)
+    assert answer == [True]
+
+
+@pytest.mark.parametrize(
+    ("number", "unsupported", "ended"),
+    [
+        (errno.ENODEV, True, False),
+        (errno.EINVAL, True, False),
+        (errno.ESRCH, False, True),
+        (errno.EPERM, False, False),
+    ],
+)
+def test_a_refusal_says_whether_there_is_support_at_all(
+    number: int, unsupported: bool, ended: bool
+) -> None:
+    error = CookieRefused("get of process 1", number)
+    assert (error.unsupported, error.ended) == (unsupported, ended)
+
+
+@needs_v1
+@pytest.mark.root
+class TestOnRealGroups:
+    def test_all_processes_of_a_group_share_one_cookie(self, groups: RealGroups) -> None:
+        kernel = TableCookies()
+        scene = Scene(groups)
+        first = [groups.sleeper(scene.container) for _ in range(2)]
+        second = groups.sleeper(scene.sandbox)
+        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
+        wishes = [CoreWish(cgroup=c, group=GROUP) for c in (scene.container, scene.sandbox)]
+        assert cores.apply(wishes, groups.layout, 0.0) == 3
+        assert {kernel.of[pid] for pid in (*first, second)} == {1000}
+        assert cores.apply(wishes, groups.layout, INTERVAL_S / 2) == 0
+        late = groups.sleeper(scene.container)  # as of an exec probe
+        assert cores.apply(wishes, groups.layout, INTERVAL_S) == 1
+        assert kernel.of[late] == 1000
+
+    def test_a_container_that_leaves_its_group_has_the_default_again(
+        self, groups: RealGroups
+    ) -> None:
+        kernel = TableCookies()
+        scene = Scene(groups)
+        pid = groups.sleeper(scene.container)
+        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
+        cores.apply([CoreWish(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
+        alone = CoreWish(cgroup=scene.container, group=CoreGroup())
+        cores.apply([alone], groups.layout, INTERVAL_S)
+        assert kernel.of[pid] == 0
+
+    def test_a_kernel_without_it_is_a_condition(self, groups: RealGroups) -> None:
+        kernel = TableCookies()
+        kernel.refuses = errno.ENODEV
+        scene = Scene(groups)
+        groups.sleeper(scene.container)
+        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
+        cores.apply([CoreWish(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
+        assert "No such device" in cores.problem
+
+    def test_cookies_are_in_the_ledger_before_they_are_made_and_taken_at_a_restore(
+        self, groups: RealGroups
+    ) -> None:
+        kernel = TableCookies()
+        hook = SaidHook("core_scheduling")
+        hook.answers = {"app": Adjustment(core_group=GROUP)}
+        scene = Scene(groups, hook, ledger=Ledger(None, ""))
+        pid = groups.sleeper(scene.container)
+        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
+        wishes = [CoreWish(cgroup=scene.container, group=GROUP)]
+        cores.remember(wishes, groups.layout)
+        (entry,) = scene.ledger.entries.values()
+        cores.apply(wishes, groups.layout, 0.0)
+        assert kernel.of[pid] == 1000
+        state, _ = restore_processes(
+            KernelFiles(LiveRoot()), groups.layout, entry, force=False, cookies=lambda: kernel
+        )
+        assert (state, kernel.of[pid]) == ("restored", 0)
