@@ -134,7 +134,7 @@ def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
         "xpu-agent render nodemetric --pods pods.json -o json",
         "xpu-agent render metrics",
     )
-    render.add_argument("what", choices=("device", "nodemetric", "topology", "metrics"))
+    render.add_argument("what", choices=("device", "nodemetric", "topology", "metrics", "cdi"))
     _add_host(render)
     _add_inputs(render)
     _add_output(render, ("yaml", "json"))

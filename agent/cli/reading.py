@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 from agent.cli.context import parts_of
 from agent.cli.devices_table import devices_text
 from agent.cli.output import dump
+from agent.model.part import Part
 from agent.model.snapshot import NodeSnapshot
 from agent.node.look import look
+from agent.node.parts import Parts
 from agent.publish.device_view import devices_json
 from agent.publish.snapshot_json import dumps, snapshot_json
 
@@ -83,6 +86,8 @@ def render(arguments: argparse.Namespace) -> int:
         )
         sys.stdout.write(page.decode())
         return 0
+    if arguments.what == "cdi":
+        return _cdi(parts, arguments.output)
     publisher = publishers(parts.settings)[arguments.what]
     found = publisher.render(now, parts.clock.wall())
     for desired in found:
@@ -92,3 +97,21 @@ def render(arguments: argparse.Namespace) -> int:
         told = why or "this host does not tell what belongs in it"
         print(f"xpu-agent: no {arguments.what} would be published: {told}", file=sys.stderr)
     return 0 if found else 1
+
+
+def _cdi(parts: Parts, form: str) -> int:
+    """Print the CDI files that the agent would keep, one after the other."""
+    from agent.cdi.devices import wanted  # noqa: PLC0415 - only here
+    from agent.daemon.containers.looking import means_reader  # noqa: PLC0415 - only here
+
+    now = parts.store.current
+    means = Part(means_reader(parts).read(now), parts.clock.monotonic())
+    found = wanted(parts.store.put(means=means), parts.vendors)
+    for file in found.files:
+        sys.stdout.write(dump(json.loads(file.text), form))
+    for vendor, problem in found.problems:
+        print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
+    if not found.files:
+        why = "no device here needs a name of ours"
+        print(f"xpu-agent: no cdi file would be kept: {why}", file=sys.stderr)
+    return 0 if found.files else 1

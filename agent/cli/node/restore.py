@@ -1,4 +1,4 @@
-"""`xpu-agent restore`: puts back what the agent found in files of pods, from its ledger alone."""
+"""`xpu-agent restore`: puts back what the agent found in files of pods, and removes its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections import Counter
 
+from agent.cdi.keeping import CdiFolder
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.undo import Undone, undo
@@ -44,9 +45,12 @@ def restore(arguments: argparse.Namespace) -> int:
         raise StillRunning(f"{where}: an agent holds the lock: stop it first, or it writes again")
     try:
         found = _undo(_ledger(settings.node.state_dir), force=arguments.force)
+        removed = CdiFolder(settings.cdi.dir).remove_all()
     finally:
         lock.leave()
         lock.release()
+    for name in removed:
+        print(f"{settings.cdi.dir}/{name}: removed")
     return _say(found)
 
 

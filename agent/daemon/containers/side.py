@@ -13,6 +13,7 @@ from agent.daemon.containers.asking import Asker
 from agent.daemon.containers.folders import make_folders
 from agent.daemon.containers.keeping import Keeping
 from agent.daemon.containers.looking import Looking
+from agent.daemon.containers.naming import Naming
 from agent.daemon.schedule import Timed
 from agent.hooks.builtin import node_hooks
 from agent.hooks.devices import DevicesHook
@@ -33,7 +34,7 @@ from agent.slicing.keeping import Slicer
 if TYPE_CHECKING:
     from agent.cgroup.writing.audit import Audit
     from agent.deviceplugin.kubelet.plugin import DevicePlugin
-    from agent.model.slices import SlicesKept, SliceWish
+    from agent.model.runtime.slices import SlicesKept, SliceWish
     from agent.nri.plugin import NriPlugin
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class ContainerSide:
         self._looking = Looking(parts, devices, proves=live and settings.proof.enabled)
         writes = live and (clustered or self._dials)
         self._keeping = Keeping(parts, self._hooks, self._modes, tell) if writes else None
+        names = writes and settings.cdi.write
+        self._naming = Naming(parts) if names else None
         self._asker: Asker | None = None
         self._nri: NriPlugin | None = None
         self._plugin: DevicePlugin | None = None
@@ -78,6 +81,8 @@ class ContainerSide:
         yield from self._looking.timed()
         if self._keeping is not None:
             yield from self._keeping.timed()
+        if self._naming is not None:
+            yield from self._naming.timed()
 
     async def start(self) -> None:
         """Look once, then answer the runtime and the kubelet."""
@@ -167,6 +172,8 @@ class ContainerSide:
             found.append(Check(name=f"kubelet:{one.name}", ok=ok, message=words, gates_ready=False))
         if self._keeping is not None:
             found += self._keeping.checks()
+        if self._naming is not None:
+            found.append(self._naming.check())
         return found
 
     def status(self) -> ContainerStatus:
