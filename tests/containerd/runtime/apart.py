@@ -1,6 +1,7 @@
 """A mount namespace for one runtime: what is mounted there is nowhere else, and ends with it.
 
-In it /tmp is empty, and /usr/local has on top of it what is written there, as a node's would.
+In it /tmp is empty, /usr/local has on top of it what is written there, and each hierarchy of
+cgroups begins at a group of its own: to who lives there it is a node's.
 """
 
 from __future__ import annotations
@@ -13,18 +14,29 @@ SCRIPT = """
 mount -t tmpfs tmpfs /tmp && chmod 1777 /tmp &&
 mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" &&
 mount -t overlay overlay -o lowerdir=/usr/local,upperdir=$1/upper,workdir=$1/work /usr/local &&
-mkdir -p /usr/local/vgpu && : >/usr/local/vgpu/libvgpu.so && echo ready && exec sleep 86400
+mkdir -p /usr/local/vgpu && : >/usr/local/vgpu/libvgpu.so &&
+for hierarchy in /sys/fs/cgroup/*; do
+  [ ! -L "$hierarchy" ] && mountpoint -q "$hierarchy" || continue
+  mkdir "$hierarchy$2" || exit
+  for file in cpuset.cpus cpuset.mems; do  # a group without them takes no process
+    [ ! -e "$hierarchy/$file" ] || cat "$hierarchy/$file" >"$hierarchy$2/$file" || exit
+  done
+  mount --bind "$hierarchy$2" "$hierarchy" || exit
+  # /proc/PID/cgroup names groups as the host does, and runc looks them up by that
+  mkdir "$hierarchy$2" && mount --bind "$hierarchy" "$hierarchy$2" || exit
+done &&
+echo ready && exec sleep 86400
 """
 
 
 class Apart:
     """Begins when it is made; `prefix` starts a program inside."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cgroup: str) -> None:
         over = folder / "over"
         over.mkdir()
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", over],
+            ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", over, cgroup],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

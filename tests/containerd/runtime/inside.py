@@ -89,7 +89,8 @@ def tell(what: str, *seen: object) -> None:
 
 def cgroup_file(pod: Pod, container_id: str, controller: str, name: str) -> str:
     """Return a cgroup file of a container, from the host."""
-    return Path(f"{CGROUPS}/{controller}{pod.cgroup}/{container_id}/{name}").read_text().strip()
+    above = f"{CGROUPS}/{controller}{pod.runtime.cgroup}"
+    return Path(f"{above}{pod.cgroup}/{container_id}/{name}").read_text().strip()
 
 
 def _beyond(here: dict[str, str], plain: dict[str, str]) -> dict[str, str]:

@@ -30,7 +30,8 @@ class Pod:
 
     @property
     def cgroup(self) -> str:
-        return f"{self.runtime.cgroup}/kubepods/burstable/pod{self.uid}"
+        """As the runtime is told it, and the agent sees it."""
+        return f"/kubepods/burstable/pod{self.uid}"
 
     @property
     def config(self) -> pb.PodSandboxConfig:

@@ -76,10 +76,10 @@ class Containerd:
     def __init__(self, request_s: int = 2) -> None:
         # short, for sockets; not in /tmp, of which its containers have another
         self.folder = Path(tempfile.mkdtemp(prefix="xr", dir="/var/tmp"))
-        self.apart = Apart(self.folder)
         self.nri_socket = self.folder / "nri.sock"
         self.cdi = self.folder / "cdi"
-        self.cgroup = f"/xpu-{os.getpid()}-{self.folder.name}"  # above all pods of this runtime
+        self.cgroup = f"/xpu-{os.getpid()}-{self.folder.name}"  # on the host, above all its pods
+        self.apart = Apart(self.folder, self.cgroup)
         self._programs = found()
         self._process: subprocess.Popen[bytes] | None = None
         self.cri = Cri(self.folder / "c.sock")
@@ -175,6 +175,8 @@ def cannot_run() -> str:
     """Say why not on this machine; empty if it can."""
     if platform.machine() != "x86_64":
         return f"the image is for x86_64, this machine is {platform.machine()}"
+    if not Path("/sys/fs/cgroup/devices").is_dir():
+        return "what is looked at is in files of cgroup 1, which this machine has not mounted"
     return missing()
 
 
