@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from agent.deviceplugin.serve.answering import Answering
@@ -98,9 +100,13 @@ class Incarnation:
         self._streams.end()
         if self._server is not None:
             server, self._server = self._server, None
-            # first, or the kubelet sees a broken connection where it should see an end
-            await self._bell.until(lambda: not self._streams.open, self._site.pace.stop_s)
-            await server.stop(self._site.pace.stop_s)
+            await _to_its_end(self._ended(server))
+
+    async def _ended(self, server: aio.Server) -> None:
+        stop_s = self._site.pace.stop_s
+        # streams first, or the kubelet sees a broken connection where it should see an end
+        await self._bell.until(lambda: not self._streams.open, stop_s)
+        await server.stop(stop_s)
 
     def _path(self, number: int) -> str:
         return os.path.join(self._site.folder, socket_name(self._answering.offer.name, number))
@@ -118,3 +124,16 @@ class Incarnation:
         options = self._options().SerializeToString()
         server.add_generic_rpc_handlers((service_of(self._answering, self._streams, options),))
         return server
+
+
+async def _to_its_end(work: Coroutine[None, None, None]) -> None:
+    """Await work that nobody may break off; who was cancelled meanwhile is so afterwards.
+
+    gRPC waits for its server in a way that can lose a cancellation.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

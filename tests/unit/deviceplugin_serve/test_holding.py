@@ -1,0 +1,105 @@
+"""Who holds which devices, out of a file that the kubelet writes and anybody may have damaged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.clock import ManualClock
+from agent.deviceplugin.serve import holding
+from agent.deviceplugin.serve.holding import FORGET_S, MAX_ANSWERED, Holding, parse_checkpoint
+from agent.errors import ParseError
+from agent.model.runtime.served import Held
+
+ENTRY = {
+    "PodUID": "u1",
+    "ContainerName": "main",
+    "ResourceName": "nvidia.com/gpu",
+    "DeviceIDs": {"0": ["GPU-0"], "-1": ["GPU-2"]},
+    "AllocResp": "",
+}
+
+
+def checkpoint(*entries: object) -> bytes:
+    return json.dumps({"Data": {"PodDeviceEntries": list(entries)}, "Checksum": 1}).encode()
+
+
+def test_a_checkpoint_says_who_holds_what() -> None:
+    assert parse_checkpoint(checkpoint(ENTRY)) == (
+        Held(pod_uid="u1", resource="nvidia.com/gpu", ids=("GPU-0", "GPU-2"), container="main"),
+    )
+
+
+@pytest.mark.parametrize("ids", [["GPU-2", "GPU-0"], {"0": None, "1": ["GPU-0", "GPU-2"]}])
+def test_kubelets_of_old_and_empty_nodes_are_understood(ids: object) -> None:
+    (held,) = parse_checkpoint(checkpoint({**ENTRY, "DeviceIDs": ids}))
+    assert held.ids == ("GPU-0", "GPU-2")
+
+
+def test_a_kubelet_that_gave_nothing_away_yet() -> None:
+    text = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":7}'
+    assert parse_checkpoint(text) == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b'{"Data": 1}',
+        b'{"Data": {"PodDeviceEntries": [{}]}}',
+        checkpoint({**ENTRY, "DeviceIDs": {"0": [1]}}),
+        checkpoint({**ENTRY, "PodUID": None}),
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_damaged_is_refused_whole(data: bytes) -> None:
+    with pytest.raises(ParseError):
+        parse_checkpoint(data)
+
+
+@given(st.binary(max_size=300), st.integers(0, 200))
+def test_no_checkpoint_crashes_us(noise: bytes, at: int) -> None:
+    whole = checkpoint(ENTRY, ENTRY)
+    try:
+        parse_checkpoint(whole[:at] + noise + whole[at + 1 :])
+    except ParseError:
+        return
+
+
+def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "MAX_ENTRIES", 2)
+    with pytest.raises(ParseError, match="more than 2 entries"):
+        parse_checkpoint(checkpoint(ENTRY, ENTRY, ENTRY))
+
+
+def test_answers_are_remembered_until_the_checkpoint_has_them() -> None:
+    clock, changes = ManualClock(), list[int]()
+    known = Holding(clock.monotonic, lambda: changes.append(1))
+    answered = Held(pod_uid="u1", resource="r/x", ids=("b", "a"))
+    known.answered(answered)
+    assert list(known.held) == [answered]
+    other = Held(pod_uid="u2", resource="r/x", ids=("a", "b"), container="main")
+    known.written((other,))
+    assert list(known.held) == [other, answered]
+    written = Held(pod_uid="u1", resource="r/x", ids=("a", "b"), container="main")
+    known.written((written,))
+    assert list(known.held) == [written]
+    assert len(changes) == 3
+
+
+def test_answers_that_came_to_nothing_are_forgotten_and_never_too_many() -> None:
+    clock = ManualClock()
+    known = Holding(clock.monotonic, lambda: None)
+    for index in range(MAX_ANSWERED + 10):
+        known.answered(Held(pod_uid=f"u{index}", resource="r/x", ids=("a",)))
+    assert len(known.held) == MAX_ANSWERED
+    known.forget_old()
+    assert len(known.held) == MAX_ANSWERED
+    clock.advance(FORGET_S + 1)
+    known.forget_old()
+    assert not known.held
