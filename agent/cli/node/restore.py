@@ -18,6 +18,8 @@ from agent.cgroup.writing.values import CgroupValues
 from agent.cli.options import settings_of
 from agent.config.sections import Settings
 from agent.daemon.containers.keeping import LEDGER, ledger_of
+from agent.deviceplugin.kubelet.folder import KubeletFolder
+from agent.deviceplugin.serve.names import plugin_folder
 from agent.errors import AgentError, BadConfig
 from agent.host.boot import read_identity
 from agent.host.files import LiveRoot
@@ -46,12 +48,17 @@ def restore(arguments: argparse.Namespace) -> int:
     try:
         found = _undo(_ledger(settings.node.state_dir), force=arguments.force)
         removed = CdiFolder(settings.cdi.dir).remove_all()
+        KubeletFolder(plugin_folder(settings.kubelet.root_dir), _nobody).sweep()
     finally:
         lock.leave()
         lock.release()
     for name in removed:
         print(f"{settings.cdi.dir}/{name}: removed")
     return _say(found)
+
+
+def _nobody() -> None:
+    """Hear of no news: the folder is looked at once."""
 
 
 def _dry(settings: Settings, folder: str) -> int:

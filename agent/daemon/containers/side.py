@@ -134,12 +134,13 @@ class ContainerSide:
         # imported here: gRPC is of no use to an agent that serves no kubelet
         from agent.deviceplugin.deciding import Deciding  # noqa: PLC0415 - see above
         from agent.deviceplugin.kubelet.plugin import DevicePlugin  # noqa: PLC0415 - see above
+        from agent.deviceplugin.serve.names import plugin_folder  # noqa: PLC0415 - see above
         from agent.deviceplugin.serve.site import Site  # noqa: PLC0415 - see above
 
         parts = self._parts
         self._plugin = DevicePlugin(
             Site(
-                folder=os.path.join(parts.settings.kubelet.root_dir, "device-plugins"),
+                folder=plugin_folder(parts.settings.kubelet.root_dir),
                 current=lambda: parts.store.current,
                 decide=Deciding(parts.settings.device_plugin, parts.vendors),
                 clock=parts.clock,
