@@ -2,7 +2,7 @@
 
 Latency: 3,000 paced questions of 6.7 KB, each for a new container with a grant, to the whole agent
 while it collects, is scraped and decodes pods that change, seen from the runtime. Peer: a gRPC
-echo, limit: a bare socket, each in an idle process, asked in turn with the agent.
+echo, limit: a bare socket, each in an idle process, asked in turn with the agent in one run.
 
 CPU of one call, of the answering process: `echo` is the same message sent back, by the plug-in's
 frames and calls and by gRPC's; `answer` is the whole plug-in with an adjustment of nine nodes,
@@ -31,6 +31,7 @@ from proto.gen import nri_plugin_pb2 as nri
 CALLS = 3000
 PACE_S = 0.004
 WARM = 200
+BLOCK = 300  # of one, then of the other
 CPU_CALLS = 600
 CPU_ROUNDS = 5
 SCRAPE_EVERY_S = 1.0
@@ -67,13 +68,13 @@ def cpu_rows() -> Iterator[Row]:
         grpc_echo() as (echo, ask_echo),
         socket_echo(len(question), ANSWER_BYTES) as (bare, ask_bare),
     ):
-        peer = _cost(echo, ask_echo, question)
-        limit = _cost(bare, ask_bare, question)
+        peer = _cost(echo, lambda: ask_echo(CPU_CALLS, 0))
+        limit = _cost(bare, partial(_often, ask_bare, question))
         for name, pid, runtime, gate in (
             ("nri_cpu_echo", ours, ours_runtime, "ratio_peer<=0.2"),
             ("nri_cpu_answer", plugin, plugin_runtime, "ratio_peer<=1"),
         ):
-            subject = _cost(pid, partial(_create, runtime), question)
+            subject = _cost(pid, partial(_often, partial(_create, runtime), question))
             yield compare(
                 name,
                 "us_a_call",
@@ -101,13 +102,14 @@ def busy_latencies() -> tuple[list[float], list[float], list[float]]:
         time.sleep(SETTLED_S)
         taken: tuple[list[float], list[float], list[float]] = [], [], []
         with kept_busy(agent, control):
-            for number in range(WARM + CALLS):
+            ask_echo(WARM, PACE_S)
+            for number in range(CALLS):
                 taken[0].append(_new_container(runtime, creation(sandbox, number)))
-                taken[1].append(ask_echo(question))
                 taken[2].append(ask_bare(question))
                 time.sleep(PACE_S)
-        first, second, third = (one[WARM:] for one in taken)
-        return first, second, third
+                if number % BLOCK == BLOCK - 1:
+                    taken[1].extend(ask_echo(BLOCK, PACE_S))
+        return taken
 
 
 def _create(runtime: BareRuntime, question: bytes) -> float:
@@ -151,11 +153,17 @@ def _keep_busy(agent: RunningAgent, control: Control) -> None:
             time.sleep(SCRAPE_EVERY_S / CHANGES_A_SECOND)
 
 
-def _cost(pid: int, ask: Ask, question: bytes) -> Callable[[], float]:
+def _often(ask: Ask, question: bytes) -> None:
+    for _ in range(CPU_CALLS):
+        ask(question)
+
+
+def _cost(pid: int, work: Callable[[], object]) -> Callable[[], float]:
+    """Return the figure of what a process used for one of the calls of some work."""
+
     def figure() -> float:
         before_s = cpu_s(pid)
-        for _ in range(CPU_CALLS):
-            ask(question)
+        work()
         return (cpu_s(pid) - before_s) / CPU_CALLS * 1e6
 
     return figure

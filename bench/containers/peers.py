@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,14 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
-
 from bench.containers.bare_runtime import BareRuntime
-from bench.containers.beside.grpc_echo import METHOD
 
 DEADLINE_S = 30.0
 
 Ask = Callable[[bytes], float]  # a question -> seconds
+AskOften = Callable[[int, float], list[float]]  # how often, seconds between -> seconds of each
 
 
 def cpu_s(pid: int) -> float:
@@ -59,21 +58,27 @@ def plugin_alone(module: str = "plugin") -> Iterator[tuple[int, BareRuntime]]:
 
 
 @contextmanager
-def grpc_echo() -> Iterator[tuple[int, Ask]]:
-    """Run the echo over gRPC."""
-    with (
-        folder() as own,
-        process("grpc_echo", str(own / "s")) as pid,
-        grpc.insecure_channel(f"unix:{own}/s") as channel,
-    ):
-        call: Callable[..., object] = channel.unary_unary(METHOD)
+def grpc_echo() -> Iterator[tuple[int, AskOften]]:
+    """Run the echo over gRPC, and who asks it."""
+    with folder() as own, process("grpc_echo", str(own / "s")) as pid:
+        command = [sys.executable, "-m", "bench.containers.beside.grpc_asker", str(own / "s")]
+        asker = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert asker.stdin is not None
+        assert asker.stdout is not None
+        to, of = asker.stdin, asker.stdout
 
-        def ask(question: bytes) -> float:
-            began_s = time.perf_counter()
-            call(question, timeout=DEADLINE_S, wait_for_ready=True)
-            return time.perf_counter() - began_s
+        def ask(count: int, pace_s: float) -> list[float]:
+            to.write(f"{count} {pace_s}\n")
+            taken: list[float] = json.loads(of.readline())
+            return taken
 
-        yield pid, ask
+        try:
+            yield pid, ask
+        finally:
+            asker.terminate()
+            asker.wait(DEADLINE_S)
 
 
 @contextmanager
