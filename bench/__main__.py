@@ -28,6 +28,7 @@ BENCHES = (
     "cluster.fault_to_ack",
     "containers.nri_latency",
     "containers.nri_synchronize",
+    "containers.preferred",
 )
 
 
