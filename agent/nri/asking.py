@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 
 import msgspec
 
@@ -20,7 +22,8 @@ log = logging.getLogger(__name__)
 MARGIN_S = 0.2  # before the runtime's own patience ends, which would cost the connection
 LAST_S = 2.0  # at the end, for hooks that do not even end when they are told to
 
-Ask = Callable[[HookRequest], Awaitable[Adjustment]]
+# an answer that needs no waiting is best given at once: it costs no turn of the loop
+Ask = Callable[[HookRequest], Adjustment | Awaitable[Adjustment]]
 Reply = Callable[[str, "bytes | CallFailed"], None]  # how it went, and the answer
 
 
@@ -43,7 +46,7 @@ class Asking:
     """The questions of one connection that are open. Belongs to the loop thread."""
 
     def __init__(self, ask: Ask, picture: Picture, figures: Figures) -> None:
-        """Ask by `ask`; mark in the picture who goes on without an answer."""
+        """Ask by `ask`, which must not block; mark in the picture who goes on without an answer."""
         self._ask = ask
         self._picture = picture
         self._figures = figures
@@ -53,8 +56,23 @@ class Asking:
         self.settled.set()
 
     def ask(self, question: Question, until_s: float, reply: Reply) -> None:
-        """Have `reply` called once, by the loop's time `until_s` with no change if need be."""
-        task = self._loop.create_task(self._decide(question, reply))
+        """Have `reply` called once, by the loop's time `until_s` with no change if need be.
+
+        It is called before this returns if the hooks answer without waiting.
+        """
+        said: Adjustment | Awaitable[Adjustment] | None = None
+        if self.settled.is_set():
+            try:
+                said = self._ask(question.request)
+            except Exception as error:  # noqa: BLE001 - a hook's boundary: a bug stops no pod
+                reply(*self._broken(question, error))
+                return
+        if isinstance(said, Adjustment):
+            reply(*self._answer(question, said))
+            return
+        task = self._loop.create_task(self._decide(question, said, reply))
+        if inspect.iscoroutine(said):  # a task that is cancelled before its first turn leaves it
+            task.add_done_callback(partial(_closed, said))
         timer = self._loop.call_at(until_s, self._late, task, reply)
         self._open[task] = timer, question
         self._figures.in_flight += 1
@@ -72,36 +90,44 @@ class Asking:
             if question is not None:
                 self._went_on(question, "ConnectionLost")
 
-    async def _decide(self, question: Question, reply: Reply) -> None:
+    async def _decide(
+        self, question: Question, said: Awaitable[Adjustment] | None, reply: Reply
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - within a coroutine that is one
         try:
-            result, answer = await self._decided(question)
-        except asyncio.CancelledError:
+            result, answer = self._answer(question, await self._waited(question, said))
+        except asyncio.CancelledError as error:
             if task not in self._open:
                 raise  # by us: it is answered, or nobody waits
-            self._went_on(question, "HookFailed")
-            result, answer = "broken", b""
+            result, answer = self._broken(question, error)
+        except Exception as error:  # noqa: BLE001 - as in `ask`
+            result, answer = self._broken(question, error)
         self._forget(task)
         reply(result, answer)
 
-    async def _decided(self, question: Question) -> tuple[str, bytes | CallFailed]:
-        """Return how it went and the answer; no exception but a cancellation leaves it."""
-        if not self.settled.is_set():
-            await self.settled.wait()
-        try:
-            adjustment = await self._ask(question.request)
-        except Exception:  # a hook's boundary: a bug there stops no pod
-            log.exception("nri_hooks_failed", extra={"stage": question.request.stage.value})
-            self._went_on(question, "HookFailed")
-            return "broken", b""
+    async def _waited(self, question: Question, said: Awaitable[Adjustment] | None) -> Adjustment:
+        if said is not None:
+            return await said
+        await self.settled.wait()
+        found = self._ask(question.request)
+        return found if isinstance(found, Adjustment) else await found
+
+    def _broken(self, question: Question, error: BaseException) -> tuple[str, bytes | CallFailed]:
+        stage = question.request.stage.value
+        log.error("nri_hooks_failed", extra={"stage": stage}, exc_info=error)
+        self._went_on(question, "HookFailed")
+        return "broken", b""
+
+    def _answer(self, question: Question, adjustment: Adjustment) -> tuple[str, bytes | CallFailed]:
+        """Return how it went and the answer; never raises."""
         if adjustment.failed:
             return self._refused(question, FAILED_PRECONDITION, _why(adjustment))
         try:
             answer = question.render(adjustment)
         except CallFailed as error:
             return self._refused(question, error.code, error.message)
-        except Exception as error:  # as above, but without it the container would lack something
+        except Exception as error:  # a bug, and without the answer the container would lack things
             log.exception("nri_answer_failed", extra={"stage": question.request.stage.value})
             return self._refused(question, INTERNAL, f"{type(error).__name__}: see the agent's log")
         self._count(question.request.stage, answer)
@@ -145,6 +171,10 @@ class Asking:
             self._figures.adjustments += 1
         elif stage is Stage.UPDATE:
             self._figures.updates += 1
+
+
+def _closed(said: Coroutine[object, object, object], _: asyncio.Task[None]) -> None:
+    said.close()
 
 
 def _why(adjustment: Adjustment) -> str:

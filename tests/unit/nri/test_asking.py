@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -11,6 +12,7 @@ from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import ContainerState
 from agent.nri.asking import patience_s
+from agent.nri.events import Events
 from agent.nri.versions import Peer
 from proto.gen import nri_plugin_pb2 as calls
 from tests.unit.nri.talk import Talk, never, nothing
@@ -139,47 +141,6 @@ def test_a_hundred_questions_overlap_and_each_has_its_own_answer() -> None:
     play(through)
 
 
-def test_a_hook_that_refuses_keeps_the_container_from_starting_and_says_why() -> None:
-    async def refuse(asked: HookRequest) -> Adjustment:
-        assert asked.container is not None
-        return Adjustment(failed="/dev/nvidia7 does not exist", reason="DeviceNodeMissing")
-
-    async def through(both: Talk) -> None:
-        both.answer = refuse
-        answer = await both.call("CreateContainer", CREATED)
-        assert answer.status.code == 9
-        assert answer.status.message == "DeviceNodeMissing: /dev/nvidia7 does not exist"
-        assert dict(both.picture.view.containers) == {}
-        assert dict(both.picture.view.missed) == {}
-        assert both.results("CreateContainer") == {"refused": 1}
-
-    play(through)
-
-
-def test_a_reason_that_the_message_names_is_not_said_twice() -> None:
-    async def refuse(asked: HookRequest) -> Adjustment:
-        return Adjustment(failed=f"NoGroup: {asked.stage.value}", reason="NoGroup")
-
-    async def through(both: Talk) -> None:
-        both.answer = refuse
-        answer = await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
-        assert answer.status.message == "NoGroup: PreRunPodSandbox"
-
-    play(through)
-
-
-def test_the_removal_of_a_pod_is_never_refused() -> None:
-    async def refuse(asked: HookRequest) -> Adjustment:
-        return Adjustment(failed=asked.stage.value)
-
-    async def through(both: Talk) -> None:
-        both.answer = refuse
-        answer = await both.call("RemovePodSandbox", calls.RemovePodSandboxRequest(pod=pod()))
-        assert not answer.HasField("status")
-
-    play(through)
-
-
 def test_a_bug_in_a_hook_stops_no_pod() -> None:
     async def broken(asked: HookRequest) -> Adjustment:
         raise ZeroDivisionError(asked.stage.value)
@@ -190,6 +151,28 @@ def test_a_bug_in_a_hook_stops_no_pod() -> None:
         assert (answer.status.code, answer.payload) == (0, b"")
         assert dict(both.picture.view.missed) == {"c1": "HookFailed"}
         assert both.results("CreateContainer") == {"broken": 1}
+
+    play(through)
+
+
+def test_an_answer_at_once_takes_no_turn_and_its_bugs_stop_no_pod_either() -> None:
+    def at_once(asked: HookRequest) -> Adjustment:
+        if asked.stage is Stage.RUN_POD:
+            raise ZeroDivisionError
+        return Adjustment(edits=ContainerEdits(env=(("A", "1"),)))
+
+    async def through(both: Talk) -> None:
+        both.asking._ask = at_once
+        assert (await both.call("CreateContainer", CREATED)).payload
+        assert both.results("CreateContainer") == {"ok": 1}
+        answer = await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
+        assert not answer.HasField("status")
+        assert dict(both.picture.view.missed) == {"p1": "HookFailed"}
+        many = [container(f"c{number}") for number in range(100)]
+        both.send("Synchronize", calls.SynchronizeRequest(pods=[pod()], containers=many))
+        both.send("CreateContainer", CREATED)  # waits for the list, and is answered all the same
+        assert [(await both.answered())[0] for _ in range(2)] == [5, 7]
+        assert both.figures.state.adjustments == 2
 
     play(through)
 
@@ -207,42 +190,21 @@ def test_a_hook_that_cancels_itself_is_answered_for() -> None:
     play(through)
 
 
-@pytest.mark.parametrize(
-    ("edits", "code", "message"),
-    [
-        (ContainerEdits(cdi=("nvidia.com/gpu=0",)), 9, "CDINotTaken"),
-        (ContainerEdits(env=(("A", "\ud800"),)), 13, "see the agent's log"),  # no text
-        (ContainerEdits(env=(("A", "x" * (4 << 20)),)), 8, "exceed maximum message size"),
-    ],
-)
-def test_what_cannot_be_said_to_the_runtime_is_refused_and_not_left_out(
-    edits: ContainerEdits, code: int, message: str
+def test_a_question_that_is_dropped_before_its_first_turn_leaves_nothing_behind(
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
-    async def devices(asked: HookRequest) -> Adjustment:
-        assert asked.stage is Stage.CREATE
-        return Adjustment(edits=edits)
-
     async def through(both: Talk) -> None:
-        await both.registered("1.7.24")
-        both.answer = devices
-        answer = await both.call("CreateContainer", CREATED)
-        assert answer.status.code == code
-        assert message in answer.status.message
-        assert both.results("CreateContainer") == {"refused": 1}
+        told = Events(both.picture, lambda _: False)
+        replies: list[str] = []
+        question = told.create(CREATED, Peer())
+        both.asking.ask(question, 1e9, lambda result, _: replies.append(result))
+        both.asking.drop()
+        await asyncio.sleep(0)
+        assert (replies, both.asked, both.figures.state.in_flight) == ([], [], 0)
 
     play(through)
-
-
-def test_an_adjustment_of_any_size_arrives_in_two_frames_at_most() -> None:
-    async def large(asked: HookRequest) -> Adjustment:
-        assert asked.container is not None
-        return Adjustment(edits=ContainerEdits(env=(("A", "x" * 100_000),)))
-
-    async def through(both: Talk) -> None:
-        both.answer = large
-        assert len((await both.call("CreateContainer", CREATED)).payload) > 100_000
-
-    play(through)
+    gc.collect()
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_a_connection_that_is_lost_ends_its_questions_and_marks_their_containers() -> None:

@@ -1,0 +1,110 @@
+"""The end of the plug-in, and two of them: one connection for a node, nothing left unanswered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.clock import ManualClock
+from agent.config.containers import NriSettings
+from agent.model.grant.edits import ContainerEdits
+from agent.model.runtime.adjustment import Adjustment
+from agent.model.runtime.request import HookRequest
+from agent.nri.plugin import NriPlugin
+from tests.runtime import CONTAINERD_2_3, Runtime
+from tests.unit.nri.talk import never, nothing
+from tests.unit.nri_life.life import life, play
+
+
+def test_two_agents_of_one_node_have_one_connection_and_the_second_takes_over() -> None:
+    async def through(folder: Path) -> None:
+        lock = str(folder / "nri.lock")
+        async with (
+            Runtime(folder, CONTAINERD_2_3) as runtime,
+            life(folder, lock=lock) as first,
+            life(folder, lock=lock) as second,
+        ):
+            await runtime.plugged()
+            await first.until("synchronized")
+            await second.until("waiting", "AnotherAgent")
+            await first.plugin.stop()
+            await first.running
+            await runtime.plugged()
+            await second.until("synchronized")
+            assert len(runtime.seen) == 2
+
+    play(through)
+
+
+def test_a_lock_that_cannot_be_had_is_said_and_nothing_is_dialled() -> None:
+    async def through(folder: Path) -> None:
+        async with Runtime(folder, CONTAINERD_2_3) as runtime:
+            async with life(folder, lock=str(folder / "none" / "lock")) as ours:
+                view = await ours.until("waiting", "NoLock")
+                assert "No such file or directory; see node.run_dir" in view.message
+            assert runtime.seen == []
+
+    play(through)
+
+
+@pytest.mark.parametrize("while_asked", [False, True])
+def test_it_ends_soon_in_whatever_it_waits(while_asked: bool) -> None:
+    async def through(folder: Path) -> None:
+        async with (
+            Runtime(folder, CONTAINERD_2_3) as runtime,
+            life(folder, answer=never) as ours,
+        ):
+            await runtime.plugged()
+            await ours.until("synchronized")
+            pod = runtime.pod("web")
+            asked = asyncio.create_task(runtime.run_pod(pod))
+            if while_asked:
+                async with asyncio.timeout(10):
+                    while not ours.plugin.state.in_flight:
+                        await asyncio.sleep(0.001)
+            await ours.plugin.stop()
+            await ours.running
+            assert (ours.plugin.view.state, ours.plugin.view.reason) == ("waiting", "Stopped")
+            await asked  # the runtime goes on without us
+
+    play(through)
+
+
+def test_what_was_asked_before_the_end_is_still_answered() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: HookRequest) -> Adjustment:
+        begun.set()
+        await gate.wait()
+        return Adjustment(edits=ContainerEdits(env=(("GRANTED", request.stage.value),)))
+
+    async def through(folder: Path) -> None:
+        async with (
+            Runtime(folder, CONTAINERD_2_3) as runtime,
+            life(folder, answer=slow) as ours,
+        ):
+            await runtime.plugged()
+            pod = runtime.pod("web")
+            runtime.pods.append(pod)
+            asked = asyncio.create_task(runtime.create(pod, "main"))
+            await begun.wait()
+            stopping = asyncio.create_task(ours.plugin.stop())
+            await asyncio.sleep(0)
+            gate.set()
+            assert (await asked).spec.env["GRANTED"] == "PreCreateContainer"
+            await stopping
+
+    play(through)
+
+
+def test_it_may_be_stopped_before_it_began() -> None:
+    async def through(folder: Path) -> None:
+        settings = NriSettings(socket=str(folder / "nri.sock"))
+        idle = NriPlugin(settings, ask=nothing, seen=lambda _: None, clock=ManualClock())
+        await idle.stop()
+        await idle.run()
+        assert idle.state.connections == 0
+
+    play(through)
