@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.cgroup.layout import CgroupLayout, parse_pod_dir
-from agent.cgroup.ledger.entry import CORE, OOM, Entry
+from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import directory
 from agent.cgroup.values.keys import BY_NAME
@@ -42,7 +42,8 @@ class Leaving:
         """Return what is to be undone now.
 
         `wanted` are the targets that a hook which is on wants; `looked` the cgroups of pods that
-        the hooks were asked about: of others nobody knows what they ask for.
+        the hooks were asked about, and the directories above them: of other pods nobody knows what
+        they ask for.
         """
         if self._begun_s is None:
             self._begun_s = now_s
@@ -53,7 +54,8 @@ class Leaving:
         free = {
             entry.id: entry
             for entry in ledger.entries.values()
-            if (entry.path, entry.key) not in wanted and pod_of(entry.path) in looked
+            if (entry.path, entry.key) not in wanted
+            and (pod_of(entry.path) or entry.path) in looked
         }
         self._since = {key: self._since.get(key, now_s) for key in free}
         late = [free[key] for key, since in self._since.items() if now_s - since >= UNWISHED_S]
@@ -92,6 +94,8 @@ def pods_of(cgroups: Iterable[str]) -> frozenset[str]:
 
 
 def _gone(entry: Entry, layout: CgroupLayout, files: CgroupFiles) -> bool:
+    if entry.hierarchy == SYSCTL:
+        return False
     if entry.hierarchy in (OOM, CORE):
         place = directory(layout, entry.path)
     else:

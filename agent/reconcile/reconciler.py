@@ -29,6 +29,7 @@ from agent.model.grant.edits import Note
 from agent.model.runtime.adjustment import NO_RESOURCES, Resources
 from agent.model.runtime.request import HookRequest
 from agent.model.snapshot import NodeSnapshot
+from agent.reconcile.directories import Directories
 from agent.reconcile.givens import Givens
 from agent.reconcile.leaving import Leaving, pods_of
 from agent.reconcile.looked import Looked, look, wanted_targets
@@ -69,6 +70,7 @@ class Reconciler:
         self._givens = Givens()
         self._telling = Telling()
         self._oom = OomScores(self._files, ledger, clock.wall)
+        self._directories = Directories(self._files, ledger, modes)
         self._cores = Cores(self._files, ledger, cookies)
         self._writer: Writer | None = None
         self._planner: Writer | None = None
@@ -85,13 +87,14 @@ class Reconciler:
         marked = self._survey.refresh(snapshot, layout.version, self._base)
         looked = self._survey.looked
         if self._survey.changed:
-            self._targets = wanted_targets(looked.values())
+            self._targets = wanted_targets(looked.values()) | self._above()
             writer.keep(self._targets)
             planner.keep(self._targets)
             self._telling.keep_planned(self._targets)
             self._telling.keep({one.place.pod.uid for one in looked.values()})
         self._givens.settle(looked, writer, self._survey.formulas)
         notes = self._telling.marked(snapshot, looked.values(), marked)
+        above = self._directories.prepare(snapshot, layout, writer, now_s)
         prepared = [(one, writer.prepare(one.wishes, now_s)) for one in looked.values()]
         planned = self._plan_only(planner, looked.values(), now_s)
         scores = self._oom.prepare(
@@ -103,8 +106,12 @@ class Reconciler:
             writer.remember(ready)
         self._leaving.sweep(self.ledger, layout, self._files, now_s)
         self._flush()
-        compared = sum(ready.compared for _, ready in prepared)
-        left, written = sum(ready.left for _, ready in prepared), 0
+        compared = above.compared + sum(ready.compared for _, ready in prepared)
+        left, written = above.left + sum(ready.left for _, ready in prepared), 0
+        if not self._disk:
+            done = self._directories.apply(above, writer, now_s)
+            self.audits.extend(done.audits)
+            left, written = left + done.left, written + done.written
         for one, ready in prepared:
             if ready.steps:
                 report = self._apply(one.place, ready, now_s)
@@ -234,7 +241,7 @@ class Reconciler:
             self._disk = ""
 
     def _undo(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
-        looked = pods_of(self._survey.looked)
+        looked = pods_of(self._survey.looked) | {cgroup for cgroup, _ in self._above()}
         leaving = [
             entry
             for entry in self._leaving.entries(self.ledger, self._wanted(), looked, snapshot, now_s)
@@ -260,7 +267,7 @@ class Reconciler:
 
     def _wanted(self) -> frozenset[Target]:
         """Return what hooks that are on want: files, and scores of processes."""
-        return frozenset(
+        return self._above() | frozenset(
             target
             for one in self._survey.looked.values()
             for target in (
@@ -270,6 +277,9 @@ class Reconciler:
             )
         )
 
+    def _above(self) -> frozenset[Target]:
+        return frozenset(wish.target for wish in self._directories.wishes)
+
     def _conditions(self) -> tuple[Condition, ...]:
         found = []
         if self._disk:
@@ -278,6 +288,8 @@ class Reconciler:
             found.append(Condition(reason="LedgerDamaged", message=self.ledger.problem))
         if self._oom.problem:
             found.append(Condition(reason="OOMScoreNotWritable", message=self._oom.problem))
+        if self._directories.problem:
+            found.append(Condition(reason="SwitchRefused", message=self._directories.problem))
         if self._cores.problem:
             found.append(Condition(reason="CoreSchedulingRefused", message=self._cores.problem))
         if self._writer is not None:

@@ -12,6 +12,7 @@ MAX_LINE = 16 * 1024  # bytes; a longer one is not ours
 MAX_OURS = 8  # values of ours that are told from foreign ones: the last, and those on the way
 
 OOM, CORE = "oom", "core"  # hierarchies of entries about processes instead of files
+SYSCTL = "sysctl"  # of the kernel's switches, whose path is that of the file
 
 _HEAD = re.compile(rb'\{"crc":([0-9]{1,10}),')
 
@@ -19,8 +20,8 @@ _HEAD = re.compile(rb'\{"crc":([0-9]{1,10}),')
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """What stood in one file before our first write, and what we wrote.
 
-    `hierarchy` is version 1's controller, `v2`, `oom` or `core`; `inode` is the directory's, so
-    that a new group of the same name is not taken for the old one.
+    `hierarchy` is version 1's controller, `v2`, `oom`, `core` or `sysctl`;
+    `inode` is the directory's, so that a new group of the same name is not taken for the old one.
     """
 
     hierarchy: str

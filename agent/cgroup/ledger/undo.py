@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.cgroup.ledger.entry import CORE, OOM, Entry
+from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import restore_processes
 from agent.cgroup.values.keys import BY_NAME, Value
-from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.writing.kernel import CgroupFiles, KernelFiles
 from agent.cgroup.writing.plan import plan
 from agent.cgroup.writing.values import CgroupValues
 from agent.cgroup.writing.wish import Step, Target, Wish
@@ -35,7 +36,8 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """Return what `--dry-run` prints."""
-        return f"{self.entry.path}/{self.entry.key} {self.current} → {self.entry.original}"
+        name = "" if self.entry.hierarchy == SYSCTL else f"/{self.entry.key}"
+        return f"{self.entry.path}{name} {self.current} → {self.entry.original}"
 
 
 class _Found(msgspec.Struct):
@@ -82,7 +84,7 @@ def _look(values: CgroupValues, entries: Iterable[Entry], *, force: bool) -> _Fo
     """Read every file; settle what needs no write, wish for the original of the others."""
     found = _Found([], {}, {}, {})
     for entry in entries:
-        if entry.hierarchy in (OOM, CORE):
+        if entry.hierarchy in (OOM, CORE, SYSCTL):
             continue
         key = BY_NAME.get(entry.key)
         state = "gone"
@@ -162,6 +164,27 @@ def _of_processes(
         if entry.hierarchy in (OOM, CORE) and isinstance(files, KernelFiles):
             state, detail = restore_processes(files, values.layout, entry, force=force)
             found.states[entry.id] = Undone(entry=entry, state=state, detail=detail)
+    for entry in entries:  # last: what they switch is in use until here
+        if entry.hierarchy == SYSCTL:
+            found.states[entry.id] = _switch_back(files, entry, force=force)
+
+
+def _switch_back(files: CgroupFiles, entry: Entry, *, force: bool) -> Undone:
+    current = ""
+    try:
+        current = files.read(entry.path, 64).decode("ascii", "replace").strip()
+        if current == entry.original:
+            return Undone(entry=entry, state="same", current=current)
+        if current not in entry.ours and not force:
+            return Undone(entry=entry, state="foreign", current=current)
+        files.write(entry.path, entry.original)
+    except HostFileError as error:
+        gone = error.errno == errno.ENOENT
+        state, detail = ("gone", "") if gone else ("refused", str(error))
+        return Undone(entry=entry, state=state, current=current, detail=detail)
+    finally:
+        files.close(entry.path)
+    return Undone(entry=entry, state="restored", current=current)
 
 
 def _settle(found: _Found, target: Target, state: str, detail: str = "") -> None:

@@ -14,7 +14,8 @@ from agent.host.files import LiveRoot
 MAX_PROCS = 1 << 20  # bytes of one `cgroup.procs`
 MAX_BELOW = 256  # groups below one container that are looked into
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_WRITE = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK
+# O_TRUNC, which a kernel file ignores: as shells write, and so that a plain file holds just this
+_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 SHARE = 4  # of the process's descriptors, one part of so many is ours to keep open
 
 

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger.journal import Ledger
+from agent.clock import ManualClock
+from agent.host.files import LiveRoot
+from agent.model.cluster.facts import ClusterFacts
+from agent.model.grant.kernel import KernelMeans
+from agent.model.grant.means import MeansView
+from agent.model.part import Part
+from agent.model.slo.overlay import overlay
+from agent.model.slo.view import SloView
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.reconcile.reconciler import Reconciler
+
+LAYOUT = CgroupLayout(
+    version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
+)
+DIRS = ("/kubepods", "/kubepods/burstable", "/kubepods/besteffort")
+SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
+CLASSES = {
+    name: {"cpuQOS": {"enable": True, "groupIdentity": value}}
+    for name, value in (("lsrClass", 2), ("lsClass", 2), ("beClass", -1))
+}
+IDENTITY = {"resourceQOSStrategy": {"policies": {"cpuPolicy": "groupIdentity"}, **CLASSES}}
+
+
+class Node:
+    """A host of files, on a kernel of Anolis' line."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.ledger = Ledger(str(root / "ledger.log"), "boot")
+        for cgroup in DIRS:
+            self.put(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns", "0\n")
+        self.put(SWITCH, "0\n")
+        self.modes = {"group_identity": "on"}
+        self.reconciler = self.again()
+
+    def put(self, path: str, text: str) -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def values(self) -> list[str]:
+        files = [f"sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns" for cgroup in DIRS]
+        return [(self.root / file).read_text().strip() for file in files]
+
+    def switch(self) -> str:
+        return (self.root / SWITCH.lstrip("/")).read_text().strip()
+
+    def again(self) -> Reconciler:
+        self.reconciler = Reconciler(
+            root=LiveRoot(str(self.root)),
+            ledger=self.ledger,
+            hooks=(),
+            modes=self.modes,
+            clock=self.clock,
+        )
+        return self.reconciler
+
+    def cycle(self, slo: object = IDENTITY, identity_switch: int = 0) -> list[str]:
+        self.clock.advance(1.0)
+        kernel = KernelMeans(
+            bvt_file=True, identity_switch_present=True, identity_switch=identity_switch
+        )
+        snapshot = NodeSnapshot(
+            node=NodeIdentity(name="node"),
+            cluster=ClusterFacts(slo=Part(SloView(found=True, slo=overlay(slo).slo), 1.0)),
+            means=Part(MeansView(kernel=kernel), 1.0),
+        )
+        report = self.reconciler.cycle(snapshot, LAYOUT)
+        return [one.reason for one in report.conditions]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_the_directories_of_the_classes_have_their_identity_and_that_of_all_none(
+    node: Node,
+) -> None:  # V57
+    assert node.cycle() == []
+    assert (node.values(), node.switch()) == (["0", "2", "-1"], "1")
+
+
+def test_without_a_policy_nothing_is_touched(node: Node) -> None:
+    node.cycle({})
+    assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
+
+
+def test_a_switch_that_is_refused_is_told_and_no_value_is_written(node: Node) -> None:
+    (node.root / SWITCH.lstrip("/")).unlink()
+    (node.root / SWITCH.lstrip("/")).mkdir()
+    assert node.cycle() == ["SwitchRefused"]
+    assert node.values() == ["0", "0", "0"]
+
+
+def test_without_a_ledger_the_directories_are_left_alone(node: Node) -> None:
+    (node.root / "ledger.log").mkdir()
+    assert node.cycle() == ["LedgerNotWritable"]
+    assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
+
+
+def test_a_hook_that_is_switched_off_gives_values_and_switch_back(node: Node) -> None:
+    node.cycle()
+    node.modes["group_identity"] = "off"
+    node.again()
+    node.cycle()
+    assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
+    assert node.ledger.entries == {}
