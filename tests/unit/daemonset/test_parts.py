@@ -54,6 +54,18 @@ def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
     assert (settings != load(None, {}, {}).settings) is (component != "kubelet-proxy")
 
 
+def test_hami_core_has_its_folders_of_the_node_at_their_own_paths(tmp_path: Path) -> None:
+    objects = with_component(tmp_path, "hami-core")
+    pod = the(objects, "DaemonSet", "xpu-agent")["spec"]["template"]["spec"]
+    volumes = {
+        volume["name"]: volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume
+    }
+    mounts = {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+    for path in ("/usr/local/vgpu", "/tmp/vgpulock"):  # noqa: S108 - as HAMi-core has them
+        assert volumes[mounts[path]["name"]]["path"] == path
+        assert not mounts[path].get("readOnly")
+
+
 def test_the_pod_resources_proxy_has_a_folder_of_the_node_that_it_can_write(
     tmp_path: Path,
 ) -> None:
