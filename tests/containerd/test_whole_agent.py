@@ -1,0 +1,83 @@
+"""The agent as people run it, at a real runtime: what it gives, proves, tells and puts right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from tests.containerd.agent_side.whole import WholeAgent, granted, nodes, whole
+from tests.containerd.runtime.inside import cgroup_file, opening, opening_made, tell
+from tests.containerd.runtime.pods import Pod
+from tests.containerd.runtime.running import Containerd
+
+PINNED = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "1"})}
+LSR = {"koordinator.sh/qosClass": "LSR"}
+
+
+@pytest.fixture(scope="module")
+def agent(runtime: Containerd) -> Iterator[WholeAgent]:
+    with whole(runtime) as started:
+        yield started
+
+
+def test_a_grant_is_given_proven_and_told_by_the_metric(
+    runtime: Containerd, agent: WholeAgent
+) -> None:
+    pod = Pod(runtime, granted(0)).run()
+    container = pod.start()
+    first, second = nodes()
+    assert opening(runtime.cri, container, first) == "allowed"
+    assert opening(runtime.cri, container, second) == "absent"
+    assert opening_made(runtime.cri, container, 240, 1) == "denied"
+    agent.until(lambda: agent.verified(pod.name, "main") == "1")
+    runtime.cri.remove_pod(pod.id)
+    agent.until(lambda: agent.verified(pod.name, "main") == "")
+
+
+def test_a_grant_of_an_unknown_card_keeps_the_pod_from_starting_and_people_are_told(
+    runtime: Containerd, agent: WholeAgent
+) -> None:
+    pod = Pod(runtime, granted(7)).run()
+    with pytest.raises(grpc.RpcError) as raised:
+        pod.start()
+    said = raised.value.details() or ""
+    agent.until(lambda: "DeviceUnknown" in agent.reasons(pod.name))
+    tell("an unknown card", said, agent.reasons(pod.name))
+    assert "DeviceUnknown" in said
+
+
+def test_all_is_as_it_was_after_the_agent_and_the_runtime_were_killed_in_turn(
+    runtime: Containerd, agent: WholeAgent
+) -> None:
+    pod = Pod(runtime, granted(0)).run()
+    container = pod.start()
+    agent.until(lambda: agent.verified(pod.name, "main") == "1")
+    agent.kill()
+    agent.begin()
+    agent.until(lambda: agent.verified(pod.name, "main") == "1")
+    runtime.kill()
+    agent.until(lambda: "[-] runtime waiting" in agent.get("healthz?verbose"))
+    runtime.start()
+    agent.until(lambda: "[+] runtime synchronized" in agent.get("healthz?verbose"))
+    agent.until(lambda: agent.verified(pod.name, "main") == "1")
+    assert opening(runtime.cri, container, nodes()[0]) == "allowed"
+    assert opening(runtime.cri, pod.start("more"), nodes()[0]) == "allowed"
+    agent.until(lambda: agent.verified(pod.name, "more") == "1")
+
+
+def test_what_was_made_while_the_agent_was_away_is_put_right_or_told(
+    runtime: Containerd, agent: WholeAgent
+) -> None:
+    agent.kill()
+    pod = Pod(runtime, {**granted(1), **PINNED}, LSR).run()
+    container = pod.start()
+    before = cgroup_file(pod, container, "cpuset", "cpuset.cpus")
+    agent.begin()
+    agent.until(lambda: cgroup_file(pod, container, "cpuset", "cpuset.cpus") == "1")
+    agent.until(lambda: agent.verified(pod.name, "main") == "0")
+    tell("made while the agent was away", f"cpus {before}, then 1", agent.reasons(pod.name))
+    assert before == "0-1"
+    assert opening(runtime.cri, container, nodes()[1]) == "absent"
