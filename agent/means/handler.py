@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from agent.errors import HostFileError
 from agent.host.files import HostFiles
@@ -28,8 +28,9 @@ Toml = Mapping[str, object]
 class HandlerReader:
     """Reads settings of containerd or CRI-O, and again when one of their files was written."""
 
-    def __init__(self, host: HostFiles) -> None:
+    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
         self._host = host
+        self._wall = wall
         self._known: dict[str, tuple[Stamp, Toml]] = {}
 
     def read(self, runtime: str) -> str:
@@ -68,7 +69,7 @@ class HandlerReader:
             return ()
 
     def _toml(self, path: str) -> Toml:
-        now = stamp(self._host, path)
+        now = stamp(self._host, path, self._wall())
         known = self._known.get(path)
         if known is None or known[0] != now:
             known = self._known[path] = now, self._decode(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from agent.errors import HostFileError
@@ -19,8 +19,9 @@ _CHARACTER = "Character devices:"
 class NodeFinder:
     """Looks nodes up. A folder in which nothing came or went is not looked at again."""
 
-    def __init__(self, host: HostFiles) -> None:
+    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
         self._host = host
+        self._wall = wall
         self._folders: dict[str, tuple[Stamp, dict[str, DeviceNode | None]]] = {}
 
     def find(self, patterns: Iterable[str], paths: Iterable[str]) -> tuple[DeviceNode, ...]:
@@ -42,13 +43,13 @@ class NodeFinder:
     def begin(self) -> None:
         """Forget the folders in which something changed; before each round."""
         for folder in tuple(self._folders):
-            if self._folders[folder][0] != stamp(self._host, folder):
+            if self._folders[folder][0] != stamp(self._host, folder, self._wall()):
                 del self._folders[folder]
 
     def _names(self, folder: str) -> dict[str, DeviceNode | None]:
         known = self._folders.get(folder)
         if known is None:
-            now = stamp(self._host, folder)
+            now = stamp(self._host, folder, self._wall())
             try:
                 names = self._host.names(folder)[:MAX_NODES] if now != ABSENT else ()
             except HostFileError:

@@ -44,9 +44,9 @@ class MeansReader:
         self._needs = needs
         self._settings = settings
         self._clock = clock
-        self._nodes = NodeFinder(host)
-        self._specs = SpecReader(host)
-        self._handler = HandlerReader(host)
+        self._nodes = NodeFinder(host, clock.wall)
+        self._specs = SpecReader(host, clock.wall)
+        self._handler = HandlerReader(host, clock.wall)
         self._functions = FunctionReader(host)
         self._kernel = KernelReader(host)
         self._last = MeansView()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from agent.errors import AgentError, HostFileError, ParseError
 from agent.host.files import HostFiles
@@ -34,9 +34,9 @@ def is_own(spec: CdiSpec) -> bool:
 class SpecReader:
     """All specs of one host."""
 
-    def __init__(self, host: HostFiles, folders: tuple[str, ...] = FOLDERS) -> None:
+    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
         self._host = host
-        self._folders = folders
+        self._wall = wall
         self._known: dict[str, tuple[Stamp, CdiSpec | None, str]] = {}
 
     def read(self) -> tuple[tuple[CdiSpec, ...], tuple[Problem, ...]]:
@@ -47,14 +47,14 @@ class SpecReader:
         before, self._known = self._known, {}
         problems: list[Problem] = []
         for path in self._paths(problems):
-            now = stamp(self._host, path)
+            now = stamp(self._host, path, self._wall())
             known = before.get(path)
             self._known[path] = known if known and known[0] == now else (now, *self._decode(path))
         problems += [(UNREADABLE, why) for _, _, why in self._known.values() if why]
         return tuple(spec for _, spec, _ in self._known.values() if spec), tuple(problems)
 
     def _paths(self, problems: list[Problem]) -> Iterator[str]:
-        for folder in self._folders:
+        for folder in FOLDERS:
             try:
                 names = [name for name in self._host.names(folder) if name.endswith(ENDINGS)]
             except HostFileError as error:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 
+from agent.errors import HostFileError
 from agent.host.files import HostFiles, LiveRoot
+from agent.recording.directory import DirectoryFiles
 
 Stamp = tuple[int, ...]
 
 ABSENT: Stamp = ()
+SETTLED_NS = 1_000_000_000
 RECORDED: Stamp = (0,)  # what was recorded does not change
 
 
-def stamp(host: HostFiles, path: str) -> Stamp:
-    """Return what differs when a path was written, replaced, or had an entry come or go."""
-    if not isinstance(host, LiveRoot):
-        return RECORDED if host.exists(path) else ABSENT
+def stamp(host: HostFiles, path: str, wall_s: float) -> Stamp:
+    """Return what differs when a path was written, replaced, or had an entry come or go.
+
+    File systems count time in ticks of some milliseconds: what changed within this second may
+    change again without looking different, so each look at it is another.
+    """
     try:
-        found = os.stat(host.path(path))
-    except OSError:
+        if isinstance(host, LiveRoot):
+            real = host.path(path)
+        elif isinstance(host, DirectoryFiles):  # as a container has its node's root
+            real = host.real(path)
+        else:
+            return RECORDED if host.exists(path) else ABSENT
+        found = os.stat(real)
+    except (HostFileError, OSError):
         return ABSENT
-    return found.st_mtime_ns, found.st_ino, found.st_dev, found.st_size
+    now_ns = int(wall_s * 1e9)
+    young = abs(now_ns - found.st_mtime_ns) < SETTLED_NS
+    return found.st_mtime_ns, found.st_ino, found.st_dev, found.st_size, now_ns if young else 0

@@ -34,6 +34,10 @@ class DirectoryFiles(Resolved):
             raise HostFileError(path, errno.ENXIO)
         return self._read(path, found, limit)
 
+    def real(self, path: str) -> str:
+        """Return where a path really is on this machine; raise `HostFileError` if nowhere."""
+        return self._prefix + self.resolver.find(path)[0]
+
     def names(self, path: str) -> tuple[str, ...]:
         """List a directory, at most `MAX_ENTRIES` names; an absent one or a file has none."""
         try:

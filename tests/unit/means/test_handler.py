@@ -52,13 +52,13 @@ DROP_IN = 'imports = ["/etc/containerd/conf.d/*.toml", "../x", 7]\n'
 def test_it_is_read_from_where_each_runtime_keeps_it(
     runtime: str, files: dict[str, str], expected: str
 ) -> None:
-    assert HandlerReader(recorded(files)).read(runtime) == expected
+    assert HandlerReader(recorded(files), float).read(runtime) == expected
 
 
 def test_a_file_is_read_again_when_it_was_written(tmp_path: Path) -> None:
     host = Living(tmp_path)
     host.put(CONTAINERD, V2.format("runc"))
-    handler = HandlerReader(host)
+    handler = HandlerReader(host, float)
     assert handler.read("containerd") == "runc"
     host.reads.clear()
     assert handler.read("containerd") == "runc"

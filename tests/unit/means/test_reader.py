@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from agent.clock import ManualClock
 from agent.model.device import DeviceKind, DeviceNode, VendorDevice
 from agent.model.grant.host import HostMeans
 from agent.model.grant.sharing import MpsDaemon, SharingView
@@ -142,7 +144,7 @@ def test_an_unchanged_host_gives_the_same_view_and_is_hardly_looked_at(tmp_path:
 def test_nodes_that_come_and_go_are_seen_at_the_next_look(tmp_path: Path) -> None:
     host = Living(tmp_path)
     host.put("/dev/nvidia0")
-    means, now = reader(host), here([gpu(0)])
+    means, now = reader(host, ManualClock(wall_s=time.time())), here([gpu(0)])
     assert paths(means.read(now).vendors["nvidia"]) == ["/dev/nvidia0"]
     host.put("/dev/nvidia1")
     assert paths(means.read(now).vendors["nvidia"]) == ["/dev/nvidia0", "/dev/nvidia1"]

@@ -36,7 +36,7 @@ def test_specs_come_in_the_order_of_their_folders_and_ours_are_told_apart() -> N
         "/etc/cdi/README.md": "no spec",
         "/etc/cdi/nvidia.yml": "kind: a.b/c",  # which runtimes pass over
     }
-    specs, problems = SpecReader(recorded(files)).read()
+    specs, problems = SpecReader(recorded(files), float).read()
     assert [(spec.path, is_own(spec)) for spec in specs] == [
         ("/etc/cdi/nvidia.yaml", False),
         ("/var/run/cdi/xpu-agent-npu.json", True),
@@ -70,7 +70,7 @@ BAD = [
 @pytest.mark.parametrize("text", BAD, ids=[text[:12] for text in BAD])
 def test_a_file_that_is_no_spec_is_a_problem_and_costs_itself_only(text: str) -> None:
     files = {"/etc/cdi/bad.yaml": text, "/etc/cdi/good.yaml": YAML}
-    specs, problems = SpecReader(recorded(files)).read()
+    specs, problems = SpecReader(recorded(files), float).read()
     assert [spec.path for spec in specs] == ["/etc/cdi/good.yaml"]
     assert [(reason, "/etc/cdi/bad.yaml" in why) for reason, why in problems] == [
         ("CdiSpecUnreadable", True)
@@ -88,7 +88,7 @@ def test_any_bytes_are_data_or_unfit(data: bytes) -> None:
 def test_a_spec_is_decoded_again_only_when_it_was_written(tmp_path: Path) -> None:
     host = Living(tmp_path)
     host.put("/etc/cdi/nvidia.yaml", YAML)
-    specs = SpecReader(host)
+    specs = SpecReader(host, float)
     first = specs.read()
     host.reads.clear()
     assert specs.read() == first
