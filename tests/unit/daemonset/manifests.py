@@ -13,7 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"
-COMPONENTS = ("node-condition", "node-labels", "kubelet-proxy", "pod-resources-proxy")
+COMPONENTS = ("hami-core", "node-condition", "node-labels", "kubelet-proxy", "pod-resources-proxy")
 
 Object = dict[str, Any]
 

@@ -61,7 +61,7 @@ def test_hami_core_has_its_folders_of_the_node_at_their_own_paths(tmp_path: Path
         volume["name"]: volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume
     }
     mounts = {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
-    for path in ("/usr/local/vgpu", "/tmp/vgpulock"):  # noqa: S108 - as HAMi-core has them
+    for path in ("/usr/local/vgpu", "/tmp/vgpulock"):
         assert volumes[mounts[path]["name"]]["path"] == path
         assert not mounts[path].get("readOnly")
 
