@@ -1,0 +1,45 @@
+"""Pods as they claim devices: their age, as the API server writes it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent.grants.claims import Claim, Claims
+from agent.model.foreign.pod import MAX_TIME, decode_pod
+from tests.unit.grants.made import GPUS, WHOLE, box, entry, pod, snapshot, text
+
+
+@pytest.mark.parametrize(
+    ("written", "created"),
+    [
+        ({"creationTimestamp": "2026-01-02T03:04:05Z"}, "2026-01-02T03:04:05Z"),
+        ({"creationTimestamp": None}, ""),  # of static pods
+        ({}, ""),
+        ({"creationTimestamp": "x" * 1000}, "x" * MAX_TIME),
+    ],
+)
+def test_a_pods_age_is_the_time_it_was_made_at(written: dict[str, object], created: str) -> None:
+    metadata = {"uid": "6f6f", "name": "a", "namespace": "b", **written}
+    assert decode_pod(json.dumps({"metadata": metadata}).encode()).created == created
+
+
+def test_claims_are_heard_by_who_runs_then_by_age_then_by_uid() -> None:
+    heard = [
+        Claim(uid="4", running=True),
+        Claim(uid="3", created="2026-01-02T03:04:05Z"),
+        Claim(uid="1", created="2026-01-02T03:04:06Z"),
+        Claim(uid="5", created="2026-01-02T03:04:06Z"),
+        Claim(uid="2"),  # nobody has told how old it is: it has just come
+    ]
+    assert sorted(reversed(heard), key=lambda one: one.order) == heard
+
+
+def test_who_asks_is_heard_though_nobody_knows_of_it() -> None:
+    annotation = text(entry(GPUS[0], WHOLE))
+    asks = box(pod(1, annotation))
+    desk = Claims(snapshot([pod(2, annotation)]), asks)
+    assert [one.uid for one in desk.all()] == [pod(2).uid, asks.uid]
+    assert desk.since(frozenset({pod(2).uid})) == {asks.uid}
+    assert desk.since(frozenset({pod(2).uid, asks.id})) == set()
