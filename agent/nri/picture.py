@@ -143,7 +143,7 @@ class Picture:
     ) -> dict[str, T]:
         fresh = {key: value for key, value in known.items() if key in touched}
         for one in told:
-            if one.id in touched:
+            if one.id in touched or not one.id:
                 continue
             if len(fresh) >= limit:
                 self.left_out += 1

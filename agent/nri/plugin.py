@@ -136,9 +136,13 @@ class NriPlugin:
                 return "AnotherAgent", "another agent of this node has the connection"
         except GuardError as error:
             return "NoLock", str(error)
-        if _identity(self._settings.socket) is None:
-            text = f"{self._settings.socket} is not there: is NRI enabled in the runtime?"
-            return "NoSocket", text
+        socket = self._settings.socket
+        try:
+            os.stat(socket)
+        except (FileNotFoundError, NotADirectoryError):
+            return "NoSocket", f"{socket} is not there: is NRI enabled in the runtime?"
+        except OSError as error:
+            return "NoAccess", f"{socket}: {error.strerror}; the agent's user must reach it"
         return None
 
     async def _connected(self) -> TrunkClosed:

@@ -121,10 +121,10 @@ class Session:
 
     def synchronize(self, call: Call) -> bytes:
         """Keep a part of the list; the last one is read after the answer."""
-        more = self._parts.add(call.payload)
-        if more:
-            return calls.SynchronizeResponse(more=True).SerializeToString()
         parts, self._parts = self._parts, Parts()
+        if parts.add(call.payload):  # one that cannot be read takes those before it with it
+            self._parts = parts
+            return calls.SynchronizeResponse(more=True).SerializeToString()
         if self._reading is not None:
             self._reading.cancel()
         self._asking.settled.clear()

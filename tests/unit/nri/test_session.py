@@ -239,6 +239,17 @@ def test_a_list_in_parts_is_joined_after_the_last_and_updates_nothing() -> None:
     play(through)
 
 
+def test_a_part_that_cannot_be_read_takes_those_before_it_with_it() -> None:
+    async def through(both: Talk) -> None:
+        await both.call("Synchronize", calls.SynchronizeRequest(pods=[pod()], more=True))
+        assert (await both.call("Synchronize", b"\x0a")).status.code == 13
+        await both.call("Synchronize", calls.SynchronizeRequest(pods=[pod("p2")]))
+        await both.session.ready
+        assert list(both.picture.view.sandboxes) == ["p2"]
+
+    play(through)
+
+
 def test_questions_wait_for_the_list_that_is_being_read() -> None:
     async def through(both: Talk) -> None:
         many = [container(f"c{number}") for number in range(400)]

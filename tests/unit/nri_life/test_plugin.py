@@ -46,6 +46,16 @@ def test_it_waits_for_the_socket_with_one_look_a_second() -> None:
     play(through)
 
 
+def test_a_socket_that_cannot_be_reached_is_not_taken_for_one_that_is_not_there() -> None:
+    async def through(folder: Path) -> None:
+        (folder / "nri.sock").symlink_to("nri.sock")  # leads to itself
+        async with life(folder) as ours:
+            view = await ours.until("waiting", "NoAccess")
+            assert "Too many levels of symbolic links" in view.message
+
+    play(through)
+
+
 def test_a_socket_that_nobody_listens_at_is_tried_ever_more_seldom() -> None:
     async def through(folder: Path) -> None:
         with socket.socket(socket.AF_UNIX) as dead:
