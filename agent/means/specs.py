@@ -13,7 +13,6 @@ from plugins.injection.cdi import decode_spec
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")  # in the order in which runtimes read them
 ENDINGS = (".json", ".yaml")  # all that runtimes read
-OWN_VENDOR = "xpu-agent.io"
 MAX_FILES = 256  # of one folder
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32  # the C loader calls itself for each level, and has no limit of its own
@@ -24,11 +23,6 @@ Problem = tuple[str, str]
 
 class UnfitSpec(AgentError):
     """A file that is too large, too deep, or neither YAML nor JSON."""
-
-
-def is_own(spec: CdiSpec) -> bool:
-    """Say whether a spec is of our kinds: it is written by the agent, and by nobody else."""
-    return spec.kind.partition("/")[0] == OWN_VENDOR
 
 
 class SpecReader:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.means.specs import MAX_BYTES, SpecReader, UnfitSpec, is_own, plain
+from agent.means.specs import MAX_BYTES, SpecReader, UnfitSpec, plain
 from agent.model.grant.host import CdiDevice, CdiSpec
 from tests.unit.injection.made import gpu
 from tests.unit.means.made import Living, here, reader, recorded
@@ -29,7 +29,7 @@ containerEdits:
 JSON = '{"kind": "xpu-agent.io/npu", "devices": [{"name": "1"}]}'
 
 
-def test_specs_come_in_the_order_of_their_folders_and_ours_are_told_apart() -> None:
+def test_specs_come_in_the_order_of_their_folders_ours_among_them() -> None:
     files = {
         "/var/run/cdi/xpu-agent-npu.json": JSON,
         "/etc/cdi/nvidia.yaml": YAML,
@@ -37,9 +37,9 @@ def test_specs_come_in_the_order_of_their_folders_and_ours_are_told_apart() -> N
         "/etc/cdi/nvidia.yml": "kind: a.b/c",  # which runtimes pass over
     }
     specs, problems = SpecReader(recorded(files), float).read()
-    assert [(spec.path, is_own(spec)) for spec in specs] == [
-        ("/etc/cdi/nvidia.yaml", False),
-        ("/var/run/cdi/xpu-agent-npu.json", True),
+    assert [(spec.path, spec.kind) for spec in specs] == [
+        ("/etc/cdi/nvidia.yaml", "nvidia.com/gpu"),
+        ("/var/run/cdi/xpu-agent-npu.json", "xpu-agent.io/npu"),
     ]
     assert specs[0] == CdiSpec(
         path="/etc/cdi/nvidia.yaml",
