@@ -9,9 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.cdi.document import BadCdiName, Part, document, encoded, part_of, split
+from agent.cdi.driver import DriverFiles, driver_part
 from agent.cdi.file import CdiFile
 from agent.cdi.way import CDI, NODES, by_way
-from agent.model.device import VendorDevice
+from agent.model.device import DeviceNode, VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.granted import Grant, GrantedDevice
@@ -35,6 +36,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     by_minor: bool = False
     variables: tuple[str, ...] = ()
     domain: str = ""  # of its resources at the kubelet, if these are known by it
+    slices: bool = False  # a card that is cut has names for its parts, and none for itself
 
     @property
     def file_name(self) -> str:
@@ -42,7 +44,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"xpu-agent-{self.vendor}.json"
 
 
+NVIDIA = Rule(vendor="nvidia", kind=f"{OWN}gpu", domain="nvidia.com/", slices=True)
 RULES = (
+    NVIDIA,  # with the driver's files only: a card without its libraries is of no use
     Rule(
         vendor="ascend",
         kind=f"{OWN}npu",
@@ -64,11 +68,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
 
 
-def wanted(snapshot: NodeSnapshot, vendors: Mapping[str, DeviceVendor]) -> Wanted:
+def wanted(
+    snapshot: NodeSnapshot,
+    vendors: Mapping[str, DeviceVendor],
+    driver: DriverFiles | None = None,
+) -> Wanted:
     """Return the files that should be there now; equal snapshots give equal bytes.
 
-    Whole cards and virtual functions have names, slices that come and go have none. What CDI
-    cannot say, such as limits, is not in them.
+    Whole cards, MIG instances and virtual functions have names, other slices have none. What CDI
+    cannot say, such as limits, is not in them. NVIDIA's cards have a file with its `driver` only.
     """
     files: list[CdiFile] = []
     problems: list[tuple[str, Problem]] = []
@@ -79,8 +87,11 @@ def wanted(snapshot: NodeSnapshot, vendors: Mapping[str, DeviceVendor]) -> Wante
         inventory = state.inventory.value if state else None
         if means is None or vendor is None or inventory is None:
             continue
+        if rule is NVIDIA and driver is None:
+            continue
+        everywhere = driver_part(driver) if rule is NVIDIA and driver else Part()
         told: list[Problem] = []
-        file = _file(rule, inventory.devices, means, vendor, told)
+        file = _file(rule, inventory.devices, means, vendor, everywhere, told)
         files += [file] if file else []
         problems += ((rule.vendor, problem) for problem in told)
     return Wanted(files=tuple(sorted(files, key=lambda f: f.name)), problems=tuple(problems))
@@ -111,12 +122,13 @@ def _file(
     devices: Iterable[VendorDevice],
     means: HostMeans,
     vendor: DeviceVendor,
+    everywhere: Part,
     problems: list[Problem],
 ) -> CdiFile | None:
     theirs = replace(means, cdi=tuple(spec for spec in means.cdi if not ours(spec)))
     parts: dict[str, Part] = {}
     paths: dict[str, tuple[str, ...]] = {}
-    known = [one for one in devices if one.managed and one.resources]
+    known = [one for one in devices if one.managed]
     for device in sorted(known, key=lambda one: (one.minor or 0, one.key)):
         for name, entry in _entries(rule, device):
             if _covered(rule, device, entry, theirs, vendor):
@@ -127,20 +139,27 @@ def _file(
                 problems.append(Problem(reason=edits.reason, message=text))
                 continue
             parts[name] = part_of(edits, rule.variables)
-            paths[name] = tuple(node.path for node in device.nodes)
-    return _written(rule, parts, paths, problems)
+            paths[name] = tuple(node.path for node in (*device.nodes, *_own(device, name)))
+    return _written(rule, parts, paths, everywhere, problems)
 
 
 def _written(
     rule: Rule,
     parts: Mapping[str, Part],
     paths: Mapping[str, tuple[str, ...]],
+    everywhere: Part,
     problems: list[Problem],
 ) -> CdiFile | None:
     full = {name: part for name, part in parts.items() if part}
     shared, own = split(full, paths)
     if not own:
         return None
+    shared = Part(
+        nodes=shared.nodes,
+        mounts=(*everywhere.mounts, *shared.mounts),
+        env=(*everywhere.env, *shared.env),
+        hooks=everywhere.hooks,
+    )
     try:
         text = encoded(document(rule.kind, own, shared))
     except BadCdiName as error:
@@ -158,6 +177,12 @@ def _entries(rule: Rule, device: VendorDevice) -> Iterable[tuple[str, GrantedDev
     """Yield names and what is granted under each."""
     wire = device.kind.wire_type
     entry = GrantedDevice(type=wire, id=device.uuid or device.bus_id or "", minor=device.minor)
+    if rule.slices:
+        yield from (
+            (part.uuid, GrantedDevice(type=wire, id=part.uuid)) for part in device.partitions
+        )
+    if not device.resources:
+        return
     if rule.by_minor:
         if device.minor is not None:
             yield f"{rule.prefix}{device.minor}", entry
@@ -166,6 +191,11 @@ def _entries(rule: Rule, device: VendorDevice) -> Iterable[tuple[str, GrantedDev
     for group in device.vf_groups:
         for function in group.vfs:
             yield function.bus_id, replace(entry, vfs=(function.bus_id,))
+
+
+def _own(device: VendorDevice, name: str) -> tuple[DeviceNode, ...]:
+    """Return the nodes of the slice of that name."""
+    return next((part.nodes for part in device.partitions if part.uuid == name), ())
 
 
 def _covered(

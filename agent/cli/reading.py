@@ -102,11 +102,14 @@ def render(arguments: argparse.Namespace) -> int:
 def _cdi(parts: Parts, form: str) -> int:
     """Print the CDI files that the agent would keep, one after the other."""
     from agent.cdi.devices import wanted  # noqa: PLC0415 - only here
+    from agent.cdi.driver import driver_of  # noqa: PLC0415 - only here
     from agent.daemon.containers.looking import means_reader  # noqa: PLC0415 - only here
 
     now = parts.store.current
     means = Part(means_reader(parts).read(now), parts.clock.monotonic())
-    found = wanted(parts.store.put(means=means), parts.vendors)
+    now = parts.store.put(means=means)
+    driver = driver_of(now, parts.opened.files) if parts.settings.cdi.nvidia else None
+    found = wanted(now, parts.vendors, driver)
     for file in found.files:
         sys.stdout.write(dump(json.loads(file.text), form))
     for vendor, problem in found.problems:

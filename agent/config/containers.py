@@ -68,6 +68,13 @@ class CdiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     write: Annotated[bool, Rule("keep CDI files of our devices", maturity="beta")] = True
     dir: Annotated[str, Rule("folder they are written to, which runtimes watch")] = "/var/run/cdi"
+    nvidia: Annotated[
+        bool,
+        Rule(
+            "name NVIDIA cards too that no file of nvidia-ctk names; needs nvidia-cdi-hook",
+            maturity="alpha",
+        ),
+    ] = False
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Iterator
 
 from agent.cdi.devices import kinds_in_use, wanted
+from agent.cdi.driver import DriverFiles, driver_of
 from agent.cdi.keeping import CdiFolder
 from agent.daemon.schedule import Timed
 from agent.errors import PublishError
 from agent.loop import Loop
 from agent.model.selfcheck import Check
+from agent.model.snapshot import NodeSnapshot
 from agent.node.parts import Parts
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class Naming:
             return
         if now.devices.taken_s is None or now.devices.value.awaited:
             return  # names of devices whose vendor has not answered yet must not go
-        found = wanted(now, self._parts.vendors)
+        found = wanted(now, self._parts.vendors, self._driver(now))
         self._left_out = "; ".join(f"{one.reason}: {one.message}" for _, one in found.problems)
         try:
             kept = self._folder.keep(found.files, kinds_in_use(now))
@@ -51,6 +53,9 @@ class Naming:
         if kept.written or kept.removed:
             fields = {"written": kept.written, "removed": kept.removed}
             log.info("cdi_files_changed", extra=fields)
+
+    def _driver(self, now: NodeSnapshot) -> DriverFiles | None:
+        return driver_of(now, self._parts.opened.files) if self._parts.settings.cdi.nvidia else None
 
     def _same(self, inputs: tuple[object, ...]) -> bool:
         if len(self._seen) != len(inputs):

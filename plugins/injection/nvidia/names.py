@@ -11,6 +11,7 @@ from plugins.injection.cdi import names_of, stale
 from plugins.injection.identifiers import own_id
 
 FIRST_KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
+OWN_KIND = "xpu-agent.io/gpu"  # written where no file of NVIDIA's names every card
 CHANNEL_KIND = "nvidia.com/imex-channel"
 _NUMBERED = re.compile(r"(gpu|mig)?[0-9]{1,4}(:[0-9]{1,4})?")
 _CARD = re.compile(r"/dev/nvidia[0-9]{1,4}")
@@ -45,7 +46,7 @@ def _kinds(specs: Iterable[CdiSpec]) -> tuple[str, ...]:
         nvidia = vendor == "nvidia.com" or vendor.endswith(".nvidia.com")
         if kind_class == "gpu" and nvidia and vendor != "management.nvidia.com":
             others.append(kind)
-    return tuple(dict.fromkeys((*FIRST_KINDS, *others)))
+    return tuple(dict.fromkeys((*FIRST_KINDS, *others, OWN_KIND)))
 
 
 def _same(match: Match) -> Callable[[CdiDevice], bool]:

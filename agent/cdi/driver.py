@@ -1,0 +1,122 @@
+"""What a container needs of NVIDIA's driver beside the nodes of cards, as the toolkit does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.cdi.document import Hook, Part
+from agent.host.files import HostFiles
+from agent.model.grant.edits import MountEdit
+from agent.model.snapshot import NodeSnapshot
+
+HOOKS = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
+FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+)
+BELOW = ("", "/vdpau")
+PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+SOCKETS = (
+    "/run/nvidia-persistenced/socket",
+    "/run/nvidia-fabricmanager/socket",
+    "/tmp/nvidia-mps",  # noqa: S108 - where the driver's service makes it
+)
+MAX_LIBRARIES = 256
+_FILE = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+
+
+class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The loaded driver's files, by their paths on the host."""
+
+    version: str
+    hook: str  # the program that finishes a container
+    libraries: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+
+
+def driver_of(snapshot: NodeSnapshot, host: HostFiles) -> DriverFiles | None:
+    """Return the files of the driver that the snapshot knows to be loaded, as `read_driver`."""
+    means = snapshot.means.value.vendors.get("nvidia")
+    return read_driver(host, means.driver_version if means else None)
+
+
+def read_driver(host: HostFiles, version: str | None) -> DriverFiles | None:
+    """Return the files of the loaded driver; `None` without its libraries or the toolkit's hook.
+
+    Blocks; `HostFileError` if a folder of libraries cannot be read.
+    """
+    hook = next((path for path in HOOKS if host.exists(path)), None)
+    if not version or hook is None:
+        return None
+    libraries = [
+        f"{folder}/{name}"
+        for folder in (first + below for first in FOLDERS for below in BELOW)
+        for name in _names(host, folder)
+        if name.endswith(f".so.{version}")
+    ]
+    if not any(path.endswith(f"/libcuda.so.{version}") for path in libraries):
+        return None
+    return DriverFiles(
+        version=version,
+        hook=hook,
+        libraries=tuple(sorted(libraries))[:MAX_LIBRARIES],
+        programs=_present(host, (f"/usr/bin/{name}" for name in PROGRAMS)),
+        sockets=_present(host, SOCKETS),
+    )
+
+
+def driver_part(files: DriverFiles) -> Part:
+    """Return what all containers with a card get: libraries, programs, sockets, hooks."""
+    folders = tuple(dict.fromkeys(path.rpartition("/")[0] for path in files.libraries))
+    cuda = [path.rpartition("/")[0] for path in files.libraries if "/libcuda.so." in path]
+    links = [f"--link=libcuda.so.1::{folder}/libcuda.so" for folder in cuda]
+    return Part(
+        env=(("NVIDIA_CTK_LIBCUDA_DIR", ":".join(cuda)), ("NVIDIA_VISIBLE_DEVICES", "void")),
+        mounts=(
+            *(_mount(path, _FILE) for path in (*files.libraries, *files.programs)),
+            *(_mount(path, _SOCKET) for path in files.sockets),
+        ),
+        hooks=tuple(
+            Hook(
+                name="createContainer",
+                path=files.hook,
+                args=("nvidia-cdi-hook", *args),
+                env=("NVIDIA_CTK_DEBUG=false",),
+            )
+            for args in (
+                ("create-symlinks", *links),
+                ("enable-cuda-compat", f"--host-driver-version={files.version}"),
+                ("update-ldcache", *(f"--folder={folder}" for folder in folders)),
+                ("disable-device-node-modification",),
+            )
+        ),
+    )
+
+
+def _mount(path: str, options: tuple[str, ...]) -> MountEdit:
+    return MountEdit(host_path=path, path=path, options=options)
+
+
+def _present(host: HostFiles, paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(path for path in paths if host.exists(path))
+
+
+def _names(host: HostFiles, folder: str) -> tuple[str, ...]:
+    """Return a folder's names; none of a folder that is a link to another of them."""
+    top = folder.removesuffix("/vdpau")
+    # on merged systems /usr/lib64 may be one: each library would be mounted twice
+    return () if host.link(top) is not None else host.names(folder)
