@@ -29,6 +29,7 @@ BENCHES = (
     "containers.nri_latency",
     "containers.nri_synchronize",
     "containers.preferred",
+    "containers.allocate_latency",
 )
 
 

@@ -87,6 +87,7 @@ class DevicePlugin:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._lives.clear()
 
     def changed(self) -> None:
         """Look at once at what is offered: devices or their health may be others."""
