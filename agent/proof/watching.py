@@ -8,11 +8,11 @@ import msgspec
 
 from agent.model.grant.proof import Verdict
 from agent.model.pod import ContainerView, PodView
-from agent.model.runtime.seen import ContainerSeen, ContainerState, SandboxSeen
+from agent.model.runtime.seen import ContainerState, SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 from agent.proof.look import Whereabouts
 
-LOOKS_A_RUN = 16  # containers of a node that just started are spread over some seconds
+LOOKS_A_RUN = 8  # 2 ms each; containers of a node that just started are spread over some seconds
 FIRST_S, LONGEST_S = 1.0, 300.0  # between looks at one that is starting, or cannot be told
 AGAIN_S: Mapping[Verdict, float] = {
     Verdict.VERIFIED: 600.0,
@@ -46,15 +46,19 @@ def targets(snapshot: NodeSnapshot) -> tuple[Target, ...]:
     }
     if not granted:
         return ()
-    pods = {pod.uid: pod for pod in (*snapshot.pods.value, *snapshot.cluster.pods)}
+    # of the two lists the later one has what runs, with its cgroups
+    pods = {pod.uid: pod for pod in (*snapshot.cluster.pods, *snapshot.pods.value)}
     groups = {pod.uid: pod.cgroup for pod in snapshot.pods.value}
     found = {one.id: one for one in _listed(pods.values(), granted, groups)}
-    found |= {one.id: one for one in _told(snapshot, granted, groups)}  # it knows more
+    found |= {one.id: one for one in _told(snapshot, granted, groups, pods)}  # it knows more
     return tuple(found.values())
 
 
 def _told(
-    snapshot: NodeSnapshot, granted: Collection[str], groups: Mapping[str, str]
+    snapshot: NodeSnapshot,
+    granted: Collection[str],
+    groups: Mapping[str, str],
+    pods: Mapping[str, PodView],
 ) -> Iterator[Target]:
     runtime = snapshot.runtime.value
     for container in runtime.containers.values():
@@ -65,12 +69,16 @@ def _told(
             where=_where(container.id, groups.get(pod.uid, ""), pod.cgroup_parent),
             pod=pod,
             name=container.name,
-            way=_way(container, runtime.missed),
+            way=_by_kubelet(pods.get(pod.uid), container.name)
+            if container.id in runtime.missed
+            else "nri",
         )
 
 
-def _way(container: ContainerSeen, missed: Mapping[str, str]) -> str:
-    return "" if container.id in missed else "nri"
+def _by_kubelet(pod: PodView | None, name: str) -> str:
+    """Return `kubelet` if the container asks for something of a device plug-in."""
+    asks = pod is not None and any(ask.container == name for ask in pod.asks)
+    return "kubelet" if asks else ""
 
 
 def _listed(
@@ -91,7 +99,8 @@ def _listed(
         for container in pod.containers:
             if _runs(container):
                 where = _where(container.id, groups.get(pod.uid, ""), pod.cgroup)
-                yield Target(where=where, pod=seen, name=container.name, way="")
+                way = _by_kubelet(pod, container.name)
+                yield Target(where=where, pod=seen, name=container.name, way=way)
 
 
 def _runs(container: ContainerView) -> bool:

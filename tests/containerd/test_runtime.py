@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import zlib
+from pathlib import Path
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+
+from proto.gen import cri_config_v1_pb2, cri_runtime_v1_pb2
 from tests.containerd.runtime.pods import Pod
+from tests.containerd.runtime.programs import found
 from tests.containerd.runtime.running import Containerd
 
 
@@ -12,3 +22,29 @@ def test_a_pod_runs_and_a_command_inside_it_answers(runtime: Containerd) -> None
     said = runtime.cri.inside(container, "sh", "-c", "echo $GREETING")
     assert (said.out, said.status) == ("hello\n", 0)
     assert runtime.cri.version().runtime_version.startswith("1.7.")
+
+
+def test_the_messages_are_those_that_this_runtime_was_built_with(runtime: Containerd) -> None:
+    assert runtime.cri.answers()
+    own = {
+        name: message
+        for module in (cri_config_v1_pb2, cri_runtime_v1_pb2)
+        for name, message in module.DESCRIPTOR.message_types_by_name.items()
+    }
+    theirs = {message.name: message for message in built_in(found()["containerd"]).message_type}
+    for name, message in own.items():
+        known = {(field.name, field.number, field.type) for field in theirs[name].field}
+        ours = {(field.name, field.number, field.type) for field in message.fields}
+        assert ours <= known, name
+
+
+def built_in(program: Path) -> descriptor_pb2.FileDescriptorProto:
+    """Return the description of the interface that Go programs carry, compressed."""
+    data = program.read_bytes()
+    for at in re.finditer(rb"\x1f\x8b\x08\x00\x00\x00\x00\x00[\x02\x04\x00]\xff", data):
+        with contextlib.suppress(zlib.error, DecodeError):
+            text = zlib.decompressobj(31).decompress(data[at.start() : at.start() + (1 << 18)])
+            described = descriptor_pb2.FileDescriptorProto.FromString(text)
+            if described.package == "runtime.v1":
+                return described
+    raise AssertionError(f"{program} describes no such interface")

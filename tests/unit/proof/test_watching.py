@@ -5,11 +5,12 @@ from types import MappingProxyType
 import pytest
 from msgspec.structs import replace
 
+from agent.model.cluster.facts import ClusterFacts
 from agent.model.grant.checked import GrantsView, PodGrant
 from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.proof import Verdict
 from agent.model.part import Part
-from agent.model.pod import ContainerView
+from agent.model.pod import ContainerView, ResourceAsk
 from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.proof.look import Whereabouts
@@ -56,7 +57,8 @@ def test_a_container_is_looked_for_where_the_runtime_and_the_cgroups_have_it() -
 
 def test_without_nri_the_containers_of_the_kubelets_list_are_looked_at() -> None:
     listed = replace(POD, containers=(replace(POD.containers[0], cgroup=f"{POD.cgroup}/{ID}"),))
-    (target,) = targets(snapshot(state=None, pods=Part((listed,))))
+    cluster = ClusterFacts(pods=(POD,))  # which knows no cgroups of containers
+    (target,) = targets(snapshot(state=None, pods=Part((listed,)), cluster=cluster))
     assert target.where == Whereabouts(container_id=ID, pod_cgroups=(POD.cgroup,))
     assert (target.name, target.way, target.pod.uid) == ("worker-0", "", UID)
 
@@ -89,6 +91,15 @@ def test_pods_with_a_grant_that_holds_are_looked_at_while_they_run(
     changed: NodeSnapshot, looked_at: int
 ) -> None:
     assert len(targets(changed)) == looked_at
+
+
+def test_what_asks_for_a_device_plug_ins_resource_came_by_the_kubelet() -> None:
+    asks = (ResourceAsk(container="worker-0", resource="nvidia.com/gpu", count=1),)
+    running = replace(POD.containers[0], cgroup=f"{POD.cgroup}/{ID}")
+    pods = Part((replace(POD, containers=(running,), asks=asks),))
+    assert targets(snapshot(state=None, pods=pods))[0].way == "kubelet"
+    assert targets(snapshot(missed={ID: "BudgetExceeded"}, pods=pods))[0].way == "kubelet"
+    assert targets(snapshot(pods=pods))[0].way == "nri"
 
 
 def test_a_container_that_went_on_without_its_hooks_came_by_no_way_of_ours() -> None:
