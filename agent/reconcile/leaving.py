@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from agent.cgroup.layout import CgroupLayout, parse_pod_dir
 from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import directory
+from agent.cgroup.ledger.undo import Undone, undo
 from agent.cgroup.values.keys import BY_NAME
 from agent.cgroup.writing.kernel import CgroupFiles
+from agent.cgroup.writing.values import CgroupValues
 from agent.errors import HostFileError
 from agent.hooks.dispatch import ON
 from agent.model.snapshot import NodeSnapshot
@@ -18,6 +20,8 @@ UNWISHED_S = 10.0  # hooks may have nothing to say for a moment, as a part of th
 SETTLED_S = 60.0  # after the start: the cluster, the kubelet and the runtime tell one by one
 STALE_S = 1800.0  # without word of the cluster everything stays as it is
 SWEEP_S = 30.0  # for groups that are gone
+UNDO_BUDGET_S = 0.1  # of one cycle
+UNDO_AGAIN_S = 600.0  # for what is in force by somebody else's word, or refused
 
 Id = tuple[str, str, str]
 
@@ -28,6 +32,7 @@ class Leaving:
     def __init__(self, modes: Mapping[str, str]) -> None:
         self._modes = modes
         self._since: dict[Id, float] = {}
+        self._after_s: dict[Id, float] = {}
         self._begun_s: float | None = None
         self._swept_s: float | None = None
 
@@ -60,6 +65,28 @@ class Leaving:
         self._since = {key: self._since.get(key, now_s) for key in free}
         late = [free[key] for key, since in self._since.items() if now_s - since >= UNWISHED_S]
         return tuple({entry.id: entry for entry in (*off, *late)}.values())
+
+    def undo(
+        self,
+        ledger: Ledger,
+        values: CgroupValues,
+        entries: Iterable[Entry],
+        monotonic: Callable[[], float],
+    ) -> tuple[Undone, ...]:
+        """Put these originals back; what could not be is tried again much later.
+
+        Raise `LedgerError`.
+        """
+        now_s = monotonic()
+        due = [entry for entry in entries if now_s >= self._after_s.get(entry.id, 0.0)]
+        if not due:
+            return ()
+        done = undo(ledger, values, due, monotonic=monotonic, budget_s=UNDO_BUDGET_S)
+        for one in done:
+            if not one.done and one.state != "late":
+                self._after_s[one.entry.id] = now_s + UNDO_AGAIN_S
+        self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
+        return done
 
     def sweep(self, ledger: Ledger, layout: CgroupLayout, files: CgroupFiles, now_s: float) -> None:
         """Drop the entries of groups that are gone, every now and then."""

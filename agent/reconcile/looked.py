@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from agent.cgroup.ledger.processes import COOKIE, KEY
 from agent.cgroup.values.shares import Formula
 from agent.cgroup.writing.wish import Wish
 from agent.hooks.base import Hook
@@ -150,3 +151,16 @@ def _request(place: PodPlace, container: ContainerPlace | None, base: Resources)
 def wanted_targets(all_of: Iterable[Looked]) -> frozenset[tuple[str, str]]:
     """Return what any of these pods wants written or compared."""
     return frozenset(wish.target for looked in all_of for wish in (*looked.wishes, *looked.planned))
+
+
+def wanted_of_ons(all_of: Iterable[Looked]) -> frozenset[tuple[str, str]]:
+    """Return what hooks that are on want: files, and what processes have."""
+    return frozenset(
+        target
+        for one in all_of
+        for target in (
+            *(wish.target for wish in one.wishes),
+            *((wish.cgroup, KEY) for wish in one.oom),
+            *((wish.cgroup, COOKIE) for wish in one.cores if wish.group.enabled),
+        )
+    )

@@ -10,7 +10,6 @@ import msgspec
 from agent.cgroup.cookies import Cookies, KernelCookies
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.journal import Ledger, LedgerError
-from agent.cgroup.ledger.processes import COOKIE, KEY
 from agent.cgroup.ledger.undo import Undone, undo
 from agent.cgroup.paths import BadCgroupPath, of_parent
 from agent.cgroup.values.keys import QUOTA
@@ -32,7 +31,7 @@ from agent.model.snapshot import NodeSnapshot
 from agent.reconcile.directories import Directories
 from agent.reconcile.givens import Givens
 from agent.reconcile.leaving import Leaving, pods_of
-from agent.reconcile.looked import Looked, look, wanted_targets
+from agent.reconcile.looked import Looked, look, wanted_of_ons, wanted_targets
 from agent.reconcile.places import PodPlace
 from agent.reconcile.processes.cores import Cores
 from agent.reconcile.processes.oom import OomScores
@@ -41,8 +40,7 @@ from agent.reconcile.survey import Survey
 from agent.reconcile.telling import Telling
 
 MAX_AUDITS = 1024
-UNDO_BUDGET_S = 0.1  # of one cycle
-UNDO_AGAIN_S = 600.0  # for what is in force by somebody else's word, or refused
+MAX_PODS = 64  # whose files one cycle writes: the others' turn comes in the next
 SCALES = "cpu_normalization"  # the hook that must know what was asked before it
 
 
@@ -74,8 +72,9 @@ class Reconciler:
         self._cores = Cores(self._files, ledger, cookies)
         self._writer: Writer | None = None
         self._planner: Writer | None = None
-        self._undo_after_s: dict[tuple[str, str, str], float] = {}
-        self._targets: frozenset[Target] = frozenset()
+        self._next = 0  # which pod the next cycle begins with
+        self._targets: frozenset[Target] = frozenset()  # all files that are looked at
+        self._wanted: frozenset[Target] = frozenset()  # what hooks that are on want, of any kind
         self._disk = ""  # why the ledger is not written
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
@@ -88,6 +87,7 @@ class Reconciler:
         looked = self._survey.looked
         if self._survey.changed:
             self._targets = wanted_targets(looked.values()) | self._above()
+            self._wanted = wanted_of_ons(looked.values())
             writer.keep(self._targets)
             planner.keep(self._targets)
             self._telling.keep_planned(self._targets)
@@ -95,7 +95,7 @@ class Reconciler:
         self._givens.settle(looked, writer, self._survey.formulas)
         notes = self._telling.marked(snapshot, looked.values(), marked)
         above = self._directories.prepare(snapshot, layout, writer, now_s)
-        prepared = [(one, writer.prepare(one.wishes, now_s)) for one in looked.values()]
+        prepared = self._prepare(writer, now_s)
         planned = self._plan_only(planner, looked.values(), now_s)
         scores = self._oom.prepare(
             (wish for one in looked.values() for wish in one.oom), layout, now_s
@@ -124,7 +124,7 @@ class Reconciler:
             notes += self._telling.new(one.place.pod, one.notes)
         return CycleReport(
             pods=len(looked),
-            pods_later=self._survey.waiting,
+            pods_later=max(self._survey.waiting, len(looked) - len(prepared)),
             files=compared,
             written=written,
             left=left,
@@ -221,6 +221,21 @@ class Reconciler:
             notes=self._telling.new(place.pod, notes),
         )
 
+    def _prepare(self, writer: Writer, now_s: float) -> list[tuple[Looked, Prepared]]:
+        """Compare the files of pods in turn, until so many are to be written as one cycle may."""
+        looked = list(self._survey.looked.values())
+        self._next = self._next if self._next < len(looked) else 0
+        prepared: list[tuple[Looked, Prepared]] = []
+        writes = 0
+        for one in (*looked[self._next :], *looked[: self._next]):
+            ready = writer.prepare(one.wishes, now_s)
+            prepared.append((one, ready))
+            writes += bool(ready.steps)
+            if writes >= MAX_PODS:
+                break
+        self._next = (self._next + len(prepared)) % max(len(looked), 1)
+        return prepared
+
     def _plan_only(self, planner: Writer, looked: Iterable[Looked], now_s: float) -> int:
         """Count what hooks in plan mode would write; tell each such value once."""
         ready = [planner.prepare(one.planned, now_s) for one in looked if one.planned]
@@ -242,40 +257,14 @@ class Reconciler:
 
     def _undo(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
         looked = pods_of(self._survey.looked) | {cgroup for cgroup, _ in self._above()}
-        leaving = [
-            entry
-            for entry in self._leaving.entries(self.ledger, self._wanted(), looked, snapshot, now_s)
-            if now_s >= self._undo_after_s.get(entry.id, 0.0)
-        ]
-        if not leaving:
-            return
+        wanted = self._above() | self._wanted
+        leaving = self._leaving.entries(self.ledger, wanted, looked, snapshot, now_s)
         try:
-            done = undo(
-                self.ledger,
-                values,
-                leaving,
-                monotonic=self._clock.monotonic,
-                budget_s=UNDO_BUDGET_S,
-            )
+            done = self._leaving.undo(self.ledger, values, leaving, self._clock.monotonic)
         except LedgerError as error:
             self._disk = str(error)
             return
-        for one in done:
-            if not one.done and one.state != "late":
-                self._undo_after_s[one.entry.id] = now_s + UNDO_AGAIN_S
         self.audits.extend(self._telling.undone(values, done, self._clock.wall()))
-
-    def _wanted(self) -> frozenset[Target]:
-        """Return what hooks that are on want: files, and scores of processes."""
-        return self._above() | frozenset(
-            target
-            for one in self._survey.looked.values()
-            for target in (
-                *(wish.target for wish in one.wishes),
-                *((wish.cgroup, KEY) for wish in one.oom),
-                *((wish.cgroup, COOKIE) for wish in one.cores if wish.group.enabled),
-            )
-        )
 
     def _above(self) -> frozenset[Target]:
         return frozenset(wish.target for wish in self._directories.wishes)

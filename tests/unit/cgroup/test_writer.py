@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.values import shares
+from agent.cgroup.values.bandwidth import Bandwidth
+from agent.cgroup.values.keys import BURST, BVT, CPUS, MEMORY, QUOTA, SHARES, Key, Value
+from agent.cgroup.writing.result import Written
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Wish
+from agent.cgroup.writing.writer import Writer
+from agent.errors import HostFileError
+
+POD, ONE = "/kubepods/pod1", "/kubepods/pod1/c1"
+LAYOUT = CgroupLayout(version=2, driver="cgroupfs", mounts=(), unified="", root="/kubepods")
+
+
+class TableFiles:
+    """Version 2's files as a table; `refuses` has what writes answer, by the end of the path."""
+
+    def __init__(self, **files: str) -> None:
+        self.files = files
+        self.refuses: dict[str, list[int]] = {}
+        self.writes: list[tuple[str, str]] = []
+        self.becomes: dict[str, str] = {}  # what a text reads back as
+
+    def read(self, path: str, size: int) -> bytes:
+        if path not in self.files:
+            raise HostFileError(path, errno.ENOENT)
+        return self.files[path].encode()[:size]
+
+    def write(self, path: str, text: str) -> None:
+        for end, numbers in self.refuses.items():
+            if path.endswith(end) and numbers:
+                raise HostFileError(path, numbers.pop())
+        self.writes.append((path, text))
+        self.files[path] = self.becomes.get(text, text)
+
+    def inode(self, path: str) -> int:
+        return hash(path)
+
+    def close(self, path: str) -> None:
+        """Keep nothing open."""
+
+
+def writer_of(files: TableFiles) -> Writer:
+    return Writer(CgroupValues(files, LAYOUT), Ledger(None, ""), lambda: 0.0)
+
+
+def wish(cgroup: str, key: Key, value: Value, owner: str = "test") -> Wish:
+    return Wish(cgroup=cgroup, key=key, value=value, owner=owner)
+
+
+def run(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
+    prepared = writer.prepare(wishes, now_s)
+    writer.remember(prepared)
+    return writer.apply(prepared, now_s)
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "wanted", "text"),
+    [
+        (QUOTA, "100000 50000\n", Bandwidth(150000), "150000 100000"),  # V18
+        (QUOTA, "100000 100000\n", Bandwidth(-1), "max 100000"),
+        (MEMORY, "1048576\n", -1, "max"),  # V20
+        (MEMORY, "max\n", 1048576, "1048576"),
+        (CPUS, "0-1\n", frozenset({2, 3}), None),
+        (BURST, "0\n", 5, "5"),
+    ],
+)
+def test_what_is_written_on_version_2(
+    key: Key, found: str, wanted: Value, text: str | None
+) -> None:
+    path = f"{POD}/{key.v2}"
+    files = TableFiles(**{path: found})
+    assert run(writer_of(files), wish(POD, key, wanted)).written == 1
+    texts = [written for _, written in files.writes]
+    assert texts == ([text] if text else ["0-3", "2-3"])
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "wanted"),
+    [
+        (QUOTA, "max 50000\n", Bandwidth(-1)),
+        (QUOTA, "100000 100000\n", Bandwidth(100000)),
+        (MEMORY, "999424\n", 1_000_000),  # V24
+        (MEMORY, "max\n", -1),
+        (CPUS, "8,0-3\n", frozenset({0, 1, 2, 3, 8})),
+    ],
+)
+def test_what_is_as_wanted_on_version_2_is_not_written(key: Key, found: str, wanted: Value) -> None:
+    files = TableFiles(**{f"{POD}/{key.v2}": found})
+    assert run(writer_of(files), wish(POD, key, wanted)).written == 0
+    assert files.writes == []
+
+
+@pytest.mark.parametrize(("found", "writes"), [("100", 0), ("39", 0), ("50", 1)])
+def test_a_weight_of_either_formula_is_left_alone(found: str, writes: int) -> None:  # V21
+    files = TableFiles(**{f"{ONE}/cpu.weight": f"{found}\n"})
+    both = shares.linear(1024), shares.quadratic(1024)
+    wanted = Wish(cgroup=ONE, key=SHARES, value=both[0], also=both, owner="test")
+    run(writer_of(files), wanted)
+    assert len(files.writes) == writes
+
+
+def test_cpus_that_are_taken_but_not_given_are_told() -> None:
+    files = TableFiles(**{f"{ONE}/cpuset.cpus": "\n", f"{ONE}/cpuset.cpus.effective": "0-1\n"})
+    done = run(writer_of(files), wish(ONE, CPUS, frozenset({2})))
+    assert (done.written, [t.reason for t in done.troubles]) == (1, ["CPUsNotInForce"])
+
+
+def test_a_refused_value_is_asked_again_ever_more_rarely_and_told_once() -> None:
+    files = TableFiles(**{f"{POD}/cpu.bvt_warp_ns": "0\n"})
+    files.refuses = {"bvt_warp_ns": [errno.EINVAL] * 99}
+    writer, wanted = writer_of(files), wish(POD, BVT, 2)
+    tried, told = [], 0
+    for second in range(1000):
+        done = run(writer, wanted, now_s=float(second))
+        told += len(done.troubles)
+        if done.audits:
+            tried.append(second)
+    assert tried == [0, 60, 180, 420, 900]
+    assert told == 1
+
+
+def test_a_kind_that_three_groups_in_a_row_refuse_is_left_for_an_hour() -> None:
+    pods = [f"/kubepods/pod{number}" for number in range(6)]
+    files = TableFiles(**{f"{pod}/cpu.bvt_warp_ns": "0\n" for pod in pods})
+    files.refuses = {"bvt_warp_ns": [errno.EOPNOTSUPP] * 99}
+    writer = writer_of(files)
+    tried = [bool(run(writer, wish(pod, BVT, 2)).audits) for pod in pods]
+    assert tried == [True, True, True, False, False, False]
+    assert writer.refusals.stopped(1.0) == (("cpu.bvt_warp_ns", "3 groups in a row refused it"),)
+    assert run(writer, wish(pods[5], BVT, 2), now_s=3601.0).audits
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EPERM, errno.EACCES])
+def test_an_owner_who_may_not_write_stops_and_says_so_once(number: int) -> None:
+    files = TableFiles(**{f"{c}/cpu.bvt_warp_ns": "0\n" for c in (POD, ONE)})
+    files.refuses = {"bvt_warp_ns": [number] * 99}
+    writer = writer_of(files)
+    first = run(writer, wish(POD, BVT, 2), wish(ONE, BVT, 2))
+    assert [trouble.reason for trouble in first.troubles] == ["WriteNotPermitted"]
+    assert run(writer, wish(ONE, BVT, 2), now_s=1.0).audits == ()
+    assert [owner for owner, _ in writer.refusals.stopped(1.0)] == ["test"]
+    files.refuses = {}
+    assert run(writer, wish(ONE, BVT, 2, owner="other"), now_s=1.0).written == 1
+
+
+def test_a_kernel_that_says_again_is_asked_again_at_once() -> None:
+    files = TableFiles(**{f"{POD}/memory.max": "max\n"})
+    files.refuses = {"memory.max": [errno.EAGAIN, errno.EAGAIN]}
+    assert run(writer_of(files), wish(POD, MEMORY, 1048576)).written == 1
+
+
+def test_a_value_that_reads_back_otherwise_is_a_refusal() -> None:
+    files = TableFiles(**{f"{POD}/memory.max": "max\n"})
+    files.becomes = {"1048576": "4096"}
+    done = run(writer_of(files), wish(POD, MEMORY, 1048576))
+    assert (done.written, done.left) == (0, 1)
+    assert [trouble.reason for trouble in done.troubles] == ["ValueRefused"]
+
+
+def test_a_file_with_nonsense_is_left_alone() -> None:
+    files = TableFiles(**{f"{POD}/cpu.max": "nonsense\n"})
+    assert run(writer_of(files), wish(POD, QUOTA, Bandwidth(100000))).written == 0
+    assert files.writes == []
+
+
+def test_after_a_restart_a_value_of_ours_is_not_taken_for_somebody_elses() -> None:
+    files = TableFiles(**{f"{POD}/cpu.max": "max 100000\n"})
+    first = writer_of(files)
+    run(first, wish(POD, QUOTA, Bandwidth(100000)))
+    second = Writer(first.values, first.ledger, lambda: 0.0)
+    for value in (200000, 300000, 400000, 500000):
+        assert run(second, wish(POD, QUOTA, Bandwidth(value))).written == 1
+    assert second.foreign.reverts == 0
+    (entry,) = second.ledger.entries.values()
+    assert entry.original == "-1 100000"
