@@ -33,7 +33,7 @@ class Deciding:
     def __init__(self, settings: DevicePluginSettings, vendors: Mapping[str, DeviceVendor]) -> None:
         if absent := sorted(set(settings.vendors) - vendors.keys()):
             raise BadConfig(f"device_plugin.vendors: {absent[0]} is switched off in discovery")
-        self._settings = settings
+        self._device_plugin = settings
         self._vendors = vendors
         self._offering = Offering(settings)
         self._offered: tuple[DeviceView, Offer] | None = None
@@ -41,7 +41,7 @@ class Deciding:
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
         """Return what is offered now, by name; of vendors that have not answered yet nothing."""
-        return self._offer(snapshot).resources(check_start=self._settings.check_occupancy)
+        return self._offer(snapshot).resources(check_start=self._device_plugin.check_occupancy)
 
     def problems(self, snapshot: NodeSnapshot) -> Problems:
         """Return why something is not offered that the settings ask for, by vendor."""
@@ -57,7 +57,7 @@ class Deciding:
     ) -> tuple[str, ...]:
         """Return the best `size` ids of those available, with all required ones."""
         wish = Wish(available=available, required=required, size=size)
-        packed = self._settings.replicas_policy == "packed"
+        packed = self._device_plugin.replicas_policy == "packed"
         offered = self._offer(snapshot).served
         one, board = self._served(resource, snapshot), self._board(snapshot)
         try:
@@ -70,18 +70,18 @@ class Deciding:
     ) -> Allocated:
         """Return what a container with these ids gets; raise `NotAllocated` or `GrantRefused`."""
         one = self._served(resource, snapshot)
-        settings = self._settings
+        device_plugin = self._device_plugin
         request = Request(
             ids=ids,
-            injection=settings.injection,
-            single=settings.fail_requests_greater_than_one,
+            injection=device_plugin.injection,
+            single=device_plugin.fail_requests_greater_than_one,
             last=last,
         )
         return allocate(request, one, snapshot, self._vendors[one.vendor].edits)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
         """Raise `NotAllocated` if another pod's process is on a whole card of these."""
-        if self._settings.check_occupancy:
+        if self._device_plugin.check_occupancy:
             check(ids, self._served(resource, snapshot), snapshot)
 
     def _served(self, resource: str, snapshot: NodeSnapshot) -> Served:

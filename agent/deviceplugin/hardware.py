@@ -41,9 +41,11 @@ def vendor_of(device: Device) -> str:
     }.get((info.vendor, info.kind), "")
 
 
-def _nvidia(devices: Sequence[Device], settings: DevicePluginSettings, problems: Problems) -> Found:
+def _nvidia(
+    devices: Sequence[Device], device_plugin: DevicePluginSettings, problems: Problems
+) -> Found:
     """Yield cards by UUID and MIG instances by theirs, by the strategy."""
-    offer = kubelet_offer([device.info for device in devices], settings.mig)
+    offer = kubelet_offer([device.info for device in devices], device_plugin.mig)
     problems += offer.problems
     units: dict[str, Unit] = {}
     for device in devices:
@@ -56,7 +58,7 @@ def _nvidia(devices: Sequence[Device], settings: DevicePluginSettings, problems:
 
 
 def _ascend(
-    devices: Sequence[Device], _settings: DevicePluginSettings, problems: Problems
+    devices: Sequence[Device], _device_plugin: DevicePluginSettings, problems: Problems
 ) -> Found:
     """Yield chips, or the vNPUs of chips that were cut by hand; those cut for grants are nothing.
 
@@ -94,7 +96,7 @@ def vnpu_kind(template: str) -> str | None:
 
 
 def _cambricon(
-    devices: Sequence[Device], _settings: DevicePluginSettings, problems: Problems
+    devices: Sequence[Device], _device_plugin: DevicePluginSettings, problems: Problems
 ) -> Found:
     """Yield whole cards, and instances of cards in MIM mode."""
     for device in devices:
@@ -118,7 +120,9 @@ def _mim_name(device: Device, part: DevicePartition, problems: Problems) -> str 
     return name
 
 
-def _rdma(devices: Sequence[Device], settings: DevicePluginSettings, _problems: Problems) -> Found:
+def _rdma(
+    devices: Sequence[Device], device_plugin: DevicePluginSettings, _problems: Problems
+) -> Found:
     """Yield NICs by address; of one with virtual functions those and not the NIC itself."""
     for device in devices:
         info = device.info
@@ -127,9 +131,9 @@ def _rdma(devices: Sequence[Device], settings: DevicePluginSettings, _problems: 
             continue
         functions = [vf.bus_id for group in info.vf_groups for vf in group.vfs]
         if not functions:
-            yield settings.rdma_resource, Unit(id=address, device=device)
+            yield device_plugin.rdma_resource, Unit(id=address, device=device)
         for function in functions:
-            yield settings.rdma_resource, Unit(id=function, device=device, function=function)
+            yield device_plugin.rdma_resource, Unit(id=function, device=device, function=function)
 
 
 RULES: Mapping[str, Rule] = {
