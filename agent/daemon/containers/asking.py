@@ -76,8 +76,8 @@ class Asker:
         self._files = files
         self.figures = HookFigures()
 
-    async def ask(self, request: HookRequest) -> Adjustment:
-        """Return what is changed; of what else is to be made for it, all is made by then.
+    def ask(self, request: HookRequest) -> Adjustment | Awaitable[Adjustment]:
+        """Return what is changed: at once, or once all that belongs to it is made.
 
         A folder that cannot be made keeps the container from starting: its mount would. A pod's
         files that take longer are left to the next cycle.
@@ -88,25 +88,25 @@ class Asker:
         for failure in found.failures:
             log.error("hook_failed", extra={"hook": failure.hook, "error": failure.error})
         answer = found.adjustment
-        ref = _ref(request.pod)
         for note in answer.edits.notes:
-            self._tell(note.reason, note.message, ref)
+            self._tell(note.reason, note.message, _ref(request.pod))
         if answer.failed:
-            self._tell(answer.reason, f"{_whose(request)}: {answer.failed}", ref)
+            words = f"{_whose(request)}: {answer.failed}"
+            self._tell(answer.reason, words, _ref(request.pod))
             return answer
-        if request.stage is Stage.RUN_POD:
-            await self._write(request)
-        if request.container is not None and answer.edits.folders:
-            answer = await self._with_folders(request, answer)
-        if request.container is not None and answer.resources != NO_RESOURCES:
+        if request.container is None:
+            writes = request.stage is Stage.RUN_POD and _has_files(answer)
+            return self._written(request, answer) if writes else answer
+        if answer.resources != NO_RESOURCES:
             self._given(request)
-        return answer
+        return self._with_folders(request, answer) if answer.edits.folders else answer
 
-    async def _write(self, request: HookRequest) -> None:
+    async def _written(self, request: HookRequest, answer: Adjustment) -> Adjustment:
         event_loop = asyncio.get_running_loop()
         work = event_loop.run_in_executor(self._files, self._write_pod, request)
         await asyncio.wait({work}, timeout=POD_FILES_S)
         work.add_done_callback(_tell_if_it_failed)
+        return answer
 
     async def _with_folders(self, request: HookRequest, answer: Adjustment) -> Adjustment:
         making: Awaitable[None] = asyncio.to_thread(partial(make_folders, answer.edits.folders))
@@ -122,6 +122,11 @@ class Asker:
         self._tell("FolderNotMade", f"{_whose(request)}: {why}", _ref(request.pod))
         self.figures.refusals["FolderNotMade"] += 1
         return Adjustment(failed=f"FolderNotMade: {why}", reason="FolderNotMade")
+
+
+def _has_files(answer: Adjustment) -> bool:
+    """Say whether anything of a pod is to be written."""
+    return answer.resources != NO_RESOURCES or answer.bvt_warp_ns is not None
 
 
 def _ref(pod: SandboxSeen) -> PodRef:
