@@ -78,6 +78,7 @@ def test_what_was_made_while_the_agent_was_away_is_put_right_or_told(
     agent.begin()
     agent.until(lambda: cgroup_file(pod, container, "cpuset", "cpuset.cpus") == "1")
     agent.until(lambda: agent.verified(pod.name, "main") == "0")
+    agent.until(lambda: "AllocationNotVerified" in agent.reasons(pod.name))
     tell("made while the agent was away", f"cpus {before}, then 1", agent.reasons(pod.name))
     assert before == "0-1"
     assert opening(runtime.cri, container, nodes()[1]) == "absent"
