@@ -8,7 +8,9 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.model.inventory import DeviceSample, ProcessSample
+from agent.model.part import Part
+from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.node.measuring import Measuring
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
@@ -66,3 +68,35 @@ def test_pressure_has_the_pace_of_its_setting(
     pressure = measured(host_with_a_pod(tmp_path), collect, cycles=6).usage.value.node.pressure
     assert pressure is not None
     assert pressure["cpu"].some_total_us == last_read
+
+
+def on_card(key: str, pid: int) -> DeviceSample:
+    return DeviceSample(key=key, processes=(ProcessSample(pid=pid),))
+
+
+def test_whose_the_processes_on_devices_are_is_kept_while_they_are_listed(tmp_path: Path) -> None:
+    host = host_with_a_pod(tmp_path)
+    for pid, uid in ((10, "aaaa"), (11, "bbbb")):
+        host.write(f"/proc/{pid}/cgroup", f"0::/kubepods/burstable/pod{uid}/{'c' * 64}\n")
+    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+    clock = ManualClock()
+    settings = settings_from({})
+    measuring = Measuring(OpenedHost(files=host.files), settings, store, clock)
+
+    def owners(**sampled: tuple[DeviceSample, float]) -> dict[int, str]:
+        """Owners after a cycle with these samples of vendors, each with when it was taken."""
+        vendors = tuple(
+            VendorState(vendor=name, samples=Part((one,), taken_s))
+            for name, (one, taken_s) in sampled.items()
+        )
+        store.put(vendors=vendors)
+        measuring.cycle()
+        clock.advance(1.0)
+        return {pid: who[0] for pid, who in store.current.usage.value.owners.items()}
+
+    first, second = on_card("0000:01:00.0", 10), on_card("0000:02:00.0", 11)
+    assert owners(a=(first, 1.0)) == {10: "aaaa"}
+    # a vendor that is sampled less often keeps its processes' owners meanwhile
+    assert owners(a=(first, 1.0), b=(second, 2.0)) == {10: "aaaa", 11: "bbbb"}
+    assert owners(a=(first, 1.0), b=(on_card("0000:02:00.0", 12), 3.0)) == {10: "aaaa"}
+    measuring.close()
