@@ -6,6 +6,7 @@ lives in the event loop of the test; the plug-in may live there too, or in anoth
     async with Runtime(folder, CONTAINERD_2_3) as runtime:
         runtime.socket                       the path to dial
         plugin = await runtime.plugged()     the next plug-in that is registered and synchronized
+        plugin = await runtime.dialled(2)    the second that ever dialled, as far as it came
         pod = runtime.pod("web", annotations={…})           a pod; nobody was told of it yet
         await runtime.run_pod(pod)                          `Failed` if a plug-in refuses
         made = await runtime.create(pod, "main", env={…})   `Made`: what the container would get

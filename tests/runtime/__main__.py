@@ -41,9 +41,9 @@ async def _serve(socket: Path, version: Version, annotations: dict[str, str]) ->
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Runtime(socket.parent, version) as runtime:
-        runtime.socket = socket
-        await runtime.restart()
+    runtime = Runtime(socket.parent, version)
+    runtime.socket = socket
+    async with runtime:
         _say(f"{version.runtime} {version.release}: {socket}")
         play = asyncio.ensure_future(_play(runtime, annotations))
         await stop.wait()
