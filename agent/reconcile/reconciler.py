@@ -45,7 +45,10 @@ SCALES = "cpu_normalization"  # the hook that must know what was asked before it
 
 
 class Reconciler:
-    """Compares and writes what hooks want; see `Reconciling`. `audits` is what was done of late."""
+    """Compares and writes what hooks want. All of it on the collector thread, but what says so.
+
+    Raises nothing for what a kernel, a disk or a pod may do. `audits` is what was done of late.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Reconciler:
         self._disk = ""  # why the ledger is not written
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
-        """Compare and write once; see `Reconciling`."""
+        """Compare and write once. `layout` is the host's; without one nothing is done."""
         if layout is None or layout.root is None:
             return CycleReport(conditions=self._conditions())
         now_s = self._clock.monotonic()
@@ -137,7 +140,10 @@ class Reconciler:
     def apply_pod(
         self, request: HookRequest, snapshot: NodeSnapshot, layout: CgroupLayout | None
     ) -> PodReport:
-        """Write a new pod's own files; see `Reconciling`."""
+        """Write a new pod's own files before its sandbox runs.
+
+        The hooks are asked here again: the ledger must know which of them wants what.
+        """
         if layout is None or layout.root is None:
             return PodReport()
         pod = request.pod
@@ -161,11 +167,14 @@ class Reconciler:
         )
 
     def given(self, uid: str, container: str, asked: Resources) -> None:
-        """Learn what was asked; see `Reconciling`."""
+        """Learn what was asked for a container that hooks changed: undoing gives that back.
+
+        From any thread.
+        """
         self._givens.add(uid, container, asked)
 
     def mark(self, uid: str) -> None:
-        """Have a pod looked at first; see `Reconciling`."""
+        """Have a pod looked at first in the next cycle: its answer came late. From any thread."""
         self._survey.mark(uid)
 
     def restore(self, layout: CgroupLayout, budget_s: float = 8.0) -> tuple[Undone, ...]:

@@ -70,4 +70,5 @@ def decode(data: bytes) -> Line | None:
         line = _decoder.decode(body)
     except msgspec.DecodeError:  # whole, but of another version
         return None
-    return line if line.v == VERSION else None
+    plain = line.entry.path.startswith("/") and ".." not in line.entry.path.split("/")
+    return line if line.v == VERSION and plain else None

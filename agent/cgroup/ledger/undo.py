@@ -18,6 +18,7 @@ from agent.cgroup.writing.wish import Step, Target, Wish
 from agent.errors import HostFileError, ParseError
 
 BUDGET_S = 8.0
+SWITCHES = "/proc/sys/"
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +172,8 @@ def _of_processes(
 
 def _switch_back(files: CgroupFiles, entry: Entry, *, force: bool) -> Undone:
     current = ""
+    if not entry.path.startswith(SWITCHES):
+        return Undone(entry=entry, state="refused", detail="not a switch of the kernel")
     try:
         current = files.read(entry.path, 64).decode("ascii", "replace").strip()
         if current == entry.original:

@@ -33,12 +33,6 @@ class Bandwidth(msgspec.Struct, frozen=True):
         return (self.quota_us == found.quota_us and found.quota_us == UNLIMITED) or self == found
 
 
-def of_milli(milli: int) -> int:
-    """Return the quota of a CPU limit in thousandths for the default period; none is no limit."""
-    quota_us = milli * PERIOD_US // 1000
-    return UNLIMITED if quota_us <= 0 else max(quota_us, MIN_QUOTA_US)
-
-
 def parse_v1(quota: bytes, period: bytes) -> Bandwidth:
     """Parse both files of version 1."""
     return Bandwidth(_number(quota, UNLIMITED), _number(period, 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
 
 from agent.errors import ParseError
 
@@ -17,11 +16,6 @@ class Formula(enum.Enum):
 
     LINEAR = "linear"  # the kubelet's own for its root, all runtimes before runc 1.3.2, crun 1.23
     QUADRATIC = "quadratic"  # those after, and pods' directories from kubelet 1.35 on
-
-
-def of_milli(milli: int) -> int:
-    """Return the shares of a CPU request in thousandths; none is the least there is."""
-    return min(max(milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
 
 
 def linear(shares: int) -> int:
@@ -49,21 +43,6 @@ def of_weight(found: int) -> int:
     """Return the shares of a weight by the linear formula. No inverse: 1024 gives 39 gives 998."""
     _check("CPU weight", found, MIN_WEIGHT, MAX_WEIGHT)
     return (found - MIN_WEIGHT) * (MAX_SHARES - MIN_SHARES) // (MAX_WEIGHT - 1) + MIN_SHARES
-
-
-def detect(pairs: Iterable[tuple[int, int]]) -> Formula | None:
-    """Return the formula that made these weights of these shares; `None`: they do not tell.
-
-    A pair whose two candidates are equal, or that is neither, tells nothing; the first that does
-    decides.
-    """
-    for shares, found in pairs:
-        if not MIN_SHARES <= shares <= MAX_SHARES or linear(shares) == quadratic(shares):
-            continue
-        for formula in Formula:
-            if found == weight(shares, formula):
-                return formula
-    return None
 
 
 def _check(what: str, value: int, low: int, high: int) -> None:

@@ -8,24 +8,8 @@ from agent.cgroup.parse import PAGE_BYTES
 from agent.cgroup.values import bandwidth, keys, shares
 from agent.cgroup.values.bandwidth import Bandwidth
 from agent.cgroup.values.keys import BURST, BVT, BY_NAME, CPUS, MEMORY, QUOTA, SHARES, Key, Value
-from agent.cgroup.values.shares import Formula
 from agent.cgroup.writing.wish import Wish
 from agent.errors import ParseError
-
-
-@pytest.mark.parametrize(
-    ("milli", "expected"),
-    [(0, 2), (1, 2), (100, 102), (1500, 1536), (255999, 262142), (300000, 262144)],
-)
-def test_shares_of_a_request(milli: int, expected: int) -> None:  # V12
-    assert shares.of_milli(milli) == expected
-
-
-@pytest.mark.parametrize(
-    ("milli", "expected"), [(-1, -1), (0, -1), (5, 1000), (100, 10000), (2000, 200000)]
-)
-def test_quota_of_a_limit(milli: int, expected: int) -> None:  # V13
-    assert bandwidth.of_milli(milli) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,22 +43,6 @@ def test_no_weight_has_no_shares() -> None:  # V15
 )
 def test_weight_by_the_quadratic_formula(given_: int, expected: int) -> None:  # V16
     assert shares.quadratic(given_) == expected
-
-
-@pytest.mark.parametrize(
-    ("pairs", "formula"),
-    [
-        ([(1024, 100)], Formula.QUADRATIC),
-        ([(1024, 39)], Formula.LINEAR),
-        ([(2, 1), (262144, 10000), (1024, 50), (512, 59)], Formula.QUADRATIC),
-        ([(2, 1), (1, 1)], None),
-        ([], None),
-    ],
-)
-def test_the_formula_is_told_by_a_pair_that_only_one_of_them_makes(
-    pairs: list[tuple[int, int]], formula: Formula | None
-) -> None:
-    assert shares.detect(pairs) is formula
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,12 @@ def test_a_line_of_another_version_is_not_taken_for_ours() -> None:
     assert decode(encode(replace(line, v=1))[:-1]) == replace(line, v=1)
 
 
+@pytest.mark.parametrize("path", ["", "kubepods", "/kubepods/../../etc"])
+def test_a_path_that_leads_elsewhere_is_not_taken(path: str) -> None:
+    line = Line(v=1, boot=BOOT, seq=1, op="set", entry=replace(ENTRY, path=path))
+    assert decode(encode(line)[:-1]) is None
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_do_harm(body: bytes) -> None:
     assert decode(body) is None

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger.journal import Ledger
+from agent.clock import ManualClock
+from agent.host.files import LiveRoot
+from agent.model.cluster.facts import ClusterFacts
+from agent.model.part import Part
+from agent.model.pod import KubeQos, PodView
+from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.model.slo.view import SloView
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.reconcile.leaving import STALE_S
+from agent.reconcile.reconciler import MAX_PODS, Reconciler
+from agent.reconcile.report import CycleReport
+from tests.unit.reconcile.scene import SaidHook
+
+LAYOUT = CgroupLayout(
+    version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
+)
+PODS = MAX_PODS * 2 + 5
+
+
+class Node:
+    """Many pods on version 2, all of which are to have a limit."""
+
+    def __init__(self, root: Path, pods: int = PODS) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.hook = SaidHook("batch_resources")
+        self.hook.answers = {None: Adjustment(resources=Resources(quota_us=50000))}
+        self.ledger = Ledger(None, "")
+        self.reconciler = Reconciler(
+            root=LiveRoot(str(root)),
+            ledger=self.ledger,
+            hooks=(self.hook,),
+            modes={"batch_resources": "on"},
+            clock=self.clock,
+        )
+        views = []
+        for number in range(pods):
+            uid = f"7712555c-ce62-454a-9e18-{number:012x}"
+            file = root / f"sys/fs/cgroup/kubepods/pod{uid}/cpu.max"
+            file.parent.mkdir(parents=True)
+            file.write_text("max 100000\n")
+            views.append(
+                PodView(
+                    uid=uid, qos=KubeQos.GUARANTEED, name=f"p{number}", cgroup=f"/kubepods/pod{uid}"
+                )
+            )
+        self.snapshot = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part(tuple(views), 1.0))
+
+    def cycle(self, seconds: float = 1.0) -> CycleReport:
+        self.clock.advance(seconds)
+        return self.reconciler.cycle(self.snapshot, LAYOUT)
+
+    def limits(self) -> set[str]:
+        return {file.read_text().strip() for file in self.root.rglob("cpu.max")}
+
+
+def test_one_cycle_writes_the_files_of_so_many_pods_and_the_next_goes_on(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    reports = [node.cycle() for _ in range(4)]
+    assert [one.written for one in reports] == [MAX_PODS, MAX_PODS, 5, 0]
+    assert [one.pods_later for one in reports] == [PODS - MAX_PODS, PODS - MAX_PODS, 0, 0]
+    assert node.limits() == {"50000 100000"}
+    assert reports[-1].conditions == ()
+
+
+@pytest.mark.parametrize(
+    ("slo_age_s", "frozen"), [(None, True), (STALE_S + 1, True), (10.0, False)]
+)
+def test_without_word_of_the_cluster_everything_stays_as_it_is(
+    tmp_path: Path, slo_age_s: float | None, frozen: bool
+) -> None:
+    node = Node(tmp_path, pods=1)
+    node.cycle()
+    node.cycle(61.0)
+    now_s = node.clock.monotonic()
+    taken = Part(SloView(), None if slo_age_s is None else now_s - slo_age_s)
+    cluster = ClusterFacts(clustered=True, slo=taken, node=Part(None, now_s))
+    pods = Part(tuple(map(replace, node.snapshot.pods.value)), 1.0)
+    node.snapshot = replace(node.snapshot, cluster=cluster, pods=pods)
+    node.hook.answers = {}
+    for _ in range(15):
+        node.cycle()
+    assert node.limits() == ({"50000 100000"} if frozen else {"max 100000"})

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.clock import ManualClock
+from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.part import Part
+from agent.model.pod import ContainerView, KubeQos, PodView
+from agent.model.runtime.adjustment import NO_RESOURCES, NOTHING, Adjustment, Resources
+from agent.model.runtime.request import HookRequest
+from agent.model.runtime.seen import RuntimeView, SandboxSeen
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.reconcile.places import places
+from agent.reconcile.survey import BUDGET_S, LEAST, Survey
+from agent.reconcile.telling import LATE, Telling
+from tests.unit.reconcile.scene import SaidHook
+
+IDS = [f"{number:064x}" for number in range(4)]
+
+
+def uid(number: int) -> str:
+    return f"7712555c-ce62-454a-9e18-{number:012x}"
+
+
+def pod(number: int, *containers: ContainerView) -> PodView:
+    return PodView(
+        uid=uid(number),
+        qos=KubeQos.BURSTABLE,
+        name=f"pod{number}",
+        namespace="default",
+        cgroup=f"/kubepods/burstable/pod{uid(number)}",
+        containers=containers,
+    )
+
+
+def running(pod_number: int, index: int, name: str = "") -> ContainerView:
+    cgroup = f"/kubepods/burstable/pod{uid(pod_number)}/{IDS[index]}"
+    return ContainerView(id=IDS[index], name=name, cgroup=cgroup)
+
+
+def snapshot(*pods: PodView, **parts: object) -> NodeSnapshot:
+    made = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part(pods, 1.0))
+    return replace(made, **parts)
+
+
+class SlowHook(SaidHook):
+    """Takes its time, which is the clock's."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
+        self.clock.advance(BUDGET_S / 2)
+        return super().adjust(request, snapshot)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def survey_of(hook: SaidHook, clock: ManualClock) -> Survey:
+    return Survey((hook,), {hook.name: "on"}, clock.monotonic)
+
+
+def refresh(survey: Survey, now: NodeSnapshot) -> frozenset[str]:
+    return survey.refresh(now, 2, lambda _: NO_RESOURCES)
+
+
+def asked(hook: SaidHook) -> list[str]:
+    names = [request.pod.name for request in hook.asked]
+    hook.asked.clear()
+    return list(dict.fromkeys(names))
+
+
+def test_new_pods_are_asked_at_once_however_many(clock: ManualClock) -> None:
+    hook = SlowHook(clock)
+    survey = survey_of(hook, clock)
+    refresh(survey, snapshot(*map(pod, range(30))))
+    assert len(asked(hook)) == 30
+    assert (survey.waiting, survey.changed) == (0, True)
+
+
+def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
+    clock: ManualClock,
+) -> None:
+    hook = SlowHook(clock)
+    survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
+    refresh(survey, snapshot(*pods))
+    asked(hook)
+    later = snapshot(*map(replace, pods))
+    found: list[list[str]] = []
+    while not found or survey.waiting:
+        refresh(survey, later)
+        found.append(asked(hook))
+    assert {len(names) for names in found} <= {LEAST, 30 % LEAST}
+    assert sorted(name for names in found for name in names) == sorted(p.name for p in pods)
+    assert not survey.changed
+
+
+def test_a_marked_pod_comes_first_and_is_named(clock: ManualClock) -> None:
+    hook = SaidHook()
+    survey, now = survey_of(hook, clock), snapshot(*map(pod, range(3)))
+    refresh(survey, now)
+    asked(hook)
+    assert refresh(survey, now) == frozenset()
+    survey.mark(uid(2))
+    assert refresh(survey, now) == {uid(2)}
+    assert asked(hook) == ["pod2"]
+
+
+def test_a_pod_that_went_is_forgotten(clock: ManualClock) -> None:
+    hook = SaidHook()
+    hook.answers = {None: Adjustment(resources=Resources(quota_us=-1))}
+    survey = survey_of(hook, clock)
+    refresh(survey, snapshot(pod(1), pod(2)))
+    refresh(survey, snapshot(pod(2)))
+    assert [one.place.pod.name for one in survey.looked.values()] == ["pod2"]
+
+
+def test_the_sandbox_is_the_one_the_runtime_named() -> None:
+    view = pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))
+    sandbox = SandboxSeen(id=IDS[2], uid=uid(1))
+    runtime = Part(RuntimeView(sandboxes={IDS[2]: sandbox}), 1.0)
+    (place,) = places(snapshot(view, runtime=runtime))
+    assert [(one.id, one.name) for one in place.containers] == [(IDS[2], ""), (IDS[1], "app")]
+
+
+def test_of_several_that_may_be_the_sandbox_none_is_taken() -> None:
+    (place,) = places(snapshot(pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))))
+    assert [one.name for one in place.containers] == ["app"]
+
+
+def test_the_only_one_that_is_nobody_else_is_the_sandbox() -> None:
+    (place,) = places(snapshot(pod(1, running(1, 0), running(1, 1, "app"))))
+    assert [one.name for one in place.containers] == ["", "app"]
+
+
+def test_before_anybody_told_of_a_container_none_is_the_sandbox() -> None:
+    (place,) = places(snapshot(pod(1, running(1, 0))))
+    assert place.containers == ()
+
+
+def test_a_sandbox_whose_end_was_told_is_of_no_use() -> None:
+    sandbox = SandboxSeen(id=IDS[0], uid=uid(1), stopped=True)
+    runtime = Part(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
+    unnamed = replace(pod(1, running(1, 0)), name="", namespace="")
+    assert places(snapshot(unnamed, runtime=runtime)) == ()
+
+
+def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualClock) -> None:
+    hook = SaidHook()
+    hook.answers = {None: NOTHING}
+    survey = survey_of(hook, clock)
+    grants = GrantsView(pods={uid(1): PodGrant(uid=uid(1))})
+    now = snapshot(pod(1), pod(2), grants=Part(grants, 1.0))
+    refresh(survey, now)
+    telling, both = Telling(), {uid(1), uid(2)}
+    notes = telling.marked(now, survey.looked.values(), both)
+    assert [(one.name, one.note.reason) for one in notes] == [("pod1", LATE)]
+    assert telling.marked(now, survey.looked.values(), both) == ()
