@@ -10,11 +10,12 @@ from agent.grants.known import Found, takes_all, totals_of
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.grant.granted import GrantedDevice
 from agent.model.grant.refusal import GrantRefused, Refusal
-from plugins.slices.vnpu.templates import A910, Template, VnpuRefused, template_of
+from plugins.slices.vnpu.templates import A910, Template, templates
 
 NPU_CORE = "huawei.com/npu-core"
 _FAMILY = "xpu-agent.io/family"  # label of a chip
 _MODEL = "Ascend-"  # before the chip's name in its model
+_DUO = "-300I-DUO"  # behind it, of a card with two chips
 
 Entries = Sequence[tuple[GrantedDevice, Found]]
 
@@ -41,19 +42,21 @@ def _shared(entry: GrantedDevice, found: Found) -> bool:
 def with_template(entry: GrantedDevice, found: Found) -> GrantedDevice:
     """Return the entry with the AI cores that its template really takes, if they are more.
 
-    `TemplateUnknown` where the chip has no such template, or is none that can be cut.
+    `TemplateUnknown` where the chip has other templates. Of a model whose templates nobody has
+    published what the scheduler wrote is all there is: the driver decides when it cuts.
     """
-    if not entry.template:
+    known = _templates(found.device) if entry.template else ()
+    if not known:
         return entry
-    cores = max(template(found.device, entry.template).cores, entry.amount(NPU_CORE) or 0)
+    cut = next((one for one in known if one.name == entry.template), None)
+    if cut is None:
+        told = f"{found.device.key} has no template {entry.template[:40]!r}"
+        raise GrantRefused(Refusal.TEMPLATE_UNKNOWN, told)
+    cores = max(cut.cores, entry.amount(NPU_CORE) or 0)
     return replace(entry, resources=tuple({**dict(entry.resources), NPU_CORE: cores}.items()))
 
 
-def template(device: VendorDevice, name: str) -> Template:
-    """Return a chip's template by its name; `TemplateUnknown` if it has none."""
-    family = dict(device.labels).get(_FAMILY, "")
-    model = A910 if family == A910 else (device.model or "").removeprefix(_MODEL)
-    try:
-        return template_of(model, totals_of(device).get(NPU_CORE), name)
-    except VnpuRefused as refused:
-        raise GrantRefused(Refusal.TEMPLATE_UNKNOWN, f"{device.key}: {refused}") from refused
+def _templates(device: VendorDevice) -> tuple[Template, ...]:
+    of_first = dict(device.labels).get(_FAMILY) == A910
+    model = (device.model or "").removeprefix(_MODEL).removesuffix(_DUO)
+    return templates(A910 if of_first else model, totals_of(device).get(NPU_CORE))

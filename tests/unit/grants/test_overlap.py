@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.grants.check import check_grants
 from agent.model.device import Device, DeviceKind, DevicePartition, VendorDevice
@@ -146,6 +147,22 @@ def test_templates_end_at_the_cores_of_the_chip(
     first: str, second: str, expected: list[str]
 ) -> None:
     assert two(first, second, NPU) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "template", "expected"),
+    [
+        ("Ascend-310P3-300I-DUO", "vir04", "held"),
+        ("Ascend-310P3-300I-DUO", "vir16", "TemplateUnknown"),
+        ("Ascend-of-tomorrow", "vir99", "held"),
+        (None, "vir99", "held"),
+    ],
+)
+def test_a_template_is_looked_up_for_models_whose_templates_are_known(
+    model: str | None, template: str, expected: str
+) -> None:
+    chip = replace(NPU, info=replace(NPU.info, model=model))
+    assert two(vnpu(template, 4, "12Gi"), "{}", chip)[0] == expected
 
 
 def test_a_third_template_of_four_cores_does_not_fit_a_chip_of_eight() -> None:
