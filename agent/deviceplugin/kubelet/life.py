@@ -111,23 +111,27 @@ class Life:
         A server that the kubelet took but never asked is not registered twice.
         """
         pace = self._site.pace
+
+        def came() -> bool:
+            return incarnation.streams > 0 or over()
+
         self.standing.say(REGISTERING)
         failure = await self._asked(incarnation, over)
         if failure is None:
             self.standing.say(REGISTERED)
-            if await self._bell.until(lambda: incarnation.streams > 0 or over(), pace.stream_s):
+            if await self._bell.until(came, pace.stream_s):
                 return None
             text = f"the kubelet took the registration, and has not asked in {pace.stream_s:g} s"
             self.standing.say(REGISTERED, "NoStream", text)
             self._failures += 1
             return pace.after(self._failures, self._site.uniform)
-        if incarnation.streams or over():
+        if came():
             return None
         self.standing.say(REFUSED if failure.refused else WAITING, failure.reason, str(failure))
         if failure.refused:
-            await self._bell.until(over, pace.when_refused(self._site.uniform))
+            await self._bell.until(came, pace.when_refused(self._site.uniform))
         else:
-            await self._back_off(over)
+            await self._back_off(came)
         return None
 
     async def _asked(
@@ -157,6 +161,8 @@ class Life:
         self._failures = 0
         self.standing.say(WATCHED)
         await self._bell.until(lambda: not incarnation.streams or over())
+        if over():
+            return True
         self.standing.say(REGISTERED, "StreamEnded", "the kubelet ended the stream")
         return await self._bell.until(
             lambda: incarnation.streams > 0 or over(), self._site.pace.stream_s

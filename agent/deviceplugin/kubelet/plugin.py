@@ -1,8 +1,8 @@
 """The device plug-in as a whole: what is offered is served, registered, and told of.
 
-Two agents on one node never serve at once: who does not hold the node's lock has not started it.
-The next one's servers have files of other numbers; it registers when the lock is its own, by which
-time the first one's streams have ended.
+Two agents on one node do not serve at once: who does not hold the node's lock has not begun. The
+next one registers when the lock is its own, by which time the first one's streams have ended. Two
+with different locks take each other's streams, until the one that lost three gives way and says so.
 """
 
 from __future__ import annotations

@@ -138,10 +138,12 @@ class Answering:
         if answer.pod_uid:  # the next question must find it in its snapshot
             self._holding.answered(held)
         try:
-            await self._site.prepare(answer.edits)
-        except AgentError as error:
+            async with asyncio.timeout(self._site.pace.prepare_s):
+                await self._site.prepare(answer.edits)
+        except (AgentError, TimeoutError) as error:
             self._holding.withdrawn(held)
-            raise NotAllocated(NOT_PREPARED, str(error)) from error
+            text = str(error) or f"not within {self._site.pace.prepare_s:g} s: does the disk hang?"
+            raise NotAllocated(NOT_PREPARED, text) from error
         for note in answer.edits.notes:
             self._site.tell(note.reason, note.message)
         return answer

@@ -30,6 +30,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     list_s: float = 1.0  # between two lists in which nothing became better or worse
     pod_s: float = 1.0  # an allocation waits for news of a pod that nobody told of yet
     pod_look_s: float = 0.02  # and looks that often
+    prepare_s: float = 5.0  # for what an answer refers to
     inventory_s: float = 10.0  # an allocation waits for a vendor's first answer
     kept_s: float = 300.0  # then devices are unhealthy whose vendor has not answered since a start
     stop_s: float = 1.0  # for answers in progress

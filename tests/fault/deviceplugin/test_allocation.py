@@ -17,7 +17,7 @@ from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.runtime.served import Held
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
-from tests.fault.deviceplugin.stage import GPU, Stage, gpus, on_stage, refused
+from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage, refused
 from tests.kubelet.admission import NotAdmitted
 
 
@@ -220,3 +220,22 @@ def test_the_socket_is_for_root_alone() -> None:
         assert Path(endpoint.path).stat().st_mode & 0o777 == 0o600
 
     on_stage(test)
+
+
+def test_a_disk_that_hangs_costs_the_allocation_and_nothing_else() -> None:
+    async def test(stage: Stage) -> None:
+        async def prepare(edits: ContainerEdits) -> None:
+            if dict(edits.env)["NVIDIA_VISIBLE_DEVICES"]:
+                await asyncio.Event().wait()
+
+        site = msgspec.structs.replace(stage.site(), prepare=prepare)
+        stage.site = lambda: site  # type: ignore[method-assign] # this test's own
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        with pytest.raises(NotAdmitted, match="NotPrepared: not within"):
+            await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        stage.offer(gpus(8, sick=(1,)))
+        await stage.kubelet.resource(GPU, healthy=7)
+
+    on_stage(test, msgspec.structs.replace(QUICK, prepare_s=0.1))

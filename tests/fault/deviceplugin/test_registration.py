@@ -6,6 +6,7 @@ import msgspec
 
 from agent.deviceplugin.base import Resource
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
+from tests.kubelet.endpoint import Endpoint
 
 
 def test_a_resource_is_registered_listed_and_told_of() -> None:
@@ -185,3 +186,20 @@ def test_other_options_are_registered_anew_with_another_server() -> None:
         assert first.ended == "OK"
 
     on_stage(test)
+
+
+def test_a_registration_that_was_given_up_and_took_after_all_is_seen_by_its_stream() -> None:
+    async def test(stage: Stage) -> None:
+        stage.kubelet.hold_register.set()
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.until(lambda: stage.stands("waiting", "KubeletSilent"), "given up")
+        endpoint = Endpoint(GPU, str(stage.folder / stage.sockets()[0]))
+        await endpoint.dial()
+        lists = endpoint.watch(lambda: 0.0)
+        await anext(lists)  # the kubelet, late
+        await stage.kubelet.until(lambda: stage.stands("watched"), "watched")
+        assert len(stage.kubelet.registered) == 1
+        await endpoint.close()
+
+    on_stage(test, msgspec.structs.replace(QUICK, register_s=0.1, again_s=3600, max_again_s=3600))

@@ -144,7 +144,7 @@ def test_who_loses_stream_after_stream_gives_way_and_says_so() -> None:
             last = await stage.kubelet.resource(GPU, not_this=last)
             stage.kubelet.drop(GPU)
         await stage.kubelet.until(lambda: stage.stands("conflict", "StreamsEnded"), "conflict")
-        assert stage.sockets() == []
+        await stage.kubelet.until(lambda: stage.sockets() == [], "the end of the server")
         assert [reason for reason, _ in stage.told] == ["DevicePluginConflict"]
 
     on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
@@ -165,19 +165,40 @@ def test_another_plug_in_of_the_resource_is_not_fought_with() -> None:
     on_stage(test)
 
 
-def test_when_both_register_the_newest_wins_and_the_other_comes_back_as_itself() -> None:
+def test_of_two_agents_with_different_locks_one_gives_way() -> None:
     async def test(stage: Stage) -> None:
-        stage.kubelet.closes_old = True
+        stage.kubelet.closes_old = True  # the newest wins
+        await stage.kubelet.start()
+        other = Stage(stage.folder.parent, stage.pace)
+        other.kubelet = stage.kubelet
+        both = (stage, other)
+        try:
+            for one in both:
+                await one.start()
+            await stage.kubelet.until(
+                lambda: any(one.stands("conflict", "StreamsEnded") for one in both), "conflict"
+            )
+            await stage.kubelet.resource(GPU, healthy=8)
+            await stage.kubelet.until(lambda: any(one.stands("watched") for one in both), "one")
+        finally:
+            await other.stop()
+        assert len([reason for one in both for reason, _ in one.told]) == 1
+        stage.kubelet.complaints.clear()  # of two agents it may complain
+
+    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+
+
+def test_the_next_agent_serves_when_the_one_before_has_ended() -> None:
+    async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         await stage.start()
         first = await stage.kubelet.resource(GPU, healthy=8)
-        second = type(stage)(stage.folder.parent, stage.pace)
-        second.kubelet = stage.kubelet
-        await stage.kubelet.until(lambda: stage.stands("watched"), "watched")
+        following = Stage(stage.folder.parent, stage.pace)
+        following.kubelet = stage.kubelet
         await stage.stop()  # as the holder of the node's lock does, before the next one starts
-        await second.start()
+        await following.start()
         await stage.kubelet.resource(GPU, healthy=8, not_this=first)
-        await second.stop()
+        await following.stop()
 
     on_stage(test)
 
