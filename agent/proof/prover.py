@@ -10,7 +10,7 @@ from agent.hooks.base import Hook
 from agent.host.files import HostFiles
 from agent.model.grant.proof import Proof, ProofView, Verdict
 from agent.model.snapshot import NodeSnapshot
-from agent.proof.expected import cards_of, expected_of
+from agent.proof.expected import Expected, cards_of, expected_of
 from agent.proof.judge import Cards, Judgement, judge
 from agent.proof.look import RECORDS, Looker
 from agent.proof.watching import Schedule, Target, targets
@@ -20,6 +20,7 @@ class Prover:
     """Looks at containers when they are due. Of the collector thread; one run takes milliseconds.
 
     `hook` is that of the devices: what it gives a container now is what the container must have.
+    Once that was found there it stays the measure: what the host has later was not granted then.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class Prover:
         self._looker = Looker(host, proc=proc, records=records)
         self._schedule = Schedule()
         self._proofs: dict[str, Proof] = {}
+        self._found: dict[str, Expected] = {}  # of those that had everything
 
     def run_once(self, snapshot: NodeSnapshot) -> ProofView:
         """Look at what is due and return all proofs; those of containers that are gone, no more."""
         here = targets(snapshot)
-        self._proofs = {
-            target.id: self._proofs[target.id] for target in here if target.id in self._proofs
-        }
+        known = {target.id for target in here}
+        self._proofs = {key: proof for key, proof in self._proofs.items() if key in known}
+        self._found = {key: measure for key, measure in self._found.items() if key in known}
         due = self._schedule.due(here, self._clock.monotonic())
         if due:
             layout, cards = detect(self._host), cards_of(snapshot)
@@ -74,7 +76,9 @@ class Prover:
         self, target: Target, snapshot: NodeSnapshot, layout: CgroupLayout | None, cards: Cards
     ) -> Judgement | None:
         """Return what is found; `None` if the container's grant gives it nothing to be found."""
-        expected = expected_of(self._hook, snapshot, target.pod, target.name)
+        expected = self._found.get(target.id)
+        if expected is None:
+            expected = expected_of(self._hook, snapshot, target.pod, target.name)
         if expected.nothing:
             return None
         if expected.problem:
@@ -83,4 +87,7 @@ class Prover:
         if layout is None:
             return Judgement(verdict=Verdict.UNKNOWN, details=("this host has no cgroups",))
         evidence = self._looker.look(layout, target.where, expected.edits)
-        return judge(expected.edits, cards, evidence)
+        judged = judge(expected.edits, cards, evidence)
+        if judged.verdict is Verdict.VERIFIED:
+            self._found[target.id] = expected
+        return judged

@@ -27,6 +27,19 @@ for hierarchy in /sys/fs/cgroup/*; do
 done &&
 echo ready && exec sleep 86400
 """
+PROBE = """
+mount -t tmpfs tmpfs /tmp && mkdir /tmp/upper /tmp/work &&
+mount -t overlay overlay -o lowerdir=/usr/local,upperdir=/tmp/upper,workdir=/tmp/work /usr/local &&
+group=/sys/fs/cgroup/devices/xpu-$$ && mkdir "$group" && rmdir "$group" && mknod /tmp/node c 195 0
+"""
+
+
+def lacking_rights() -> str:
+    """Say what this machine does not let root do that a runtime needs; empty if all."""
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", PROBE], capture_output=True, text=True, check=False
+    )
+    return "" if done.returncode == 0 else f"no right to mounts, cgroups or nodes: {done.stderr}"
 
 
 class Apart:

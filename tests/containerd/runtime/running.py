@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 
 from tests.containerd.runtime import image, leavings
-from tests.containerd.runtime.apart import Apart
+from tests.containerd.runtime.apart import Apart, lacking_rights
 from tests.containerd.runtime.cri import Cri
 from tests.containerd.runtime.programs import found, missing
 
@@ -177,7 +177,7 @@ def cannot_run() -> str:
         return f"the image is for x86_64, this machine is {platform.machine()}"
     if not Path("/sys/fs/cgroup/devices").is_dir():
         return "what is looked at is in files of cgroup 1, which this machine has not mounted"
-    return missing()
+    return missing() or lacking_rights()
 
 
 @contextlib.contextmanager

@@ -151,6 +151,23 @@ def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: 
     assert there.prover.run_once(snapshot(state=None)).containers == {}
 
 
+def test_what_the_hook_gives_later_is_not_asked_of_a_container_that_had_everything(
+    tmp_path: Path,
+) -> None:
+    hook = gives(edits=ENV)
+    there = Node(tmp_path, hook)
+    there.begin(b"PATH=/bin\0A=1\0")
+    now = snapshot(pods=Part((POD,)))
+    assert there.prover.run_once(now).containers[ID].verdict is Verdict.VERIFIED
+    for later in (ContainerEdits(env=(("A", "1"), ("NEW", "2"))), ContainerEdits()):
+        hook.answer = Adjustment(edits=later)
+        there.clock.advance(600)
+        assert there.prover.run_once(now).containers[ID].verdict is Verdict.VERIFIED
+    there.begin(b"PATH=/bin\0")
+    there.clock.advance(600)
+    assert there.prover.run_once(now).containers[ID].verdict is Verdict.MISSING
+
+
 def test_a_grant_that_gives_nothing_to_be_found_is_not_in_the_view(tmp_path: Path) -> None:
     there = Node(tmp_path, gives())
     assert there.prover.run_once(snapshot()).containers == {}
