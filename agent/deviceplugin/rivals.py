@@ -8,7 +8,7 @@ OWN = "xpu-agent-"  # what our sockets' names start with
 # names of sockets by who serves them, as `device_plugin.vendors` calls the hardware
 _STARTS = {
     "nvidia": ("nvidia",),
-    "ascend": ("Ascend", "ascend", "npu.", "huawei"),
+    "ascend": ("Ascend", "ascend", "davinci", "npu.", "huawei"),
     "cambricon": ("cambricon",),
     "rdma": (),
 }
