@@ -68,9 +68,7 @@ IDS = st.one_of(st.text(max_size=80), st.sampled_from([card(0), card(1), f"{card
 def test_whatever_ids_the_kubelet_sends_only_a_refusal_comes_of_it(
     ids: list[str], in_force: bool
 ) -> None:
-    snapshot = replace(
-        node(waiting(1, 2), grants={0: granted(card(6), card(3))}, in_force=in_force)
-    )
+    snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(3))}, in_force=in_force)
     for last in (True, False):
         with contextlib.suppress(NotAllocated):
             deciding().allocate(GPU, tuple(ids), snapshot, last=last)
