@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
 from agent.hooks.base import Hook
-from agent.model.device import DeviceNode
+from agent.model.device import DeviceNode, VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits, NodeEdit
+from agent.model.grant.granted import matches
+from agent.model.grant.host import RdmaFunction
 from agent.model.grant.refusal import GrantRefused
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
-from agent.proof.judge import Cards
+from agent.proof.judge import Cards, Numbers
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for. `problem`: why it cannot be told."""
+    """What is looked for. `problem`: why it cannot be told.
+
+    `own` are the nodes of the granted devices, by number: a maker's runtime, told by a variable
+    alone, shows them too.
+    """
 
     edits: ContainerEdits = ContainerEdits()
+    own: frozenset[Numbers] = frozenset()
     problem: str = ""
 
     @property
@@ -48,6 +56,7 @@ def expected_of(hook: Hook, snapshot: NodeSnapshot, pod: SandboxSeen, name: str)
     request = HookRequest(stage=Stage.CREATE, pod=pod, container=container)
     try:
         answer: Adjustment = hook.adjust(request, snapshot)
+        own = frozenset(_own(snapshot, pod.uid))
     except GrantRefused as refused:
         return Expected(problem=str(refused))
     if answer.failed:
@@ -56,7 +65,42 @@ def expected_of(hook: Hook, snapshot: NodeSnapshot, pod: SandboxSeen, name: str)
     if unknown:
         return Expected(problem=f"nobody describes the CDI name {unknown}")
     nodes = dict.fromkeys((*answer.edits.nodes, *named))
-    return Expected(edits=msgspec.structs.replace(answer.edits, nodes=tuple(nodes)))
+    return Expected(
+        edits=msgspec.structs.replace(answer.edits, nodes=tuple(nodes)),
+        own=own,
+    )
+
+
+def _own(snapshot: NodeSnapshot, uid: str) -> Iterator[Numbers]:
+    """Yield the numbers of all nodes of what a pod was granted: cards, slices, functions."""
+    held = snapshot.grants.value.pods.get(uid)
+    if held is None:
+        return
+    functions = set(chain.from_iterable(entry.vfs for entry in held.grant.devices))
+    for match in matches(held.grant, _devices(snapshot)):
+        if match.entry.vfs:
+            continue  # the card itself is another's
+        part = match.partition
+        yield from _numbers((*match.device.nodes, *(part.nodes if part else ())))
+        functions.add(match.device.bus_id or "")
+    for function in _functions(snapshot):
+        if function.address in functions:
+            yield from _numbers(function.verbs)
+
+
+def _numbers(nodes: Iterable[DeviceNode]) -> Iterator[Numbers]:
+    return ((node.major, node.minor) for node in nodes)
+
+
+def _devices(snapshot: NodeSnapshot) -> Iterator[VendorDevice]:
+    for state in snapshot.vendors:
+        inventory = state.inventory.value
+        yield from inventory.devices if inventory else ()
+
+
+def _functions(snapshot: NodeSnapshot) -> Iterator[RdmaFunction]:
+    for means in snapshot.means.value.vendors.values():
+        yield from means.functions
 
 
 def cards_of(snapshot: NodeSnapshot) -> Cards:
@@ -66,17 +110,13 @@ def cards_of(snapshot: NodeSnapshot) -> Cards:
     return {numbers: name for numbers, name in owned if holders[numbers] == 1}
 
 
-def _owned(snapshot: NodeSnapshot) -> Iterator[tuple[tuple[int, int], str]]:
-    for state in snapshot.vendors:
-        inventory = state.inventory.value
-        for device in inventory.devices if inventory else ():
-            for node in device.nodes:
-                yield (node.major, node.minor), device.key
-            for part in device.partitions:
-                yield from (((node.major, node.minor), part.uuid) for node in part.nodes)
-    for means in snapshot.means.value.vendors.values():
-        for function in means.functions:
-            yield from (((node.major, node.minor), function.address) for node in function.verbs)
+def _owned(snapshot: NodeSnapshot) -> Iterator[tuple[Numbers, str]]:
+    for device in _devices(snapshot):
+        yield from ((numbers, device.key) for numbers in _numbers(device.nodes))
+        for part in device.partitions:
+            yield from ((numbers, part.uuid) for numbers in _numbers(part.nodes))
+    for function in _functions(snapshot):
+        yield from ((numbers, function.address) for numbers in _numbers(function.verbs))
 
 
 def _behind_names(

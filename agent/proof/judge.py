@@ -12,7 +12,8 @@ from agent.model.grant.proof import Verdict
 from agent.proof.evidence import Evidence, MountFound, NodeFound
 from agent.proof.rules import allowed, everything
 
-Cards = Mapping[tuple[int, int], str]  # what people know a device by, by the numbers of its node
+Numbers = tuple[int, int]
+Cards = Mapping[Numbers, str]  # what people know a device by, by the numbers of its node
 
 MAX_DETAILS = 16  # told of one container
 # several values in one: the granted one must be among them, beside the container's own
@@ -42,15 +43,22 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     details: tuple[str, ...] = ()
 
 
-def judge(edits: ContainerEdits, cards: Cards, evidence: Evidence) -> Judgement:
+def judge(
+    edits: ContainerEdits,
+    cards: Cards,
+    evidence: Evidence,
+    own: frozenset[Numbers] = frozenset(),
+) -> Judgement:
     """Return how a container stands. `cards` are the nodes of all devices that can be granted.
+
+    Nodes of `own` may be there, whether or not the edits name them.
 
     Missing weighs more than excess, and either more than what could not be seen.
     """
     if evidence.absent:
         return Judgement(verdict=Verdict.UNKNOWN, details=(evidence.absent,))
     found = [*_nodes(edits, evidence), *_env(edits, evidence), *_mounts(edits, evidence)]
-    found += [*_limits(edits, evidence), *_excess(edits, cards, evidence)]
+    found += [*_limits(edits, evidence), *_excess(own.union(_granted(edits)), cards, evidence)]
     details: list[str] = []
     verdict = Verdict.VERIFIED
     for kind in (Verdict.MISSING, Verdict.EXCESS, Verdict.UNKNOWN):
@@ -177,9 +185,12 @@ def _reaches(edit: RlimitEdit, soft: int, hard: int) -> bool:
     return soft >= edit.soft and hard >= edit.hard
 
 
-def _excess(edits: ContainerEdits, cards: Cards, evidence: Evidence) -> Iterator[_Finding]:
+def _granted(edits: ContainerEdits) -> Iterator[Numbers]:
+    return ((node.major, node.minor) for node in edits.nodes)
+
+
+def _excess(granted: frozenset[Numbers], cards: Cards, evidence: Evidence) -> Iterator[_Finding]:
     """Find devices of others: their nodes in the container, and rules that let them be opened."""
-    granted = {(node.major, node.minor) for node in edits.nodes}
     rules = evidence.rules
     if rules is None and evidence.record is not None:
         rules = evidence.record.rules

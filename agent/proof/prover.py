@@ -87,7 +87,7 @@ class Prover:
         if layout is None:
             return Judgement(verdict=Verdict.UNKNOWN, details=("this host has no cgroups",))
         evidence = self._looker.look(layout, target.where, expected.edits)
-        judged = judge(expected.edits, cards, evidence)
+        judged = judge(expected.edits, cards, evidence, expected.own)
         if judged.verdict is Verdict.VERIFIED:
             self._found[target.id] = expected
         return judged

@@ -160,6 +160,16 @@ def test_a_device_of_somebody_else_is_excess_and_named(evidence: Evidence, detai
     assert (found.verdict, found.details) == (Verdict.EXCESS, (detail,))
 
 
+def test_the_granted_card_that_a_makers_runtime_shows_by_itself_is_no_excess() -> None:
+    shown = replace(
+        SEEN,
+        nodes=(*RECORD.nodes, NodeFound("/dev/nvidia1", "c", *OTHER)),
+        rules=(MAY, Rule("c", *OTHER, "rw")),
+    )
+    assert judge(EDITS, CARDS, shown).verdict is Verdict.EXCESS
+    assert judge(EDITS, CARDS, shown, frozenset((OTHER,))).verdict is Verdict.VERIFIED
+
+
 def test_a_privileged_container_is_not_blamed_for_what_it_does_not_show() -> None:
     everything = replace(SEEN, rules=(Rule("a", None, None, "rwm"),))
     assert judge(EDITS, CARDS, everything).verdict is Verdict.VERIFIED

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from agent.clock import ManualClock
 from agent.model.device import DeviceNode, DevicePartition
 from agent.model.grant.edits import ContainerEdits, NodeEdit
+from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans, RdmaFunction
 from agent.model.grant.means import MeansView
 from agent.model.grant.proof import Verdict
@@ -21,7 +22,7 @@ from agent.proof.expected import cards_of, expected_of
 from agent.proof.prover import Prover
 from tests import factory
 from tests.cgroups import CgroupHost
-from tests.unit.proof.test_watching import BOX, ID, POD, snapshot
+from tests.unit.proof.test_watching import BOX, HELD, ID, POD, snapshot
 
 ENV = ContainerEdits(env=(("A", "1"),))
 
@@ -108,6 +109,31 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
         (195, 1): cards[1].key,
         (195, 9): "0000:3b:00.1",
     }
+
+
+def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
+    part = DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),))
+    card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),), partitions=(part,))
+    nic = replace(factory.nic(0, vfs=2).info, nodes=(node("/dev/uverbs0", 8),))
+    verbs = tuple(
+        RdmaFunction(address=address, verbs=(node(f"/dev/uverbs{minor}", minor),))
+        for minor, address in ((8, nic.bus_id or ""), (9, "0000:18:00.1"), (10, "0000:18:00.2"))
+    )
+    vendors = (
+        VendorState(vendor="nvidia", inventory=Part(Inventory(vendor="nvidia", devices=(card,)))),
+        VendorState(vendor="rdma", inventory=Part(Inventory(vendor="rdma", devices=(nic,)))),
+    )
+    means = Part(MeansView(vendors={"rdma": HostMeans(functions=verbs)}))
+
+    def own(*devices: GrantedDevice) -> set[int]:
+        held = replace(HELD, grant=Grant(devices=devices))
+        now = snapshot(held, vendors=vendors, means=means)
+        return {minor for _, minor in expected_of(gives(edits=ENV), now, BOX, "m").own}
+
+    assert own(GrantedDevice(type="gpu", minor=0)) == {0}
+    assert own(GrantedDevice(type="gpu", id="MIG-1")) == {0, 21}
+    assert own(GrantedDevice(type="rdma", id=nic.bus_id or "")) == {8}
+    assert own(GrantedDevice(type="rdma", id=nic.bus_id or "", vfs=("0000:18:00.1",))) == {9}
 
 
 class Node:
