@@ -24,6 +24,7 @@ class Givens:
     def __init__(self) -> None:
         self._new: deque[tuple[str, str, Resources]] = deque(maxlen=MAX_GIVEN)
         self._of: dict[tuple[str, str], Resources] = {}
+        self._ran: set[str] = set()  # ids of containers in the cycle before
 
     def add(self, uid: str, container: str, asked: Resources) -> None:
         """Remember what a container was asked to have."""
@@ -31,24 +32,35 @@ class Givens:
 
     def settle(
         self, looked: Mapping[str, Looked], writer: Writer, formulas: dict[str, Formula]
-    ) -> None:
-        """Put those that run by now into the ledger; learn the formula of their weights."""
+    ) -> bool:
+        """Put those that run by now into the ledger; say whether a formula was learned by that.
+
+        A container that ran before the answer is an earlier one of the same name.
+        """
+        before = dict(formulas)
         for _ in range(len(self._new)):
             uid, name, asked = self._new.popleft()
             self._of[uid, name] = asked
             if len(self._of) > MAX_GIVEN:
                 del self._of[next(iter(self._of))]
+        ran, self._ran = self._ran, {c.id for one in looked.values() for c in one.place.containers}
         if not self._of:
-            return
+            return False
         for one in looked.values():
             for container in one.place.containers:
-                asked_of = self._of.pop((one.place.pod.uid, container.name), None)
-                if asked_of is None:
-                    continue
-                for wish in one.wishes:
-                    if wish.cgroup == container.cgroup:
-                        _learn(wish, writer, formulas)
-                        writer.adopt(wish, _asked(wish, asked_of, writer, formulas))
+                key = one.place.pod.uid, container.name
+                if container.id not in ran and key in self._of:
+                    _adopt(one, container.cgroup, self._of.pop(key), writer, formulas)
+        return formulas != before
+
+
+def _adopt(
+    one: Looked, cgroup: str, asked: Resources, writer: Writer, formulas: dict[str, Formula]
+) -> None:
+    for wish in one.wishes:
+        if wish.cgroup == cgroup:
+            _learn(wish, writer, formulas)
+            writer.adopt(wish, _asked(wish, asked, writer, formulas))
 
 
 def _asked(wish: Wish, asked: Resources, writer: Writer, formulas: Mapping[str, Formula]) -> Value:
@@ -59,7 +71,7 @@ def _asked(wish: Wish, asked: Resources, writer: Writer, formulas: Mapping[str, 
     if wish.key is MEMORY:
         return UNLIMITED if asked.memory_bytes is None else asked.memory_bytes
     if wish.key is SHARES:
-        held = asked.shares or 1024
+        held = asked.shares or 1024  # what kernels give a new group
         linear = formulas.get("container", Formula.LINEAR)
         return held if writer.values.version == 1 else weight(held, linear)
     if wish.key is CPUS and not asked.cpus and writer.values.version == 1:

@@ -95,7 +95,8 @@ class Reconciler:
             planner.keep(self._targets)
             self._telling.keep_planned(self._targets)
             self._telling.keep({one.place.pod.uid for one in looked.values()})
-        self._givens.settle(looked, writer, self._survey.formulas)
+        if self._givens.settle(looked, writer, self._survey.formulas):
+            self._survey.again()
         notes = self._telling.marked(snapshot, looked.values(), marked)
         above = self._directories.prepare(snapshot, layout, writer, now_s)
         prepared = self._prepare(writer, now_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import chain
 
 from agent.cgroup.values.shares import Formula
 from agent.hooks.base import Hook
@@ -58,12 +57,12 @@ class Survey:
             return marked
         asking = self.asking(snapshot, version, base)
         until_s = self._now_s() + BUDGET_S
-        for count, cgroup in enumerate(chain(first, tuple(self._old))):
+        others = [cgroup for cgroup in self._old if cgroup not in first]
+        for count, cgroup in enumerate((*first, *others)):
             if count >= len(first) + LEAST and self._now_s() >= until_s:
                 break
+            self._take(cgroup, asking)
             self._old.pop(cgroup, None)
-            if count < len(first) or cgroup not in first:
-                self._take(cgroup, asking)
         return marked
 
     def asking(
@@ -98,9 +97,9 @@ class Survey:
         if not _same(seen, self._seen):
             self._seen = seen
             before, self._places = self._places, {p.cgroup: p for p in places(snapshot)}
+            self._old = {cgroup: None for cgroup in self._old if cgroup in self._places}
             for cgroup in [cgroup for cgroup in self.looked if cgroup not in self._places]:
                 del self.looked[cgroup]
-                self._old.pop(cgroup, None)
                 self.changed = True
             first = {c: None for c, place in self._places.items() if before.get(c) != place}
         if marked:
@@ -109,6 +108,7 @@ class Survey:
         if not _same(parts, self._parts):
             self._parts = parts
             self.again()
+        self._old.update(first)  # until they are taken, whatever happens before
         return first
 
 

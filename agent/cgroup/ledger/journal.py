@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,6 +41,7 @@ class Ledger:
         self.entries: dict[Id, Entry] = {}
         self.problem = ""  # what was found wrong with the file, for people
         self.writable = True  # the last flush went through
+        self._loaded = path is None
         self._boot = boot_id
         self._pending: list[Line] = []
         self._seq = 0
@@ -63,6 +65,7 @@ class Ledger:
             raise LedgerError(self.path, error) from error
         for line in lines:
             self._take(line)
+        self._loaded = True
         if damaged:
             self.problem = f"damaged, put aside as {self.path}{QUARANTINE}"
             self._rewrite()
@@ -92,11 +95,16 @@ class Ledger:
     def flush(self) -> None:
         """Have everything so far on the disk, with one sync. Raise `LedgerError` if it is not.
 
-        What could not be written stays to be written by the next flush.
+        What could not be written stays to be written by the next flush. Nothing is ever written
+        over a file that could not be read.
         """
         if self.path is None or not (self._pending or self._lines == MAX_LINES):
             self._pending.clear()
             return
+        if not self._loaded:
+            self.writable = False
+            self._bound()
+            raise LedgerError(self.path, OSError(errno.EIO, "it could not be read"))
         lines = [encode(line) for line in self._pending]
         if self._too_long(len(lines)):
             self._rewrite()
@@ -106,9 +114,7 @@ class Ledger:
             _append(self.path, self._size, data)
         except OSError as error:
             self.writable = False
-            if len(self._pending) > MAX_PENDING:
-                self._pending.clear()
-                self._lines = MAX_LINES  # a rewrite has them all
+            self._bound()
             raise LedgerError(self.path, error) from error
         self._pending.clear()
         self._lines, self._size, self.writable = (
@@ -131,6 +137,12 @@ class Ledger:
     def _add(self, op: str, entry: Entry) -> None:
         self._seq += 1
         self._pending.append(Line(v=VERSION, boot=self._boot, seq=self._seq, op=op, entry=entry))
+
+    def _bound(self) -> None:
+        """Keep no more lines than that for a disk that takes none: a rewrite has all entries."""
+        if len(self._pending) > MAX_PENDING:
+            self._pending.clear()
+            self._lines = MAX_LINES
 
     def _take(self, line: Line) -> None:
         self._seq = max(self._seq, line.seq)

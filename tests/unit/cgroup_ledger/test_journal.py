@@ -172,6 +172,16 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(path: str, tmp_path: Pa
     assert (tmp_path / "target").read_text() == "precious"
 
 
+def test_a_file_that_could_not_be_read_is_never_written_over(path: str) -> None:
+    written(path, ENTRY)
+    before = Path(path).read_bytes()
+    ledger = Ledger(path, BOOT)  # and load() failed
+    ledger.set(replace(ENTRY, path="/other"))
+    with pytest.raises(LedgerError, match="could not be read"):
+        ledger.flush()
+    assert (Path(path).read_bytes(), ledger.writable) == (before, False)
+
+
 def test_a_line_of_another_version_is_not_taken_for_ours() -> None:
     line = Line(v=2, boot=BOOT, seq=1, op="set", entry=ENTRY)
     assert decode(encode(line)[:-1]) is None

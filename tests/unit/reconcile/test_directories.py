@@ -36,6 +36,7 @@ class Node:
         self.root = root
         self.clock = ManualClock()
         self.ledger = Ledger(str(root / "ledger.log"), "boot")
+        self.ledger.load()
         for cgroup in DIRS:
             self.put(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns", "0\n")
         self.put(SWITCH, "0\n")

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent.cgroup.ledger.processes import KEY
+from agent.model.part import Part
+from agent.model.pod import ContainerView
+from agent.model.runtime.adjustment import Adjustment, Resources
+from tests.realgroups import UID, RealGroups, needs_v1, real_groups
+from tests.unit.reconcile.scene import SaidHook, Scene
+
+pytestmark = [needs_v1, pytest.mark.root]
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def cpus(text: str) -> Adjustment:
+    return Adjustment(resources=Resources(cpus=text))
+
+
+def quota(quota_us: int) -> Adjustment:
+    return Adjustment(resources=Resources(quota_us=quota_us, period_us=100000))
+
+
+def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGroups) -> None:
+    hook, other = SaidHook(), SaidHook("batch_resources")
+    hook.answers, other.answers = {"app": cpus("1")}, {None: quota(50000)}
+    scene = Scene(groups, hook, other)
+    assert scene.cycle().written == 2
+    scene.modes["cpuset"] = "off"
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+    assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
+
+
+def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    scene.cycle(61.0)
+    hook.answers = {}
+    scene.renew()
+    for _ in range(11):
+        assert groups.get(scene.container, "cpuset.cpus") == "1"
+        scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+    assert scene.ledger.entries == {}
+
+
+def test_hooks_that_are_silent_right_after_a_start_take_nothing_back(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    hook.answers = {}
+    scene.again()
+    for _ in range(30):
+        scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "1"
+
+
+def test_entries_of_groups_that_are_gone_are_dropped(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    assert len(scene.ledger.entries) == 1
+    groups.path("cpuset", scene.container).rmdir()
+    scene.renew(pods=Part((), 1.0))
+    scene.cycle(31.0)
+    assert scene.ledger.entries == {}
+
+
+def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {"app": Adjustment(resources=Resources(quota_us=-1, shares=2))}
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpu.shares", "2")
+    scene.reconciler.given(UID, "app", Resources(quota_us=150000, shares=512))
+    assert scene.cycle().written == 0
+    scene.modes["batch_resources"] = "off"
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.shares") == "512"
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "150000"
+
+
+def test_every_process_of_a_container_gets_its_score_and_the_first_back(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook("oom_score")
+    hook.answers = {"app": Adjustment(oom_score_adj=321)}
+    scene = Scene(groups, hook)
+    pids = groups.sleeper(scene.container), groups.sleeper(groups.make(f"{scene.container}/in"))
+    before = score(pids[0])
+    outside = groups.sleeper(scene.sandbox)
+    scene.cycle()
+    assert [score(pid) for pid in (*pids, outside)] == ["321", "321", before]
+    hook.answers = {}
+    scene.cycle(61.0)
+    scene.renew()
+    for _ in range(12):
+        scene.cycle()
+    assert [score(pid) for pid in pids] == [before, before]
+
+
+def test_an_earlier_container_of_the_name_is_not_taken_for_the_one_that_was_answered(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {"app": Adjustment(resources=Resources(shares=2))}
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpu.shares", "2")
+    scene.cycle()
+    scene.reconciler.given(UID, "app", Resources(shares=512))
+    scene.cycle()  # the old one is still there
+    assert scene.ledger.entries == {}
+    new = groups.container(scene.pod, 3)
+    groups.put(new, "cpu.shares", "2")
+    view = ContainerView(id=new.rpartition("/")[2], name="app", cgroup=new)
+    scene.renew(pods=Part((scene.view(containers=(view,)),), 1.0))
+    scene.cycle()
+    (entry,) = scene.ledger.entries.values()
+    assert (entry.path, entry.original) == (new, "512")
+
+
+def score(pid: int) -> str:
+    with open(f"/proc/{pid}/{KEY}") as file:  # noqa: PTH123 - a kernel file
+        return file.read().strip()
