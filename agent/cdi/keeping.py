@@ -55,8 +55,9 @@ class CdiFolder:
         then again when it starts a container again. What a file had is then left in it.
         """
         try:
-            if files:
-                self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            if files and not self._folder.is_dir():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.chmod(FOLDER_MODE)  # whatever the umask
             present = self._present()
             wanted = {file.name: file.text for file in files}
             spared = []

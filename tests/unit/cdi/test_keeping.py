@@ -44,7 +44,11 @@ def devices(path: Path) -> list[str]:
 def test_files_are_written_once_and_readable_by_everybody(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "cdi"
     keep = CdiFolder(str(folder)).keep
-    assert keep((ONE, OTHER)).written == (ONE.name, OTHER.name)
+    before_umask = os.umask(0o077)
+    try:
+        assert keep((ONE, OTHER)).written == (ONE.name, OTHER.name)
+    finally:
+        os.umask(before_umask)
     assert folder.stat().st_mode & 0o777 == 0o755
     assert (folder / ONE.name).stat().st_mode & 0o777 == 0o644
     assert (folder / ONE.name).read_bytes() == ONE.text
