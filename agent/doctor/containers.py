@@ -30,21 +30,16 @@ def agent(facts: Facts) -> Iterator[Finding]:
 def nri(facts: Facts) -> Iterator[Finding]:
     """Say whether the container runtime can ask the agent, and does."""
     settings = facts.settings.nri
-    if not facts.live or settings.attach == "off":
-        seen = "a recorded host" if not facts.live else "nri.attach is off"
-        yield Finding(id="nri", result=Result.SKIP, seen=seen)
-        return
-    if not facts.runtimes and settings.socket not in facts.paths:
-        seen = "no container runtime is seen to run here"
-        yield Finding(id="nri", result=Result.SKIP, seen=seen)
-        return
     runtime = facts.part("runtime")
     state = str(runtime.get("state", ""))
+    there = settings.socket in facts.paths
     if state == "synchronized":
         seen = f"{runtime.get('runtime')} {runtime.get('version')} asks the agent"
         yield Finding(id="nri", result=Result.OK, seen=seen)
         return
-    there = settings.socket in facts.paths
+    if skipped := _no_nri(facts, there=there, dialled=state in ("waiting", "refused")):
+        yield Finding(id="nri", result=Result.SKIP, seen=skipped)
+        return
     disabled = [one.name for one in facts.runtimes if one.nri_disabled]
     if disabled:
         seen = f"{disabled[0]} has NRI switched off in its settings"
@@ -55,13 +50,24 @@ def nri(facts: Facts) -> Iterator[Finding]:
         seen = f"{settings.socket} is there; the agent is {state or 'not asked'} {why}".strip()
     yield Finding(
         id="nri",
-        result=Result.WARN if there and not disabled else Result.FAIL,
+        result=Result.WARN if there and not disabled and state != "refused" else Result.FAIL,
         seen=seen,
         why="without NRI a grant's devices cannot be put into containers; only CPUs and limits "
         "are set, after the start",
         do='containerd: [plugins."io.containerd.nri.v1.nri"] disable = false; '
         "cri-o: enable_nri = true; then restart it",
     )
+
+
+def _no_nri(facts: Facts, *, there: bool, dialled: bool) -> str:
+    """Return why nobody expects a runtime to ask; empty where one should."""
+    if not facts.live:
+        return "a recorded host"
+    if facts.settings.nri.attach == "off":
+        return "nri.attach is off"
+    if not (facts.runtimes or there or dialled):
+        return "no container runtime is seen to run here"
+    return ""
 
 
 def cdi(facts: Facts) -> Iterator[Finding]:

@@ -27,9 +27,14 @@ MAX_CONFIG = 256 * 1024
 _MEMLOCK = re.compile(r"^Max locked memory +(\d+|unlimited) ", re.MULTILINE)
 
 
-def look(settings: Settings, snapshot: NodeSnapshot, host: HostFiles, *, live: bool) -> Facts:
-    """Read what checks need beside the snapshot; what cannot be read is not known."""
-    layout = detect(host)
+def look(
+    settings: Settings, snapshot: NodeSnapshot, host: HostFiles, *, live: bool, own: HostFiles
+) -> Facts:
+    """Read what checks need beside the snapshot; what cannot be read is not known.
+
+    In the agent's container `own` files are those that it sees itself: its cgroups, its socket.
+    """
+    layout = detect(own)
     agent, why = ask_agent(settings) if live else (None, "a recorded host")
     # imported here: only this command asks which implementation there is
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 - see above
@@ -42,7 +47,7 @@ def look(settings: Settings, snapshot: NodeSnapshot, host: HostFiles, *, live: b
         agent=agent,
         agent_why=why,
         runtimes=tuple(_runtimes(host)) if live else (),
-        paths=frozenset(p for p in (settings.nri.socket, *PATHS) if host.exists(p)),
+        paths=frozenset(_there(own, (settings.nri.socket,)) + _there(host, PATHS)),
         char_links=_char_links(snapshot, host) if live else {},
         cgroup_version=layout.version if layout is not None else None,
         cgroup_driver=layout.driver if layout is not None else None,
@@ -67,6 +72,10 @@ def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
     finally:
         connection.close()
     return (found, "") if isinstance(found, dict) else (None, f"http://{address}: no snapshot")
+
+
+def _there(files: HostFiles, paths: tuple[str, ...]) -> list[str]:
+    return [path for path in paths if path.startswith("/") and files.exists(path)]
 
 
 def _runtimes(host: HostFiles) -> Iterator[Runtime]:

@@ -33,7 +33,8 @@ def doctor(arguments: argparse.Namespace) -> int:
     means = Part(means_reader(parts).read(snapshot), parts.clock.monotonic())
     snapshot = parts.store.put(means=means)
     live = parts.opened.spec is None
-    facts = look_around(parts.settings, snapshot, parts.host(), live=live)
+    own = parts.opened.files
+    facts = look_around(parts.settings, snapshot, parts.host(), live=live, own=own)
     found = findings(facts)
     if arguments.output == "table":
         sys.stdout.write(text(found))

@@ -97,11 +97,38 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("changes", "result", "words"),
     [
-        ({"runtimes": (), "paths": frozenset()}, Result.SKIP, "no container runtime"),
-        ({"live": False}, Result.SKIP, "recorded"),
-        ({"settings": Settings(nri=NriSettings(attach="off"))}, Result.SKIP, "off"),
+        (
+            {"agent": None, "runtimes": (), "paths": frozenset()},
+            Result.SKIP,
+            "no container runtime",
+        ),
+        ({"agent": None, "live": False}, Result.SKIP, "recorded"),
+        (
+            {"agent": None, "settings": Settings(nri=NriSettings(attach="off"))},
+            Result.SKIP,
+            "off",
+        ),
         ({"agent": None, "paths": frozenset()}, Result.FAIL, "not there"),
         ({"agent": told("runtime", {"state": "waiting", "reason": "R"})}, Result.WARN, "waiting R"),
+        ({"agent": told("runtime", {"state": "refused", "reason": "R"})}, Result.FAIL, "refused R"),
+        (
+            {
+                "agent": told("runtime", {"state": "waiting"}),
+                "runtimes": (),
+                "paths": frozenset(),
+            },
+            Result.FAIL,
+            "not there",
+        ),
+        (
+            {
+                "agent": told("runtime", {"state": "synchronized", "runtime": "containerd"}),
+                "runtimes": (),
+                "paths": frozenset(),
+            },
+            Result.OK,
+            "containerd",
+        ),
         (
             {"agent": None, "runtimes": (replace(CONTAINERD, nri_disabled=True),)},
             Result.FAIL,

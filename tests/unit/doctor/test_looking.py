@@ -34,7 +34,8 @@ def test_the_runtime_is_found_with_its_limit_and_whether_nri_is_off(
     (tmp_path / "etc/containerd").mkdir(parents=True)
     config = '[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
     (tmp_path / "etc/containerd/config.toml").write_text(config)
-    found = look(Settings(), node(), LiveRoot(str(tmp_path)), live=True)
+    host = LiveRoot(str(tmp_path))
+    found = look(Settings(), node(), host, live=True, own=host)
     (runtime,) = found.runtimes
     assert (runtime.name, runtime.pid, runtime.nri_disabled) == ("containerd", 77, True)
     assert (runtime.memlock_known, runtime.memlock_bytes) == (known, bytes_)
@@ -46,8 +47,22 @@ def test_settings_that_say_nothing_of_nri_say_nothing(config: str, tmp_path: Pat
     (tmp_path / "proc/9/comm").write_text("containerd")
     (tmp_path / "etc/containerd").mkdir(parents=True)
     (tmp_path / "etc/containerd/config.toml").write_text(config)
-    found = look(Settings(), node(), LiveRoot(str(tmp_path)), live=True)
+    host = LiveRoot(str(tmp_path))
+    found = look(Settings(), node(), host, live=True, own=host)
     assert found.runtimes[0].nri_disabled is None
+
+
+def test_cgroups_and_the_socket_are_looked_for_where_the_agent_finds_them(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "proc").mkdir(parents=True)
+    (own / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    (own / "sys/fs/cgroup/kubepods").mkdir(parents=True)
+    (own / "var/run/nri").mkdir(parents=True)
+    (own / "var/run/nri/nri.sock").touch()
+    host = LiveRoot(str(tmp_path / "host"))
+    found = look(Settings(), node(), host, live=True, own=LiveRoot(str(own)))
+    assert (found.cgroup_version, found.cgroup_driver) == (2, "cgroupfs")
+    assert found.paths == {"/var/run/nri/nri.sock"}
 
 
 class _Handler(BaseHTTPRequestHandler):
