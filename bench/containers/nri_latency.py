@@ -12,6 +12,7 @@ six variables and four mounts, held against the same echo, which decides nothing
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,10 @@ ANSWER_BYTES = 700
 def rows() -> Iterator[Row]:
     """Yield latency with a busy agent, then CPU."""
     subject, peer, limit = busy_latencies()
+    for name, taken_s in (("agent", subject), ("gRPC", peer), ("socket", limit)):
+        blocks = (taken_s[at : at + BLOCK] for at in range(0, CALLS, BLOCK))
+        told = " ".join(f"{_quantile_ms(block, 0.99):.2f}" for block in blocks)
+        print(f"# p99 of each {BLOCK} calls, {name}, ms: {told}", file=sys.stderr)
     for name, share, gate in (
         ("p50", 0.5, ""),
         ("p99", 0.99, "subject<=2"),
