@@ -64,14 +64,12 @@ def test_a_card_of_another_that_the_spec_adds_is_excess(runtime: Containerd, age
 
 def test_a_card_that_was_removed_inside_is_missing(runtime: Containerd, agent: Agent) -> None:
     pod = Pod(runtime, CARD).run()
-    container = pod.create()
-    runtime.cri.start(container)
+    container = pod.start()
+    agent.kill()  # it looks again after minutes; one that begins looks at once
     said = runtime.cri.inside(container, "busybox", "rm", "/dev/nvidia0")
     assert said.status == 0
-    known = agent.until(
-        lambda now: container in now.proofs and now.proofs[container].verdict == "missing"
-    )
-    assert known.proofs[container].details == ["/dev/nvidia0 is not there"]
+    proof = agent.begin().proof(container)
+    assert (proof.verdict, proof.details) == ("missing", ["/dev/nvidia0 is not there"])
 
 
 def test_a_process_that_cleaned_its_environment_is_verified_by_the_runtimes_record(
@@ -103,3 +101,16 @@ def test_a_container_that_is_made_and_not_started_is_neither_verified_nor_missin
     assert known.proofs[container].verdict == "unknown"
     runtime.cri.start(container)
     assert agent.proof(container).verdict == "verified"
+
+
+@pytest.mark.parametrize(("minor", "verdict"), [(0, "verified"), (2, "excess")])
+def test_a_makers_runtime_that_shows_another_card_than_the_granted_one_is_found_out(
+    runtime: Containerd, agent: Agent, minor: int, verdict: str
+) -> None:
+    pod = Pod(runtime, CARD, handler="nvidia").run()  # which is told by a variable alone
+    shown = pb.Device(
+        host_path=stranger(runtime, minor), container_path=f"/dev/nvidia{minor}", permissions="rw"
+    )
+    proof = agent.proof(pod.start(devices=[shown]))
+    tell(f"granted card 0, shown card {minor}", proof.verdict, proof.details)
+    assert proof.verdict == verdict
