@@ -50,13 +50,20 @@ def preferred_slots(
     chosen = [slots.pop(name) for name in dict.fromkeys(required) if name in slots][:size]
     picked = Counter(slot.card for slot in chosen)
 
-    def order(slot: Slot) -> tuple[int, int, int, tuple[int, ...], str]:
-        taken = max(0, capacity.get(slot.card, 0) - free_now[slot.card]) + picked[slot.card]
-        again = picked[slot.card] if spread else 0
+    stacks: dict[str, list[Slot]] = {}  # of each card, the next one last
+    for slot in sorted(slots.values(), key=lambda slot: (slot.number, slot.id), reverse=True):
+        stacks.setdefault(slot.card, []).append(slot)
+
+    def order(card: str) -> tuple[int, int, int, tuple[int, ...], str]:
+        taken = max(0, capacity.get(card, 0) - free_now[card]) + picked[card]
+        again = picked[card] if spread else 0
+        slot = stacks[card][-1]
         return again, -taken if packed else taken, slot.minor, slot.number, slot.id
 
     while len(chosen) < size:
-        best = min(slots.values(), key=order)
-        chosen.append(slots.pop(best.id))
-        picked[best.card] += 1
+        card = min(stacks, key=order)
+        chosen.append(stacks[card].pop())
+        picked[card] += 1
+        if not stacks[card]:
+            del stacks[card]
     return tuple(slot.id for slot in chosen)
