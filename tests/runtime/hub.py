@@ -20,6 +20,8 @@ from tests.runtime.versions import Version
 from tests.runtime.ways import Ways
 
 MAX_PART = 4 << 20
+LEAST_PART = 8  # objects
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 
 
@@ -50,7 +52,7 @@ class Hub:
         self.broken: list[str] = []
         self.lock = asyncio.Lock()  # the one that all requests go through
         self._ready: asyncio.Queue[Plugin] = asyncio.Queue()
-        self._dialled: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+        self._dialled: asyncio.Queue[Streams] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -100,6 +102,8 @@ class Hub:
             task.cancel()
         for plugin in self.seen:
             plugin.close("the runtime is gone")
+        while not self._dialled.empty():  # those that waited in the line
+            self._dialled.get_nowait()[1].transport.abort()
         self.plugins.clear()
 
     async def restart(self) -> None:
@@ -127,9 +131,7 @@ class Hub:
     async def _dial(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._dialled.put_nowait((reader, writer))
 
-    async def _accept(
-        self, dialled: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
-    ) -> None:
+    async def _accept(self, dialled: asyncio.Queue[Streams]) -> None:
         """Register one after the other: the real accept loop is serial."""
         while True:
             streams = await dialled.get()
@@ -158,6 +160,8 @@ class Hub:
         async with self.lock:
             async with asyncio.timeout(self.request_s):  # of the whole sequence
                 await self._synchronize(plugin)
+            if plugin.closed.is_set():
+                raise Gone(plugin.reason)
             plugin.state = "synchronized"
             self.plugins = [*(p for p in self.plugins if p.state != "closed"), plugin]
             self.plugins.sort(key=lambda one: one.index)
@@ -203,9 +207,9 @@ class Hub:
             ]
             if max(part.ByteSize() for part in parts) <= MAX_PART - 1024:
                 break
-            if not self.version.in_parts:
+            if not self.version.in_parts or step <= LEAST_PART:
                 raise Status(8, "message length exceed maximum message size of 4194304")
-            step = max(8, int(step * 0.9)) if step <= 8 else int(step * 0.7)
+            step = max(LEAST_PART, int(step * 0.7))
         for part in parts[:-1]:
             part.more = True
         return [(part, part.more) for part in parts]

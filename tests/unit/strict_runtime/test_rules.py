@@ -195,3 +195,16 @@ def test_the_second_plug_in_waits_until_the_first_is_done(folder: Path) -> None:
             await registration
 
     assert play(folder, scene, registration_s=0.2) == []
+
+
+def test_who_waits_in_the_line_of_a_runtime_that_is_killed_is_cut_off_too(folder: Path) -> None:
+    async def scene(runtime: Runtime, raw: RawPlugin) -> None:
+        async with RawPlugin(runtime.socket) as waiting:
+            await runtime.dialled()
+            await asyncio.sleep(0)
+            runtime.kill()
+            for plugin in (raw, waiting):
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                    await plugin.frame()
+
+    assert play(folder, scene) == []
