@@ -14,7 +14,8 @@ class Hook(Protocol):
 
     A hook says no by `GrantRefused`, and leaves an annotation that means nothing unused by
     `BadAnnotation`, which people are told. Whatever else it raises is a bug: it is counted, its
-    fields are dropped, those of the others stay.
+    fields are dropped, those of the others stay; a container of a pod with a grant does not start
+    without what a required one sets.
     """
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from agent.config.containers import MODES, EnforceSettings
+from agent.grants.claims import claim_text
 from agent.hooks.base import Hook
 from agent.hooks.merge import Answers, Failure, merged
 from agent.model.cluster.annotation import BadAnnotation
@@ -104,6 +105,10 @@ def _ask(hook: Hook, request: HookRequest, snapshot: NodeSnapshot) -> _Answer:
         return _Answer(_refusal(hook, BAD_ANNOTATION, f"{hook.name}: {bad}"))
     except Exception as error:  # noqa: BLE001 - a hook's bug must not cost the others their say
         bug = f"{type(error).__name__}: {error}"[:MAX_ERROR]
+        if hook.required and claim_text(request.pod) is not None:
+            # to run without what was granted is worse than not to run
+            words = f"{hook.name} has a bug ({type(error).__name__}): see the agent's log"
+            return _Answer(Adjustment(failed=f"{HOOK_FAILED}: {words}", reason=HOOK_FAILED), bug)
         note = f"the hook {hook.name} has failed, what it sets is missing ({type(error).__name__})"
         return _Answer(_told(HOOK_FAILED, note), bug)
 

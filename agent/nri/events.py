@@ -55,6 +55,8 @@ class Events:
         """Take in one of the events without an answer of their own; those of no use are passed."""
         if number == calls.RUN_POD_SANDBOX:
             return self._run(pod)
+        if number == calls.STOP_POD_SANDBOX:
+            self._picture.stopped(pod.id)
         if number == calls.REMOVE_POD_SANDBOX:
             return self._remove(pod)
         if container is not None:

@@ -80,6 +80,12 @@ class Picture:
             missed = self._missed.pop(container_id, None) is not None
             self._show_parts(containers=True, missed=missed)
 
+    def stopped(self, sandbox_id: str) -> None:
+        """Mark a sandbox as ended: what its pod held is free, though it is listed for a while."""
+        found = self._sandboxes.get(sandbox_id)
+        if found is not None and not found.stopped:
+            self.told(replace(found, stopped=True))
+
     def removed(self, sandbox_id: str) -> None:
         """Take out a sandbox with all its containers."""
         self._touch(sandbox_id)

@@ -45,6 +45,7 @@ _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![0-9])")
 _MAX_NAME = 64
 
 RUN_POD = 0x0001
+STOP_POD = 0x0002
 REMOVE_POD = 0x0004
 CREATE = 0x0008
 POST_START = 0x0040
@@ -52,7 +53,7 @@ UPDATE = 0x0080
 STOP = 0x0200
 REMOVE = 0x0400
 # each event is waited for by all pods of the node, so none is here that is not used
-WANTED = RUN_POD | REMOVE_POD | CREATE | POST_START | UPDATE | STOP | REMOVE
+WANTED = RUN_POD | STOP_POD | REMOVE_POD | CREATE | POST_START | UPDATE | STOP | REMOVE
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

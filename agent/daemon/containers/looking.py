@@ -55,7 +55,7 @@ class Looking:
     def judge(self) -> None:
         """Check all grants, if anything they are judged by is another."""
         now = self._store.current
-        inputs = (now.cluster.pods, now.runtime.value, now.devices.value)
+        inputs = (now.cluster.pods, now.runtime.value, now.devices.value, now.served.value.held)
         if len(self._judged) == len(inputs) and all(map(_same, inputs, self._judged)):
             view = now.grants.value
         else:

@@ -12,6 +12,7 @@ from agent.hooks.base import Hook
 from agent.hooks.builtin import node_hooks
 from agent.hooks.dispatch import Dispatched, dispatch, modes_of
 from agent.model.cluster.annotation import BadAnnotation
+from agent.model.foreign.device_allocated import KEY
 from agent.model.grant.edits import ContainerEdits, Note
 from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.runtime.adjustment import NOTHING, Adjustment, Resources
@@ -104,6 +105,19 @@ def test_a_bug_costs_its_hook_and_no_other_and_people_are_told() -> None:
     assert [failure.hook for failure in found.failures] == ["broken"]
     assert len(found.failures[0].error) <= 200
     assert [note.reason for note in found.adjustment.edits.notes] == ["HookFailed"]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_container_of_a_pod_with_a_grant_does_not_start_with_a_bug_of_a_required_hook(
+    required: bool,
+) -> None:
+    hook = Saying("devices", raising(KeyError("x")), required=required)
+    granted = pod(annotations={KEY: "{}"})
+    asked = ask(Stage.CREATE, granted)
+    found = dispatch((hook,), asked, scene(), {"devices": "on"}, Ticking())
+    assert bool(found.adjustment.failed) is required
+    assert found.adjustment.reason == ("HookFailed" if required else "")
+    assert [failure.hook for failure in found.failures] == ["devices"]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,15 @@ def test_a_sandbox_takes_its_containers_and_marks_with_it() -> None:
     assert (list(ours.view.containers), dict(ours.view.missed)) == (["c2"], {})
 
 
+def test_a_sandbox_that_was_stopped_is_listed_until_it_is_removed_and_holds_nothing() -> None:
+    ours, seen = begun()
+    ours.told(POD)
+    ours.stopped("p1")
+    ours.stopped("p1")
+    ours.stopped("unknown")
+    assert [one.sandboxes["p1"].stopped for one in seen] == [False, True]
+
+
 def test_a_mark_goes_with_its_container() -> None:
     ours, _ = begun()
     ours.told(POD, MAIN)

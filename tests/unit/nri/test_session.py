@@ -48,7 +48,7 @@ def test_the_sequence_of_the_vectors_is_answered_in_its_order() -> None:
         both.writer.write(v.V9)
         stream, answer = await both.answered()
         assert stream == 1
-        assert calls.ConfigureResponse.FromString(answer.payload).events == 0x06CD
+        assert calls.ConfigureResponse.FromString(answer.payload).events == 0x06CF
         both._stream = 1
         assert (await both.call("Synchronize", v.V13)).payload == v.V14
         assert (await both.call("Synchronize")).payload == b""
@@ -141,6 +141,8 @@ def test_a_life_of_a_pod_is_in_the_picture_while_it_lasts() -> None:
         assert (seen.state, seen.pid) == (ContainerState.RUNNING, 4711)
         await both.call("StopContainer", calls.StopContainerRequest(container=container()))
         assert dict(both.picture.view.containers) == {}
+        await both.call("StopPodSandbox", calls.StopPodSandboxRequest(pod=pod()))
+        assert both.picture.view.sandboxes["p1"].stopped
         await both.call("RemovePodSandbox", calls.RemovePodSandboxRequest(pod=pod()))
         assert dict(both.picture.view.sandboxes) == {}
         stages = [one.stage for one in both.asked]
