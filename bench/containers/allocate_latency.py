@@ -2,23 +2,21 @@
 
 2,000 paced calls for one to eight of eight cards to the whole agent while it collects, is scraped
 and decodes pods that change, seen from the kubelet. Peer: a gRPC echo on asyncio of the question,
-limit: a bare socket with the bytes of question and answer, each in an idle process, asked in turn
-with the agent in one run.
+limit: a bare socket with the bytes of question and answer, each in an idle process, asked call by
+call in turn with the agent.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench.cluster.busy_citizen import busy_citizen
+from bench.containers.bare_kubelet import BareKubelet
 from bench.containers.nri_latency import kept_busy
 from bench.containers.peers import folder, process, socket_echo
 from bench.harness import Row
@@ -28,13 +26,10 @@ from tests.kubelet.manager import FakeKubelet
 
 CARDS = 8
 CALLS = 2000
-BLOCK = 200  # of one, then of the other
 PACE_S = 0.004
 WARM = 200
 RESOURCE = "nvidia.com/gpu"
 QUESTION, ANSWER_BYTES = b"q" * 180, 220  # of four or five cards
-
-Ask = Callable[[str, int], list[float]]  # a socket, how often -> seconds of each
 
 
 def rows() -> Iterator[Row]:
@@ -67,17 +62,17 @@ def busy_latencies() -> tuple[list[float], list[float], list[float]]:
     ):
         endpoint = registered()
         time.sleep(SETTLED_S)
+        ids = sorted(endpoint.devices)
+        agent_kubelet, echo_kubelet = BareKubelet(endpoint.path), BareKubelet(str(own / "echo"))
         taken: tuple[list[float], list[float], list[float]] = [], [], []
-        with _asker(",".join(sorted(endpoint.devices))) as ask, kept_busy(agent, control):
-            for path in (endpoint.path, str(own / "echo")):
-                ask(path, WARM)
-            for _ in range(CALLS // BLOCK):
-                taken[0].extend(ask(endpoint.path, BLOCK))
-                taken[1].extend(ask(str(own / "echo"), BLOCK))
-                for _ in range(BLOCK):
-                    taken[2].append(ask_bare(QUESTION))
-                    time.sleep(PACE_S)
-        return taken
+        with kept_busy(agent, control), closing(agent_kubelet), closing(echo_kubelet):
+            for number in range(WARM + CALLS):
+                some = ids[: number % CARDS + 1]
+                for kubelet, seconds in ((agent_kubelet, taken[0]), (echo_kubelet, taken[1])):
+                    seconds.append(kubelet.allocate(some))
+                taken[2].append(ask_bare(QUESTION))
+                time.sleep(PACE_S)
+        return taken[0][WARM:], taken[1][WARM:], taken[2][WARM:]
 
 
 @contextmanager
@@ -99,28 +94,6 @@ def _kubelet(own: Path) -> Iterator[Callable[[], Endpoint]]:
         asyncio.run_coroutine_threadsafe(kubelet.stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-
-
-@contextmanager
-def _asker(ids: str) -> Iterator[Ask]:
-    command = [sys.executable, "-m", "bench.containers.beside.allocate_asker"]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    to, of = child.stdin, child.stdout
-
-    def ask(path: str, count: int) -> list[float]:
-        to.write(f"{path} {count} {PACE_S} {ids}\n")
-        taken: list[float] = json.loads(of.readline())
-        return taken
-
-    try:
-        yield ask
-    finally:
-        child.terminate()
-        child.wait()
 
 
 def _quantile_ms(taken_s: list[float], share: float) -> float:
