@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from agent.deviceplugin.hardware import of_vendor
 from agent.deviceplugin.match import Asker, askers, granted_places, places
-from agent.deviceplugin.units import Place, Served, Unit
+from agent.deviceplugin.units import Place, Served, Unit, slot_of
 from agent.model.snapshot import NodeSnapshot
 from plugins.injection.preferred.board import UNKNOWN_MINOR, Board
 from plugins.injection.preferred.cards import NotEnough, preferred_cards
@@ -111,17 +110,15 @@ class _Choice:
 
     def of(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
         """Return the best so many, with all required ones."""
-        units = self._one.units
-        if all(units[name].whole for name in available if name in units):
+        if not self._one.slots or all(name not in self._one.slots for name in available):
             return self._cards(available, required, size)
         if self._companions and not self._one.shared:
             return self._nearest(available, required, size)
-        capacity = Counter(_slot(name, unit).card for name, unit in units.items())
         return preferred_slots(
-            [_slot(name, units.get(name)) for name in available],
+            [self._slot(name) for name in available],
             required,
             size,
-            capacity,
+            self._one.capacity,
             spread=self._one.shared,
             packed=self._packed or not self._one.shared,
         )
@@ -132,10 +129,18 @@ class _Choice:
         def order(name: str) -> tuple[bool, int, int, tuple[int, ...], str]:
             unit = self._one.units.get(name)
             near = self._near(_board_id(unit)) if unit else 0
-            slot = _slot(name, unit)
+            slot = self._slot(name)
             return name not in required, -near, slot.minor, slot.number, name
 
         return tuple(sorted(available, key=order)[:size])
+
+    def _slot(self, name: str) -> Slot:
+        """Return a slot, also of a whole card among others and of what is not known any more."""
+        slot = self._one.slots.get(name)
+        if slot is None:
+            unit = self._one.units.get(name)
+            slot = slot_of(unit) if unit else Slot(id=name, card="", minor=UNKNOWN_MINOR, number=())
+        return slot
 
     def _near(self, card: str) -> int:
         return sum(self._board.score(card, other) for other in self._companions)
@@ -149,16 +154,3 @@ class _Choice:
         wanted = [names[name] for name in required]
         chosen = preferred_cards(list(ids), wanted, size, self._board, near)
         return tuple(ids[card] for card in chosen)
-
-
-def _slot(name: str, unit: Unit | None) -> Slot:
-    """Return a replica as a slot of what it is a replica of, a slice as one of its card."""
-    if unit is None:
-        return Slot(id=name, card="", minor=UNKNOWN_MINOR, number=())
-    minor = unit.device.info.minor
-    return Slot(
-        id=name,
-        card=unit.device.key if unit.replica is None else "\0".join(unit.place),
-        minor=UNKNOWN_MINOR if minor is None else minor,
-        number=unit.number if unit.replica is None else (unit.replica,),
-    )

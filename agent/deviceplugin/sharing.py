@@ -11,7 +11,7 @@ from agent.config.containers import DevicePluginSettings
 from agent.errors import BadConfig
 
 SHARED = ".shared"  # added to the name of a renamed resource
-MAX_REPLICAS = 1000  # of one device
+MAX_REPLICAS = 128  # of one device: the kubelet lists each, and asks which of them all
 MAX_NAME = 63
 _PART = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = re.compile(rf"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/{_PART}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
@@ -12,6 +14,7 @@ from agent.deviceplugin.base import Listed
 from agent.model.device import Device, DevicePartition
 from agent.model.grant.granted import REPLICA, Grant, GrantedDevice
 from plugins.injection.preferred.board import UNKNOWN_MINOR
+from plugins.injection.preferred.slots import Slot
 
 MIM = "MIMMode"  # why a Cambricon card is out of service while its instances are not
 
@@ -77,17 +80,38 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class Served(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One resource with what its ids stand for."""
 
     name: str
     vendor: str
     units: Mapping[str, Unit]  # by id, in order
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         """Say whether the resource has replicas."""
         return any(unit.replica is not None for unit in self.units.values())
+
+    @cached_property
+    def slots(self) -> Mapping[str, Slot]:
+        """Return the parts of cards by id, each made once: there may be thousands."""
+        return {name: slot_of(unit) for name, unit in self.units.items() if not unit.whole}
+
+    @cached_property
+    def capacity(self) -> Mapping[str, int]:
+        """Return how many parts each card has."""
+        return Counter(slot.card for slot in self.slots.values())
+
+
+def slot_of(unit: Unit) -> Slot:
+    """Return a replica as a slot of what it is a replica of, a slice as one of its card."""
+    minor = unit.device.info.minor
+    return Slot(
+        id=unit.id,
+        card=unit.device.key if unit.replica is None else "\0".join(unit.place),
+        minor=UNKNOWN_MINOR if minor is None else minor,
+        number=unit.number if unit.replica is None else (unit.replica,),
+    )
 
 
 def served(name: str, vendor: str, units: Iterable[Unit]) -> Served:
