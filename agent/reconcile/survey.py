@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 
 from agent.cgroup.values.shares import Formula
 from agent.hooks.base import Hook
+from agent.model.classes import QOS_LABEL
+from agent.model.cluster.pod_cpus import RESOURCE_STATUS
+from agent.model.cluster.pods import ENDED
 from agent.model.runtime.adjustment import Resources
 from agent.model.snapshot import NodeSnapshot
 from agent.reconcile.looked import Asking, Looked, look
@@ -33,6 +37,7 @@ class Survey:
         self._seen: tuple[object, ...] = ()
         self._places: dict[str, PodPlace] = {}
         self._parts: tuple[object, ...] = ()
+        self._held: tuple[object, ...] = ()
         self._old: dict[str, None] = {}  # cgroups of pods to be asked again, oldest first
 
     def mark(self, uid: str) -> None:
@@ -94,7 +99,7 @@ class Survey:
         """Take up the pods there are; return those that must be asked now."""
         seen = _seen(snapshot)
         first: dict[str, None] = {}
-        if not _same(seen, self._seen):
+        if any(new is not old for new, old in zip_longest(seen, self._seen)):
             self._seen = seen
             before, self._places = self._places, {p.cgroup: p for p in places(snapshot)}
             self._old = {cgroup: None for cgroup in self._old if cgroup in self._places}
@@ -102,12 +107,13 @@ class Survey:
                 del self.looked[cgroup]
                 self.changed = True
             first = {c: None for c, place in self._places.items() if before.get(c) != place}
+            self._held = _held(snapshot)
         if marked:
             first.update((c, None) for c, p in self._places.items() if p.pod.uid in marked)
-        parts = _parts(snapshot)
-        if not _same(parts, self._parts):
-            self._parts = parts
+        parts = (*_parts(snapshot), self._held)
+        if parts != self._parts:  # which looks into an object only where it is another one
             self.again()
+        self._parts = parts
         self._old.update(first)  # until they are taken, whatever happens before
         return first
 
@@ -118,19 +124,28 @@ def _seen(snapshot: NodeSnapshot) -> tuple[object, ...]:
 
 
 def _parts(snapshot: NodeSnapshot) -> tuple[object, ...]:
-    """Return all that hooks look at beside the pod itself."""
+    """Return what hooks look at beside the pods."""
     cluster = snapshot.cluster
+    node = cluster.node.value
     return (
-        snapshot.pods.value,
-        snapshot.runtime.value.containers,
         snapshot.cpus.value,
-        snapshot.means.value,
+        snapshot.means.value.kernel,
         cluster.slo.value,
         cluster.slo.taken_s is None,
-        cluster.node.value,
+        None if node is None else (node.labels, node.annotations),  # the rest has a heartbeat
         cluster.kubelet.value,
     )
 
 
-def _same(new: tuple[object, ...], old: tuple[object, ...]) -> bool:
-    return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
+def _held(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    """Return what hooks look at of other pods: the CPUs these hold, and nothing else.
+
+    Pods come and go all the time, those with CPUs of their own seldom.
+    """
+    kubelet = snapshot.cluster.kubelet.value
+    by_kubelet = {uid for uid, _ in kubelet.pod_cpus} if kubelet is not None else set()
+    found = (
+        (pod.uid, pod.phase in ENDED, pod.label(QOS_LABEL), pod.annotation(RESOURCE_STATUS))
+        for pod in snapshot.pods.value
+    )
+    return tuple(one for one in found if one[3] is not None or one[0] in by_kubelet)

@@ -7,12 +7,13 @@ while the wish is the same, which costs no parsing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from agent.cgroup.ledger.entry import Entry
-from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.journal import Ledger, LedgerError
 from agent.cgroup.values.keys import BY_NAME, IDLE, MEMORY, QUOTA, SHARES, Value
 from agent.cgroup.writing.applying import Applying
 from agent.cgroup.writing.foreign import Foreign
@@ -122,9 +123,13 @@ class Writer:
         work.run(prepared.steps, prepared.found)
         if work.blocked:
             wishes = tuple(wish for wish in prepared.wishes if wish.target not in work.dead)
-            again = self._look(wishes)
+            found = {**prepared.found, **self._look(wishes)}
+            steps = plan(wishes, found, self.values.version)
+            self.remember(Prepared(wishes=wishes, found=found, steps=steps))
+            with contextlib.suppress(LedgerError):  # the next flush fails too, and is told of
+                self.ledger.flush()
             work.again()
-            work.run(plan(wishes, again, self.values.version), {**prepared.found, **again})
+            work.run(steps, found)
         return work.result()
 
     def original(self, wish: Wish) -> Value | None:

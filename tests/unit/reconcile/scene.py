@@ -10,6 +10,8 @@ from agent.cgroup.ledger.journal import Ledger
 from agent.clock import ManualClock
 from agent.hooks.base import Hook
 from agent.host.files import LiveRoot
+from agent.model.grant.kernel import KernelMeans
+from agent.model.grant.means import MeansView
 from agent.model.part import Part
 from agent.model.pod import ContainerView, KubeQos, PodView
 from agent.model.runtime.adjustment import NOTHING, Adjustment
@@ -62,6 +64,7 @@ class Scene:
             groups.container(self.pod, 2)
         self.modes = dict.fromkeys((hook.name for hook in hooks), "on") | dict(modes or {})
         self.reconciler = self.again()
+        self.renewed = 0
         self.snapshot = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part((self.view(),), 1.0))
 
     def view(self, **changes: object) -> PodView:
@@ -97,6 +100,8 @@ class Scene:
         return self.reconciler.cycle(self.snapshot, self.groups.layout)
 
     def renew(self, **parts: object) -> None:
-        """Change the snapshot; pods are new objects each time, so that hooks are asked again."""
-        pods = Part(tuple(msgspec.structs.replace(pod) for pod in self.snapshot.pods.value), 1.0)
-        self.snapshot = msgspec.structs.replace(self.snapshot, **{"pods": pods, **parts})
+        """Change the snapshot, so that hooks are asked again about all pods."""
+        self.renewed += 1
+        means = MeansView(kernel=KernelMeans(core_switch=self.renewed))
+        parts = {"means": Part(means, 1.0), **parts}
+        self.snapshot = msgspec.structs.replace(self.snapshot, **parts)

@@ -10,6 +10,8 @@ from agent.cgroup.ledger.journal import Ledger
 from agent.clock import ManualClock
 from agent.host.files import LiveRoot
 from agent.model.cluster.facts import ClusterFacts
+from agent.model.grant.kernel import KernelMeans
+from agent.model.grant.means import MeansView
 from agent.model.part import Part
 from agent.model.pod import KubeQos, PodView
 from agent.model.runtime.adjustment import Adjustment, Resources
@@ -84,8 +86,8 @@ def test_without_word_of_the_cluster_everything_stays_as_it_is(
     now_s = node.clock.monotonic()
     taken = Part(SloView(), None if slo_age_s is None else now_s - slo_age_s)
     cluster = ClusterFacts(clustered=True, slo=taken, node=Part(None, now_s))
-    pods = Part(tuple(map(replace, node.snapshot.pods.value)), 1.0)
-    node.snapshot = replace(node.snapshot, cluster=cluster, pods=pods)
+    means = Part(MeansView(kernel=KernelMeans(core_switch=1)), 1.0)  # hooks are asked again
+    node.snapshot = replace(node.snapshot, cluster=cluster, means=means)
     node.hook.answers = {}
     for _ in range(15):
         node.cycle()

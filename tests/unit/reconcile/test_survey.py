@@ -4,7 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
+from agent.model.cluster.pod_cpus import RESOURCE_STATUS
 from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.grant.kernel import KernelMeans
+from agent.model.grant.means import MeansView
 from agent.model.part import Part
 from agent.model.pod import ContainerView, KubeQos, PodView
 from agent.model.runtime.adjustment import NO_RESOURCES, NOTHING, Adjustment, Resources
@@ -83,6 +86,20 @@ def test_new_pods_are_asked_at_once_however_many(clock: ManualClock) -> None:
     assert (survey.waiting, survey.changed) == (0, True)
 
 
+def test_a_pod_that_comes_costs_no_question_about_others_unless_it_holds_cpus(
+    clock: ManualClock,
+) -> None:
+    hook = SaidHook()
+    survey = survey_of(hook, clock)
+    refresh(survey, snapshot(pod(1)))
+    asked(hook)
+    refresh(survey, snapshot(pod(1), pod(2)))
+    assert asked(hook) == ["pod2"]
+    pinned = replace(pod(3), annotations=((RESOURCE_STATUS, '{"cpuset":"1"}'),))
+    refresh(survey, snapshot(pod(1), pod(2), pinned))
+    assert asked(hook) == ["pod3", "pod1", "pod2"]
+
+
 def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
     clock: ManualClock,
 ) -> None:
@@ -90,7 +107,7 @@ def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
     survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
     refresh(survey, snapshot(*pods))
     asked(hook)
-    later = snapshot(*map(replace, pods))
+    later = snapshot(*pods, means=Part(MeansView(kernel=KernelMeans(core_switch=1)), 2.0))
     found: list[list[str]] = []
     while not found or survey.waiting:
         refresh(survey, later)
