@@ -110,7 +110,8 @@ class _Settled:
         try:
             entries = _decoded(claim.text)
         except ParseError as error:
-            return _refused(told, Refusal.BAD_GRANT.value, str(error))
+            reason = Refusal.BAD_GRANT.value
+            return _refused(told, reason, f"{reason}: {error}")
         try:
             if claim.elsewhere:
                 raise GrantRefused(Refusal.WRONG_NODE, f"it was made for {claim.elsewhere[:64]!r}")

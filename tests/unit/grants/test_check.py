@@ -98,6 +98,13 @@ def test_a_refusal_names_the_device_and_the_grant_is_empty() -> None:
     assert found.grant.devices == ()
 
 
+def test_the_words_of_every_refusal_begin_with_its_reason() -> None:
+    for annotation in ("no JSON", text(entry("GPU-of-another-node", WHOLE))):
+        one = pod(1, annotation)
+        found = check_grants(snapshot([one])).pods[one.uid]
+        assert found.message.startswith(f"{found.refusal}: ")
+
+
 @pytest.mark.parametrize(
     ("device", "new", "running"),
     [

@@ -1,0 +1,89 @@
+"""Grants of the API server at the runtime: given, refused, and told where people look."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.process.containers.scene import GRANT, WHOLE, Scene, granted, needs_root, play
+from tests.runtime import Failed
+
+pytestmark = needs_root
+
+
+def test_a_pod_gets_its_card_and_one_that_claims_it_too_is_refused_wherever_people_look() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.begin()
+        made = await scene.start("first", {GRANT: granted(0)})
+        assert sorted(made.spec.nodes) == ["/dev/card0"]
+        with pytest.raises(Failed) as raised:
+            await scene.start("second", {GRANT: granted(0)})
+        words = "DeviceTaken: FAKE-0 is held by team-a/first"
+        assert words in str(raised.value)
+        await scene.until(lambda: "DeviceTaken" in scene.told("second"), "an event of the refusal")
+        await scene.until(lambda: "GrantRefused" in scene.told("second"), "an event of the grant")
+        assert scene.told("second")["DeviceTaken"] == f"container main: {words}"
+        assert scene.told("first") == {}
+        grants = (await scene.part("grants"))["pods"].values()
+        assert {one["name"]: one["refusal"] for one in grants} == {
+            "first": "",
+            "second": "DeviceTaken",
+        }
+        doctor = await scene.doctor()
+        assert doctor["grant:team-a/second"] == ("fail", words)
+        assert "grant:team-a/first" not in doctor
+        metrics = await scene.get("metrics")
+        refusals = 'xpu_agent_container_refusals_total{node="node-a",reason="DeviceTaken"} 1'
+        assert refusals in metrics
+        assert 'xpu_agent_grants{node="node-a",state="refused"} 1' in metrics
+        page = await scene.get("")
+        assert words in page
+        assert page.count(">DeviceTaken<") == 1
+
+    play(act)
+
+
+def one(**entry: object) -> str:
+    return json.dumps({"gpu": [{"resources": WHOLE, **entry}]})
+
+
+FORGED = {
+    "not-json": ("{", "BadGrant"),
+    "a-list": ("[]", "BadGrant"),
+    "unknown": (one(minor=7, id="FAKE-7"), "DeviceUnknown"),
+    "a-path": (one(minor=0, id="../../etc/shadow"), "BadGrant"),
+    "twice": (one(minor=0)[:-1] + ',"gpu":[]}', "BadGrant"),
+    "too-big": (one(minor=2**70), "BadGrant"),
+    "negative": (one(minor=-1), "BadGrant"),
+}
+
+
+def test_annotations_that_people_made_up_are_refused_with_the_reason_and_nothing_is_injected() -> (
+    None
+):
+    async def act(scene: Scene) -> None:
+        await scene.begin()
+        seen = {}
+        for name, (text, _) in FORGED.items():
+            with pytest.raises(Failed) as raised:
+                await scene.start(name, {GRANT: text})
+            seen[name] = str(raised.value).partition("code 9: ")[2].partition(":")[0]
+        assert seen == {name: reason for name, (_, reason) in FORGED.items()}
+        made = await scene.start("honest", {GRANT: granted(0, 1)})
+        assert sorted(made.spec.nodes) == ["/dev/card0", "/dev/card1"]
+
+    play(act)
+
+
+def test_a_running_pod_keeps_what_it_was_created_with_whatever_is_written_on_it_later() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.begin()
+        made = await scene.start("first", {GRANT: granted(0)})
+        scene.bound("first", {GRANT: granted(1)})
+        other = await scene.start("other", {GRANT: granted(1)})
+        assert sorted(other.spec.nodes) == ["/dev/card1"]
+        again = await scene.runtime.create(made.pod, "sidecar")
+        assert sorted(again.spec.nodes) == ["/dev/card0"]
+
+    play(act)
