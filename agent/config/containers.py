@@ -21,7 +21,9 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     socket: Annotated[str, Rule("the runtime's NRI socket")] = "/var/run/nri/nri.sock"
     name: Annotated[str, Rule("the plug-in's name, which a pod may require")] = "xpu-agent"
-    index: Annotated[str, Rule("two digits; plug-ins run in ascending order")] = "10"
+    index: Annotated[
+        int, Rule("plug-ins of the runtime are asked in this order", low=0, high=99)
+    ] = 10
     budget_ms: Annotated[
         int,
         Rule(

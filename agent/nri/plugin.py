@@ -62,7 +62,7 @@ class NriPlugin:
         of this machine, in a folder that is there: who holds its lock has the one connection;
         empty: no lock.
         """
-        self._settings = settings
+        self._nri = settings
         self._ask = ask
         self._clock = clock
         self._sleep = sleep
@@ -136,7 +136,7 @@ class NriPlugin:
                 return "AnotherAgent", "another agent of this node has the connection"
         except GuardError as error:
             return "NoLock", str(error)
-        socket = self._settings.socket
+        socket = self._nri.socket
         try:
             os.stat(socket)
         except (FileNotFoundError, NotADirectoryError):
@@ -149,7 +149,7 @@ class NriPlugin:
         """Be connected once, until the socket is closed; return why it ended."""
         asking = Asking(self._ask, self._picture, self._figures)
         told = Events(self._picture, self._protects)
-        budget_s = self._settings.budget_ms / 1e3
+        budget_s = self._nri.budget_ms / 1e3
         session = Session(asking, told, self._picture, self._figures, budget_s)
         trunk = Trunk(session.take, session.lost, RUNTIME_SERVICE)
         session.over(trunk)
@@ -170,14 +170,14 @@ class NriPlugin:
         return why
 
     async def _conversation(self, session: Session, trunk: Trunk) -> TrunkClosed:
-        settings, loop = self._settings, asyncio.get_running_loop()
-        identity = _identity(settings.socket)
+        nri, loop = self._nri, asyncio.get_running_loop()
+        identity = _identity(nri.socket)
         async with asyncio.timeout(CONNECT_S):
-            await loop.create_unix_connection(lambda: trunk, settings.socket)
+            await loop.create_unix_connection(lambda: trunk, nri.socket)
         self._figures.connections += 1
         self._figures.since_s = self._clock.monotonic()
         asked = calls.RegisterPluginRequest(
-            plugin_name=settings.name, plugin_idx=settings.index, NRI_version=OURS
+            plugin_name=nri.name, plugin_idx=f"{nri.index:02d}", NRI_version=OURS
         )
         await trunk.calls.call("RegisterPlugin", asked.SerializeToString(), REGISTER_S)
         async with asyncio.timeout(READY_S):
@@ -196,12 +196,12 @@ class NriPlugin:
                 async with asyncio.timeout(LOOK_S):
                     await trunk.closed.wait()
             except TimeoutError:
-                if _identity(self._settings.socket) not in (None, identity):
+                if _identity(self._nri.socket) not in (None, identity):
                     return
 
     def _refused(self, error: CallFailed | OSError) -> TrunkClosed:
         """Return why there is no registration, in the same words as an end."""
-        socket = self._settings.socket
+        socket = self._nri.socket
         if isinstance(error, CallFailed):
             return TrunkClosed(REFUSED, error.message)
         if isinstance(error, TimeoutError):
