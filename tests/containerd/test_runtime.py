@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import zlib
 from pathlib import Path
@@ -11,6 +12,9 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
 from proto.gen import cri_config_v1_pb2, cri_runtime_v1_pb2
+from tests.containerd.agent_side.process import begun
+from tests.containerd.agent_side.scene import PF, grant
+from tests.containerd.runtime.inside import tell
 from tests.containerd.runtime.pods import Pod
 from tests.containerd.runtime.programs import found
 from tests.containerd.runtime.running import Containerd
@@ -22,6 +26,20 @@ def test_a_pod_runs_and_a_command_inside_it_answers(runtime: Containerd) -> None
     said = runtime.cri.inside(container, "sh", "-c", "echo $GREETING")
     assert (said.out, said.status) == ("hello\n", 0)
     assert runtime.cri.version().runtime_version.startswith("1.7.")
+
+
+def test_a_container_with_rdma_is_made_with_memory_that_may_be_locked_without_limit(
+    runtime: Containerd,
+) -> None:
+    device = {"minor": 0, "id": PF, "resources": {"koordinator.sh/rdma": 1}}
+    with begun(runtime, "memlock"):  # the start itself is for whoever has CAP_SYS_RESOURCE
+        container = Pod(runtime, grant(rdma=[device])).run().create()
+    told = json.loads(runtime.cri.status(container).info["info"])["runtimeSpec"]["process"]
+    tell("limits of a container with RDMA", told["rlimits"])
+    everything = (1 << 64) - 1
+    assert told["rlimits"] == [
+        {"type": "RLIMIT_MEMLOCK", "soft": everything, "hard": everything},
+    ]
 
 
 def test_the_messages_are_those_that_this_runtime_was_built_with(runtime: Containerd) -> None:

@@ -17,6 +17,7 @@ from tests.containerd.runtime.running import Containerd
 
 UNTIL_S = 20.0
 END_S = 5.0
+STAND_IN = "tests.containerd.agent_side.standin"
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -49,8 +50,8 @@ class Known(msgspec.Struct):
 class Agent:
     """One agent at a runtime; a new process each time it is begun."""
 
-    def __init__(self, runtime: Containerd) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Containerd, *how: str) -> None:
+        self._runtime, self._how = runtime, how
         self._file = runtime.folder / "agent.json"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,12 +62,7 @@ class Agent:
             self._process = subprocess.Popen(
                 [
                     *self._runtime.apart.prefix,
-                    *(
-                        sys.executable,
-                        "-m",
-                        "tests.containerd.agent_side.standin",
-                        self._runtime.folder,
-                    ),
+                    *(sys.executable, "-m", STAND_IN, str(self._runtime.folder), *self._how),
                 ],
                 cwd=ROOT,
                 stdout=log,
@@ -126,9 +122,9 @@ class Agent:
 
 
 @contextlib.contextmanager
-def begun(runtime: Containerd) -> Iterator[Agent]:
+def begun(runtime: Containerd, *how: str) -> Iterator[Agent]:
     """An agent that is registered with the runtime."""
-    agent = Agent(runtime)
+    agent = Agent(runtime, *how)
     try:
         yield agent.begin()
     finally:

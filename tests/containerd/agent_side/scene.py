@@ -161,7 +161,7 @@ def _functions() -> tuple[RdmaFunction, ...]:
     )
 
 
-def _means(vendor: str) -> HostMeans:
+def _means(vendor: str, *, memlock: bool) -> HostMeans:
     own = [found for device in DEVICES[vendor] for found in device.nodes]
     own += [n for device in DEVICES[vendor] for part in device.partitions for n in part.nodes]
     shared = {"nvidia": CONTROL, "ascend": MANAGERS, "rdma": (MANAGER,)}.get(vendor, ())
@@ -171,12 +171,13 @@ def _means(vendor: str) -> HostMeans:
         paths=frozenset((LIBRARY,)),
         functions=_functions() if vendor == "rdma" else (),
         default_handler="runc",
-        settings={"memlock": may_raise_limits()} if vendor == "rdma" else {},
+        settings={"memlock": memlock} if vendor == "rdma" else {},
     )
 
 
-def snapshot(now_s: float) -> NodeSnapshot:
-    """Return what the agent knows at its start."""
+def snapshot(now_s: float, *, memlock: bool) -> NodeSnapshot:
+    """Return what the agent knows at its start; `memlock` is the setting of RDMA."""
+    means = {name: _means(name, memlock=memlock) for name in DEVICES}
     states = tuple(
         VendorState(
             vendor=name,
@@ -190,7 +191,7 @@ def snapshot(now_s: float) -> NodeSnapshot:
         node=NodeIdentity(name="node-1"),
         vendors=states,
         devices=Part(DeviceView(devices=devices), now_s),
-        means=Part(MeansView(vendors={name: _means(name) for name in DEVICES}), now_s),
+        means=Part(MeansView(vendors=means), now_s),
         cpus=Part(CpuTopology(present=CPUS, usable=CPUS), now_s),
     )
 

@@ -1,9 +1,10 @@
 """The way into containers as a process of its own, so that it can be killed and stopped.
 
-    python -m tests.containerd.agent_side.standin FOLDER
+    python -m tests.containerd.agent_side.standin FOLDER [memlock]
 
 It is made of the agent's own parts on the node of `scene`. FOLDER is a runtime's; what it knows
-is written there again and again, as `agent.json`. SIGTERM ends it in order.
+is written there again and again, as `agent.json`. SIGTERM ends it in order. Memory may be locked
+by containers with RDMA if that is said, or if programs here may raise limits at all.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ WRITE_S = 0.1
 class StandIn:
     """One agent without a kubelet and without an API server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, memlock: bool) -> None:
         self._path = folder / "agent.json"
         self._clock = SystemClock()
-        self._store = SnapshotStore(scene.snapshot(self._clock.monotonic()))
+        self._store = SnapshotStore(scene.snapshot(self._clock.monotonic(), memlock=memlock))
         self._told: list[tuple[str, str]] = []
         devices = DevicesHook(load_vendors(), HookSettings())
         hooks = (*node_hooks(asks_kubelet=False), devices)
@@ -127,7 +128,8 @@ class StandIn:
 
 def main(arguments: list[str]) -> None:
     """Run until SIGTERM."""
-    asyncio.run(StandIn(Path(arguments[0])).run())
+    memlock = "memlock" in arguments or scene.may_raise_limits()
+    asyncio.run(StandIn(Path(arguments[0]), memlock=memlock).run())
 
 
 if __name__ == "__main__":
