@@ -118,7 +118,9 @@ def cgroups(facts: Facts) -> Iterator[Finding]:
             do="mount the host's /sys/fs/cgroup into the agent's container",
         )
     else:
-        seen = f"version {facts.cgroup_version}, driver {facts.cgroup_driver}"
+        driver = facts.cgroup_driver
+        words = "no group of the kubelet's yet" if driver is None else f"driver {driver}"
+        seen = f"version {facts.cgroup_version}, {words}"
         yield Finding(id="cgroups", result=Result.OK, seen=seen)
 
 

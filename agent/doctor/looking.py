@@ -50,7 +50,7 @@ def look(
         paths=frozenset(_there(own, (settings.nri.socket,)) + _there(host, PATHS)),
         char_links=_char_links(snapshot, host) if live else {},
         cgroup_version=layout.version if layout is not None else None,
-        cgroup_driver=layout.driver if layout is not None else None,
+        cgroup_driver=layout.driver if layout is not None and layout.root is not None else None,
         protobuf=api_implementation.Type(),
     )
 

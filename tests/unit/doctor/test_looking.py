@@ -65,6 +65,15 @@ def test_cgroups_and_the_socket_are_looked_for_where_the_agent_finds_them(tmp_pa
     assert found.paths == {"/var/run/nri/nri.sock"}
 
 
+def test_a_driver_of_cgroups_that_nothing_tells_of_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    host = LiveRoot(str(tmp_path))
+    found = look(Settings(), node(), host, live=True, own=host)
+    assert (found.cgroup_version, found.cgroup_driver) == (2, None)
+
+
 class _Handler(BaseHTTPRequestHandler):
     body = b"{}"
     status = 200

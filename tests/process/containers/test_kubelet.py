@@ -1,0 +1,123 @@
+"""Cards offered to the kubelet by the whole agent: at once, as they are, and as grants say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+from tests.kubelet.admission import Admitted
+from tests.kubelet.endpoint import Endpoint
+from tests.process.containers.scene import GRANT, WHOLE, Scene, needs_root, play
+from tests.process.containers.vendors import nvidia, play_cards, uuid
+
+pytestmark = needs_root
+GPU = "nvidia.com/gpu"
+CARDS = 4
+START_S = 15.0  # a bound for a busy machine; what it took is printed
+
+
+def grant_of(*numbers: int) -> dict[str, str]:
+    entries = [{"minor": n, "id": uuid(n), "resources": WHOLE} for n in numbers]
+    return {GRANT: json.dumps({"gpu": entries})}
+
+
+def asking(scene: Scene, name: str, count: int, annotations: dict[str, str]) -> str:
+    """Bind a pod that asks the kubelet for cards; return its uid."""
+    limits = {"limits": {GPU: str(count)}}
+    return scene.bound(name, annotations, resources=limits)
+
+
+def nodes_of(admitted: Admitted) -> set[str]:
+    """Return the cards' own nodes that the kubelet was told."""
+    return {path for path in admitted.devices if path[-1].isdigit()}
+
+
+async def serving(scene: Scene, *, healthy: int = CARDS) -> tuple[Endpoint, float]:
+    """Start the agent; return what it registered, and seconds from its start until the list."""
+    began_s = time.monotonic()
+
+    async def served() -> float:
+        await scene.kubelet.resource(GPU, healthy=healthy)
+        return time.monotonic() - began_s
+
+    _, took_s = await asyncio.gather(scene.begin(), served())
+    return scene.kubelet.endpoints[GPU], took_s
+
+
+def test_cards_are_offered_within_seconds_and_a_kubelet_that_comes_back_has_them_again() -> None:
+    async def act(scene: Scene) -> None:
+        stub = nvidia(scene, CARDS)
+        scene.tell(DEVICE_PLUGIN__VENDORS="nvidia")
+        await scene.kubelet.start()
+        first, took_s = await serving(scene)
+        print(f"served {took_s:.2f} s after the start of the process")  # noqa: T201 - a figure
+        assert took_s < START_S
+        assert first.healthy() == {uuid(n) for n in range(CARDS)}
+        assert (await scene.doctor())[f"kubelet:{GPU}"] == ("ok", "watched")
+
+        failed_s = time.monotonic()
+        play_cards(stub, CARDS, "event 2 type=8 data=79 at=0")
+        await scene.kubelet.resource(GPU, healthy=CARDS - 1)
+        print(f"unhealthy {time.monotonic() - failed_s:.2f} s after the event")  # noqa: T201
+        assert uuid(2) not in first.healthy()
+        assert len(first.devices) == CARDS
+
+        await scene.kubelet.stop()
+        await scene.until(lambda: not scene.agent.check(f"kubelet:{GPU}").startswith("[+]"), "gone")
+        assert (await scene.doctor())[f"kubelet:{GPU}"][0] == "fail"
+        await scene.kubelet.start()
+        second = await scene.kubelet.resource(GPU, healthy=CARDS - 1, not_this=first)
+        scene.kubelet.wipe()
+        third = await scene.kubelet.resource(GPU, healthy=CARDS - 1, not_this=second)
+        assert third.healthy() == {uuid(n) for n in (0, 1, 3)}
+        await scene.until(lambda: scene.agent.check(f"kubelet:{GPU}").startswith("[+]"), "watched")
+        sockets = [path.name for path in scene.kubelet.folder.glob("xpu-agent-*.sock")]
+        assert sockets == [third.name]
+        assert await scene.end() == 0
+        assert [path.name for path in scene.kubelet.folder.glob("xpu-agent-*.sock")] == []
+
+    play(act, cards=0)
+
+
+def test_a_pod_with_a_grant_is_allocated_what_was_granted_and_others_what_is_left() -> None:
+    async def act(scene: Scene) -> None:
+        nvidia(scene, CARDS)
+        scene.tell(DEVICE_PLUGIN__VENDORS="nvidia")
+        await scene.kubelet.start()
+        await serving(scene)
+        mine = asking(scene, "granted", 2, grant_of(1, 3))
+        await scene.until(lambda: '"granted"' in scene.agent.get("api/v1/snapshot")[1], "the pod")
+        got = await scene.kubelet.admit(mine, "main", {GPU: 2})
+        assert got.ids[GPU] == [uuid(1), uuid(3)]
+        assert nodes_of(got) == {"/dev/nvidia1", "/dev/nvidia3"}
+        other = asking(scene, "plain", 1, {})
+        await scene.until(lambda: '"plain"' in scene.agent.get("api/v1/snapshot")[1], "the other")
+        left = await scene.kubelet.admit(other, "main", {GPU: 1})
+        assert left.ids[GPU] in ([uuid(0)], [uuid(2)])
+        assert nodes_of(left).isdisjoint(nodes_of(got))
+        pod = scene.sandbox("granted", mine, grant_of(1, 3))
+        await scene.runtime.run_pod(pod)
+        made = await scene.runtime.create(pod, "main")
+        assert nodes_of(got) == {path for path in made.spec.nodes if path[-1].isdigit()}
+
+    play(act, cards=0)
+
+
+def test_an_agent_that_comes_back_to_a_driver_that_hangs_offers_what_it_knew() -> None:
+    async def act(scene: Scene) -> None:
+        stub = nvidia(scene, CARDS)
+        scene.tell(DEVICE_PLUGIN__VENDORS="nvidia")
+        await scene.kubelet.start()
+        before, _ = await serving(scene)
+        await scene.kill()
+        play_cards(stub, CARDS, "hang nvmlInit_v2")
+        after, took_s = await serving(scene)
+        print(f"served {took_s:.2f} s after a start with a driver that hangs")  # noqa: T201
+        assert after is not before
+        assert after.healthy() == {uuid(n) for n in range(CARDS)}
+        assert not scene.agent.check("vendor:nvidia").startswith("[+]")
+        play_cards(stub, CARDS)
+        await scene.until(lambda: scene.agent.check("vendor:nvidia").startswith("[+]"), "answers")
+
+    play(act, cards=0)
