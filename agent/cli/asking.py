@@ -31,12 +31,14 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def _check(file: Path) -> int:
+    from agent.deviceplugin.deciding import Deciding  # noqa: PLC0415 - only here
     from agent.node.host_facts import overrides  # noqa: PLC0415 - only here
     from agent.node.vendors import wanted_vendors  # noqa: PLC0415 - only here
 
     try:
         settings = load(file, {}, {}).settings
-        wanted_vendors(settings)
+        vendors = wanted_vendors(settings)
+        Deciding(settings.device_plugin, vendors)
         overrides(settings)
     except BadConfig as error:
         if not file.exists():

@@ -20,6 +20,7 @@ from agent.hooks.devices import DevicesHook
 from agent.hooks.dispatch import modes_of
 from agent.loop import keep
 from agent.model.grant.edits import ContainerEdits
+from agent.model.inventory import Problem
 from agent.model.part import Part
 from agent.model.runtime.seen import RuntimeView, SandboxSeen
 from agent.model.runtime.served import ServedView
@@ -33,6 +34,7 @@ from agent.slicing.keeping import Slicer
 
 if TYPE_CHECKING:
     from agent.cgroup.writing.audit import Audit
+    from agent.deviceplugin.deciding import Deciding
     from agent.deviceplugin.kubelet.plugin import DevicePlugin
     from agent.model.runtime.slices import SlicesKept, SliceWish
     from agent.nri.plugin import NriPlugin
@@ -73,6 +75,8 @@ class ContainerSide:
         self._asker: Asker | None = None
         self._nri: NriPlugin | None = None
         self._plugin: DevicePlugin | None = None
+        self._deciding: Deciding | None = None
+        self._odd: frozenset[tuple[str, Problem]] = frozenset()  # of what is offered, and was told
         self._slicer: Slicer | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -138,11 +142,12 @@ class ContainerSide:
         from agent.deviceplugin.serve.site import Site  # noqa: PLC0415 - see above
 
         parts = self._parts
+        self._deciding = Deciding(parts.settings.device_plugin, parts.vendors)
         self._plugin = DevicePlugin(
             Site(
                 folder=plugin_folder(parts.settings.kubelet.root_dir),
                 current=lambda: parts.store.current,
-                decide=Deciding(parts.settings.device_plugin, parts.vendors),
+                decide=self._deciding,
                 clock=parts.clock,
                 state_dir=parts.settings.node.state_dir,
                 boot_id=parts.store.current.node.boot_id,
@@ -155,8 +160,13 @@ class ContainerSide:
 
     def devices_changed(self) -> None:
         """Tell the kubelet at once of what became better or worse."""
-        if self._plugin is not None:
-            self._plugin.changed()
+        if self._plugin is None or self._deciding is None:
+            return
+        self._plugin.changed()
+        found = frozenset(self._deciding.problems(self._parts.store.current))
+        for _, problem in sorted(found - self._odd, key=lambda one: (one[0], one[1].reason)):
+            self._tell(problem.reason, problem.message, None)
+        self._odd = found
 
     def checks(self) -> list[Check]:
         """Say how every way into containers does; none gates readiness but for people."""
@@ -171,6 +181,11 @@ class ContainerSide:
             words = f"{one.state} {one.reason} {one.message}".strip()
             ok = one.state == "watched"
             found.append(Check(name=f"kubelet:{one.name}", ok=ok, message=words, gates_ready=False))
+        for vendor, problem in sorted(self._odd, key=lambda one: one[0]):
+            words = f"{problem.reason}: {problem.message}"
+            found.append(
+                Check(name=f"offered:{vendor}", ok=False, message=words, gates_ready=False)
+            )
         if self._keeping is not None:
             found += self._keeping.checks()
         if self._naming is not None:

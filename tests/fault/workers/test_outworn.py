@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agent.errors import WorkerError
 from agent.probe.client import OUTWORN_AGAIN_S
 from agent.probe.conversation import MEMORY_EVERY_S
+from agent.probe.life import Clear
 from agent.probe.process.memory import resident_bytes
 from tests.fault.workers.watched import QUICK, Watched, go, nothing_left, scene
 
@@ -157,7 +158,7 @@ def test_a_worker_that_fails_while_it_clears_is_like_any_other(
         worker = Watched(file, QUICK, skip_waits=False)
         await worker.until_state("ready")
         with pytest.raises(WorkerError, match=reason):
-            await worker.client.clear("FAKE-0")
+            await worker.client.have(Clear("FAKE-0"))
         if do == "raise":  # that was one question: the others are answered
             assert not worker.reasons()
         else:
@@ -188,7 +189,7 @@ def test_what_a_person_clears_reaches_the_session_in_its_turn(tmp_path: Path) ->
         events = [{"at_s": 0, "key": "FAKE-0", "reason": "Xid79"}]
         worker = Watched(scene(tmp_path / "a", events=events), QUICK, skip_waits=False)
         await worker.until_state("ready")
-        answers = await asyncio.gather(*(worker.client.clear("FAKE-0") for _ in range(3)))
+        answers = await asyncio.gather(*(worker.client.have(Clear("FAKE-0")) for _ in range(3)))
         assert answers == [False, False, False]
         assert not worker.reasons()
         await worker.client.stop()

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from agent.errors import WorkerError
-from agent.probe.conversation import MAX_CLEARS
-from agent.probe.life import Timing
+from agent.probe.conversation import MAX_ERRANDS
+from agent.probe.life import Clear, Timing
 from tests.fault.workers.watched import QUICK, Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]
@@ -127,7 +127,7 @@ def test_nobody_can_be_asked_to_clear_while_there_is_no_worker(tmp_path: Path) -
         await worker.until_state("ready")
         await worker.client.release(600.0)
         with pytest.raises(WorkerError, match="the worker is released"):
-            await worker.client.clear("FAKE-0")
+            await worker.client.have(Clear("FAKE-0"))
         await worker.client.stop()
 
     go(test())
@@ -139,7 +139,8 @@ def test_requests_to_clear_do_not_pile_up_and_end_with_the_worker(tmp_path: Path
         worker = Watched(scene(tmp_path / "a", hang), QUICK, skip_waits=False)
         await worker.until_state("ready")
         asked = [
-            asyncio.ensure_future(worker.client.clear("FAKE-0")) for _ in range(MAX_CLEARS + 2)
+            asyncio.ensure_future(worker.client.have(Clear("FAKE-0")))
+            for _ in range(MAX_ERRANDS + 2)
         ]
         await asyncio.sleep(0.05)
         await worker.client.release(600.0)
