@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 
 CANNOT = 3  # exit status
 STOP_S = 3.0  # for the runs in progress on the threads; the vendors get two more
-FIRST_ANSWERS_S = 5.0  # then it serves; the Device object still waits for all vendors
+# then it serves: until then the runtime makes containers without us, and the kubelet has no
+# devices; the Device object still waits for all vendors
+FIRST_ANSWERS_S = 1.0
 
 
 class Daemon:
@@ -225,13 +227,15 @@ class Daemon:
 
     async def _first_answers(self) -> None:
         """Wait until every vendor, and the API server, has answered or failed to; not for long."""
+        met = [self._cluster.met()] if self._cluster is not None else []
+        await asyncio.gather(self._vendors_answered(), *met)
+
+    async def _vendors_answered(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_ANSWERS_S):
                 while not self._fleet.settled():
                     self._changed.clear()
                     await self._changed.wait()
-        if self._cluster is not None:
-            await self._cluster.met()
 
     async def _react(self, devices: Loop) -> None:
         """Publish devices when they change, once for all that changes within a short window."""

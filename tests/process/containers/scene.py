@@ -145,7 +145,7 @@ class Scene:
             "XPU_AGENT_NODE__RUN_DIR": str(self.folder / "node" / "run"),
             "XPU_AGENT_METRICS__LISTEN": listen,
         }
-        return await asyncio.to_thread(lambda: run_agent(*arguments, **own))
+        return await asyncio.to_thread(lambda: run_agent(*arguments, timeout_s=DEADLINE_S, **own))
 
     async def doctor(self) -> dict[str, tuple[str, str]]:
         """Return what the doctor says by check: result, and what was seen."""

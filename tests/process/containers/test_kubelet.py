@@ -6,10 +6,14 @@ import asyncio
 import json
 import time
 
+import pytest
+
 from tests.kubelet.admission import Admitted
 from tests.kubelet.endpoint import Endpoint
+from tests.process.agent import Agent
 from tests.process.containers.scene import GRANT, WHOLE, Scene, needs_root, play
 from tests.process.containers.vendors import nvidia, play_cards, uuid
+from tests.runtime import Failed
 
 pytestmark = needs_root
 GPU = "nvidia.com/gpu"
@@ -26,6 +30,11 @@ def asking(scene: Scene, name: str, count: int, annotations: dict[str, str]) -> 
     """Bind a pod that asks the kubelet for cards; return its uid."""
     limits = {"limits": {GPU: str(count)}}
     return scene.bound(name, annotations, resources=limits)
+
+
+def known(agent: Agent) -> int:
+    """Return how many cards the agent knows."""
+    return len(agent.snapshot()["parts"]["devices"]["value"]["devices"])
 
 
 def nodes_of(admitted: Admitted) -> set[str]:
@@ -104,20 +113,25 @@ def test_a_pod_with_a_grant_is_allocated_what_was_granted_and_others_what_is_lef
     play(act, cards=0)
 
 
-def test_an_agent_that_comes_back_to_a_driver_that_hangs_offers_what_it_knew() -> None:
+def test_a_driver_that_hangs_at_a_restart_costs_neither_offers_nor_a_pod_its_card() -> None:
     async def act(scene: Scene) -> None:
         stub = nvidia(scene, CARDS)
         scene.tell(DEVICE_PLUGIN__VENDORS="nvidia")
         await scene.kubelet.start()
         before, _ = await serving(scene)
         await scene.kill()
-        play_cards(stub, CARDS, "hang nvmlInit_v2")
+        play_cards(stub, CARDS, "hang nvmlInitWithFlags")
         after, took_s = await serving(scene)
         print(f"served {took_s:.2f} s after a start with a driver that hangs")  # noqa: T201
         assert after is not before
         assert after.healthy() == {uuid(n) for n in range(CARDS)}
         assert not scene.agent.check("vendor:nvidia").startswith("[+]")
+        with pytest.raises(Failed, match="DevicesNotKnownYet"):
+            await scene.start("early", grant_of(0))
         play_cards(stub, CARDS)
         await scene.until(lambda: scene.agent.check("vendor:nvidia").startswith("[+]"), "answers")
+        await scene.until(lambda: known(scene.agent) == CARDS, "its cards")
+        made = await scene.start("late", grant_of(1))
+        assert "/dev/nvidia1" in made.spec.nodes
 
     play(act, cards=0)
