@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
@@ -88,3 +89,16 @@ async def keep(
 
 def _by_itself() -> None:
     """Do nothing: of work without end a loop counts the failures only."""
+
+
+async def to_its_end(work: Coroutine[object, object, None]) -> None:
+    """Await work that nobody may break off; who was cancelled meanwhile is so afterwards.
+
+    gRPC waits for the end of its server in a way that can lose a cancellation.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

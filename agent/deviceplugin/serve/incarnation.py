@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from agent.deviceplugin.serve.answering import Answering
@@ -14,6 +12,7 @@ from agent.deviceplugin.serve.names import MAX_PATH_BYTES, socket_name, too_long
 from agent.deviceplugin.serve.site import Site
 from agent.deviceplugin.serve.streaming import Streams
 from agent.errors import AgentError
+from agent.loop import to_its_end
 
 if TYPE_CHECKING:
     from grpc import aio
@@ -100,7 +99,7 @@ class Incarnation:
         self._streams.end()
         if self._server is not None:
             server, self._server = self._server, None
-            await _to_its_end(self._ended(server))
+            await to_its_end(self._ended(server))
 
     async def _ended(self, server: aio.Server) -> None:
         stop_s = self._site.pace.stop_s
@@ -124,16 +123,3 @@ class Incarnation:
         options = self._options().SerializeToString()
         server.add_generic_rpc_handlers((service_of(self._answering, self._streams, options),))
         return server
-
-
-async def _to_its_end(work: Coroutine[None, None, None]) -> None:
-    """Await work that nobody may break off; who was cancelled meanwhile is so afterwards.
-
-    gRPC waits for its server in a way that can lose a cancellation.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise

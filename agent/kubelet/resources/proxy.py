@@ -24,6 +24,7 @@ from agent.kubelet.resources.channel import (
 )
 from agent.kubelet.resources.granted import with_grants
 from agent.kubelet.resources.socket_file import SocketFile
+from agent.loop import to_its_end
 from agent.model.pod import PodView
 from agent.model.snapshot import Counts
 
@@ -100,7 +101,7 @@ class PodResourcesProxy:
             return
         server, self._server = self._server, None
         self._file.remove()
-        await server.stop(STOP_S)
+        await to_its_end(server.stop(STOP_S))
         self._tell(serving=False, error="")
 
     async def _start(self) -> None:
@@ -125,7 +126,7 @@ class PodResourcesProxy:
                     raise self._file.failed(str(error)) from error
                 await server.start()
         except BaseException:  # a stop in the middle of a start too: nothing goes on serving
-            await server.stop(None)
+            await to_its_end(server.stop(None))
             raise
         self._server = server
 

@@ -146,7 +146,7 @@ def test_requests_to_clear_do_not_pile_up_and_end_with_the_worker(tmp_path: Path
         await worker.client.release(600.0)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(answer, WorkerError) for answer in answers)
-        assert any("wait to be cleared" in str(answer) for answer in answers)
+        assert any("wait for their turn" in str(answer) for answer in answers)
         await worker.client.stop()
 
     go(test())
