@@ -39,7 +39,11 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Rule("label the Node with vendor, model and driver", maturity="alpha")
     ] = False
     node_condition: Annotated[
-        bool, Rule("keep the condition AcceleratorsHealthy of the Node", maturity="alpha")
+        bool,
+        Rule(
+            "keep the conditions AcceleratorsHealthy and DeviceInjectionReady of the Node",
+            maturity="alpha",
+        ),
     ] = False
     slo_stale_s: Annotated[
         float,

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from agent.daemon.containers.asking import Asker
 from agent.daemon.containers.folders import make_folders
 from agent.daemon.containers.keeping import Keeping
@@ -246,6 +248,9 @@ class ContainerSide:
 
     def _seen(self, view: RuntimeView) -> None:
         before = self._parts.store.current.runtime.value
+        turned = before.turned_s is None or before.in_force is not view.in_force
+        turned_s = self._parts.clock.wall() if turned else before.turned_s
+        view = replace(view, turned_s=turned_s)
         self._parts.store.put(runtime=Part(view, self._parts.clock.monotonic()))
         if self._keeping is not None:
             self._keeping.mark(before, view)

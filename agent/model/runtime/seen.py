@@ -85,6 +85,8 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     containers: Mapping[str, ContainerSeen] = msgspec.field(default_factory=_no_containers)
     missed: Mapping[str, str] = msgspec.field(default_factory=_none_missed)  # id: CamelCase reason
 
+    turned_s: float | None = None  # wall clock, since when it is in force, or is not
+
     @property
     def in_force(self) -> bool:
         """Say whether containers that are created now get what their hooks say."""
