@@ -1,0 +1,69 @@
+"""Agent, runtime and kubelet die in turn and at once: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.process.agent import DEADLINE_S
+from tests.process.containers.scene import GRANT, Scene, granted, needs_root, play
+from tests.runtime import Failed, Made
+
+pytestmark = needs_root
+
+
+async def in_step(scene: Scene, *, containers: int) -> None:
+    """Wait until the agent knows as many containers as there are."""
+    await scene.until(lambda: scene.agent.check("runtime").startswith("[+]"), "in step")
+    seen = await scene.part("runtime")
+    assert len(seen["containers"]) == containers
+
+
+def holders(scene: Scene) -> dict[str, list[str]]:
+    """Return who holds each card."""
+    grants = scene.agent.snapshot()["containers"]["grants"]["value"]
+    names = {uid: one["name"] for uid, one in grants["pods"].items()}
+    return {key: sorted(names[uid] for uid in uids) for key, uids in grants["held"].items()}
+
+
+def card_of(made: Made) -> list[str]:
+    return sorted(made.spec.nodes)
+
+
+def test_a_pod_keeps_its_card_when_agent_and_runtime_are_killed_in_turn_and_both_at_once() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.begin()
+        first = await scene.start("first", {GRANT: granted(0)})
+        await scene.kill()
+        bare = await scene.start("while-away", {GRANT: granted(1)})
+        assert card_of(bare) == []
+        await scene.begin()
+        await in_step(scene, containers=2)
+        with pytest.raises(Failed, match="DeviceTaken: FAKE-0 is held by team-a/first"):
+            await scene.start("thief", {GRANT: granted(0)})
+
+        await scene.runtime.restart()
+        await scene.runtime.dialled(3, DEADLINE_S)
+        await in_step(scene, containers=2)
+        assert card_of(await scene.runtime.create(first.pod, "second")) == ["/dev/card0"]
+
+        scene.runtime.kill()
+        await scene.kill()
+        await scene.runtime.listen()
+        await scene.begin()
+        await in_step(scene, containers=3)
+        both = {"FAKE-0": ["first"], "FAKE-1": ["while-away"]}
+        await scene.until(lambda: holders(scene) == both, "who held what")
+        with pytest.raises(Failed, match="DeviceTaken: FAKE-0 is held by team-a/first"):
+            await scene.start("other-thief", {GRANT: granted(0)})
+        await scene.runtime.stop_pod(first.pod)
+        await scene.runtime.remove_pod(first.pod)
+        scene.api.delete("pods", "first", "team-a")
+        after = {"FAKE-0": ["thief"], "FAKE-1": ["while-away"]}
+        await scene.until(lambda: holders(scene) == after, "that the older claim is heard")
+        pods = {pod.message.name: pod for pod in scene.runtime.pods}
+        assert card_of(await scene.runtime.create(pods["thief"], "main")) == ["/dev/card0"]
+        with pytest.raises(Failed, match="held by team-a/thief"):
+            await scene.runtime.create(pods["other-thief"], "main")
+        assert len(scene.runtime.seen) == 4  # one connection for each time that somebody came back
+
+    play(act)
