@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Mapping
+
+import msgspec
 
 from agent.grants.books import Hold, hold_of
 from agent.grants.known import Found, KnownDevices, totals_of
@@ -11,30 +13,43 @@ from agent.model.cluster.pods import ENDED
 from agent.model.device import DeviceKind
 from agent.model.grant.granted import REPLICA, GrantedDevice
 from agent.model.grant.refusal import GrantRefused
+from agent.model.pod import PodView
 from agent.model.snapshot import NodeSnapshot
 
 _NUMBERED = re.compile(r"(?:Ascend[0-9A-Z]{2,8}|npu)-([0-9]{1,4})")  # whole chips, by number
 
 
-def kubelet_holds(
-    snapshot: NodeSnapshot, known: KnownDevices, granted: Collection[str]
-) -> Iterator[tuple[str, Hold]]:
-    """Yield who holds what by the kubelet's account, but for the pods with these uids.
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kubelet gave to a pod of one device; `holder` is for people."""
 
-    Of a pod that the scheduler granted devices to those count, whichever ids the kubelet chose.
-    NICs that many share by replicas are nobody's; ids that mean nothing here are passed over.
+    uid: str
+    holder: str
+    hold: Hold
+
+
+def allocations(
+    snapshot: NodeSnapshot, pods: Mapping[str, PodView], known: KnownDevices
+) -> Mapping[str, tuple[Allocation, ...]]:
+    """Return who holds what by the kubelet's account, by Device.key; `pods` are by uid.
+
+    Of a pod that the scheduler granted devices to those count, whichever ids the kubelet chose:
+    whoever asks leaves such pods out. NICs that many share by replicas are nobody's; ids that
+    mean nothing here are passed over.
     """
-    pods = {pod.uid: pod for pod in snapshot.cluster.pods} if snapshot.served.value.held else {}
+    by_key: dict[str, list[Allocation]] = {}
     for held in snapshot.served.value.held:
         pod = pods.get(held.pod_uid)
         gone = pod is None and snapshot.cluster.pods_known
-        if held.pod_uid in granted or gone or (pod is not None and pod.phase in ENDED):
+        if gone or (pod is not None and pod.phase in ENDED):
             continue
         name = f"{pod.namespace}/{pod.name}" if pod is not None else f"pod {held.pod_uid}"
         for device_id in held.ids:
             found = _hold(device_id, known)
             if found is not None:
-                yield f"{name}, by {held.resource},", found
+                holder = f"{name}, by {held.resource},"
+                one = Allocation(uid=held.pod_uid, holder=holder, hold=found)
+                by_key.setdefault(found.key, []).append(one)
+    return {key: tuple(given) for key, given in by_key.items()}
 
 
 def _hold(device_id: str, known: KnownDevices) -> Hold | None:

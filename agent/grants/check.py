@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from agent.errors import ParseError
-from agent.grants.allocations import kubelet_holds
+from agent.grants.allocations import Allocation
 from agent.grants.books import Books, Hold, hold_of
 from agent.grants.claims import Claim, Claims, claim_text
-from agent.grants.known import KnownDevices, refuse_unfit
+from agent.grants.kept import Kept
+from agent.grants.known import refuse_unfit
 from agent.grants.pieces import refuse_mixed, with_template
 from agent.model.device import VendorDevice
 from agent.model.foreign.device_allocated import decode_allocated
@@ -25,71 +26,83 @@ from agent.model.snapshot import NodeSnapshot
 MAX_REMEMBERED = 4096  # characters of an annotation, enough for sixteen whole cards
 
 
-def check_grants(snapshot: NodeSnapshot) -> GrantsView:
+def check_grants(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView:
     """Return every pod's grant, each device held by nobody beyond what it has.
 
     Of those that contradict each other the pod that runs keeps what it was granted, else the
     older has it, else the first by uid: equal pods give an equal view in whatever order they
     come. What the kubelet gave to pods without a grant is theirs, but for who runs by a grant.
     A refused grant is empty, holds nothing and says why. All containers of a pod have its grant in
-    common: the annotation does not tell them apart.
+    common: the annotation does not tell them apart. `kept` saves time and changes nothing.
     """
-    settled = _Settled(snapshot)
-    settled.hear(Claims(snapshot).all())
+    kept = kept or Kept()
+    settled = _Settled(snapshot, kept)
+    claims = Claims(snapshot, kept).all()
+    settled.hear(claims, kept.allocations(snapshot))
     looked = {pod.uid for pod in snapshot.cluster.pods} | snapshot.runtime.value.sandboxes.keys()
     return GrantsView(pods=settled.pods, held=settled.held(), looked=frozenset(looked))
 
 
-def grant_of(snapshot: NodeSnapshot, sandbox: SandboxSeen) -> PodGrant | None:
+def grant_of(
+    snapshot: NodeSnapshot, sandbox: SandboxSeen, kept: Kept | None = None
+) -> PodGrant | None:
     """Return what a pod has been granted as of now; `None` if nothing was.
 
     For a request: quick, as it hears only those who hold the same devices and those who came
-    since `snapshot.grants`, and needs neither the pod in the view nor the sandbox.
+    since `snapshot.grants`, and needs neither the pod in the view nor the sandbox. `kept` saves
+    time and changes nothing.
     """
     text = claim_text(sandbox)
     if text is None:
         return None
-    settled = _Settled(snapshot)
+    kept = kept or Kept()
+    settled = _Settled(snapshot, kept)
     view = snapshot.grants.value
     before = view.pods.get(sandbox.uid)
-    desk = Claims(snapshot, sandbox)
-    uids = {*desk.since(view.looked), sandbox.uid}
-    claims = desk.of(uids)
+    desk = Claims(snapshot, kept, sandbox)
+    uids = desk.since() | {sandbox.uid}
+    keys = settled.keys_of(text)
     settled_before = before is not None and not before.refusal and sandbox.id in view.looked
-    if not settled_before or len(claims) > 1:
-        rivals = {uid for key in settled.keys_of(text) for uid in view.held.get(key, ())}
-        claims = desk.of(uids | rivals)
-    settled.hear(claims)
+    if not settled_before or len(uids) > 1:
+        uids |= {uid for key in keys for uid in view.held.get(key, ())}
+    claims = desk.of(uids)
+    given = kept.allocations(snapshot)
+    if given:
+        keys = keys.union(*(settled.keys_of(claim.text) for claim in claims))
+        given = {key: given[key] for key in keys if key in given}
+    settled.hear(claims, given)
     return settled.pods.get(sandbox.uid)
 
 
 class _Settled:
     """Claims as they are heard, one after the other."""
 
-    def __init__(self, snapshot: NodeSnapshot) -> None:
-        self._snapshot = snapshot
-        part = snapshot.devices
-        complete = part.taken_s is not None and not part.value.awaited
-        self._known = KnownDevices(part.value.devices, complete=complete)
+    def __init__(self, snapshot: NodeSnapshot, kept: Kept) -> None:
+        self._before = snapshot.grants.value.pods
+        self._known = kept.known(snapshot)
         self._books = Books()
         self._held: dict[str, dict[str, None]] = {}
         self.pods: dict[str, PodGrant] = {}
 
-    def hear(self, claims: Iterable[Claim]) -> None:
-        """Accept or refuse each, in this order; the kubelet's pods come after those that run."""
-        first = tuple(claims)
-        heard = self._snapshot.grants.value.pods.keys() | {claim.uid for claim in first}
+    def hear(self, claims: Sequence[Claim], given: Mapping[str, tuple[Allocation, ...]]) -> None:
+        """Accept or refuse each, in this order; the kubelet's pods come after those that run.
+
+        `given` is what they have, of all devices that are claimed.
+        """
+        claiming = {claim.uid for claim in claims}
         entered = False
-        for claim in first:
+        for claim in claims:
             if not claim.running and not entered:
-                self._enter_allocations(heard)
+                self._enter(one for key in given for one in given[key] if one.uid not in claiming)
                 entered = True
             self.pods[claim.uid] = self._answer(claim)
 
-    def _enter_allocations(self, granted: Collection[str]) -> None:
-        for holder, hold in kubelet_holds(self._snapshot, self._known, granted):
+    def _enter(self, given: Iterable[Allocation]) -> None:
+        for one in given:
+            if one.uid in self._before:
+                continue
             with suppress(GrantRefused):  # it is held already: by whom does not matter
-                self._books.take(holder, (hold,))
+                self._books.take(one.holder, (one.hold,))
 
     def held(self) -> Mapping[str, tuple[str, ...]]:
         """Return who holds something of each device."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,9 @@ from agent.model.foreign.device_allocated import KEY
 from agent.model.pod import PodView
 from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
 from agent.model.snapshot import NodeSnapshot
+
+if TYPE_CHECKING:
+    from agent.grants.kept import Kept
 
 # a container that is being made right now is in neither: it must not count for its own pod
 HOLDING = frozenset((ContainerState.CREATED, ContainerState.PAUSED, ContainerState.RUNNING))
@@ -36,7 +40,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 def claim_text(sandbox: SandboxSeen) -> str | None:
     """Return the annotation that a sandbox was created with."""
-    return next((value for name, value in sandbox.annotations if name == KEY), None)
+    for name, value in sandbox.annotations:
+        if name == KEY:
+            return value
+    return None
 
 
 class Claims:
@@ -47,36 +54,48 @@ class Claims:
     claims nothing: its annotation is still to be written.
     """
 
-    def __init__(self, snapshot: NodeSnapshot, asking: SandboxSeen | None = None) -> None:
+    def __init__(
+        self, snapshot: NodeSnapshot, kept: Kept, asking: SandboxSeen | None = None
+    ) -> None:
         """Look at all pods and sandboxes, and at one that asks and may not be among them."""
-        runtime = snapshot.runtime.value
-        self.node = snapshot.node.name
-        self.pods_known = snapshot.cluster.pods_known
-        self.pods: Mapping[str, PodView] = {pod.uid: pod for pod in snapshot.cluster.pods}
-        self.boxes = {box.uid: box for box in runtime.sandboxes.values() if not box.stopped}
-        if asking is not None:
-            self.boxes[asking.uid] = asking
-        self.inside = _by_sandbox(runtime)
+        self._snapshot = snapshot
+        self._asking = asking
+        self._node = snapshot.node.name
+        self._pods_known = snapshot.cluster.pods_known
+        self._pods = kept.pods(snapshot)
+        self._boxes = kept.boxes(snapshot)
+        self._kept = kept
 
     def all(self) -> tuple[Claim, ...]:
         """Return all claims, in the order in which they are heard."""
-        return self.of({*self.pods, *self.boxes})
+        return self.of(self._kept.claiming(self._snapshot))
 
-    def since(self, known: frozenset[str]) -> set[str]:
-        """Return the uids that nobody has looked at; `known` are those, and sandbox ids."""
-        new = {uid for uid in self.pods if uid not in known}
-        new.update(uid for uid, box in self.boxes.items() if box.id not in known)
-        return new
+    def since(self) -> frozenset[str]:
+        """Return the uids that claim something and that `snapshot.grants` did not look at."""
+        return self._kept.new(self._snapshot)
 
     def of(self, uids: Iterable[str]) -> tuple[Claim, ...]:
         """Return the claims of these pods, in the order in which they are heard."""
-        found = (self._claim(uid) for uid in uids if uid)
+        told = [(uid, self._pods.get(uid), self._box(uid)) for uid in uids if uid]
+        inside = _inside(
+            self._snapshot.runtime.value, {box.id for _, _, box in told if box is not None}
+        )
+        found = (self._claim(uid, pod, box, inside) for uid, pod, box in told)
         return tuple(sorted((one for one in found if one is not None), key=lambda one: one.order))
 
-    def _claim(self, uid: str) -> Claim | None:
+    def _box(self, uid: str) -> SandboxSeen | None:
+        asking = self._asking
+        return asking if asking is not None and asking.uid == uid else self._boxes.get(uid)
+
+    def _claim(
+        self,
+        uid: str,
+        pod: PodView | None,
+        box: SandboxSeen | None,
+        of_boxes: Mapping[str, Sequence[ContainerSeen]],
+    ) -> Claim | None:
         """Return what a pod claims now; `None` if nothing."""
-        pod, box = self.pods.get(uid), self.boxes.get(uid)
-        inside = self.inside.get(box.id, ()) if box is not None else ()
+        inside = of_boxes[box.id] if box is not None else ()
         live = any(one.state is not ContainerState.STOPPED for one in inside)
         if not live and self._over(pod, bool(inside)):
             return None
@@ -97,7 +116,7 @@ class Claims:
             namespace=namespace,
             name=name,
             text=text,
-            elsewhere=next((node for node in nodes if node not in ("", self.node)), ""),
+            elsewhere=next((node for node in nodes if node not in ("", self._node)), ""),
             running=any(one.state in HOLDING for one in inside)
             or (pod is not None and pod.phase == "Running"),
             created=pod.created if pod is not None else "",
@@ -107,11 +126,13 @@ class Claims:
         """Say whether a pod without a live container is over: ended, or deleted and stopped."""
         if pod is not None:
             return pod.phase in ENDED
-        return had_containers and self.pods_known  # else nobody can tell deleted ones
+        return had_containers and self._pods_known  # else nobody can tell deleted ones
 
 
-def _by_sandbox(runtime: RuntimeView) -> Mapping[str, list[ContainerSeen]]:
-    found: dict[str, list[ContainerSeen]] = {}
-    for container in runtime.containers.values():
-        found.setdefault(container.sandbox_id, []).append(container)
+def _inside(runtime: RuntimeView, boxes: Iterable[str]) -> Mapping[str, list[ContainerSeen]]:
+    """Return what is in each of these sandboxes."""
+    found: dict[str, list[ContainerSeen]] = {box: [] for box in boxes}
+    for container in runtime.containers.values() if found else ():
+        if container.sandbox_id in found:
+            found[container.sandbox_id].append(container)
     return found

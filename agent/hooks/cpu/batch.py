@@ -10,7 +10,7 @@ from agent.hooks.classes import qos_label
 from agent.hooks.cpu.extended import EXTENDED_SPEC, MAX_BYTES, Batch, Spec, extended_spec
 from agent.hooks.cpu.quota import PERIOD_US, quota_of, scaled, shares_of
 from agent.hooks.cpu.ratio import Ratio
-from agent.hooks.remember import Remembered
+from agent.grants.remember import Remembered
 from agent.model.pod import PodView
 from agent.model.runtime.adjustment import NOTHING, UNLIMITED, Adjustment, Resources
 from agent.model.runtime.request import HookRequest, Stage

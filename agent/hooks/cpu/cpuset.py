@@ -9,7 +9,7 @@ import msgspec
 from agent.hooks.classes import kube_qos, qos_label
 from agent.hooks.cpu.quota import PERIOD_US
 from agent.hooks.cpu.status import CpuStatus, cpu_status
-from agent.hooks.remember import Remembered
+from agent.grants.remember import Remembered
 from agent.model.cluster.annotation import BadAnnotation, cpu_list
 from agent.model.cluster.node_cpus import NodeCpus, node_cpus
 from agent.model.cluster.pod_cpus import RESOURCE_STATUS

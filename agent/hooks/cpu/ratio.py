@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent.hooks.remember import Remembered
+from agent.grants.remember import Remembered
 from agent.model.snapshot import NodeSnapshot
 
 RATIO = "node.koordinator.sh/cpu-normalization-ratio"

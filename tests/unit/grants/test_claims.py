@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from agent.grants.claims import Claim, Claims
+from agent.grants.kept import Kept
 from agent.model.foreign.pod import MAX_TIME, decode_pod
+from agent.model.grant.checked import GrantsView
+from agent.model.part import Part
 from tests.unit.grants.made import GPUS, WHOLE, box, entry, pod, snapshot, text
 
 
@@ -40,7 +44,25 @@ def test_claims_are_heard_by_who_runs_then_by_age_then_by_uid() -> None:
 def test_who_asks_is_heard_though_nobody_knows_of_it() -> None:
     annotation = text(entry(GPUS[0], WHOLE))
     asks = box(pod(1, annotation))
-    desk = Claims(snapshot([pod(2, annotation)]), asks)
-    assert [one.uid for one in desk.all()] == [pod(2).uid, asks.uid]
-    assert desk.since(frozenset({pod(2).uid})) == {asks.uid}
-    assert desk.since(frozenset({pod(2).uid, asks.id})) == set()
+    now = snapshot([pod(2, annotation)])
+    desk = Claims(now, Kept(), asks)
+    assert [one.uid for one in desk.of({pod(2).uid, asks.uid, "", "nobody"})] == [
+        pod(2).uid,
+        asks.uid,
+    ]
+    assert [one.uid for one in Claims(now, Kept()).all()] == [pod(2).uid]
+
+
+def test_who_came_since_the_last_check_is_told_by_pod_and_by_sandbox() -> None:
+    annotation = text(entry(GPUS[0], WHOLE))
+    told, made, silent = pod(1, annotation), box(pod(2, annotation)), box(pod(3))
+    now = snapshot([told], [made, silent])
+
+    def since(*looked: str) -> frozenset[str]:
+        view = GrantsView(looked=frozenset(looked))
+        return Claims(replace(now, grants=Part(view, 1.0)), Kept()).since()
+
+    assert since() == {told.uid, made.uid}
+    assert since(told.uid) == {made.uid}
+    assert since(told.uid, made.uid) == {made.uid}  # its sandbox is another
+    assert since(told.uid, made.id) == frozenset()

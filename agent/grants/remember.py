@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Generic, TypeVar
 
 from agent.model.snapshot import NodeSnapshot
@@ -30,7 +31,8 @@ class Remembered(Generic[T]):
     def __call__(self, snapshot: NodeSnapshot) -> T:
         """Return the value for this snapshot."""
         parts, kept = self._parts(snapshot), self._kept
-        if kept is not None and all(a is b for a, b in zip(kept[0], parts, strict=True)):
+        # `is` for each, in C; parts may come and go, as vendors do
+        if kept is not None and len(kept[0]) == len(parts) and all(map(is_, kept[0], parts)):
             return kept[1]
         value = self._of(snapshot, None if kept is None else kept[1])
         self._kept = (parts, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from agent.hooks.remember import Remembered
+from agent.grants.remember import Remembered
 from agent.model.part import Part
 from tests.unit.hooks.scene import scene
 

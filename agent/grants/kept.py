@@ -1,0 +1,93 @@
+"""Pods, sandboxes and devices as grants look them up, and what the kubelet gave away of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.grants.allocations import Allocation, allocations
+from agent.grants.claims import claim_text
+from agent.grants.known import KnownDevices
+from agent.grants.remember import Remembered
+from agent.model.foreign.device_allocated import KEY
+from agent.model.pod import PodView
+from agent.model.runtime.seen import SandboxSeen
+from agent.model.snapshot import NodeSnapshot
+
+Parts = tuple[object, ...]
+
+
+class Kept:
+    """Look-ups of a snapshot, made anew only where the parts they are made of were replaced.
+
+    So a request costs what was granted, not what is on the node. May be used by several threads;
+    with a new one everything is looked at, and found to be the same.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing made."""
+        self.known = Remembered(_of_devices, _known)
+        self.pods = Remembered(_of_pods, _pods)  # by uid
+        self.boxes = Remembered(_of_boxes, _boxes)  # by the pod's uid, without those that stopped
+        self.claiming = Remembered(
+            lambda now: (*_of_pods(now), *_of_boxes(now)),
+            lambda now, _: self._claiming(now),
+        )
+        self.new = Remembered(
+            lambda now: (*_of_pods(now), *_of_boxes(now), now.grants.value.looked),
+            lambda now, _: self._new(now),
+        )
+        self.allocations: Remembered[Mapping[str, tuple[Allocation, ...]]] = Remembered(
+            lambda now: (
+                now.served.value.held,
+                now.cluster.pods_known,
+                *_of_pods(now),
+                *_of_devices(now),
+            ),
+            lambda now, _: allocations(now, self.pods(now), self.known(now)),
+        )
+
+    def _claiming(self, now: NodeSnapshot) -> frozenset[str]:
+        """Return the uids of pods that have the annotation, in whichever of the two."""
+        boxes = self.boxes(now)
+        found = {uid for uid, box in boxes.items() if claim_text(box) is not None}
+        found.update(
+            uid
+            for uid, pod in self.pods(now).items()
+            if uid not in boxes and pod.annotation(KEY) is not None
+        )
+        return frozenset(found)
+
+    def _new(self, now: NodeSnapshot) -> frozenset[str]:
+        """Return those of them that came since the last check, or whose sandbox did."""
+        pods, boxes, looked = self.pods(now), self.boxes(now), now.grants.value.looked
+        return frozenset(
+            uid
+            for uid in self.claiming(now)
+            if (uid in pods and uid not in looked) or (uid in boxes and boxes[uid].id not in looked)
+        )
+
+
+def _of_devices(now: NodeSnapshot) -> Parts:
+    return now.devices.value, now.devices.taken_s is None
+
+
+def _of_pods(now: NodeSnapshot) -> Parts:
+    return (now.cluster.pods,)
+
+
+def _of_boxes(now: NodeSnapshot) -> Parts:
+    return (now.runtime.value.sandboxes,)
+
+
+def _known(now: NodeSnapshot, _: KnownDevices | None) -> KnownDevices:
+    part = now.devices
+    complete = part.taken_s is not None and not part.value.awaited
+    return KnownDevices(part.value.devices, complete=complete)
+
+
+def _pods(now: NodeSnapshot, _: Mapping[str, PodView] | None) -> Mapping[str, PodView]:
+    return {pod.uid: pod for pod in now.cluster.pods}
+
+
+def _boxes(now: NodeSnapshot, _: Mapping[str, SandboxSeen] | None) -> Mapping[str, SandboxSeen]:
+    return {box.uid: box for box in now.runtime.value.sandboxes.values() if not box.stopped}
