@@ -1,7 +1,8 @@
 """A mount namespace for one runtime: what is mounted there is nowhere else, and ends with it.
 
-In it /tmp is empty, /usr/local has on top of it what is written there, and each hierarchy of
-cgroups begins at a group of its own: to who lives there it is a node's.
+In it /tmp is empty but for this checkout, if it is there; /usr/local has on top of it what is
+written there, and each hierarchy of cgroups begins at a group of its own: to who lives there it
+is a node's.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import subprocess
 from pathlib import Path
 
 READY = "ready"
+CHECKOUT = Path(__file__).parents[3]
 SCRIPT = """
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/checkout" &&
+mount --bind "$3" "$1/checkout" &&
 mount -t tmpfs tmpfs /tmp && chmod 1777 /tmp &&
-mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" &&
+case $3 in /tmp/*) mkdir -p "$3" && mount --bind "$1/checkout" "$3" ;; esac &&
 mount -t overlay overlay -o lowerdir=/usr/local,upperdir=$1/upper,workdir=$1/work /usr/local &&
 mkdir -p /usr/local/vgpu && : >/usr/local/vgpu/libvgpu.so &&
 for hierarchy in /sys/fs/cgroup/*; do
@@ -49,7 +53,7 @@ class Apart:
         over = folder / "over"
         over.mkdir()
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", over, cgroup],
+            ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", over, cgroup, CHECKOUT],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
