@@ -38,6 +38,8 @@ class Picture:
     def stands(self, state: str, reason: str = "", message: str = "") -> None:
         """Show how it stands with the runtime."""
         view = replace(self.view, state=state, reason=reason, message=message[:200])
+        if self.view.in_force and not view.in_force:
+            view = replace(view, lost=view.lost + 1)
         if view != self.view:
             self._show(view)
 

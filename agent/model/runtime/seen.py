@@ -86,6 +86,7 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     missed: Mapping[str, str] = msgspec.field(default_factory=_none_missed)  # id: CamelCase reason
 
     turned_s: float | None = None  # wall clock, since when it is in force, or is not
+    lost: int = 0  # how often it was in force and then was not
 
     @property
     def in_force(self) -> bool:

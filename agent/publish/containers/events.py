@@ -80,7 +80,7 @@ def _runtime(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Itera
     if was == _REACHED and now.state in _UNREACHED:
         text = f"the container runtime does not ask this agent any more: {now.message}"
         yield _about_node(WARNING, "RuntimeLost", text, now_s)
-    elif now.state == _REACHED and old is not None and old.runtime.value.runtime:
+    elif now.state == _REACHED and now.lost:
         text = f"{now.runtime} {now.version} asks this agent again"
         yield _about_node(NORMAL, "RuntimeBack", text, now_s)
     elif now.state == "refused":

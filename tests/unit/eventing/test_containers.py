@@ -1,0 +1,70 @@
+"""What is told of containers from one snapshot to the next."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.grant.proof import Proof, ProofView, Verdict
+from agent.model.part import Part
+from agent.model.runtime.seen import RuntimeView
+from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.nri.picture import Picture
+from agent.publish.containers.events import container_events
+
+NODE = NodeSnapshot(node=NodeIdentity(name="node-a"))
+
+
+def told(*snapshots: NodeSnapshot) -> list[str]:
+    """Return the reasons of all events from the first to the last."""
+    before: tuple[NodeSnapshot | None, ...] = (None, *snapshots)
+    pairs = zip(before, snapshots, strict=False)
+    return [event.reason for old, new in pairs for event in container_events(old, new, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("waiting", "synchronized"), []),
+        (("waiting", "registered", "synchronized"), []),
+        (("synchronized", "waiting", "synchronized"), ["RuntimeLost", "RuntimeBack"]),
+        (("synchronized", "waiting", "registered", "synchronized"), ["RuntimeLost", "RuntimeBack"]),
+        (("synchronized", "refused"), ["RuntimeLost"]),
+        (("waiting", "refused", "refused"), ["RuntimeRefused"]),
+    ],
+)
+def test_the_runtime_is_told_of_when_it_is_lost_and_back_but_not_when_it_is_met(
+    states: tuple[str, ...], expected: list[str]
+) -> None:
+    views: list[RuntimeView] = []
+    picture = Picture(views.append)
+    snapshots = []
+    for state in states:
+        picture.stands(state, "Reason")
+        seen = replace(picture.view, runtime="" if state == "waiting" else "containerd")
+        snapshots.append(replace(NODE, runtime=Part(seen, 1.0)))
+    assert told(*snapshots) == expected
+
+
+def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something_else() -> None:
+    def refused(reason: str) -> NodeSnapshot:
+        grant = PodGrant(uid="u", namespace="d", name="p", refusal=reason, message=f"{reason}: x")
+        return replace(NODE, grants=Part(GrantsView(pods={"u": grant}), 1.0))
+
+    first = refused("DeviceTaken")
+    same = refused("DeviceTaken")
+    assert told(first, same, refused("WrongNode"), refused("")) == ["GrantRefused"] * 2
+
+
+def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_news() -> None:
+    def found(verdict: Verdict) -> NodeSnapshot:
+        proof = Proof(
+            container_id="1", pod_uid="u", namespace="d", pod="p", container="c", verdict=verdict
+        )
+        return replace(NODE, proof=Part(ProofView(containers={"1": proof}), 1.0))
+
+    verdicts = (Verdict.VERIFIED, Verdict.MISSING, Verdict.MISSING, Verdict.VERIFIED)
+    expected = ["AllocationNotVerified", "AllocationVerified"]
+    assert told(*map(found, verdicts)) == expected
+    assert told(found(Verdict.UNKNOWN), found(Verdict.EXCESS)) == ["AllocationNotVerified"]
