@@ -8,7 +8,7 @@ leaves nothing that the next one could not finish.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from agent.cgroup.values import bandwidth
 from agent.cgroup.values.bandwidth import Bandwidth
@@ -24,7 +24,7 @@ def plan(wishes: Iterable[Wish], found: Mapping[Target, Value], version: int) ->
     """
     open_ = [wish for wish in wishes if wish.target in found]
     outside_in = sorted(open_, key=_depth)
-    phases = _Phases(found, version)
+    phases = _Phases(found, version, {_parent(wish.cgroup) for wish in open_})
     return (
         *phases.idle(outside_in, ends=True),
         *phases.weights(outside_in),
@@ -37,6 +37,10 @@ def plan(wishes: Iterable[Wish], found: Mapping[Target, Value], version: int) ->
     )
 
 
+def _parent(cgroup: str) -> str:
+    return cgroup.rpartition("/")[0]
+
+
 def _depth(wish: Wish) -> tuple[int, str, str]:
     return wish.cgroup.count("/"), wish.cgroup, wish.key.name
 
@@ -44,9 +48,12 @@ def _depth(wish: Wish) -> tuple[int, str, str]:
 class _Phases:
     """The parts of one plan; `now` follows what the writes so far have made of the files."""
 
-    def __init__(self, found: Mapping[Target, Value], version: int) -> None:
+    def __init__(
+        self, found: Mapping[Target, Value], version: int, parents: Collection[str]
+    ) -> None:
         self.found = found
         self.version = version
+        self.parents = parents  # of groups that are written too
         self.now = dict(found)
 
     def idle(self, wishes: Iterable[Wish], *, ends: bool) -> Iterator[Step]:
@@ -72,12 +79,17 @@ class _Phases:
                 yield from self._plain(wish)
 
     def widened(self, wishes: Iterable[Wish]) -> Iterator[Step]:
-        """Yield what allows both the old and the new, parents first."""
+        """Yield what allows both the old and the new, parents first.
+
+        Nothing is in between for a group with nothing below it: what is wanted comes at once.
+        """
         for wish in wishes:
             old = self.now[wish.target]
             if not _leveled(wish) or wish.met(old) or not wish.key.looser(wish.value, old):
                 continue
-            yield from self._to(wish, wish.key.merged(wish.value, old), widens=True)
+            both = wish.key.merged(wish.value, old)
+            if both == wish.value or wish.cgroup in self.parents:
+                yield from self._to(wish, both, widens=True)
 
     def narrowed(self, wishes: Iterable[Wish]) -> Iterator[Step]:
         """Yield what is wanted where that is less, children first."""

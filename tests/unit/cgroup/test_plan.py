@@ -2,12 +2,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cgroup.values import bandwidth
 from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import BURST, BVT, CPUS, IDLE, MEMORY, QUOTA, SHARES, Key, Value
+from agent.cgroup.values.keys import (
+    BURST,
+    BVT,
+    BY_NAME,
+    CPUS,
+    IDLE,
+    MEMORY,
+    QUOTA,
+    SHARES,
+    Key,
+    Value,
+)
 from agent.cgroup.writing.plan import plan
 from agent.cgroup.writing.wish import Step, Target, Wish
 
@@ -89,8 +101,62 @@ def test_cpus_that_move_are_both_old_and_new_in_between() -> None:
     found = {(POD, CPUS.name): frozenset({0, 1}), (ONE, CPUS.name): frozenset({0})}
     wishes = [wish(POD, CPUS, frozenset({2, 3})), wish(ONE, CPUS, frozenset({3}))]
     steps = plan(wishes, found, 1)
-    assert order(steps) == [(POD, "0-3"), (ONE, "0,3"), (ONE, "3"), (POD, "2-3")]
-    assert [step.last for step in steps] == [False, False, True, True]
+    assert order(steps) == [(POD, "0-3"), (ONE, "3"), (POD, "2-3")]
+    assert [step.last for step in steps] == [False, True, True]
+
+
+POD_CPUS, ONE_CPUS = (POD, CPUS), (ONE, CPUS)
+POD_QUOTA, ONE_QUOTA = (POD, QUOTA), (ONE, QUOTA)
+POD_MIN, ONE_MIN = (POD, BY_NAME["memory.min"]), (ONE, BY_NAME["memory.min"])
+CPU_0_3, CPU_4_7 = frozenset(range(4)), frozenset(range(4, 8))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("changes", "writes"),
+    [
+        pytest.param(
+            {POD_CPUS: (CPU_0_3, CPU_4_7), ONE_CPUS: (frozenset({0, 1}), frozenset({4, 5}))},
+            [(*POD_CPUS, CPU_0_3 | CPU_4_7), (*ONE_CPUS, {4, 5}), (*POD_CPUS, CPU_4_7)],
+            id="V80",
+        ),
+        pytest.param(
+            {
+                ONE_QUOTA: (Bandwidth(100000), Bandwidth(150000)),
+                POD_QUOTA: (Bandwidth(100000), Bandwidth(200000)),
+            },
+            [(*POD_QUOTA, Bandwidth(200000)), (*ONE_QUOTA, Bandwidth(150000))],
+            id="V81",
+        ),
+        pytest.param(
+            {
+                POD_QUOTA: (Bandwidth(200000), Bandwidth(100000)),
+                ONE_QUOTA: (Bandwidth(150000), Bandwidth(50000)),
+            },
+            [(*ONE_QUOTA, Bandwidth(50000)), (*POD_QUOTA, Bandwidth(100000))],
+            id="V82",
+        ),
+        pytest.param(
+            {POD_QUOTA: (Bandwidth(100000), Bandwidth(40000)), (POD, BURST): (50000, 20000)},
+            [(POD, BURST, 20000), (*POD_QUOTA, Bandwidth(40000))],
+            id="V83",
+        ),
+        pytest.param(
+            {ONE_MIN: (0, 1 << 30), POD_MIN: (0, 2 << 30)},
+            [(*POD_MIN, 2 << 30), (*ONE_MIN, 1 << 30)],
+            id="V84",
+        ),
+    ],
+)
+def test_changes_of_a_pod_and_its_container_come_in_the_order_of_the_vectors(
+    version: int,
+    changes: Mapping[tuple[str, Key], tuple[Value, Value]],
+    writes: list[tuple[str, Key, Value]],
+) -> None:
+    found = {(cgroup, key.name): old for (cgroup, key), (old, _) in changes.items()}
+    wishes = [wish(cgroup, key, new) for (cgroup, key), (_, new) in changes.items()]
+    steps = plan(wishes, found, version)
+    assert [(step.wish.cgroup, step.wish.key, step.after) for step in steps] == writes
 
 
 def test_memory_that_shrinks_does_so_in_the_containers_first() -> None:

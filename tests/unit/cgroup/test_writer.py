@@ -68,18 +68,15 @@ def run(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
         (QUOTA, "100000 100000\n", Bandwidth(-1), "max 100000"),
         (MEMORY, "1048576\n", -1, "max"),  # V20
         (MEMORY, "max\n", 1048576, "1048576"),
-        (CPUS, "0-1\n", frozenset({2, 3}), None),
+        (CPUS, "0-1\n", frozenset({2, 3}), "2-3"),
         (BURST, "0\n", 5, "5"),
     ],
 )
-def test_what_is_written_on_version_2(
-    key: Key, found: str, wanted: Value, text: str | None
-) -> None:
+def test_what_is_written_on_version_2(key: Key, found: str, wanted: Value, text: str) -> None:
     path = f"{POD}/{key.v2}"
     files = TableFiles(**{path: found})
     assert run(writer_of(files), wish(POD, key, wanted)).written == 1
-    texts = [written for _, written in files.writes]
-    assert texts == ([text] if text else ["0-3", "2-3"])
+    assert [written for _, written in files.writes] == [text]
 
 
 @pytest.mark.parametrize(

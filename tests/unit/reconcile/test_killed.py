@@ -123,7 +123,7 @@ def test_killed_at_any_step_of_writing_the_next_start_finishes_it(life: Life) ->
         assert life.now() == life.all_of(1), step
         if not killed:
             break
-    assert 10 < step < MOST - 1
+    assert 8 < step < MOST - 1
 
 
 def test_killed_at_any_step_of_writing_a_restore_gives_the_originals(life: Life) -> None:
@@ -135,7 +135,7 @@ def test_killed_at_any_step_of_writing_a_restore_gives_the_originals(life: Life)
         assert not Path(life.path).exists()
         if not killed:
             break
-    assert 10 < step < MOST - 1
+    assert 8 < step < MOST - 1
 
 
 def test_killed_at_any_step_of_a_restore_the_next_one_finishes_it(life: Life) -> None:
@@ -148,7 +148,7 @@ def test_killed_at_any_step_of_a_restore_the_next_one_finishes_it(life: Life) ->
         assert not Path(life.path).exists()
         if not killed:
             break
-    assert 10 < step < MOST - 1
+    assert 8 < step < MOST - 1
 
 
 def test_killed_in_a_second_change_of_mind_a_restore_gives_the_first_originals(
