@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from agent.grants.remember import Remembered
 from agent.hooks.classes import kube_qos, qos_label
 from agent.hooks.cpu.quota import PERIOD_US
 from agent.hooks.cpu.status import CpuStatus, cpu_status
-from agent.grants.remember import Remembered
 from agent.model.cluster.annotation import BadAnnotation, cpu_list
 from agent.model.cluster.node_cpus import NodeCpus, node_cpus
 from agent.model.cluster.pod_cpus import RESOURCE_STATUS
@@ -31,9 +31,10 @@ class CpuRule(msgspec.Struct, frozen=True, kw_only=True):
     be: tuple[Pool, ...] | None
     system: CpuSet
     static: bool | None  # the kubelet gives CPUs away itself; None: it has not told
+    machine: CpuSet = frozenset()  # all there are
 
 
-def cpu_rule(known: NodeCpus, *, manages_be: bool) -> CpuRule | None:
+def cpu_rule(known: NodeCpus, machine: CpuSet, *, manages_be: bool) -> CpuRule | None:
     """Return the rule; `None` while it cannot be told who holds CPUs."""
     if known.pools is None:
         return None
@@ -43,6 +44,7 @@ def cpu_rule(known: NodeCpus, *, manages_be: bool) -> CpuRule | None:
         be=known.pools.be if manages_be else None,
         system=system.cpus if system is not None else frozenset(),
         static=known.static,
+        machine=machine,
     )
 
 
@@ -53,7 +55,9 @@ def cpus_of(
 
     The first that holds: its own CPUs; the pools of the memory nodes it was placed on; the
     system's; the shared pool of its class. Where the kubelet pins containers itself, or may, and
-    for a pod without a known place, what nobody asked for is left to it.
+    for a pod without a known place, what nobody asked for is left to it. So is it while nobody
+    holds CPUs: a pool of all of them takes nothing away, and to name it would only contradict
+    other plug-ins of the runtime, which refuses the container then.
     """
     if status.cpus:
         return status.cpus
@@ -75,7 +79,8 @@ def _of_place(kube: KubeQos | None, rule: CpuRule) -> CpuSet | None:
         return CLEAR
     if kube is None or rule.static is not False:
         return None
-    return _joined(rule.ls)
+    shared = _joined(rule.ls)
+    return None if shared == rule.machine else shared
 
 
 def application_cpus(qos: str, rule: CpuRule | None) -> CpuSet | None:
@@ -105,7 +110,11 @@ class CpusetHook:
         self._unsets_quota = unsets_quota
         self._rule = Remembered(
             _parts,
-            lambda now, _: cpu_rule(node_cpus(now, asked=asks_kubelet), manages_be=manages_be),
+            lambda now, _: cpu_rule(
+                node_cpus(now, asked=asks_kubelet),
+                frozenset(cpu.id for cpu in now.cpus.value.cpus),
+                manages_be=manages_be,
+            ),
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
@@ -137,6 +146,8 @@ class CpusetHook:
         kernel = snapshot.means.value.kernel
         squeezed = kernel.besteffort_cpus if kernel.cgroup_version == 1 else None
         if request.stage is Stage.RECONCILE or kube is not KubeQos.BEST_EFFORT or not squeezed:
+            return found or None
+        if snapshot.cpus.taken_s is not None and squeezed >= snapshot.cpus.value.usable:
             return found or None
         # cgroup v1 refuses a set that is wider than the class's directory, which may be squeezed
         wanted = found or cpu_list(request.resources.cpus or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from agent.hooks.cpu.cpuset import (
     CLEAR,
@@ -17,10 +18,12 @@ from agent.model.cluster.facts import KubeletFacts
 from agent.model.cluster.pod_cpus import RESOURCE_STATUS
 from agent.model.cluster.shared_pools import Pool
 from agent.model.grant.kernel import KernelMeans
+from agent.model.part import Part
 from agent.model.pod import KubeQos
 from agent.model.runtime.adjustment import NOTHING, Resources
 from agent.model.runtime.request import Stage
 from agent.topology.text import format_cpu_list, parse_cpu_list
+from tests.clustered import pod as pinned_view
 from tests.unit.hooks.scene import ask, pod, scene, to_json
 
 G, BU, BE = KubeQos.GUARANTEED, KubeQos.BURSTABLE, KubeQos.BEST_EFFORT
@@ -159,6 +162,28 @@ def test_pools_are_those_that_the_agent_publishes() -> None:
     hook = CpusetHook(asks_kubelet=True)
     on_one = pod("LS", "Bu", {RESOURCE_STATUS: CPU_ON_1})
     assert hook.adjust(ask(Stage.CREATE, on_one), scene()).resources.cpus == "2-3,6-7"
+
+
+@pytest.mark.parametrize("stage", [Stage.CREATE, Stage.UPDATE, Stage.RECONCILE])
+@pytest.mark.parametrize(("qos", "place"), [("", "G"), ("", "Bu"), ("LSR", "G"), ("SYSTEM", "Bu")])
+def test_who_asked_for_nothing_is_left_alone_until_somebody_has_cpus_of_his_own(
+    stage: Stage, qos: str, place: str
+) -> None:
+    hook = CpusetHook(asks_kubelet=True)
+    asked, free = ask(stage, pod(qos, place)), scene()
+    assert hook.adjust(asked, free) == NOTHING
+    pinned = replace(free, pods=Part((pinned_view("pinned", cpus="1", qos="LSR"),), 1.0))
+    assert hook.adjust(asked, pinned).resources.cpus == "0,2-7"
+    assert hook.adjust(asked, free) == NOTHING
+
+
+@pytest.mark.parametrize("stage", [Stage.CREATE, Stage.UPDATE])
+def test_a_best_effort_directory_that_nobody_squeezed_changes_no_container(stage: Stage) -> None:
+    kernel = KernelMeans(cgroup_version=1, besteffort_cpus=frozenset(range(8)))
+    hook = CpusetHook(asks_kubelet=True)
+    for requested in ("", "0-7", "1"):
+        asked = ask(stage, pod("BE", "BE"), resources=Resources(cpus=requested))
+        assert hook.adjust(asked, scene(kernel=kernel)) == NOTHING
 
 
 def test_best_effort_pods_are_placed_where_a_setting_says_so() -> None:
