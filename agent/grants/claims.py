@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # a container that is being made right now is in neither: it must not count for its own pod
 HOLDING = frozenset((ContainerState.CREATED, ContainerState.PAUSED, ContainerState.RUNNING))
+FEW = 3  # sandboxes: up to so many it is quicker to go through all containers for each
 NODE_LABEL = "hami.io/vgpu-node"  # the scheduler's, of pods that share cards by HAMi-core
 
 
@@ -129,10 +130,13 @@ class Claims:
         return had_containers and self._pods_known  # else nobody can tell deleted ones
 
 
-def _inside(runtime: RuntimeView, boxes: Iterable[str]) -> Mapping[str, list[ContainerSeen]]:
+def _inside(runtime: RuntimeView, boxes: Collection[str]) -> Mapping[str, list[ContainerSeen]]:
     """Return what is in each of these sandboxes."""
+    every = runtime.containers.values()
+    if len(boxes) <= FEW:
+        return {box: [one for one in every if one.sandbox_id == box] for box in boxes}
     found: dict[str, list[ContainerSeen]] = {box: [] for box in boxes}
-    for container in runtime.containers.values() if found else ():
+    for container in every:
         if container.sandbox_id in found:
             found[container.sandbox_id].append(container)
     return found

@@ -28,6 +28,8 @@ class Kept:
         self.known = Remembered(_of_devices, _known)
         self.pods = Remembered(_of_pods, _pods)  # by uid
         self.boxes = Remembered(_of_boxes, _boxes)  # by the pod's uid, without those that stopped
+        self._noted = Remembered(_of_pods, _noted)
+        self._made_with = Remembered(_of_boxes, lambda now, _: self._annotated(now))
         self.claiming = Remembered(
             lambda now: (*_of_pods(now), *_of_boxes(now)),
             lambda now, _: self._claiming(now),
@@ -46,16 +48,13 @@ class Kept:
             lambda now, _: allocations(now, self.pods(now), self.known(now)),
         )
 
+    def _annotated(self, now: NodeSnapshot) -> frozenset[str]:
+        return frozenset(uid for uid, box in self.boxes(now).items() if claim_text(box) is not None)
+
     def _claiming(self, now: NodeSnapshot) -> frozenset[str]:
-        """Return the uids of pods that have the annotation, in whichever of the two."""
-        boxes = self.boxes(now)
-        found = {uid for uid, box in boxes.items() if claim_text(box) is not None}
-        found.update(
-            uid
-            for uid, pod in self.pods(now).items()
-            if uid not in boxes and pod.annotation(KEY) is not None
-        )
-        return frozenset(found)
+        """Return the uids of pods that have the annotation; that of a sandbox counts first."""
+        of_pods = self._noted(now) - self.boxes(now).keys()
+        return of_pods | self._made_with(now)
 
     def _new(self, now: NodeSnapshot) -> frozenset[str]:
         """Return those of them that came since the last check, or whose sandbox did."""
@@ -87,6 +86,13 @@ def _known(now: NodeSnapshot, _: KnownDevices | None) -> KnownDevices:
 
 def _pods(now: NodeSnapshot, _: Mapping[str, PodView] | None) -> Mapping[str, PodView]:
     return {pod.uid: pod for pod in now.cluster.pods}
+
+
+def _noted(now: NodeSnapshot, _: object) -> frozenset[str]:
+    # written out: all pods are looked through, each time that one of them changes
+    return frozenset(
+        [pod.uid for pod in now.cluster.pods for name, _ in pod.annotations if name == KEY]
+    )
 
 
 def _boxes(now: NodeSnapshot, _: Mapping[str, SandboxSeen] | None) -> Mapping[str, SandboxSeen]:

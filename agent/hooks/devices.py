@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
+import msgspec
 from msgspec.structs import replace
 
 from agent.config.containers import HookSettings
 from agent.grants.check import grant_of
+from agent.grants.kept import Kept
+from agent.grants.remember import Remembered
+from agent.model.device import VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.granted import Grant, GrantedDevice, matches
@@ -19,14 +22,22 @@ from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.pod import PodView
 from agent.model.runtime.adjustment import NOTHING, Adjustment
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import RuntimeView, SandboxSeen
+from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 from agent.probe.base import DeviceVendor
 
 UNGRANTED = "ungranted"  # the vendors' key of what `hooks.ungranted` says
-_NRI_WITH_CDI = (0, 7, 0)
-_CDI_SINCE = {"containerd": (2, 1), "cri-o": (1, 34)}  # older ones drop the names in silence
-_VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})")
+_NO_GRANT = Grant()
+
+
+class _Stock(msgspec.Struct, frozen=True):
+    """A vendor with its devices, and what the host has of it: `None` while nobody has looked."""
+
+    name: str
+    vendor: DeviceVendor
+    devices: tuple[VendorDevice, ...]
+    host: HostMeans | None
+    numbers: frozenset[tuple[int, int]]  # of the vendor's nodes on this host
 
 
 class DevicesHook:
@@ -47,15 +58,18 @@ class DevicesHook:
         self._vendors = vendors
         self._hooks = hooks
         self._own_uid = own_uid
+        self._kept = Kept()
+        self._stocks = Remembered(_of_stocks, lambda now, _: tuple(self._stocked(now)))
+        self._given = Remembered(lambda now: (now.served.value.held,), _given)
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return the edits of all vendors as one, or why the container must not start."""
         if request.container is None:
             return NOTHING
-        granted = grant_of(snapshot, request.pod)
+        granted = grant_of(snapshot, request.pod, self._kept)
         if granted is not None and granted.refusal:
             return Adjustment(failed=granted.message, reason=granted.refusal)
-        grant = Grant() if granted is None else granted.grant
+        grant = _NO_GRANT if granted is None else granted.grant
         container = self._completed(request.container, request.pod, snapshot)
         try:
             return Adjustment(edits=merged(tuple(self._edits(grant, container, snapshot))))
@@ -65,23 +79,32 @@ class DevicesHook:
     def _edits(
         self, grant: Grant, container: Container, snapshot: NodeSnapshot
     ) -> Iterator[ContainerEdits]:
-        own, means = devices_by_vendor(snapshot), snapshot.means.value.vendors
-        cdi = takes_cdi(snapshot.runtime.value)
         served: set[GrantedDevice] = set()
-        for name, vendor in self._vendors.items():
-            devices, host = own.get(name, ()), means.get(name)
-            of_vendor = matches(grant, devices) if grant.devices else ()
-            if host is not None:
-                host = replace(host, cdi_enabled=cdi, settings=self._policy(host))
-                yield vendor.edits(devices, grant, _seen_by(container, host), host)
+        for stock in self._stocks(snapshot):
+            of_vendor = matches(grant, stock.devices) if grant.devices else ()
+            if stock.host is not None:
+                seen = _seen_by(container, stock.numbers)
+                own = grant if of_vendor else _NO_GRANT
+                yield stock.vendor.edits(stock.devices, own, seen, stock.host)
             elif of_vendor:
-                told = f"nobody has looked yet at what the host has of {name}"
+                told = f"nobody has looked yet at what the host has of {stock.name}"
                 raise GrantRefused(Refusal.HOST_NOT_READ_YET, told)
             served.update(match.entry for match in of_vendor)
         for entry in grant.devices:
             if entry not in served:
                 told = f"no vendor serves {entry.type} device {entry.id or entry.minor!r}"
                 raise GrantRefused(Refusal.DEVICE_UNKNOWN, told)
+
+    def _stocked(self, snapshot: NodeSnapshot) -> Iterator[_Stock]:
+        own, means = devices_by_vendor(snapshot), snapshot.means.value.vendors
+        cdi = snapshot.runtime.value.takes_cdi
+        for name, vendor in self._vendors.items():
+            host = means.get(name)
+            if host is not None:
+                host = replace(host, cdi_enabled=cdi, settings=self._policy(host))
+            nodes = () if host is None else host.nodes
+            numbers = frozenset((node.major, node.minor) for node in nodes)
+            yield _Stock(name, vendor, own.get(name, ()), host, numbers)
 
     def _policy(self, host: HostMeans) -> Mapping[str, object]:
         return {**host.settings, UNGRANTED: self._hooks.ungranted}
@@ -94,7 +117,7 @@ class DevicesHook:
         Who gave a container its devices is told by what the pod asks of device plug-ins. Of a pod
         that the cluster has not told of yet that is unknown: it is not taken anything from.
         """
-        view = next((one for one in snapshot.cluster.pods if one.uid == pod.uid), None)
+        view = self._kept.pods(snapshot).get(pod.uid)
         untold = view is None and snapshot.cluster.clustered
         alone = pod.namespace in self._hooks.protected_namespaces
         own = bool(self._own_uid) and pod.uid == self._own_uid
@@ -108,16 +131,15 @@ class DevicesHook:
             protected=container.protected or alone or own or untold,
             given_elsewhere=container.given_elsewhere
             or _asks(view, container.name)
-            or _has(snapshot, pod.uid, container.name),
+            or not {(pod.uid, ""), (pod.uid, container.name)}.isdisjoint(self._given(snapshot)),
         )
 
 
-def takes_cdi(runtime: RuntimeView) -> bool:
-    """Say whether the runtime resolves CDI names that NRI plug-ins answer with."""
-    found, since = _VERSION.match(runtime.version), _CDI_SINCE.get(runtime.runtime)
-    if found is None or since is None or (runtime.nri_version or (0, 0, 0)) < _NRI_WITH_CDI:
-        return False
-    return (int(found[1]), int(found[2])) >= since
+def _of_stocks(now: NodeSnapshot) -> tuple[object, ...]:
+    found: list[object] = [now.devices.value, now.means.value, now.runtime.value.takes_cdi]
+    for state in now.vendors:
+        found += (state.vendor, state.inventory.value)
+    return tuple(found)
 
 
 def _asks(pod: PodView | None, container: str) -> bool:
@@ -125,18 +147,14 @@ def _asks(pod: PodView | None, container: str) -> bool:
     return pod is not None and any(ask.container == container for ask in pod.asks)
 
 
-def _has(snapshot: NodeSnapshot, uid: str, container: str) -> bool:
-    """Say whether the kubelet's account has something for the container."""
-    return any(
-        held.pod_uid == uid and held.container in ("", container)
-        for held in snapshot.served.value.held
-    )
+def _given(now: NodeSnapshot, _: object) -> frozenset[tuple[str, str]]:
+    """Return pods and containers that have something by the kubelet's account."""
+    return frozenset((held.pod_uid, held.container) for held in now.served.value.held)
 
 
-def _seen_by(container: Container, host: HostMeans) -> Container:
+def _seen_by(container: Container, numbers: frozenset[tuple[int, int]]) -> Container:
     """Return the container with whether it has nodes of this vendor's already."""
     if container.given_elsewhere or not container.nodes:
         return container
-    known = {(node.major, node.minor) for node in host.nodes}
-    has = any((node.major, node.minor) in known for node in container.nodes)
-    return replace(container, given_elsewhere=has)
+    has = any((node.major, node.minor) in numbers for node in container.nodes)
+    return replace(container, given_elsewhere=True) if has else container

@@ -87,7 +87,7 @@ def _said(asked: Iterable[tuple[str, str, _Answer]], mode: str) -> Answers:
     return tuple(
         (name, answer.adjustment)
         for of_mode, name, answer in asked
-        if of_mode == mode and answer.adjustment != NOTHING
+        if of_mode == mode and answer.adjustment is not NOTHING and answer.adjustment != NOTHING
     )
 
 

@@ -68,6 +68,11 @@ class _Merging:
             return NONE, refused.reason, str(refused)
 
 
+def _is_whole(said: Resources) -> bool:
+    """Say whether a period comes with its quota, without which it means nothing."""
+    return said.period_us is None or said.quota_us is not None
+
+
 def merged(answers: Answers) -> tuple[Adjustment, tuple[Failure, ...]]:
     """Return one adjustment, and the fields that two hooks set to different values.
 
@@ -76,6 +81,8 @@ def merged(answers: Answers) -> tuple[Adjustment, tuple[Failure, ...]]:
     """
     if not answers:
         return NOTHING, ()
+    if len(answers) == 1 and _is_whole(answers[0][1].resources):
+        return answers[0][1], ()  # as nearly always
     merging = _Merging(answers)
     all_of = [answer for _, answer in answers]
     edits, reason, failed = merging.edits()

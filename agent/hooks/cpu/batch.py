@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from agent.grants.remember import Remembered
 from agent.hooks.classes import qos_label
 from agent.hooks.cpu.extended import EXTENDED_SPEC, MAX_BYTES, Batch, Spec, extended_spec
 from agent.hooks.cpu.quota import PERIOD_US, quota_of, scaled, shares_of
 from agent.hooks.cpu.ratio import Ratio
-from agent.grants.remember import Remembered
 from agent.model.pod import PodView
 from agent.model.runtime.adjustment import NOTHING, UNLIMITED, Adjustment, Resources
 from agent.model.runtime.request import HookRequest, Stage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.hooks.classes import kube_qos, qos_label
 from agent.grants.remember import Remembered
+from agent.hooks.classes import kube_qos, qos_label
 from agent.model.pod import KubeQos
 from agent.model.runtime.adjustment import NOTHING, Adjustment, CoreGroup
 from agent.model.runtime.request import HookRequest, Stage

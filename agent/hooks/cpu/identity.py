@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.hooks.classes import kube_qos, qos_label
 from agent.grants.remember import Remembered
+from agent.hooks.classes import kube_qos, qos_label
 from agent.model.cluster.annotation import BadAnnotation, json_object
 from agent.model.grant.kernel import KernelMeans
 from agent.model.pod import KubeQos

@@ -97,19 +97,21 @@ def _means(entry: GrantedDevice, name: str, device: VendorDevice) -> bool:
 
 
 def _match(entry: GrantedDevice, known: tuple[VendorDevice, ...]) -> Iterable[Match]:
+    name = entry.id.partition(REPLICA)[0]
     for device in known:
+        part = _slice(device, name) if name and device.partitions else None
+        if part is None and not _means(entry, name, device):
+            continue
         if device.kind.wire_type != entry.type:
             continue
-        slices = {part.uuid: part for part in device.partitions}
-        name = entry.id.partition(REPLICA)[0]
-        if name and name in slices:
-            yield Match(entry=entry, device=device, partition=slices[name])
-        elif _means(entry, name, device):
-            if entry.partition and entry.partition not in slices:
-                raise GrantRefused(
-                    Refusal.PARTITION_MISSING, f"{device.key} has no slice {entry.partition}"
-                )
-            yield Match(entry=entry, device=device, partition=slices.get(entry.partition))
-        else:
-            continue
+        if part is None and entry.partition:
+            part = _slice(device, entry.partition)
+            if part is None:
+                told = f"{device.key} has no slice {entry.partition}"
+                raise GrantRefused(Refusal.PARTITION_MISSING, told)
+        yield Match(entry=entry, device=device, partition=part)
         return
+
+
+def _slice(device: VendorDevice, uuid: str) -> DevicePartition | None:
+    return next((part for part in reversed(device.partitions) if part.uuid == uuid), None)

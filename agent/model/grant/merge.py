@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
-from agent.model.grant.edits import ContainerEdits, MountEdit
+from agent.model.grant.edits import NONE, ContainerEdits, MountEdit
 from agent.model.grant.refusal import GrantRefused, Refusal
 
 E = TypeVar("E")
@@ -18,14 +18,17 @@ def merged(edits: Sequence[ContainerEdits]) -> ContainerEdits:
     `GrantRefused` with `DeviceConflict` if one path, variable, limit or folder is to become two
     different things.
     """
+    some = [one for one in edits if one != NONE]
+    if not some:
+        return NONE
     return ContainerEdits(
-        nodes=_once(chain.from_iterable(e.nodes for e in edits), lambda node: node.path),
-        mounts=by_depth(_once(chain.from_iterable(e.mounts for e in edits), lambda m: m.path)),
-        env=_once(chain.from_iterable(e.env for e in edits), lambda pair: pair[0]),
-        cdi=tuple(dict.fromkeys(chain.from_iterable(e.cdi for e in edits))),
-        rlimits=_once(chain.from_iterable(e.rlimits for e in edits), lambda limit: limit.name),
-        folders=_once(chain.from_iterable(e.folders for e in edits), lambda f: f.host_path),
-        notes=tuple(dict.fromkeys(chain.from_iterable(e.notes for e in edits))),
+        nodes=_once([node for one in some for node in one.nodes], attrgetter("path")),
+        mounts=by_depth(_once([m for one in some for m in one.mounts], attrgetter("path"))),
+        env=_once([pair for one in some for pair in one.env], itemgetter(0)),
+        cdi=tuple(dict.fromkeys([name for one in some for name in one.cdi])),
+        rlimits=_once([limit for one in some for limit in one.rlimits], attrgetter("name")),
+        folders=_once([f for one in some for f in one.folders], attrgetter("host_path")),
+        notes=tuple(dict.fromkeys([note for one in some for note in one.notes])),
     )
 
 
@@ -34,7 +37,9 @@ def by_depth(mounts: Iterable[MountEdit]) -> tuple[MountEdit, ...]:
     return tuple(sorted(mounts, key=lambda mount: mount.path.rstrip("/").count("/")))
 
 
-def _once(items: Iterable[E], name: Callable[[E], str]) -> tuple[E, ...]:
+def _once(items: Sequence[E], name: Callable[[E], str]) -> tuple[E, ...]:
+    if not items:
+        return ()
     found: dict[str, E] = {}
     for item in items:
         if found.setdefault(name(item), item) != item:

@@ -24,9 +24,6 @@ from tests.unit.grants.made import pod, snapshot
 
 VENDORS = {name: load_vendor(name) for name in ("nvidia", "ascend", "cambricon", "rdma")}
 OLD = RuntimeView(state="synchronized", runtime="containerd", version="1.7.24")
-NEW = RuntimeView(
-    state="synchronized", runtime="containerd", version="2.1.0", nri_version=(0, 8, 0)
-)
 
 
 def device(info: VendorDevice) -> Device:
@@ -75,7 +72,7 @@ def created(
         stage=Stage.CREATE, pod=sandbox, container=container or Container(name="worker")
     )
     first = hook.adjust(request, before(now))
-    assert hook.adjust(request, before(now)) == first  # nothing is remembered
+    assert hook.adjust(request, before(now)) == first  # what is remembered changes nothing
     return first
 
 

@@ -16,7 +16,7 @@ from agent.model.runtime.seen import SandboxSeen
 from plugins.injection.nvidia.hami import LIBRARY
 from tests.factory import nic
 from tests.unit.devices_hook.made import (
-    NEW,
+    OLD,
     VENDORS,
     created,
     device,
@@ -227,26 +227,11 @@ def test_devices_of_several_vendors_are_given_together() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("runtime", "version", "nri", "names"),
-    [
-        ("containerd", "2.1.0", (0, 8, 0), True),
-        ("containerd", "v2.1.0-beta.1", (0, 8, 0), True),
-        ("cri-o", "1.34.0", (0, 10, 0), True),
-        ("containerd", "2.0.5", (0, 8, 0), False),
-        ("containerd", "2.1.0", (0, 6, 1), False),
-        ("containerd", "2.1.0", None, False),
-        ("cri-o", "1.33.9", (0, 9, 1), False),
-        ("dockerd", "29.0", (0, 10, 0), False),
-        ("containerd", "unknown", (0, 10, 0), False),
-    ],
-)
-def test_cdi_names_are_used_where_the_runtime_takes_them(
-    runtime: str, version: str, nri: tuple[int, int, int] | None, names: bool
-) -> None:
+@pytest.mark.parametrize("names", [True, False])
+def test_cdi_names_are_used_where_the_runtime_takes_them(names: bool) -> None:
     named = CdiDevice(name=UUIDS[0])
     spec = CdiSpec(path="/etc/cdi/n.yaml", kind="nvidia.com/gpu", devices=(named,))
-    seen = replace(NEW, runtime=runtime, version=version, nri_version=nri)
+    seen = replace(OLD, takes_cdi=names)
     means = {"nvidia": nvidia_host(cdi=(spec,))}
     answer = created(text(entry(CARDS[0], WHOLE)), means, CARDS, runtime=seen)
     assert answer.edits.cdi == ((f"nvidia.com/gpu={UUIDS[0]}",) if names else ())

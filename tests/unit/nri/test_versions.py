@@ -106,6 +106,8 @@ def test_no_text_makes_a_mask_that_a_runtime_refuses(name: str, version: str, nr
     [
         ("containerd", "2.0.5", "", False),
         ("containerd", "2.1.0", "", True),
+        ("containerd", "v2.1.0-beta.1", "", True),
+        ("containerd", "2.1.0", "v0.6.1", False),
         ("containerd", "1.7.30", "", False),
         ("cri-o", "1.33.9", "", False),
         ("CRI-O", "1.34.0", "", True),
