@@ -12,12 +12,17 @@ from agent.clock import Clock
 from agent.errors import WorkerError
 from agent.model.runtime.slices import SlicesKept, SliceWish
 from agent.model.snapshot import NodeSnapshot
+from agent.probe.process.worker_process import LATE
+from agent.probe.wire import CLOSED
 from agent.slicing.wanted import living, owners, wishes
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 AGAIN_S, MAX_AGAIN_S = 1.0, 60.0  # between two tries that did not do all that is wished for
+# between two that each cost the worker: so few that they alone do not put it into quarantine
+DEADLY_S, MAX_DEADLY_S = 60.0, 300.0
+DEADLY = (LATE, CLOSED)  # why nobody answers any more
 
 Cut = Callable[[str, tuple[SliceWish, ...], tuple[str, ...] | None], Awaitable[SlicesKept]]
 Tell = Callable[[str, str, str], None]  # uid of the pod, "" for the node; reason; message
@@ -29,6 +34,8 @@ class _Standing(msgspec.Struct):
     asked: bool = False  # since the agent's start: what an earlier one left is tidied up
     failures: int = 0
     next_s: float = 0.0  # monotonic, when what failed may be tried again
+    deaths: int = 0  # of workers that were asked, in a row
+    alive_s: float = 0.0  # monotonic, when one may be asked again, whatever is wished for
     tried: frozenset[SliceWish] = frozenset()  # with the last try
     told: frozenset[tuple[str, str, str]] = frozenset()  # pod, device, reason
 
@@ -69,7 +76,10 @@ class Slicer:
         wanted, pods = wishes(snapshot), self._with_grace(snapshot)
         for state in snapshot.vendors:
             if state.state == "ready":
-                await self._keep(snapshot, state.vendor, wanted.get(state.vendor, ()), pods)
+                mine = wanted.get(state.vendor, ())
+                if pods is not None:  # a grant is known for a while after its pod
+                    mine = tuple(wish for wish in mine if wish.pod in pods)
+                await self._keep(snapshot, state.vendor, mine, pods)
 
     def _with_grace(self, snapshot: NodeSnapshot) -> frozenset[str] | None:
         """Return the pods that count as there: also those that are missing for a short while."""
@@ -95,8 +105,9 @@ class Slicer:
         orphaned = pods is not None and any(pod not in pods for pod, _ in have)
         # before the first answer of the lists there is nothing to take back by
         fresh = not standing.asked and pods is not None
-        early = self._clock.monotonic() < standing.next_s and lacking <= standing.tried
-        if not (lacking or orphaned or fresh) or early:
+        now_s = self._clock.monotonic()
+        early = now_s < standing.next_s and lacking <= standing.tried
+        if not (lacking or orphaned or fresh) or early or now_s < standing.alive_s:
             return
         standing.tried = lacking
         listed = None if pods is None else tuple(sorted(pods))
@@ -106,7 +117,10 @@ class Slicer:
             self._failed(vendor, standing, wanted, error)
             return
         standing.asked = standing.asked or pods is not None
-        self._heard(standing, kept)
+        standing.deaths = 0
+        # what it says is done and does not show is not asked for each second
+        idle = bool(lacking or orphaned) and not kept.changed
+        self._heard(standing, kept, done=not (kept.unmade or kept.failed or idle))
 
     def _failed(
         self,
@@ -116,6 +130,10 @@ class Slicer:
         error: WorkerError,
     ) -> None:
         self._wait(standing)
+        if error.reason in DEADLY:
+            standing.deaths += 1
+            wait_s = min(MAX_DEADLY_S, DEADLY_S * 2.0 ** min(standing.deaths - 1, 10))
+            standing.alive_s = self._clock.monotonic() + wait_s
         if error.reason == "NotSupported":
             standing.asked = True
         else:
@@ -124,11 +142,11 @@ class Slicer:
         troubles = {(w.pod, w.device, error.reason): str(error) for w in wanted}
         self._tell_new(standing, troubles)
 
-    def _heard(self, standing: _Standing, kept: SlicesKept) -> None:
-        if kept.unmade or kept.failed:
-            self._wait(standing)
-        else:
+    def _heard(self, standing: _Standing, kept: SlicesKept, *, done: bool) -> None:
+        if done:
             standing.failures, standing.next_s = 0, 0.0
+        else:
+            self._wait(standing)
         self.reclaimed += len(kept.reclaimed)
         for words in kept.reclaimed:
             self._tell("", "SliceReclaimed", f"{words} was taken back: the pod is gone")

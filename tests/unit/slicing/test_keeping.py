@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
@@ -9,6 +10,7 @@ from agent.errors import WorkerError
 from agent.model.cluster.facts import ClusterFacts
 from agent.model.runtime.slices import SlicesKept, SliceUnmade, SliceWish
 from agent.model.snapshot import NodeSnapshot
+from agent.probe.restart import RestartHistory, RestartPolicy
 from agent.slicing.keeping import Slicer
 from tests.unit.slicing.scene import NPU, PART, TEMPLATE, cut, node
 
@@ -105,11 +107,44 @@ def test_a_pod_that_cannot_be_served_holds_up_no_other() -> None:
 
 def test_a_worker_that_fails_is_told_of_and_asked_again() -> None:
     rig = Rig(node(("m", PART)))
-    rig.answers["cambricon"] = WorkerError("cambricon", "Late", "no answer")
+    rig.answers["cambricon"] = WorkerError("cambricon", "OwnershipUnknown", "no list")
     rig.step()
-    assert rig.told == [("m", "Late")]
+    assert rig.told == [("m", "OwnershipUnknown")]
     rig.answers.clear()
     assert ("cambricon", ("m",), ("m",)) in rig.step(2.0)
+
+
+@pytest.mark.parametrize("reason", ["Late", "Closed"])
+def test_a_driver_that_dies_of_the_question_is_not_put_into_quarantine_by_it(reason: str) -> None:
+    rig, policy = Rig(node(("m", PART))), RestartPolicy()
+    rig.answers["cambricon"] = WorkerError("cambricon", reason, "no answer")
+    history = RestartHistory()
+    deaths = 0
+    for second in range(4000):
+        others = (((f"n{second}", PART)),)  # also while new pods come, which are tried at once
+        rig.snapshot = node(("m", PART), *others)
+        if any(asked[0] == "cambricon" for asked in rig.step()):
+            history, deaths = history.died(rig.clock.monotonic(), policy), deaths + 1
+            assert not history.quarantined
+    assert deaths >= 12
+    rig.answers["cambricon"] = SlicesKept(changed=True)
+    assert any(rig.step(300.0))
+    rig.answers["cambricon"] = WorkerError("cambricon", reason, "no answer")
+    assert any(rig.step())
+    assert any(rig.step(61.0))  # it was well in between: the waits begin anew
+
+
+def test_what_stands_and_does_not_show_is_not_asked_for_each_second() -> None:
+    rig = Rig(node(("a", TEMPLATE)))
+    tries = sum(("ascend", ("a",), ("a",)) in rig.step() for _ in range(300))
+    assert 8 <= tries <= 12
+    assert rig.told == []
+
+
+def test_nothing_is_cut_for_a_pod_that_is_gone_and_whose_grant_is_still_known() -> None:
+    rig = Rig(cut(node(("a", TEMPLATE), pods=()), "ascend", "a"))
+    assert rig.step()[0] == ("ascend", ("a",), ("a",))  # for the while that it may come back
+    assert rig.step(GRACE_S + 1)[0] == ("ascend", (), ())
 
 
 def test_a_lost_slice_and_one_taken_back_are_told() -> None:
