@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,12 +31,14 @@ def surroundings(api: ApiServer, folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def citizen(api: ApiServer, folder: Path, *arguments: str, **environment: str) -> Iterator[Agent]:
-    """Run the agent in that cluster until the block ends."""
+def citizen(
+    api: ApiServer, folder: Path, *arguments: str, prefix: Sequence[str] = (), **environment: str
+) -> Iterator[Agent]:
+    """Run the agent in that cluster until the block ends; `prefix` is a program that becomes it."""
     folder.mkdir(exist_ok=True)
     with (folder / "stderr.log").open("a") as log:
         process = subprocess.Popen(
-            command("run", "--listen", "127.0.0.1:0", *arguments),
+            [*prefix, *command("run", "--listen", "127.0.0.1:0", *arguments)],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

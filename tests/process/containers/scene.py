@@ -23,11 +23,12 @@ from tests.apiserver.admin import node
 from tests.kubelet.manager import FakeKubelet
 from tests.process.agent import DEADLINE_S, Agent, run_agent
 from tests.process.citizen import NODE, ROLES, citizen
-from tests.runtime import CONTAINERD_2_3, Made, Pod, Runtime
+from tests.runtime import CONTAINERD_2_3, Failed, Made, Pod, Runtime
 
 GRANT = "scheduling.koordinator.sh/device-allocated"
 MAJOR = 240  # for local use: no driver has it
 LOOK_S = 0.02
+TRIES, AGAIN_S = 100, 0.1
 WHOLE = {f"koordinator.sh/{name}": "100" for name in ("gpu-core", "gpu-memory-ratio")}
 
 # device nodes are made below a folder that stands for the host's root
@@ -52,6 +53,7 @@ class Scene:
         self._stack = contextlib.ExitStack()
         self._agent: Agent | None = None
         self._more: dict[str, str] = {}
+        self.prefix: tuple[str, ...] = ()  # a program that starts the agent
         (folder / "k").mkdir()
         (self.root / "dev").mkdir(parents=True)
 
@@ -105,7 +107,8 @@ class Scene:
 
     async def begin(self, *arguments: str, attached: bool = True) -> Agent:
         """Start the agent; with `attached` wait until the runtime has told of all its pods."""
-        starting = citizen(self.api, self.folder / "node", *arguments, **self.settings())
+        folder, own = self.folder / "node", self.settings()
+        starting = citizen(self.api, folder, *arguments, prefix=self.prefix, **own)
         self._agent = await asyncio.to_thread(self._stack.enter_context, starting)
         if attached:
             await self.until(lambda: self.agent.check("runtime").startswith("[+]"), "in step")
@@ -183,6 +186,16 @@ class Scene:
         made = await self.runtime.create(pod, "main")
         await self.runtime.start(made)
         return made
+
+    async def create_patiently(self, pod: Pod) -> Made:
+        """Create a container as the kubelet does: it tries again."""
+        for _ in range(TRIES):
+            try:
+                return await self.runtime.create(pod, "main")
+            except Failed as error:
+                refused = error
+                await asyncio.sleep(AGAIN_S)
+        raise refused
 
     def told(self, pod: str) -> dict[str, str]:
         """Return the reasons of a pod's events at the API server, each with its words."""
