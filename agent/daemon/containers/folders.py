@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterable
+from itertools import islice
 
 from agent.errors import AgentError
 from agent.model.grant.edits import FolderEdit
 
 PARENT_MODE = 0o755
-MAX_ENTRIES = 256  # of a folder that is emptied: what is in there is one container's
+MAX_ENTRIES = 256  # below a folder that is emptied: what is in there is one container's
+MAX_DEPTH = 8
 
 
 class FolderNotMade(AgentError):
@@ -69,12 +70,39 @@ def _made(path: str) -> bool:
 
 
 def _empty(fd: int, path: str) -> None:
-    """Remove what is in a folder; links in it are removed and not followed."""
-    names = os.listdir(fd)
-    if len(names) > MAX_ENTRIES:
-        raise FolderNotMade(path, f"holds {len(names)} entries, which no container of ours left")
+    """Remove what is in a folder; links in it are removed and not followed.
+
+    A container filled it: one that left more than ours ever do, or deeper, is not waited for.
+    """
+    left = _remove_below(fd, path, MAX_ENTRIES, MAX_DEPTH)
+    if left < 0:
+        why = f"holds more than {MAX_ENTRIES} entries, which no container of ours left"
+        raise FolderNotMade(path, why)
+
+
+def _remove_below(fd: int, path: str, left: int, depth: int) -> int:
+    """Return how many more entries may be removed; negative, and nothing more is, if too many."""
+    if depth == 0:
+        raise FolderNotMade(
+            path, f"holds folders {MAX_DEPTH} deep, which no container of ours left"
+        )
+    with os.scandir(fd) as entries:
+        names = [entry.name for entry in islice(entries, left + 1)]
+    if len(names) > left:
+        return -1
+    left -= len(names)
     for name in names:
-        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, dir_fd=fd)
-        else:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=fd)
+            continue
+        below = os.open(
+            name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd
+        )
+        try:
+            left = _remove_below(below, path, left, depth - 1)
+        finally:
+            os.close(below)
+        if left < 0:
+            return left
+        os.rmdir(name, dir_fd=fd)
+    return left

@@ -49,6 +49,26 @@ def test_what_an_earlier_container_left_is_removed(tmp_path: Path) -> None:
     assert _mode(path) == 0o700
 
 
+@pytest.mark.parametrize("width", [1, 200])
+def test_a_tree_that_a_container_left_to_be_waited_for_is_refused(
+    width: int, tmp_path: Path
+) -> None:
+    """Too deep, or with more below it than there may be at its top."""
+    path = tmp_path / "containers"
+    path.mkdir()
+    before = Path.cwd()
+    os.chdir(path)
+    try:
+        for _ in range(20 if width == 1 else 2):
+            for index in range(width):
+                Path(f"d{index}").mkdir()
+            os.chdir("d0")
+    finally:
+        os.chdir(before)
+    with pytest.raises(FolderNotMade, match="no container of ours"):
+        make_folders([FolderEdit(host_path=str(path), mode=0o700, emptied=True)])
+
+
 @pytest.mark.parametrize("emptied", [True, False])
 def test_a_link_in_its_place_is_refused(emptied: bool, tmp_path: Path) -> None:
     target = tmp_path / "target"
