@@ -12,6 +12,7 @@ from agent.durable import replace_file
 from agent.errors import AgentError
 
 MODE = 0o600
+FOLDER_MODE = 0o750
 MAX_BYTES = 64 << 20  # a larger file is not ours
 COMPACT_FACTOR, COMPACT_LEAST = 4, 256  # lines to entries; below the least nothing is compacted
 MAX_PENDING = 4096  # lines kept for a disk that takes none
@@ -207,6 +208,8 @@ def _read(path: str) -> bytes:
 def _append(path: str, size: int, data: bytes) -> None:
     """Write behind the last good line, and have it on the disk; else leave the file as it was."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    if size == 0:
+        Path(path).parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     fd = os.open(path, flags, MODE)
     try:
         try:

@@ -54,6 +54,13 @@ def test_what_was_flushed_is_there_after_a_restart(path: str) -> None:
     assert list(loaded(path).entries.values()) == entries(3)
 
 
+def test_the_folder_is_made_with_the_first_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "var/lib/ledger.log")
+    written(path, ENTRY)
+    assert list(loaded(path).entries.values()) == [ENTRY]
+    assert Path(path).parent.stat().st_mode & 0o777 == 0o750
+
+
 def test_what_was_not_flushed_is_not(path: str) -> None:
     ledger = written(path, ENTRY)
     ledger.set(replace(ENTRY, path="/other"))
