@@ -40,7 +40,7 @@ class NriState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures:
-    """Counts. Belongs to the loop thread; `state` may be called from it alone."""
+    """Counts. Belongs to the loop thread; `state` may be read from any."""
 
     def __init__(self) -> None:
         """Begin at nothing."""
@@ -62,8 +62,8 @@ class Figures:
         """Count an answer. Methods are those that are served: their number is bounded."""
         if method not in self._buckets:
             self._results[method] = Counter()
-            self._buckets[method] = [0] * (len(BOUNDS_S) + 1)
             self._sums_s[method] = 0.0
+            self._buckets[method] = [0] * (len(BOUNDS_S) + 1)  # last: who reads goes by it
         self._results[method][result] += 1
         self._buckets[method][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[method] += took_s
@@ -76,7 +76,7 @@ class Figures:
             connections=self.connections,
             registrations=self.registrations,
             ends=tuple(sorted(self.ends.items())),
-            late=sum(results["late"] for results in self._results.values()),
+            late=sum(results["late"] for results in tuple(self._results.values())),
             adjustments=self.adjustments,
             updates=self.updates,
             unknown_methods=self.unknown_methods,

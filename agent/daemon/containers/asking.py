@@ -22,6 +22,7 @@ from agent.publish.eventing.event import PodRef
 log = logging.getLogger(__name__)
 
 POD_FILES_S = 0.2  # of a new pod's files; what is late is done by the next cycle
+MAX_WRITING = 64  # pods whose files wait for the thread; beyond it is left to the next cycle
 FOLDERS_S = 0.3
 
 Tell = Callable[[str, str, PodRef | None], None]  # reason, message, pod; quick
@@ -74,6 +75,7 @@ class Asker:
         self._write_pod = write_pod
         self._given = given
         self._files = files
+        self._writing: set[asyncio.Future[object]] = set()
         self.figures = HookFigures()
 
     def ask(self, request: HookRequest) -> Adjustment | Awaitable[Adjustment]:
@@ -102,10 +104,14 @@ class Asker:
         return self._with_folders(request, answer) if answer.edits.folders else answer
 
     async def _written(self, request: HookRequest, answer: Adjustment) -> Adjustment:
+        if len(self._writing) >= MAX_WRITING:
+            return answer
         event_loop = asyncio.get_running_loop()
         work = event_loop.run_in_executor(self._files, self._write_pod, request)
-        await asyncio.wait({work}, timeout=POD_FILES_S)
+        self._writing.add(work)
+        work.add_done_callback(self._writing.discard)
         work.add_done_callback(_tell_if_it_failed)
+        await asyncio.wait({work}, timeout=POD_FILES_S)
         return answer
 
     async def _with_folders(self, request: HookRequest, answer: Adjustment) -> Adjustment:

@@ -11,7 +11,6 @@ from agent.cgroup.ledger.journal import Ledger, LedgerError
 from agent.cgroup.writing.audit import Audit
 from agent.daemon.schedule import Timed
 from agent.hooks.base import Hook
-from agent.hooks.dispatch import OFF
 from agent.host.files import LiveRoot
 from agent.loop import Loop
 from agent.model.runtime.request import HookRequest
@@ -44,7 +43,6 @@ class Keeping:
         """Nothing is written by a hook that is off in `modes`."""
         self._parts = parts
         self._tell = tell
-        self._idle = all(mode == OFF for mode in modes.values())
         self._layout: CgroupLayout | None = None
         self._conditions: tuple[Condition, ...] = ()
         self._loaded = False

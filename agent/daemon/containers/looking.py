@@ -39,13 +39,21 @@ class Looking:
         self._means = means_reader(parts)
         self._prover = Prover(parts.host(), hook, parts.clock) if proves else None
         self._judged: tuple[object, ...] = ()
+        self._first = (
+            Timed(Loop("means", MEANS_S, self.look)),
+            Timed(Loop("grants", GRANTS_S, self.judge)),
+        )
 
     def timed(self) -> Iterator[Timed]:
         """Return the loops; all belong to the collector thread."""
-        yield Timed(Loop("means", MEANS_S, self.look))
-        yield Timed(Loop("grants", GRANTS_S, self.judge))
+        yield from self._first
         if self._prover is not None:
             yield Timed(Loop("proof", PROOF_S, self._prove), PROOF_S)
+
+    def first(self) -> None:
+        """Look once before anybody asks; what fails is told as any run's failure."""
+        for timed in self._first:
+            timed.loop.step(self._clock.monotonic())
 
     def look(self) -> None:
         """Read what the host has."""

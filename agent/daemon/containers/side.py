@@ -19,7 +19,7 @@ from agent.daemon.containers.naming import Naming
 from agent.daemon.schedule import Timed
 from agent.hooks.builtin import node_hooks
 from agent.hooks.devices import DevicesHook
-from agent.hooks.dispatch import modes_of
+from agent.hooks.dispatch import ON, modes_of
 from agent.loop import keep
 from agent.model.grant.edits import ContainerEdits
 from agent.model.inventory import Problem
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0  # after a bug, doubled each time
+# then it answers: without an answer a container starts without its card, an unread host refuses it
+FIRST_LOOK_S = 1.0
 LOCK = "nri.lock"
 OWN_POD = "POD_UID"  # of the environment, set by the manifest
 
@@ -91,16 +93,18 @@ class ContainerSide:
             yield from self._naming.timed()
 
     async def start(self) -> None:
-        """Look once, then answer the runtime and the kubelet."""
+        """Look once, then answer the runtime and the kubelet, also if the look hangs."""
         event_loop = asyncio.get_running_loop()
         # before anybody asks: what the host has decides every answer
-        await event_loop.run_in_executor(self._collector, self._looking.look)
-        await event_loop.run_in_executor(self._collector, self._looking.judge)
+        look = event_loop.run_in_executor(self._collector, self._looking.first)
+        done, _ = await asyncio.wait({look}, timeout=FIRST_LOOK_S)
+        if not done:
+            log.warning("first_look_late", extra={"waited_s": FIRST_LOOK_S})
         if self._dials:
             self._dial()
         if self._serves:
             self._serve()
-        if self._keeping is not None:
+        if self._keeping is not None and self._modes[DevicesHook.name] == ON:
             self._slicer = Slicer(
                 lambda: self._parts.store.current,
                 self._cut,
