@@ -11,6 +11,7 @@ from agent.config.containers import HookSettings
 from agent.grants.check import grant_of
 from agent.grants.kept import Kept
 from agent.grants.remember import Remembered
+from agent.hooks.variables import obeyed
 from agent.model.device import VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
@@ -72,7 +73,8 @@ class DevicesHook:
         grant = _NO_GRANT if granted is None else granted.grant
         container = self._completed(request.container, request.pod, snapshot)
         try:
-            return Adjustment(edits=merged(tuple(self._edits(grant, container, snapshot))))
+            edits = merged(tuple(self._edits(grant, container, snapshot)))
+            return Adjustment(edits=obeyed(edits, container))
         except GrantRefused as refused:
             return Adjustment(failed=str(refused), reason=refused.reason)
 
@@ -89,10 +91,14 @@ class DevicesHook:
             elif of_vendor:
                 told = f"nobody has looked yet at what the host has of {stock.name}"
                 raise GrantRefused(Refusal.HOST_NOT_READ_YET, told)
+            for match in of_vendor:
+                if match.entry in served:
+                    told = f"{stock.name} and another vendor both have {_said(match.entry)}"
+                    raise GrantRefused(Refusal.DEVICE_CONFLICT, told)
             served.update(match.entry for match in of_vendor)
         for entry in grant.devices:
             if entry not in served:
-                told = f"no vendor serves {entry.type} device {entry.id or entry.minor!r}"
+                told = f"no vendor serves {_said(entry)}"
                 raise GrantRefused(Refusal.DEVICE_UNKNOWN, told)
 
     def _stocked(self, snapshot: NodeSnapshot) -> Iterator[_Stock]:
@@ -133,6 +139,10 @@ class DevicesHook:
             or _asks(view, container.name)
             or not {(pod.uid, ""), (pod.uid, container.name)}.isdisjoint(self._given(snapshot)),
         )
+
+
+def _said(entry: GrantedDevice) -> str:
+    return f"{entry.type} device {entry.id or entry.minor!r}"
 
 
 def _of_stocks(now: NodeSnapshot) -> tuple[object, ...]:
