@@ -36,6 +36,7 @@ _CARD = """
   core_percent: {{mean: 50, swing: 50, period_s: 60}}
   memory_used_bytes: 1073741824
   power_watts: 300
+  nodes: [{{path: /dev/card{minor}, major: 1, minor: 3}}]
 """
 _LINKS = (
     *("proc/stat", "proc/meminfo", "proc/cpuinfo", "proc/cmdline", "proc/pressure", "proc/sys"),
@@ -62,6 +63,9 @@ def busy_node() -> Iterator[BusyNode]:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path("/") / name)
         (root / "proc" / "self").mkdir()
+        (root / "dev").mkdir()
+        for number in range(CARDS):  # a node with the numbers that the file of cards says
+            (root / "dev" / f"card{number}").symlink_to("/dev/null")
         fake = Path(folder) / "cards.yaml"
         cards = "".join(_CARD.format(minor=i, bus=0x10 + i) for i in range(CARDS))
         fake.write_text(f"devices:{cards}")
