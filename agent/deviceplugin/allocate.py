@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from agent.cdi.way import by_way
 from agent.deviceplugin.base import Allocated, NotAllocated, PodNotSeen
-from agent.deviceplugin.hardware import of_vendor
 from agent.deviceplugin.match import Asker, askers, granted_places
 from agent.deviceplugin.preferred import is_taken
 from agent.deviceplugin.units import Served, Unit, grant_of
@@ -52,12 +51,12 @@ def allocate(request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits
     """
     units = _units(request, one)
     giving = _Giving(request, one, snapshot, edits)
-    found = askers(one.name, len(request.ids), giving.devices, snapshot)
+    found = askers(one.name, len(request.ids), one.devices, snapshot)
     if not found:
         _unseen(request, one, snapshot)
     elif any(asker.granted for asker in found):
         return _granted(found, one, snapshot, giving, last=request.last)
-    _free(units, giving.devices, snapshot)
+    _free(units, one.devices, snapshot)
     pod_uid = found[0].pod.uid if len(found) == 1 else ""
     return giving.answer(giving.edits(grant_of(units)), pod_uid)
 
@@ -127,8 +126,6 @@ class _Giving:
     """Asks the vendor what a container gets by way of the kubelet."""
 
     def __init__(self, request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits) -> None:
-        devices = of_vendor(one.vendor, snapshot.devices.value.devices)
-        self.devices = tuple(device.info for device in devices)
         self._one = one
         self._edits = edits
         self._in_force = snapshot.runtime.value.in_force
@@ -150,7 +147,7 @@ class _Giving:
                 annotations=asker.pod.annotations,
                 host_network=asker.pod.host_network,
             )
-        return self._edits(self.devices, grant, container, self._means)
+        return self._edits(self._one.devices, grant, container, self._means)
 
     def answer(self, edits: ContainerEdits, pod_uid: str) -> Allocated:
         """Return the answer, CDI names in both ways that there are: runtimes drop the second."""

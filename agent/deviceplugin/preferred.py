@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from agent.deviceplugin.hardware import of_vendor
 from agent.deviceplugin.match import Asker, askers, granted_places, places
 from agent.deviceplugin.units import Place, Served, Unit, slot_of
 from agent.model.snapshot import NodeSnapshot
@@ -47,8 +46,7 @@ def preferred(
     known = tuple(name for name in free if name in one.units or name in wish.required)
     if len(known) >= wish.size:
         free = known  # what is gone since is taken where nothing else is left
-    devices = [device.info for device in of_vendor(one.vendor, snapshot.devices.value.devices)]
-    found = askers(one.name, wish.size, devices, snapshot)
+    found = askers(one.name, wish.size, one.devices, snapshot)
     choice = _Choice(one, board, _companions(found, one, offered, snapshot), packed=packed)
     names = set(free)
     fixed = [name for name in dict.fromkeys(wish.required) if name in names][: wish.size]
@@ -56,7 +54,7 @@ def preferred(
         mine = frozenset.intersection(*(places(asker.found) for asker in found))
         first = tuple(name for name in free if choice.place(name) in mine)
     else:
-        taken = granted_places(devices, snapshot)
+        taken = granted_places(one.devices, snapshot)
         first = tuple(name for name in free if not is_taken(one.units.get(name), taken))
     steered = tuple(dict.fromkeys((*fixed, *first)))
     if len(steered) >= wish.size:

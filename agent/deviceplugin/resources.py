@@ -70,7 +70,8 @@ class Offering:
                 _shared(units, row, problems) if row else ((name, u) for u in units)
             ):
                 shared.setdefault(target, []).append(unit)
-        return [served(name, vendor, units) for name, units in shared.items()]
+        every = tuple(device.info for device in devices)
+        return [served(name, vendor, units, every) for name, units in shared.items()]
 
 
 def _shared(

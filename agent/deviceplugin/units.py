@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.deviceplugin.base import Listed
-from agent.model.device import Device, DevicePartition
+from agent.model.device import Device, DevicePartition, VendorDevice
 from agent.model.grant.granted import REPLICA, Grant, GrantedDevice
 from plugins.injection.preferred.board import UNKNOWN_MINOR
 from plugins.injection.preferred.slots import Slot
@@ -86,6 +86,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     name: str
     vendor: str
     units: Mapping[str, Unit]  # by id, in order
+    devices: tuple[VendorDevice, ...] = ()  # all of the vendor
 
     @cached_property
     def shared(self) -> bool:
@@ -114,13 +115,15 @@ def slot_of(unit: Unit) -> Slot:
     )
 
 
-def served(name: str, vendor: str, units: Iterable[Unit]) -> Served:
+def served(
+    name: str, vendor: str, units: Iterable[Unit], devices: tuple[VendorDevice, ...] = ()
+) -> Served:
     """Put a resource together; of two units of one id the first in order stays."""
     ordered = sorted(units, key=lambda unit: unit.order)
     table: dict[str, Unit] = {}
     for unit in ordered:
         table.setdefault(unit.id, unit)
-    return Served(name=name, vendor=vendor, units=MappingProxyType(table))
+    return Served(name=name, vendor=vendor, units=MappingProxyType(table), devices=devices)
 
 
 def listed(unit: Unit) -> Listed:

@@ -62,8 +62,8 @@ def matches(grant: Grant, devices: Iterable[VendorDevice]) -> tuple[Match, ...]:
     slice that its device does not have.
     """
     known = tuple(devices)
-    found = (match for entry in grant.devices for match in _match(entry, known))
-    return tuple(dict.fromkeys(found))
+    # equal entries mean the same: they are less to compare than what they mean
+    return tuple(match for entry in dict.fromkeys(grant.devices) for match in _match(entry, known))
 
 
 def by_bus_id(found: Iterable[Match]) -> tuple[Match, ...]:
