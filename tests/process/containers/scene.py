@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from agent.node.identity import read_machine
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node
 from tests.kubelet.manager import FakeKubelet
-from tests.process.agent import DEADLINE_S, Agent, run_agent
+from tests.process.agent import DEADLINE_S, ROOT, Agent, command
 from tests.process.citizen import NODE, ROLES, citizen
 from tests.runtime import CONTAINERD_2_3, Failed, Made, Pod, Runtime
 
@@ -148,7 +150,17 @@ class Scene:
             "XPU_AGENT_NODE__RUN_DIR": str(self.folder / "node" / "run"),
             "XPU_AGENT_METRICS__LISTEN": listen,
         }
-        return await asyncio.to_thread(lambda: run_agent(*arguments, timeout_s=DEADLINE_S, **own))
+        done = partial(
+            subprocess.run,
+            [*self.prefix, *command(*arguments)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            cwd=ROOT,
+            env={**os.environ, **own},
+            check=False,
+        )
+        return await asyncio.to_thread(done)
 
     async def doctor(self) -> dict[str, tuple[str, str]]:
         """Return what the doctor says by check: result, and what was seen."""
