@@ -6,12 +6,16 @@ it changes something: two plug-ins that set one field keep the container from be
 
 from __future__ import annotations
 
+import contextlib
+
 from msgspec.structs import replace
 
+from agent.errors import ParseError
 from agent.model.grant.edits import NONE, ContainerEdits
 from agent.model.runtime.adjustment import NO_RESOURCES, Adjustment, Resources
 from agent.nri.versions import Peer
 from agent.nri.wire.errors import FAILED_PRECONDITION, CallFailed
+from agent.topology.text import parse_cpu_list
 from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
@@ -61,7 +65,7 @@ def changes(wanted: Resources, asked: Resources) -> Resources:
         shares=_new(wanted.shares, asked.shares),
         quota_us=_new(wanted.quota_us, asked.quota_us),
         period_us=_new(wanted.period_us, asked.period_us),
-        cpus=(wanted.cpus if wanted.cpus != asked.cpus else None) or None,
+        cpus=None if _same_cpus(wanted.cpus, asked.cpus) else wanted.cpus or None,
         memory_bytes=_new(wanted.memory_bytes, asked.memory_bytes),
     )
     if change.quota_us is None and change.period_us is not None:
@@ -73,6 +77,15 @@ def changes(wanted: Resources, asked: Resources) -> Resources:
 
 def _new(wanted: int | None, asked: int | None) -> int | None:
     return wanted if wanted != asked else None
+
+
+def _same_cpus(wanted: str | None, asked: str | None) -> bool:
+    """Say whether two lists are the same CPUs: others write them in more parts than we do."""
+    if wanted == asked or not wanted or not asked:
+        return wanted == asked
+    with contextlib.suppress(ParseError):
+        return parse_cpu_list(wanted) == parse_cpu_list(asked)
+    return False
 
 
 def _must_carry(edits: ContainerEdits, peer: Peer) -> None:

@@ -45,6 +45,19 @@ def vfs(*addresses: str) -> Grant:
 WHOLE = granted(PF, kind="rdma")
 
 
+def test_a_device_is_shown_with_the_numbers_of_its_nodes() -> None:
+    """V78 of the hooks' vectors."""
+    address = "0000:3b:00.0"
+    there = HostMeans(
+        nodes=(node("/dev/infiniband/rdma_cm", 10, 58),), functions=(function(address, 0),)
+    )
+    found = edits((nic(address),), granted(address, kind="rdma"), POD, there)
+    assert [(item.path, item.major, item.minor, item.file_mode) for item in found.nodes] == [
+        ("/dev/infiniband/rdma_cm", 10, 58, 0o666),
+        ("/dev/infiniband/uverbs0", 231, 192, 0o666),
+    ]
+
+
 @pytest.mark.parametrize("grant", [pytest.param(WHOLE, id="80")])
 def test_without_the_connection_manager_verbs_alone_are_shown_and_it_is_told(grant: Grant) -> None:
     found = edits((nic(),), grant, POD, host(function(PF, 0), manager=False))

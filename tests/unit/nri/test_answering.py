@@ -165,6 +165,9 @@ def test_what_a_runtime_would_drop_in_silence_is_refused_aloud(
         ),
         (Resources(cpus=""), Resources(cpus="0-3"), NO_RESOURCES),  # cannot be said
         (Resources(cpus="0-1"), Resources(cpus="0-3"), Resources(cpus="0-1")),
+        (Resources(cpus="0-7"), Resources(cpus="0-3,4-7"), NO_RESOURCES),  # koordlet's text
+        (Resources(cpus="0-7"), Resources(cpus="0-x"), Resources(cpus="0-7")),
+        (Resources(cpus="0-7"), NO_RESOURCES, Resources(cpus="0-7")),
         (Resources(memory_bytes=-1), Resources(memory_bytes=5), Resources(memory_bytes=-1)),
     ],
 )

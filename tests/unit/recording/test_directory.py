@@ -95,13 +95,17 @@ def test_fifos_are_never_opened(folder: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
-def test_device_nodes_have_numbers_and_are_never_opened(folder: Path) -> None:
+@pytest.mark.parametrize("number", [(195, 7), (511, 3), (231, 300)])  # beyond a byte each
+def test_device_nodes_have_numbers_and_are_never_opened(
+    folder: Path, number: tuple[int, int]
+) -> None:
     try:
-        os.mknod(folder / "sys/node", 0o020600, os.makedev(195, 7))
+        os.mknod(folder / "sys/node", 0o020600, os.makedev(*number))
     except PermissionError:
         pytest.skip("this container may not make device nodes")
     host = DirectoryFiles(folder)
-    assert host.device_number("/sys/node") == (195, 7)
+    assert host.device_number("/sys/node") == LiveRoot(str(folder)).device_number("/sys/node")
+    assert host.device_number("/sys/node") == number
     with pytest.raises(HostFileError, match="ENXIO"):
         host.read("/sys/node")
 
