@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 
 from agent.deviceplugin.base import Resource
+from agent.deviceplugin.kubelet.folder import File as SocketFile
 from agent.deviceplugin.kubelet.folder import KubeletFolder
 from agent.deviceplugin.kubelet.kept import KeptFile
 from agent.deviceplugin.kubelet.life import Life
@@ -26,12 +27,13 @@ from agent.deviceplugin.serve.site import Site
 from agent.errors import ParseError
 from agent.kubelet.base import in_thread
 from agent.loop import keep
-from agent.model.runtime.served import ResourceServed, ServedView
+from agent.model.runtime.served import Held, ResourceServed, ServedView
 from agent.model.snapshot import NodeSnapshot
 
 log = logging.getLogger(__name__)
 
 MAX_RESOURCES = 64
+ASTRAY = "GrantGivenToAnotherPod"
 AGAIN_S = 1.0  # after a bug, doubled each time
 ANSWERED = ("ready", "released")  # states of a vendor whose devices are those it told of
 
@@ -53,13 +55,14 @@ class DevicePlugin:
         self._site = site
         self._bell = Bell()  # one for all: each looks whether it is for him
         self._folder = KubeletFolder(
-            site.folder, self._bell.ring, poll_s=site.pace.poll_s, absent_s=site.pace.absent_s
+            site.folder, self._looked_at, poll_s=site.pace.poll_s, absent_s=site.pace.absent_s
         )
         self._holding = Holding(site.clock.monotonic, self._publish)
         self._file = KeptFile(site.state_dir, site.boot_id)
         self._kept: dict[str, Resource] = {}  # of vendors that have not answered yet
         self._lives: dict[str, Life] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._kubelet: SocketFile | None = None  # whose socket was there last
         self._checkpoint: File | None = None
         self._unread = ""  # why the checkpoint could not be read
         self._stirred = False
@@ -129,6 +132,15 @@ class DevicePlugin:
             self._holding.forget_old()
             await self._bell.until(partial(self._looked, seen), self._site.pace.poll_s)
 
+    def _looked_at(self) -> None:
+        """Hear of a look at the folder; another kubelet knows of no answer but the written ones."""
+        found = self._folder.seen.socket
+        if found is not None and found != self._kubelet:
+            if self._kubelet is not None:
+                self._holding.forget()
+            self._kubelet = found
+        self._bell.ring()
+
     def _looked(self, seen: int) -> bool:
         return self._folder.looks != seen
 
@@ -182,7 +194,20 @@ class DevicePlugin:
         self._unread = ""
         if found is not None:
             self._checkpoint, held = found
-            self._holding.written(held)
+            for answer, entry in self._holding.written(held):
+                self._astray(answer, entry)
+
+    def _astray(self, answer: Held, entry: Held) -> None:
+        """Tell of a grant that the kubelet gave to a pod of which nobody had told in time."""
+        snapshot = self._site.current()
+        granted = snapshot.grants.value.pods.get(answer.pod_uid)
+        if granted is None or granted.refusal:
+            return  # it got what the kubelet chose, whosever it is
+        names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in snapshot.cluster.pods}
+        other = names.get(entry.pod_uid, f"pod {entry.pod_uid}")
+        text = f"{entry.resource}: {other} was given what {granted.namespace}/{granted.name} was "
+        text += "granted, as nobody had told of it when the kubelet asked: delete that pod"
+        self._site.tell(ASTRAY, text)
 
     def _publish(self) -> None:
         view = ServedView(

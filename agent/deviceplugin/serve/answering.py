@@ -140,6 +140,9 @@ class Answering:
         try:
             async with asyncio.timeout(self._site.pace.prepare_s):
                 await self._site.prepare(answer.edits)
+        except asyncio.CancelledError:  # the kubelet has gone: it will ask again
+            self._holding.withdrawn(held)
+            raise
         except (AgentError, TimeoutError) as error:
             self._holding.withdrawn(held)
             text = str(error) or f"not within {self._site.pace.prepare_s:g} s: does the disk hang?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -53,7 +54,7 @@ def parse_checkpoint(data: bytes) -> tuple[Held, ...]:
         Held(
             pod_uid=entry.pod_uid,
             resource=entry.resource_name,
-            ids=tuple(sorted(_ids(entry.device_ids))),
+            ids=tuple(sorted(set(_ids(entry.device_ids)))),  # one of two nodes stands twice
             container=entry.container_name,
         )
         for entry in entries
@@ -91,40 +92,73 @@ class Holding:
     def __init__(self, monotonic: Callable[[], float], changed: Callable[[], None]) -> None:
         self._monotonic = monotonic
         self._changed = changed
-        self._written: tuple[Held, ...] = ()
-        self._answered: dict[Held, float] = {}  # when each was answered
+        self._written: tuple[Held, ...] | None = None  # None: not read yet
+        self._answered: list[tuple[Held, float]] = []  # with when it was; one for each answer
 
     @property
     def held(self) -> tuple[Held, ...]:
         """Return what the checkpoint says, then what was answered and is not in it yet."""
-        return (*self._written, *self._answered)
+        return (*(self._written or ()), *(held for held, _ in self._answered))
 
     def answered(self, held: Held) -> None:
         """Remember an answer until the checkpoint says so."""
         if len(self._answered) >= MAX_ANSWERED:
-            del self._answered[next(iter(self._answered))]
-        self._answered[held] = self._monotonic()
+            del self._answered[0]
+        self._answered.append((held, self._monotonic()))
         self._changed()
 
     def withdrawn(self, held: Held) -> None:
         """Forget an answer that was not given after all."""
-        if self._answered.pop(held, None) is not None:
-            self._changed()
+        for index, (one, _) in enumerate(self._answered):
+            if one is held:
+                del self._answered[index]
+                self._changed()
+                return
 
-    def written(self, found: tuple[Held, ...]) -> None:
-        """Take a checkpoint. Of a pod that is in it, nothing else is remembered."""
+    def written(self, found: tuple[Held, ...]) -> tuple[tuple[Held, Held], ...]:
+        """Take a checkpoint; return answers that went to another pod, each with whose it is.
+
+        Each entry that is new in it is one answer. The init containers of a pod and those after
+        them have the same devices, of one answer each. Before the first checkpoint nobody can tell
+        what is new: entries of pods that have ended may stand for devices that were answered since.
+        """
+        fresh = Counter(found) - Counter(self._written or ())
+        strangers = self._written is not None
         self._written = found
-        told = {(one.pod_uid, one.resource, frozenset(one.ids)) for one in found}
-        for held in list(self._answered):
-            if (held.pod_uid, held.resource, frozenset(held.ids)) in told:
-                del self._answered[held]
+        theirs = [entry for entry in fresh.elements() if not self._came(entry)]
+        wrong = tuple(
+            (answer, entry)
+            for entry in (theirs if strangers else ())
+            if (answer := self._came_to_another(entry)) is not None
+        )
         self._changed()
+        return wrong
+
+    def _came(self, entry: Held) -> bool:
+        """Forget the answer to the same pod, and say whether there was one."""
+        return self._taken(lambda held: held.pod_uid == entry.pod_uid, entry) is not None
+
+    def _came_to_another(self, entry: Held) -> Held | None:
+        return self._taken(lambda _: True, entry)
+
+    def _taken(self, fits: Callable[[Held], bool], entry: Held) -> Held | None:
+        ids = frozenset(entry.ids)
+        for index, (held, _) in enumerate(self._answered):
+            if held.resource == entry.resource and frozenset(held.ids) == ids and fits(held):
+                del self._answered[index]
+                return held
+        return None
+
+    def forget(self) -> None:
+        """Forget answers that no checkpoint has: those of a kubelet that is no more."""
+        if self._answered:
+            self._answered.clear()
+            self._changed()
 
     def forget_old(self) -> None:
         """Forget answers that came to nothing."""
         before_s = self._monotonic() - FORGET_S
-        old = [held for held, at_s in self._answered.items() if at_s < before_s]
-        for held in old:
-            del self._answered[held]
-        if old:
+        new = [one for one in self._answered if one[1] >= before_s]
+        if len(new) < len(self._answered):
+            self._answered = new
             self._changed()

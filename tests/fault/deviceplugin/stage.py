@@ -13,6 +13,7 @@ from agent.deviceplugin.base import Allocated, Listed, NotAllocated, PodNotSeen,
 from agent.deviceplugin.kubelet.plugin import DevicePlugin
 from agent.deviceplugin.serve.site import Pace, Site
 from agent.model.device import Pairs
+from agent.model.grant.checked import GrantsView, PodGrant
 from agent.model.grant.edits import ContainerEdits
 from agent.model.part import Part
 from agent.model.runtime.served import ResourceServed, ServedView
@@ -119,6 +120,7 @@ class Stage:
         self.told: list[tuple[str, str]] = []
         self.views: list[ServedView] = []
         self.vendor = "ready"
+        self.grants: dict[str, PodGrant] = {}
         self.plugin: DevicePlugin | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -129,6 +131,7 @@ class Stage:
             node=NodeIdentity(name="node-a"),
             vendors=(VendorState(vendor="nvidia", state=self.vendor),),
             devices=Part(DeviceView(awaited=awaited), 1.0),
+            grants=Part(GrantsView(pods=self.grants), 1.0),
         )
 
     def site(self) -> Site:

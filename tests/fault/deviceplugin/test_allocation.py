@@ -13,6 +13,7 @@ from grpc import aio
 
 from agent.deviceplugin.serve.figures import BOUNDS_S
 from agent.errors import AgentError
+from agent.model.grant.checked import PodGrant
 from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.runtime.served import Held
@@ -239,3 +240,45 @@ def test_a_disk_that_hangs_costs_the_allocation_and_nothing_else() -> None:
         await stage.kubelet.resource(GPU, healthy=7)
 
     on_stage(test, msgspec.structs.replace(QUICK, prepare_s=0.1))
+
+
+def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing() -> None:
+    async def test(stage: Stage) -> None:
+        begun = asyncio.Event()
+
+        async def prepare(edits: ContainerEdits) -> None:
+            del edits
+            begun.set()
+            await asyncio.Event().wait()
+
+        site = msgspec.structs.replace(stage.site(), prepare=prepare)
+        stage.site = lambda: site  # type: ignore[method-assign] # this test's own
+        stage.table.pod_uid = "pod-1"
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        asked = asyncio.create_task(stage.kubelet.admit("pod-1", "main", {GPU: 1}))
+        await begun.wait()
+        assert len(plugin.state().held) == 1
+        asked.cancel()
+        await stage.kubelet.until(lambda: plugin.state().held == (), "the answer is withdrawn")
+
+    on_stage(test, msgspec.structs.replace(QUICK, prepare_s=3600.0))
+
+
+def test_a_grant_that_the_kubelet_gave_to_another_pod_is_told_of() -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.pod_uid = "pod-1"
+        stage.grants = {"pod-1": PodGrant(uid="pod-1", namespace="a", name="granted")}
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        await stage.kubelet.admit("pod-1", "main", {GPU: 1})
+        await stage.kubelet.until(lambda: bool(plugin.state().held), "the checkpoint")
+        await stage.kubelet.admit("pod-2", "main", {GPU: 1})
+        await stage.kubelet.until(lambda: bool(stage.told), "the event")
+        ((reason, text),) = stage.told
+        assert reason == "GrantGivenToAnotherPod"
+        assert "pod pod-2 was given what a/granted was granted" in text
+
+    on_stage(test)

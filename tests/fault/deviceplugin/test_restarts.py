@@ -9,6 +9,7 @@ import socket
 import msgspec
 import pytest
 
+from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, on_stage
 
 # so that only the kernel's news can be what was reacted to
@@ -274,3 +275,20 @@ def test_a_stop_while_the_kubelet_hangs_is_quick() -> None:
         assert stage.sockets() == []
 
     on_stage(test, msgspec.structs.replace(QUICK, register_s=3600.0))
+
+
+def test_a_kubelet_that_died_before_it_wrote_may_ask_for_the_pod_again() -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.pod_uid = "pod-1"
+        await stage.kubelet.start()
+        plugin = await stage.start()
+        first = await stage.kubelet.resource(GPU, healthy=8)
+        request = pb.AllocateRequest()
+        request.container_requests.add(devices_ids=["GPU-0"])
+        await first.call("Allocate", request.SerializeToString())
+        assert [one.pod_uid for one in plugin.state().held] == ["pod-1"]
+        await stage.kubelet.restart()
+        await stage.kubelet.resource(GPU, healthy=8, not_this=first)
+        assert plugin.state().held == ()
+
+    on_stage(test)

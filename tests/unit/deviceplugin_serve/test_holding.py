@@ -103,3 +103,57 @@ def test_answers_that_came_to_nothing_are_forgotten_and_never_too_many() -> None
     clock.advance(FORGET_S + 1)
     known.forget_old()
     assert not known.held
+
+
+def test_a_device_of_two_memory_nodes_is_one_device() -> None:
+    (held,) = parse_checkpoint(checkpoint({**ENTRY, "DeviceIDs": {"0": ["a"], "1": ["a", "b"]}}))
+    assert held.ids == ("a", "b")
+
+
+def test_every_answer_counts_where_the_containers_of_a_pod_have_the_same_devices() -> None:
+    known = Holding(ManualClock().monotonic, lambda: None)
+    known.written(())
+    answer = Held(pod_uid="u1", resource="r/x", ids=("a",))
+    known.answered(answer)
+    known.answered(Held(pod_uid="u1", resource="r/x", ids=("a",)))
+    assert known.held == (answer, answer)
+    init = Held(pod_uid="u1", resource="r/x", ids=("a",), container="init")
+    assert known.written((init,)) == ()
+    assert known.held == (init, answer)
+    main = Held(pod_uid="u1", resource="r/x", ids=("a",), container="main")
+    known.written((init, main))
+    assert known.held == (init, main)
+
+
+def test_an_answer_that_went_to_another_pod_is_told_of_and_counts_for_nobody() -> None:
+    known = Holding(ManualClock().monotonic, lambda: None)
+    known.written(())
+    answer = Held(pod_uid="u1", resource="r/x", ids=("a",))
+    known.answered(answer)
+    other = Held(pod_uid="u2", resource="r/x", ids=("a",), container="main")
+    assert known.written((other,)) == ((answer, other),)
+    assert known.held == (other,)
+    assert known.written((other,)) == ()
+
+
+def test_of_the_same_devices_the_answer_to_the_pod_itself_is_the_one() -> None:
+    known = Holding(ManualClock().monotonic, lambda: None)
+    known.written(())
+    gone, now = (Held(pod_uid=uid, resource="r/x", ids=("a",)) for uid in ("u1", "u2"))
+    known.answered(gone)
+    known.answered(now)
+    late = Held(pod_uid="u1", resource="r/x", ids=("a",), container="main")
+    assert known.written((late,)) == ()
+    assert known.held == (late, now)
+
+
+def test_what_a_kubelet_that_is_no_more_was_answered_is_forgotten_unless_it_wrote_it() -> None:
+    changes = list[int]()
+    known = Holding(ManualClock().monotonic, lambda: changes.append(1))
+    written = Held(pod_uid="u1", resource="r/x", ids=("a",), container="main")
+    known.written((written,))
+    known.answered(Held(pod_uid="u2", resource="r/x", ids=("b",)))
+    known.forget()
+    known.forget()
+    assert known.held == (written,)
+    assert len(changes) == 3
