@@ -11,7 +11,7 @@ from agent.cgroup.values.keys import CPUS, MEMORY, QUOTA, SHARES, UNLIMITED, Val
 from agent.cgroup.values.shares import Formula, weight
 from agent.cgroup.writing.wish import Wish
 from agent.cgroup.writing.writer import Writer
-from agent.model.runtime.adjustment import Resources
+from agent.model.runtime.adjustment import NO_RESOURCES, Resources
 from agent.reconcile.looked import Looked
 from agent.topology.text import parse_cpu_list
 
@@ -19,16 +19,24 @@ MAX_GIVEN = 4096  # containers that were answered and are not running yet
 
 
 class Givens:
-    """Answers by pod uid and container name, until the container runs. `add` from any thread."""
+    """Answers by pod uid and container name, until the container runs.
+
+    `add` and `renew` may come from any thread.
+    """
 
     def __init__(self) -> None:
         self._new: deque[tuple[str, str, Resources]] = deque(maxlen=MAX_GIVEN)
+        self._renewed: deque[tuple[str, str, Resources]] = deque(maxlen=MAX_GIVEN)
         self._of: dict[tuple[str, str], Resources] = {}
         self._ran: set[str] = set()  # ids of containers in the cycle before
 
     def add(self, uid: str, container: str, asked: Resources) -> None:
         """Remember what a container was asked to have."""
         self._new.append((uid, container, asked))
+
+    def renew(self, uid: str, container: str, asked: Resources) -> None:
+        """Take over what a running container was asked to have from now on, as by a resize."""
+        self._renewed.append((uid, container, asked))
 
     def settle(
         self, looked: Mapping[str, Looked], writer: Writer, formulas: dict[str, Formula]
@@ -38,11 +46,11 @@ class Givens:
         A container that ran before the answer is an earlier one of the same name.
         """
         before = dict(formulas)
-        for _ in range(len(self._new)):
-            uid, name, asked = self._new.popleft()
+        for uid, name, asked in _taken(self._new):
             self._of[uid, name] = asked
             if len(self._of) > MAX_GIVEN:
                 del self._of[next(iter(self._of))]
+        self._settle_renewed(looked, writer, formulas)
         ran, self._ran = self._ran, {c.id for one in looked.values() for c in one.place.containers}
         if not self._of:
             return False
@@ -52,6 +60,36 @@ class Givens:
                 if container.id not in ran and key in self._of:
                     _adopt(one, container.cgroup, self._of.pop(key), writer, formulas)
         return formulas != before
+
+    def _settle_renewed(
+        self, looked: Mapping[str, Looked], writer: Writer, formulas: Mapping[str, Formula]
+    ) -> None:
+        """Have the ledger give back what was asked last, of what was asked at all."""
+        asked = {(uid, name): said for uid, name, said in _taken(self._renewed)}
+        if not asked:
+            return
+        for one in looked.values():
+            for container in one.place.containers:
+                said = asked.get((one.place.pod.uid, container.name), NO_RESOURCES)
+                for wish in one.wishes if said != NO_RESOURCES else ():
+                    if wish.cgroup == container.cgroup and _speaks_of(said, wish):
+                        writer.renew(wish, _asked(wish, said, writer, formulas))
+
+
+def _taken(queue: deque[tuple[str, str, Resources]]) -> list[tuple[str, str, Resources]]:
+    """Empty a queue that other threads fill."""
+    return [queue.popleft() for _ in range(len(queue))]
+
+
+def _speaks_of(asked: Resources, wish: Wish) -> bool:
+    """Say whether a request has the field; one that it leaves out stays as it is."""
+    said = {
+        QUOTA: asked.quota_us is not None,
+        MEMORY: asked.memory_bytes is not None,
+        SHARES: asked.shares is not None,
+        CPUS: bool(asked.cpus),
+    }
+    return said.get(wish.key, False)
 
 
 def _adopt(

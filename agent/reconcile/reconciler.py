@@ -167,12 +167,13 @@ class Reconciler:
             notes=report.notes + self._telling.new(pod, looked.notes),
         )
 
-    def given(self, uid: str, container: str, asked: Resources) -> None:
+    def given(self, uid: str, container: str, asked: Resources, *, runs: bool = False) -> None:
         """Learn what was asked for a container that hooks changed: undoing gives that back.
 
-        From any thread.
+        `runs`: it is there already, and is asked to have other resources. From any thread.
         """
-        self._givens.add(uid, container, asked)
+        learn = self._givens.renew if runs else self._givens.add
+        learn(uid, container, asked)
 
     def mark(self, uid: str) -> None:
         """Have a pod looked at first in the next cycle: its answer came late. From any thread."""

@@ -117,6 +117,15 @@ class Writer:
                 )
             )
 
+    def renew(self, wish: Wish, original: Value) -> None:
+        """Have another value given back than what was found, or than what was asked before."""
+        key = wish.key
+        known = self.ledger.entries.get((self.values.hierarchy(key), *wish.target))
+        if known is None or known.inode != self.values.inode(wish.cgroup, key):
+            self.adopt(wish, original)
+        else:
+            self.ledger.set(msgspec.structs.replace(known, original=key.keep(original)))
+
     def apply(self, prepared: Prepared, now_s: float) -> Written:
         """Make the writes; where a neighbour's value is in the way, look and plan again, once."""
         work = Applying(self, now_s, self._wall_s())

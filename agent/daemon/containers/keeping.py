@@ -13,7 +13,7 @@ from agent.daemon.schedule import Timed
 from agent.hooks.base import Hook
 from agent.host.files import LiveRoot
 from agent.loop import Loop
-from agent.model.runtime.request import HookRequest
+from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import RuntimeView
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
@@ -90,7 +90,8 @@ class Keeping:
         """Learn what was asked for a container whose answer changed it."""
         if request.container is not None:
             uid, name = request.pod.uid, request.container.name
-            self._reconciler.given(uid, name, request.resources)
+            runs = request.stage is Stage.UPDATE
+            self._reconciler.given(uid, name, request.resources, runs=runs)
 
     def mark(self, before: RuntimeView, now: RuntimeView) -> None:
         """Have pods looked at first whose containers went on without an answer."""

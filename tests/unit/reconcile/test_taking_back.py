@@ -95,6 +95,23 @@ def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
     assert groups.get(scene.container, "cpu.cfs_quota_us") == "150000"
 
 
+def test_what_a_resize_asked_for_while_ours_was_in_force_is_given_back(groups: RealGroups) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {"app": Adjustment(resources=Resources(quota_us=-1, shares=2))}
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpu.cfs_quota_us", "200000")
+    scene.cycle()
+    # the runtime never writes what the kubelet asks for: our answer has our value
+    scene.reconciler.given(UID, "app", Resources(quota_us=400000), runs=True)
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "-1"
+    scene.modes["batch_resources"] = "off"
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "400000"
+    assert groups.get(scene.container, "cpu.shares") == "1024"
+
+
 def test_every_process_of_a_container_gets_its_score_and_the_first_back(
     groups: RealGroups,
 ) -> None:
