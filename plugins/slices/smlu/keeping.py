@@ -12,11 +12,9 @@ from agent.model.device import DevicePartition
 from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.cndev.card import Card, Instance
 from plugins.slices.keeping import Key, fulfil
-from plugins.slices.smlu.effects import Pause, destroy, make, orphans
+from plugins.slices.smlu.effects import LISTING, Pause, destroy, make, orphans, settle
 from plugins.slices.smlu.owned import Owned, OwnershipFile
 from plugins.slices.smlu.rules import SliceRefused, wanted
-
-LISTING = "cndevGetAllSMluInstanceInfo"
 
 
 class Cuttable(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,14 +39,20 @@ def keep(
     """
     if owned is None:
         return _nowhere(wishes)
+    for item, known in _with_cards(owned.read(), cards):
+        if item.instance is None:
+            settle(known.card, owned, item)
     given, failed = _give_back(owned, cards, pods, pause)
     there, lost = _standing(owned, cards)
+    open_cards = {item.card_uuid for item in owned.read() if item.instance is None}
 
     def cut(wish: SliceWish) -> DevicePartition:
         found = cards.get(wish.device)
         if found is None or wish.core_percent is None or wish.memory_bytes is None:
             what = "there is no card that answers" if found is None else "cores or memory missing"
             raise SliceRefused(f"{wish.device}: {what}")
+        if (found.card.uuid() or "") in open_cards:
+            raise SliceRefused(f"{wish.device}: it is not known yet what became of an earlier try")
         size, _ = wanted(found.card.index, wish.core_percent, wish.memory_bytes, found.unit_mib)
         _, instance = make(found.card, size, found.unit_mib, wish.pod, owned)
         return found.describe(instance)
@@ -95,6 +99,8 @@ def _standing(
     there: dict[Key, DevicePartition] = {}
     lost: list[Owned] = []
     for item, cut in _with_cards(owned.read(), cards):
+        if item.instance is None:
+            continue
         cut.card.begin()
         listed = {one.number: one for one in cut.card.slices()}
         if item.instance in listed:

@@ -22,13 +22,17 @@ class OwnershipUnknown(AgentError):
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that we made; `card_uuid` tells it from one of a card that was exchanged."""
+    """One instance that we made, or (`instance` `None`) are about to make.
+
+    `card_uuid` tells it from one of a card that was exchanged.
+    """
 
     card_uuid: str
     card: int
-    instance: int
     profile: int
     owner: str  # uid of the pod
+    instance: int | None = None
+    before: tuple[int, ...] = ()  # instances of the card before ours
     boot: str = ""  # id of the boot: an instance does not outlive it
 
 
@@ -54,10 +58,17 @@ class OwnershipFile:
             raise OwnershipUnknown(f"{self._path}: {str(error)[:100]}") from error
         return tuple(item for item in listed if self.boot and item.boot == self.boot)
 
-    def add(self, made: Owned) -> None:
-        """Claim an instance; one of the same number that is listed is long gone."""
-        others = (item for item in self.read() if not _same(item, made))
+    def intend(self, coming: Owned) -> None:
+        """Write down what is about to be made; one at a time of a card."""
+        others = (item for item in self.read() if not _same(item, coming))
+        self._write((*others, coming))
+
+    def made(self, intended: Owned, instance: int) -> Owned:
+        """Claim what was made; one of the same number that is listed is long gone."""
+        made = replace(intended, instance=instance, before=())
+        others = (i for i in self.read() if not _same(i, made) and not _same(i, intended))
         self._write((*others, made))
+        return made
 
     def remove(self, gone: Owned) -> None:
         """Give an instance up."""
@@ -92,6 +103,7 @@ def with_owners(
     pods: dict[tuple[str, int | None], str] = {
         (bare.get(item.card_uuid.removeprefix("MLU-"), ""), item.instance): item.owner
         for item in items
+        if item.instance is not None
     }
     return tuple(
         replace(

@@ -133,7 +133,8 @@ def test_a_failing_create_leaves_no_profile_behind(
 def test_a_slice_that_reads_back_otherwise_is_taken_back(
     card: Card, stub: Stub, owned: OwnershipFile
 ) -> None:
-    stub.add("mlu.0.profile.0 50:1073741824:2", "call.cndevGetAllSMluInstanceInfo.ret 10")
+    late = "call.cndevGetAllSMluInstanceInfo.ret 10"  # from the second listing on
+    stub.add("mlu.0.profile.0 50:1073741824:2", late, "call.cndevGetAllSMluInstanceInfo.ret 0 x1")
     with pytest.raises(SliceRefused, match="does not list instance"):
         make(card, SLICE, UNIT_MIB, "pod-a", owned)
     stub.play(*CARD)
@@ -141,7 +142,17 @@ def test_a_slice_that_reads_back_otherwise_is_taken_back(
     assert (again.slices(), owned.read()) == ((), ())
 
 
-def test_a_slice_that_cannot_be_written_down_is_taken_back(card: Card, tmp_path: Path) -> None:
+def test_nothing_is_cut_of_a_card_that_does_not_list_its_slices(
+    card: Card, stub: Stub, owned: OwnershipFile
+) -> None:
+    stub.add("call.cndevGetAllSMluInstanceInfo.ret 10")
+    before = stub.state()
+    with pytest.raises(SliceRefused, match="does not list its slices"):
+        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    assert (stub.state(), owned.read()) == (before, ())
+
+
+def test_a_slice_that_cannot_be_written_down_is_not_made(card: Card, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OwnershipUnknown):
         make(card, SLICE, UNIT_MIB, "pod-a", OwnershipFile(str(tmp_path / "file"), "boot"))

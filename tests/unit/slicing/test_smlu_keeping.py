@@ -8,8 +8,10 @@ from agent.model.device import DevicePartition
 from agent.model.runtime.slices import SliceWish
 from plugins.bindings.cndev.card import Card, Instance
 from plugins.bindings.cndev.library import Cndev
+from plugins.slices.smlu.effects import make
 from plugins.slices.smlu.keeping import Cuttable, keep
-from plugins.slices.smlu.owned import OwnershipFile
+from plugins.slices.smlu.owned import Owned, OwnershipFile
+from plugins.slices.smlu.rules import wanted
 from tests.stubs.stub import Stub
 from tests.unit.cambricon.cards import card as lines_of
 from tests.unit.cambricon.cards import stub_of
@@ -86,6 +88,53 @@ def test_a_slice_that_a_reset_took_is_told_as_lost(
     told = keep(owned, cards, [], ["pod-a"], _no_pause)
     assert told.lost == ("pod-a",)
     assert owned.read() == ()
+
+
+def _ended_while_making(
+    owned: OwnershipFile, cards: dict[str, Cuttable], folder: Path, *, made: int
+) -> None:
+    """Leave what a worker leaves that the agent ends in the driver's call; others were faster."""
+    keep(owned, cards, [B], None, _no_pause)
+    card = cards[KEY].card
+    before = tuple(one.number for one in card.slices())
+    size, _ = wanted(0, 50, 1 << 30, 256)
+    others = OwnershipFile(str(folder / "others"), "boot")
+    profile = max((one.profile for one in card.slices()), default=0) + 1
+    for number in range(made):
+        profile = make(card, size, 256, f"other-{number}", others)[0].profile
+    uuid = card.uuid() or ""
+    coming = Owned(
+        card_uuid=uuid, card=0, profile=profile, owner="pod-a", before=before, boot="boot"
+    )
+    owned.intend(coming)
+
+
+@pytest.mark.parametrize(
+    ("made", "instances"), [(0, [1, 2]), (1, [1, 2]), (2, [1, 2, 3])], ids=["none", "one", "two"]
+)
+def test_a_slice_that_a_worker_was_ended_over_is_found_again(
+    made: int,
+    instances: list[int],
+    cards: dict[str, Cuttable],
+    owned: OwnershipFile,
+    tmp_path: Path,
+) -> None:
+    _ended_while_making(owned, cards, tmp_path, made=made)
+    told = keep(owned, cards, [A, B], ["pod-a", "pod-b"], _no_pause)
+    # of two new ones nobody knows whose they are, and the profile has no third
+    assert [one.pod for one in told.made] == (["pod-b"] if made == 2 else ["pod-a", "pod-b"])
+    assert [one.number for one in cards[KEY].card.slices()] == instances
+    assert {item.owner for item in owned.read() if item.instance is None} == set()
+
+
+def test_nothing_is_cut_while_it_is_not_known_what_became_of_an_earlier_try(
+    cards: dict[str, Cuttable], owned: OwnershipFile, stub: Stub, tmp_path: Path
+) -> None:
+    _ended_while_making(owned, cards, tmp_path, made=1)
+    stub.add("call.cndevGetAllSMluInstanceInfo.ret 999")
+    told = keep(owned, cards, [A], ["pod-b"], _no_pause)
+    assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
+    assert [item.instance for item in owned.read()] == [1, None]
 
 
 def test_a_card_that_does_not_list_its_slices_loses_none(
