@@ -8,6 +8,10 @@ from agent.doctor.base import Facts, Finding, Result
 
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for it
+_WITHOUT = (
+    "without NRI a grant's devices cannot be put into containers; only CPUs and limits are set, "
+    "after the start"
+)
 _VENDOR_RUNTIMES = ("nvidia", "ascend", "cambricon")
 
 
@@ -38,7 +42,7 @@ def nri(facts: Facts) -> Iterator[Finding]:
         yield Finding(id="nri", result=Result.OK, seen=seen)
         return
     if skipped := _no_nri(facts, there=there, dialled=state in ("waiting", "refused")):
-        yield Finding(id="nri", result=Result.SKIP, seen=skipped)
+        yield _unasked(facts, skipped)
         return
     disabled = [one.name for one in facts.runtimes if one.nri_disabled]
     if disabled:
@@ -52,8 +56,7 @@ def nri(facts: Facts) -> Iterator[Finding]:
         id="nri",
         result=Result.WARN if there and not disabled and state != "refused" else Result.FAIL,
         seen=seen,
-        why="without NRI a grant's devices cannot be put into containers; only CPUs and limits "
-        "are set, after the start",
+        why=_WITHOUT,
         do='containerd: [plugins."io.containerd.nri.v1.nri"] disable = false; '
         "cri-o: enable_nri = true; then restart it",
     )
@@ -68,6 +71,23 @@ def _no_nri(facts: Facts, *, there: bool, dialled: bool) -> str:
     if not (facts.runtimes or there or dialled):
         return "no container runtime is seen to run here"
     return ""
+
+
+def _unasked(facts: Facts, why: str) -> Finding:
+    """Return that no runtime asks: bad news where pods were granted devices."""
+    pods = facts.part("grants").get("pods")
+    rows = pods.values() if isinstance(pods, Mapping) else ()
+    count = sum(isinstance(row, Mapping) and not row.get("refusal") for row in rows)
+    if not count:
+        return Finding(id="nri", result=Result.SKIP, seen=why)
+    words = "1 pod has" if count == 1 else f"{count} pods have"
+    return Finding(
+        id="nri",
+        result=Result.WARN,
+        seen=f"{why}; {words} a grant of devices",
+        why=_WITHOUT,
+        do="set nri.attach: auto, and switch NRI on in the container runtime",
+    )
 
 
 def cdi(facts: Facts) -> Iterator[Finding]:

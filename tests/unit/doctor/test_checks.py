@@ -104,6 +104,14 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         ),
         ({"agent": None, "live": False}, Result.SKIP, "recorded"),
         (
+            {
+                "agent": told("grants", {"pods": {"u": {"refusal": ""}, "v": {"refusal": "R"}}}),
+                "settings": Settings(nri=NriSettings(attach="off")),
+            },
+            Result.WARN,
+            "off; 1 pod has a grant",
+        ),
+        (
             {"agent": None, "settings": Settings(nri=NriSettings(attach="off"))},
             Result.SKIP,
             "off",
