@@ -53,7 +53,8 @@ class Ledger:
         """Read what an earlier run left. Raise `LedgerError` if the disk does not let us.
 
         A bad last line is that of a run that was killed: it is cut off. A bad line elsewhere is
-        damage: the file is put aside whole, and what is readable of it goes on in a new one.
+        damage: the file is put aside whole, and what is readable of it goes on in a new one. It
+        stays where it is until that one is there, so that a run that is killed loses nothing.
         """
         if self.path is None:
             return
@@ -61,7 +62,7 @@ class Ledger:
             data = _read(self.path)
             lines, good, damaged = self._parse(data)
             if damaged:
-                os.replace(self.path, self.path + QUARANTINE)
+                replace_file(self.path + QUARANTINE, data, MODE)
         except OSError as error:
             raise LedgerError(self.path, error) from error
         for line in lines:
@@ -186,6 +187,7 @@ class Ledger:
             replace_file(self.path, data, MODE)
         except OSError as error:
             self.writable = False
+            self._bound()
             raise LedgerError(self.path, error) from error
         self._pending.clear()
         self._lines, self._size, self.writable = len(self.entries), len(data), True

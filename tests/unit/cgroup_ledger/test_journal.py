@@ -132,6 +132,55 @@ def test_a_bad_line_before_others_puts_the_file_aside_and_goes_on_with_the_rest(
     assert (list(again.entries.values()), again.problem) == (entries(3)[1:], "")
 
 
+def test_killed_while_a_damaged_file_is_mended_the_next_start_mends_it(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(path, *entries(3))
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    Path(path).write_bytes(b"".join((lines[0], b"nonsense\n", *lines[1:])))
+    real = os.replace
+    for step in range(3):
+        left = [step]
+
+        def replaced(source: str, target: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(5, "the machine stops here")
+            real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replaced)
+            if step < 2:
+                with pytest.raises(LedgerError):
+                    loaded(path)
+            else:
+                assert list(loaded(path).entries.values()) == entries(3)
+    assert b"nonsense" in Path(path + QUARANTINE).read_bytes()
+    assert list(loaded(path).entries.values()) == entries(3)
+
+
+def test_a_disk_that_takes_no_rewritten_file_does_not_fill_the_memory(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = written(path, *entries(COMPACT_LEAST + 1))
+    for entry in entries(COMPACT_LEAST + 1)[1:]:
+        ledger.drop(entry, "gone")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr("agent.cgroup.ledger.journal.replace_file", full)
+    monkeypatch.setattr("agent.cgroup.ledger.journal.MAX_PENDING", 10)
+    for number in range(50):
+        ledger.set(replace(ENTRY, path="/other", inode=number))
+        with pytest.raises(LedgerError):
+            ledger.flush()
+        assert len(ledger._pending) <= 11
+    monkeypatch.undo()
+    ledger.flush()
+    assert loaded(path).entries == ledger.entries
+
+
 def test_many_lines_of_few_entries_are_compacted(path: str) -> None:
     ledger = loaded(path)
     for number in range(COMPACT_LEAST * 2):
