@@ -11,6 +11,21 @@ from agent.model.runtime.slices import SliceMade, SliceUnmade, SliceWish
 Key = tuple[str, str]  # pod's uid, device's key
 
 
+def sparing(pause: Callable[[float], object], times: int) -> Callable[[float], None]:
+    """Return a pause that is made so many times and then no more.
+
+    The agent waits for all that is asked at once: many that are in use must not use up its patience
+    with the worker, nor hold up those that wait for a slice.
+    """
+    left = iter(range(times))
+
+    def rest(seconds: float) -> None:
+        if next(left, None) is not None:
+            pause(seconds)
+
+    return rest
+
+
 def fulfil(
     wishes: Iterable[SliceWish],
     there: Mapping[Key, DevicePartition],

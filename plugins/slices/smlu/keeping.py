@@ -11,8 +11,16 @@ from agent.errors import AgentError
 from agent.model.device import DevicePartition
 from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.cndev.card import Card, Instance
-from plugins.slices.keeping import Key, fulfil
-from plugins.slices.smlu.effects import LISTING, Pause, destroy, make, orphans, settle
+from plugins.slices.keeping import Key, fulfil, sparing
+from plugins.slices.smlu.effects import (
+    DESTROY_TRIES,
+    LISTING,
+    Pause,
+    destroy,
+    make,
+    orphans,
+    settle,
+)
 from plugins.slices.smlu.owned import Owned, OwnershipFile
 from plugins.slices.smlu.rules import SliceRefused, wanted
 
@@ -42,7 +50,7 @@ def keep(
     for item, known in _with_cards(owned.read(), cards):
         if item.instance is None:
             settle(known.card, owned, item)
-    given, failed = _give_back(owned, cards, pods, pause)
+    given, failed = _give_back(owned, cards, pods, sparing(pause, DESTROY_TRIES - 1))
     there, lost = _standing(owned, cards)
     open_cards = {item.card_uuid for item in owned.read() if item.instance is None}
 

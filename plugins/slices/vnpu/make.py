@@ -12,6 +12,7 @@ from plugins.bindings.dcmi import codes, vdev
 from plugins.bindings.dcmi.chip import Chip
 from plugins.bindings.dcmi.codes import BadDriverAnswer
 from plugins.bindings.dcmi.vdev import Vdev
+from plugins.slices.keeping import sparing
 from plugins.slices.vnpu.ledger import Ledger, Owned, orphans
 from plugins.slices.vnpu.rules import difference, refuse_if_full
 from plugins.slices.vnpu.templates import Template, VnpuRefused
@@ -57,7 +58,7 @@ class VnpuMaker:
         found = vdev.query(chip, number)
         wrong = difference(found, template) if found else "it cannot be read back"
         if found is None or wrong:
-            self._destroy(chip, entry)
+            self._destroy(chip, entry, self._sleep)
             raise VnpuRefused(f"vNPU {number} was destroyed: {wrong}")
         return found
 
@@ -76,7 +77,7 @@ class VnpuMaker:
         """Return what is ours."""
         return self._ledger.entries
 
-    def _destroy(self, chip: Chip, entry: Owned) -> None:
+    def _destroy(self, chip: Chip, entry: Owned, sleep: Callable[[float], None]) -> None:
         assert entry.vdev is not None  # noqa: S101 - an intention is never destroyed
         for left in reversed(range(DESTROY_TRIES)):
             try:
@@ -85,7 +86,7 @@ class VnpuMaker:
             except VendorFault:
                 if not left:
                     raise
-            self._sleep(DESTROY_PAUSE_S)
+            sleep(DESTROY_PAUSE_S)
         self._ledger.forget(entry)
 
     def reconcile(self, chips: Mapping[str, Chip], pods: Collection[str] | None) -> Reconciled:
@@ -101,12 +102,13 @@ class VnpuMaker:
                 lost.append(entry)
         destroyed: list[Owned] = []
         failed: list[str] = []
+        sleep = sparing(self._sleep, DESTROY_TRIES - 1)
         for entry in orphans(self._ledger.entries, pods) if pods is not None else ():
             chip = chips.get(entry.chip)
             if chip is None:
                 continue
             try:
-                self._destroy(chip, entry)
+                self._destroy(chip, entry, sleep)
                 destroyed.append(entry)
             except AgentError as error:
                 failed.append(f"vNPU {entry.vdev}: {error}")

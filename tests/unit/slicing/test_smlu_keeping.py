@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.model.device import DevicePartition
 from agent.model.runtime.slices import SliceWish
@@ -70,6 +71,18 @@ def test_slices_of_pods_that_are_gone_are_given_back_and_those_of_others_stay(
     assert len(told.reclaimed) == 1
     assert "pod-a" in told.reclaimed[0]
     assert [item.owner for item in owned.read()] == ["pod-b"]
+
+
+def test_slices_in_use_of_pods_that_are_gone_hold_up_no_other(
+    cards: dict[str, Cuttable], owned: OwnershipFile, stub: Stub
+) -> None:
+    gone = [replace(B, pod=f"gone-{n}", core_percent=10) for n in range(4)]
+    keep(owned, cards, gone, None, _no_pause)
+    stub.add("call.cndevDestroySMluInstanceByHandle.ret 15")
+    pauses: list[float] = []
+    told = keep(owned, cards, [A], ["pod-a"], pauses.append)
+    assert [one.pod for one in told.made] == ["pod-a"]
+    assert (len(told.failed), len(pauses)) == (4, 4)
 
 
 def test_nothing_is_given_back_while_nobody_knows_the_pods(
