@@ -11,6 +11,7 @@ from collections import Counter
 
 from agent.cdi.keeping import CdiFolder
 from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.ledger.entry import SYSCTL
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.undo import Undone, undo
 from agent.cgroup.writing.kernel import KernelFiles
@@ -31,6 +32,10 @@ NOTHING = "nothing was recorded"
 
 class StillRunning(AgentError):
     """An agent runs here, and would write again what is put back."""
+
+
+class CgroupsNotSeen(AgentError):
+    """This process does not see the node's cgroups: what it misses would count as gone."""
 
 
 def restore(arguments: argparse.Namespace) -> int:
@@ -82,7 +87,7 @@ def _ledger(folder: str) -> Ledger:
 
 def _undo(ledger: Ledger, *, force: bool = False, dry_run: bool = False) -> tuple[Undone, ...]:
     root = LiveRoot()
-    layout = detect(root) or CgroupLayout(version=2, driver="", mounts=(), unified=None)
+    layout = _layout(root, ledger, force=force)
     files = KernelFiles(root)
     try:
         done = undo(
@@ -98,6 +103,18 @@ def _undo(ledger: Ledger, *, force: bool = False, dry_run: bool = False) -> tupl
     if not dry_run:
         ledger.remove_if_empty()
     return done
+
+
+def _layout(root: LiveRoot, ledger: Ledger, *, force: bool) -> CgroupLayout:
+    """Return where cgroups are; raise `CgroupsNotSeen` where those of pods are not to be seen."""
+    layout = detect(root)
+    of_groups = any(entry.hierarchy != SYSCTL for entry in ledger.entries.values())
+    if of_groups and not force and (layout is None or layout.root is None):
+        raise CgroupsNotSeen(
+            "the cgroups of pods are not to be seen here: mount the node's /sys/fs/cgroup, or, if"
+            " the kubelet is gone from this node, forget them with --force"
+        )
+    return layout or CgroupLayout(version=2, driver="", mounts=(), unified=None)
 
 
 def _say(found: tuple[Undone, ...]) -> int:

@@ -1,0 +1,84 @@
+"""What `xpu-agent restore` does where it must not believe what it sees."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger.entry import SYSCTL, Entry
+from agent.cgroup.ledger.journal import Ledger
+from agent.cli.node import restore
+from agent.cli.node.restore import CgroupsNotSeen
+from agent.cli.node.restore import restore as command
+from agent.daemon.containers.keeping import LEDGER
+from agent.host.boot import read_identity
+from agent.host.files import LiveRoot
+
+
+def recorded(folder: Path, hierarchy: str = "cpu") -> Ledger:
+    ledger = Ledger(str(folder / LEDGER), read_identity(LiveRoot(), "", "").boot_id)
+    ledger.load()
+    ledger.set(
+        Entry(
+            hierarchy=hierarchy,
+            path="/kubepods/podx",
+            inode=7,
+            key="cpu.shares",
+            owner="batch_resources",
+            original="1024",
+            ours=("2",),
+        )
+    )
+    ledger.flush()
+    return ledger
+
+
+UNSEEN = [None, CgroupLayout(version=2, driver="systemd", mounts=(), unified="/sys/fs/cgroup")]
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> argparse.Namespace:
+    config = tmp_path / "config.yaml"
+    folders = {name: str(tmp_path / name) for name in ("state", "run", "cdi", "kubelet")}
+    for folder in folders.values():
+        Path(folder).mkdir()
+    settings = {
+        "node": {"state_dir": folders["state"], "run_dir": folders["run"]},
+        "cdi": {"dir": folders["cdi"]},
+        "kubelet": {"root_dir": folders["kubelet"]},
+    }
+    config.write_text(json.dumps(settings))
+    return argparse.Namespace(config=str(config), dry_run=False, force=False)
+
+
+@pytest.mark.parametrize("layout", UNSEEN)
+def test_groups_that_cannot_be_seen_from_here_are_not_taken_for_gone(
+    arguments: argparse.Namespace,
+    tmp_path: Path,
+    layout: CgroupLayout | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = recorded(tmp_path / "state")
+    monkeypatch.setattr(restore, "detect", lambda _: layout)
+    for arguments.dry_run in (True, False):
+        with pytest.raises(CgroupsNotSeen, match="mount the node's /sys/fs/cgroup"):
+            command(arguments)
+    again = Ledger(ledger.path, read_identity(LiveRoot(), "", "").boot_id)
+    again.load()
+    assert again.entries == ledger.entries
+    arguments.force = True
+    assert command(arguments) == 0
+    assert not (tmp_path / "state" / LEDGER).exists()
+
+
+def test_switches_of_the_kernel_need_no_groups(
+    arguments: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path / "state", SYSCTL)  # of a path that is no switch: refused, and kept
+    monkeypatch.setattr(restore, "detect", lambda _: None)
+    assert command(arguments) == 1
+    assert (tmp_path / "state" / LEDGER).exists()
