@@ -9,6 +9,7 @@ from agent.deviceplugin.units import Served
 from agent.model.snapshot import NodeSnapshot
 
 OCCUPIED = "DeviceOccupied"
+MAX_AGE_S = 60.0  # of a vendor's samples: what one that hangs told long ago proves nothing
 
 
 class Occupied(NotAllocated):
@@ -20,10 +21,13 @@ def check(ids: Sequence[str], one: Served, snapshot: NodeSnapshot) -> None:
 
     Whose the ids are the kubelet does not say, its account does; who was granted other cards than
     the kubelet chose is on those. Pods that hold a card by a grant may be on it. Processes of the
-    host, such as the services of the driver, are nobody's.
+    host, such as the services of the driver, are nobody's. While nobody can tell whose the ids
+    are, or what is on the cards now, nothing is refused.
     """
     pods = [held for held in snapshot.served.value.held if held.resource == one.name]
     mine = frozenset(held.pod_uid for held in pods if set(held.ids) & set(ids))
+    if not mine:
+        return
     keys = _cards(ids, mine, one, snapshot)
     living = {pod.uid: pod for pod in snapshot.pods.value if pod.cgroup}
     owners, granted = snapshot.usage.value.owners, snapshot.grants.value.held
@@ -47,7 +51,11 @@ def _cards(
 
 
 def _processes(keys: frozenset[str], snapshot: NodeSnapshot) -> Iterable[tuple[str, int]]:
+    now_s = snapshot.pods.taken_s
     for vendor in snapshot.vendors:
+        age_s = None if now_s is None else vendor.samples.age_s(now_s)
+        if age_s is None or age_s > MAX_AGE_S:
+            continue
         for sample in vendor.samples.value:
             if sample.key in keys:
                 yield from ((sample.key, process.pid) for process in sample.processes or ())

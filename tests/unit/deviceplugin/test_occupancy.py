@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.deviceplugin.base import NotAllocated
-from agent.deviceplugin.occupancy import Occupied
+from agent.deviceplugin.occupancy import MAX_AGE_S, Occupied
 from agent.deviceplugin.rivals import rival
 from agent.model.inventory import ProcessSample
 from agent.model.part import Part
@@ -30,7 +30,7 @@ def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnaps
     owners = {PID: (owner.uid, "c0ffee")} if owner else {}
     return replace(
         snapshot,
-        vendors=(replace(vendor, samples=Part(samples, 1.0)),),
+        vendors=(replace(vendor, samples=Part(samples, factory.NOW_S)),),
         usage=Part(replace(snapshot.usage.value, owners=owners), 1.0),
     )
 
@@ -55,6 +55,19 @@ def test_a_process_of_the_pod_itself_of_an_ended_pod_or_of_the_host_does_not() -
     check(busy(node(held=HELD, begun=(begun,)), 3, begun), 3)
     check(busy(node(MINE, held=HELD), 3, OTHER), 3)
     check(busy(node(MINE, held=HELD, begun=(OTHER,)), 3, None), 3)
+
+
+def test_what_a_vendor_that_hangs_told_long_ago_keeps_no_container_from_starting() -> None:
+    snapshot = busy(node(MINE, held=HELD, begun=(OTHER,)), 3, OTHER)
+    late = replace(snapshot, pods=replace(snapshot.pods, taken_s=factory.NOW_S + MAX_AGE_S))
+    with pytest.raises(Occupied):
+        check(late, 3)
+    check(replace(late, pods=replace(late.pods, taken_s=factory.NOW_S + MAX_AGE_S + 1)), 3)
+
+
+def test_without_the_kubelets_account_nobody_can_tell_whose_the_card_is() -> None:
+    """The container may be one of the very pod whose process is on the card."""
+    check(busy(node(MINE, begun=(OTHER,)), 3, OTHER), 3)
 
 
 def test_pods_that_hold_the_card_by_a_grant_may_be_on_it() -> None:
@@ -90,6 +103,11 @@ def test_replicas_are_never_alone_and_not_looked_at() -> None:
         ("rdma", "rdma/hca", ("nvidia-gpu.sock",), ""),
         ("nvidia", GPU, ("xpu-agent-nvidia.com-gpu.1.sock", "kubelet.sock"), ""),
         ("nvidia", GPU, ("nvidia-notes.txt", "Ascend910.sock"), ""),
+        ("nvidia", GPU, ("nvidiaGPU-1700000000.sock",), "nvidiaGPU-1700000000.sock"),
+        ("nvidia", GPU, ("nvidia.com_gpu.sock",), "nvidia.com_gpu.sock"),
+        ("nvidia", GPU, ("nvidia.com_hostdev.sock", "nvidia_cx6.sock"), ""),  # of NICs
+        ("ascend", "huawei.com/Ascend910", ("huawei.com_nic.sock",), ""),
+        ("rdma", "rdma/hca", ("rdma_hca.sock",), "rdma_hca.sock"),
     ],
 )
 def test_the_socket_of_another_vendors_plugin_is_recognised(
