@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.cgroup.ledger.journal import Ledger, LedgerError
@@ -32,6 +33,22 @@ Tell = Callable[[str, str, PodRef | None], None]
 def ledger_of(state_dir: str, boot_id: str) -> Ledger:
     """Return the ledger of a folder, not yet read; without a folder nothing outlives the agent."""
     return Ledger(os.path.join(state_dir, LEDGER) if state_dir else None, boot_id)
+
+
+def newly(before: Iterable[Condition], now: Iterable[Condition]) -> Iterator[Condition]:
+    """Yield those that came; one that took another's place is the same trouble in other words.
+
+    Which files are contested, or which process is named, may be another at each look.
+    """
+    old, new = set(before), tuple(now)
+    gone = Counter(one.reason for one in old.difference(new))
+    for one in new:
+        if one in old:
+            continue
+        if gone[one.reason]:
+            gone[one.reason] -= 1
+        else:
+            yield one
 
 
 class Keeping:
@@ -71,9 +88,8 @@ class Keeping:
         for hook, error in report.failed_hooks:
             log.error("hook_failed", extra={"hook": hook, "error": error})
         self._tell_notes(report.notes)
-        for condition in report.conditions:
-            if condition not in self._conditions:
-                self._tell(condition.reason, condition.message, None)
+        for condition in newly(self._conditions, report.conditions):
+            self._tell(condition.reason, condition.message, None)
         self._conditions = report.conditions
 
     def write_pod(self, request: HookRequest) -> PodReport:
