@@ -13,7 +13,14 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"
-COMPONENTS = ("hami-core", "node-condition", "node-labels", "kubelet-proxy", "pod-resources-proxy")
+COMPONENTS = (
+    "hami-core",
+    "kubelet-proxy",
+    "leave",
+    "node-condition",
+    "node-labels",
+    "pod-resources-proxy",
+)
 
 Object = dict[str, Any]
 

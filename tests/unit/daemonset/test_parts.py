@@ -12,6 +12,7 @@ import yaml
 
 from agent.config.load import PREFIX, load
 from agent.config.sections import Settings
+from agent.model.foreign.device_allocated import KEY
 from tests.apiserver.access import AGENT
 from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, built, the
 
@@ -83,6 +84,19 @@ def test_the_pod_resources_proxy_has_a_folder_of_the_node_that_it_can_write(
     assert volume["hostPath"]["path"] == kubelet.pod_resources_proxy_dir
 
 
+def test_who_leaves_puts_back_and_waits_without_being_probed(tmp_path: Path) -> None:
+    before = the(built(DAEMONSET / "base"), "DaemonSet")["spec"]["template"]["spec"]
+    after = the(with_component(tmp_path, "leave"), "DaemonSet")["spec"]["template"]["spec"]
+    (agent,), (leaving,) = before["containers"], after["containers"]
+    shell, how, words = leaving.pop("command")
+    assert (shell, how) == ("sh", "-c")
+    assert words.startswith("xpu-agent restore;")
+    assert words.endswith("exec sleep infinity")
+    gone = agent.keys() - leaving.keys()
+    assert gone == {"args", "startupProbe", "livenessProbe", "readinessProbe"}
+    assert after["volumes"] == before["volumes"]
+
+
 def settings_of(objects: tuple[Object, ...]) -> Settings:
     """Return the settings that the container's environment makes."""
     (container,) = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
@@ -125,6 +139,22 @@ def test_the_policy_covers_every_right_to_write() -> None:
         for resource in rule["resources"]
     }
     assert written | {("", "nodes"), ("", "nodes/status")} == covered
+
+
+def test_only_the_accounts_named_may_change_the_annotation_that_is_read_as_a_grant() -> None:
+    objects = built(DAEMONSET / "policy/grants")
+    spec = the(objects, "ValidatingAdmissionPolicy")["spec"]
+    binding = the(objects, "ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding == {"policyName": "xpu-agent-grants", "validationActions": ["Deny"]}
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert {"pods", "pods/status", "pods/binding", "bindings"} <= set(rule["resources"])
+    (condition,) = spec["matchConditions"]
+    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    for text in (condition["expression"], variables["before"], variables["after"]):
+        assert set(re.findall(r"'([^']*/[^']*)'", text)) == {KEY}
+    (only,) = spec["validations"]
+    assert "request.userInfo.username in variables.accounts" in only["expression"]
+    assert AGENT not in variables["accounts"]
 
 
 def dockerfile() -> list[tuple[str, str]]:
