@@ -19,7 +19,6 @@ from agent.reconcile.report import Condition, PodNote
 
 MAX_NOTES = 32  # of one pod
 MAX_FAILURES = 256  # bugs of hooks, each with its text
-NAMED = 3  # files that a condition names
 LATE = "AnswerCameLate"
 
 
@@ -30,6 +29,7 @@ class Telling:
         self._told: dict[str, set[Note]] = {}
         self._planned: dict[Target, Value] = {}
         self._failures: set[tuple[str, str]] = set()
+        self._contested = ""  # as long as anything is: the same words, however much changes
 
     def new(self, pod: SandboxSeen, notes: Iterable[Note]) -> tuple[PodNote, ...]:
         """Return the notes that were not told of this pod yet."""
@@ -113,10 +113,13 @@ class Telling:
             Condition(reason="WritesStopped", message=f"{what}: {why}")
             for what, why in writer.refusals.stopped(now_s)
         ]
-        contested = writer.foreign.contested(now_s)
-        if contested:
-            names = ", ".join(f"{cgroup}/{key}" for cgroup, key in sorted(contested)[:NAMED])
-            message = f"{len(contested)} files are written by somebody else too: {names}"
+        contested = sorted(writer.foreign.contested(now_s))
+        if not contested:
+            self._contested = ""
+        elif not self._contested:
+            self._contested = "/".join(contested[0])
+        if self._contested:
+            message = f"files of pods are written by somebody else too, as {self._contested}"
             found.append(Condition(reason="ForeignWriter", message=message))
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
 from agent.cgroup.cookies import CookieRefused, Cookies
@@ -72,7 +73,7 @@ class Cores:
             try:
                 changed += self._one(kernel, wish, layout, now_s)
             except CookieRefused as error:
-                self.problem = str(error)
+                self.problem = f"core scheduling: {os.strerror(error.errno)}"  # of whatever process
                 if error.unsupported:
                     break
         return changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -62,7 +63,7 @@ class OomScores:
             except HostFileError as error:
                 if error.errno in _ENDED:
                     continue
-                number, self.problem = error.errno, str(error)
+                number, self.problem = error.errno, f"/proc/PID/{KEY}: {os.strerror(error.errno)}"
                 self._not_before_s = now_s + RETRY_S
             else:
                 self.problem = ""

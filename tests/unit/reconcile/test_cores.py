@@ -31,7 +31,7 @@ class TableCookies:
 
     def get(self, pid: int) -> int:
         if self.refuses:
-            raise CookieRefused("get", self.refuses)
+            raise CookieRefused(f"get of process {pid}", self.refuses)
         return self.of.get(pid, 0)
 
     def create(self, pid: int) -> None:
@@ -110,7 +110,8 @@ class TestOnRealGroups:
         groups.sleeper(scene.container)
         cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
         cores.apply([CoreWish(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
-        assert "No such device" in cores.problem
+        # the same words whichever process is asked about: each new one would be told
+        assert cores.problem == "core scheduling: No such device"
 
     def test_cookies_are_in_the_ledger_before_they_are_made_and_taken_at_a_restore(
         self, groups: RealGroups

@@ -78,6 +78,22 @@ def test_a_fight_over_a_file_is_a_condition(groups: RealGroups) -> None:
     assert [one.reason for one in report.conditions] == ["ForeignWriter"]
 
 
+def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1"), "": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    told = []
+    for seconds in range(12):
+        groups.put(scene.sandbox, "cpuset.cpus", "0-1")
+        if seconds > 3:
+            groups.put(scene.container, "cpuset.cpus", "0-1")
+        told += scene.cycle().conditions
+    assert len(told) == 10
+    assert len(set(told)) == 1
+    assert scene.sandbox in told[0].message
+
+
 def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
     hook = SaidHook()
     scene = Scene(groups, hook)

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import pytest
 
+from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import KEY
+from agent.cgroup.writing.kernel import KernelFiles
+from agent.errors import HostFileError
+from agent.host.files import LiveRoot
 from agent.model.part import Part
 from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.reconcile.looked import OomWish
+from agent.reconcile.processes.oom import OomScores
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
 
@@ -129,6 +136,22 @@ def test_every_process_of_a_container_gets_its_score_and_the_first_back(
     for _ in range(12):
         scene.cycle()
     assert [score(pid) for pid in pids] == [before, before]
+
+
+def test_a_score_that_may_not_be_written_is_told_without_the_process(groups: RealGroups) -> None:
+    class NotPermitted(KernelFiles):
+        def write(self, path: str, text: str) -> None:  # noqa: ARG002
+            raise HostFileError(path, errno.EPERM)
+
+    scores = OomScores(NotPermitted(LiveRoot()), Ledger(None, ""), lambda: 0.0)
+    scene = Scene(groups)
+    wish = OomWish(cgroup=scene.container, value=321, owner="oom_score")
+    told = set()
+    for seconds in (0.0, 61.0):
+        groups.sleeper(scene.container)
+        scores.apply(scores.prepare([wish], groups.layout, seconds), seconds)
+        told.add(scores.problem)
+    assert told == {"/proc/PID/oom_score_adj: Operation not permitted"}
 
 
 def test_an_earlier_container_of_the_name_is_not_taken_for_the_one_that_was_answered(
