@@ -38,6 +38,27 @@ def test_a_registration_that_fails_at_any_step_is_tried_again_and_succeeds(
     asyncio.run(run())
 
 
+def test_the_waits_begin_anew_after_a_registration_that_came_as_far_as_the_pods(
+    folder: Path,
+) -> None:
+    async def run() -> None:
+        async with attached(folder) as (runtime, agent):
+            plugin = await runtime.plugged()
+            runtime.ways.registration = "drop"
+            plugin.close("the runtime ends")
+            await runtime.dialled(6)
+            runtime.ways.registration = "answer"
+            plugin = await runtime.plugged()
+            await agent.synchronized()
+            assert max(agent.slept) >= 8.0
+            agent.slept.clear()
+            plugin.close("the runtime ends")
+            await runtime.plugged()
+            assert agent.slept == [1.0]
+
+    asyncio.run(run())
+
+
 def test_a_runtime_that_never_answers_is_left_and_dialled_again_later_each_time(
     folder: Path,
 ) -> None:
