@@ -28,6 +28,7 @@ from tests.process.citizen import NODE, ROLES, citizen
 from tests.runtime import CONTAINERD_2_3, Failed, Made, Pod, Runtime
 
 GRANT = "scheduling.koordinator.sh/device-allocated"
+ASKED = {"limits": {"koordinator.sh/gpu": "800", "koordinator.sh/rdma": "800"}}  # is granted
 MAJOR = 240  # for local use: no driver has it
 LOOK_S = 0.02
 TRIES, AGAIN_S = 100, 0.1
@@ -43,6 +44,20 @@ def granted(*numbers: int, kind: str = "gpu") -> str:
     """Return the annotation that grants whole cards of the file."""
     entries = [{"minor": n, "id": f"FAKE-{n}", "resources": WHOLE} for n in numbers]
     return json.dumps({kind: entries})
+
+
+def asked_for(annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a pod asks for to be granted this; nothing for what no scheduler writes."""
+    try:
+        entries = json.loads(annotations[GRANT])["gpu"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    amounts: dict[str, str] = {}
+    for entry in entries:
+        for name, amount in entry["resources"].items():
+            known = amounts.get(name)
+            amounts[name] = amount if known is None else str(int(known) + int(amount))
+    return {"limits": amounts}
 
 
 class Scene:
@@ -170,7 +185,8 @@ class Scene:
 
     def bound(self, name: str, annotations: Mapping[str, str], **more: Any) -> str:
         """Make a pod of this node at the API server; return its uid."""
-        containers = [{"name": "main", "image": "i", "resources": more.pop("resources", {})}]
+        asked = ASKED if GRANT in annotations else {}
+        containers = [{"name": "main", "image": "i", "resources": more.pop("resources", asked)}]
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
