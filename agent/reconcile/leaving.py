@@ -9,11 +9,12 @@ from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import directory
 from agent.cgroup.ledger.undo import Undone, undo
-from agent.cgroup.values.keys import BY_NAME
+from agent.cgroup.values.keys import BY_NAME, CPUS
 from agent.cgroup.writing.kernel import CgroupFiles
 from agent.cgroup.writing.values import CgroupValues
 from agent.errors import HostFileError
 from agent.hooks.dispatch import ON
+from agent.model.cluster.node_cpus import knows_pods, knows_settings
 from agent.model.snapshot import NodeSnapshot
 
 UNWISHED_S = 10.0  # hooks may have nothing to say for a moment, as a part of the snapshot is new
@@ -56,10 +57,12 @@ class Leaving:
         if not self._told(snapshot, now_s):
             self._since.clear()
             return tuple(off)
+        kept = "" if _knows_holders(snapshot) else CPUS.name
         free = {
             entry.id: entry
             for entry in ledger.entries.values()
             if (entry.path, entry.key) not in wanted
+            and entry.key != kept
             and (pod_of(entry.path) or entry.path) in looked
         }
         self._since = {key: self._since.get(key, now_s) for key in free}
@@ -105,6 +108,16 @@ class Leaving:
             return True
         ages = (snapshot.cluster.slo.age_s(now_s), snapshot.cluster.node.age_s(now_s))
         return all(age is not None and age < STALE_S for age in ages)
+
+
+def _knows_holders(snapshot: NodeSnapshot) -> bool:
+    """Say whether it is known whom CPUs belong to; else the hook is silent about shared ones.
+
+    A kubelet that is not asked has neither an answer nor an error.
+    """
+    kubelet = snapshot.cluster.kubelet
+    not_asked = kubelet.value is None and not kubelet.error
+    return knows_pods(snapshot) and (not_asked or knows_settings(kubelet.value))
 
 
 def pod_of(cgroup: str) -> str:

@@ -10,6 +10,7 @@ from agent.model.part import Part
 from agent.model.runtime.adjustment import Adjustment, Resources
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import ContainerSeen, RuntimeView, SandboxSeen
+from agent.reconcile.report import Condition
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import ONE, SANDBOX, SaidHook, Scene
 
@@ -83,7 +84,7 @@ def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> No
     hook.answers = {"app": cpus("1"), "": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
-    told = []
+    told: list[Condition] = []
     for seconds in range(12):
         groups.put(scene.sandbox, "cpuset.cpus", "0-1")
         if seconds > 3:

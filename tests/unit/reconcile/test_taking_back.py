@@ -10,11 +10,14 @@ from agent.cgroup.ledger.processes import KEY
 from agent.cgroup.writing.kernel import KernelFiles
 from agent.errors import HostFileError
 from agent.host.files import LiveRoot
+from agent.model.cluster.facts import ClusterFacts, KubeletFacts, NodeFacts
 from agent.model.part import Part
 from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.model.slo.view import SloView
 from agent.reconcile.looked import OomWish
 from agent.reconcile.processes.oom import OomScores
+from tests.clustered import KUBELET
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
 
@@ -60,6 +63,35 @@ def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGro
         scene.cycle()
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
     assert scene.ledger.entries == {}
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "kept"),
+    [
+        pytest.param(Part(None, None, "refused"), True, id="it does not answer"),
+        pytest.param(Part(KubeletFacts(cpu_manager_policy="none"), 1.0), True, id="half of it"),
+        pytest.param(Part(KUBELET, 1.0), False, id="it told"),
+        pytest.param(Part(None), False, id="it is not asked"),
+    ],
+)
+def test_cpus_stay_as_they_are_while_nobody_knows_whom_they_belong_to(
+    groups: RealGroups, kubelet: Part[KubeletFacts | None], kept: bool
+) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1"), None: quota(50000)}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    hook.answers = {}
+    scene.again()
+    scene.cycle()
+    scene.cycle(61.0)
+    now: Part[NodeFacts | None] = Part(None, scene.clock.monotonic())
+    slo = Part(SloView(), scene.clock.monotonic())
+    scene.renew(cluster=ClusterFacts(clustered=True, node=now, slo=slo, kubelet=kubelet))
+    for _ in range(15):
+        scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == ("1" if kept else "0-1")
+    assert groups.get(scene.pod, "cpu.cfs_quota_us") == "-1"
 
 
 def test_hooks_that_are_silent_right_after_a_start_take_nothing_back(groups: RealGroups) -> None:
