@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.grants.allocations import Allocation
+from agent.grants.asked import refuse_unasked
 from agent.grants.books import Books, Hold, hold_of
 from agent.grants.claims import Claim, Claims, claim_text
 from agent.grants.kept import Kept
 from agent.grants.known import refuse_unfit
-from agent.grants.pieces import refuse_mixed, with_template
+from agent.grants.pieces import refuse_cut, refuse_mixed, with_template
 from agent.model.device import VendorDevice
 from agent.model.foreign.device_allocated import decode_allocated
 from agent.model.grant.checked import GrantsView, PodGrant
@@ -29,9 +30,9 @@ MAX_REMEMBERED = 4096  # characters of an annotation, enough for sixteen whole c
 def check_grants(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView:
     """Return every pod's grant, each device held by nobody beyond what it has.
 
-    Of those that contradict each other the pod that runs keeps what it was granted, else the
-    older has it, else the first by uid: equal pods give an equal view in whatever order they
-    come. What the kubelet gave to pods without a grant is theirs, but for who runs by a grant.
+    Of those that contradict each other the pod that holds a device keeps it, else the older has
+    it, else the first by uid: equal pods give an equal view in whatever order they come. What the
+    kubelet gave to pods without a grant is theirs, but for who holds it by a grant.
     A refused grant is empty, holds nothing and says why. All containers of a pod have its grant in
     common: the annotation does not tell them apart. `kept` saves time and changes nothing.
     """
@@ -85,21 +86,24 @@ class _Settled:
         self.pods: dict[str, PodGrant] = {}
 
     def hear(self, claims: Sequence[Claim], given: Mapping[str, tuple[Allocation, ...]]) -> None:
-        """Accept or refuse each, in this order; the kubelet's pods come after those that run.
+        """Accept or refuse each, in this order; the kubelet's pods come after those that hold.
 
         `given` is what they have, of all devices that are claimed.
         """
-        claiming = {claim.uid for claim in claims}
+        claiming = {claim.uid for claim in claims if _entries(claim.text)}
         entered = False
         for claim in claims:
-            if not claim.running and not entered:
-                self._enter(one for key in given for one in given[key] if one.uid not in claiming)
+            if not claim.holding and not entered:
+                waiting = claiming - self.pods.keys()
+                self._enter(one for key in given for one in given[key] if one.uid not in waiting)
                 entered = True
             self.pods[claim.uid] = self._answer(claim)
 
     def _enter(self, given: Iterable[Allocation]) -> None:
+        """Enter what the kubelet gave, but to pods that have devices by a grant instead."""
         for one in given:
-            if one.uid in self._before:
+            granted = self.pods.get(one.uid) or self._before.get(one.uid)
+            if granted is not None and granted.grant.devices:
                 continue
             with suppress(GrantRefused):  # it is held already: by whom does not matter
                 self._books.take(one.holder, (one.hold,))
@@ -150,8 +154,12 @@ class _Settled:
     def _holds(self, claim: Claim, entries: tuple[GrantedDevice, ...]) -> tuple[Hold, ...]:
         pairs = [(entry, self._known.find(entry)) for entry in entries]
         refuse_mixed(pairs)
-        for _, found in pairs:
+        if not claim.holding:
+            refuse_unasked(pairs, claim.wants)
+        for entry, found in pairs:
             refuse_unfit(found, running=claim.running)
+            if not claim.holding:
+                refuse_cut(entry, found, claim.uid)
             if found.partition is not None and found.partition.owner not in ("", claim.uid):
                 told = f"{found.partition.uuid} was made for another pod"
                 raise GrantRefused(Refusal.DEVICE_TAKEN, told)

@@ -9,7 +9,7 @@ import msgspec
 
 from agent.model.cluster.pods import ENDED
 from agent.model.foreign.device_allocated import KEY
-from agent.model.pod import PodView
+from agent.model.pod import PodView, Wants
 from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 
@@ -23,20 +23,26 @@ NODE_LABEL = "hami.io/vgpu-node"  # the scheduler's, of pods that share cards by
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's annotation. `elsewhere` is another node that it was written for."""
+    """One pod's annotation. `elsewhere` is another node that it was written for.
+
+    A pod that runs keeps a card that fails. Only one that holds its devices at this moment comes
+    before others: the sandbox of a running pod can be made anew, with what was written since.
+    """
 
     uid: str
     namespace: str = ""
     name: str = ""
     text: str = ""
     elsewhere: str = ""
-    running: bool = False  # it has devices already: they are its own whatever happens to them
+    running: bool = False  # it was given its devices, as far as anybody says
+    holding: bool = False  # a container of it has them now
+    wants: Wants | None = None  # of devices, by its spec; None: nobody told
     created: str = ""  # empty: nobody said, so it has just come
 
     @property
     def order(self) -> tuple[bool, bool, str, str]:
-        """Sort who runs first, then the older, then by uid: the same for everybody who asks."""
-        return not self.running, not self.created, self.created, self.uid
+        """Sort who holds first, then the older, then by uid: the same for everybody who asks."""
+        return not self.holding, not self.created, self.created, self.uid
 
 
 def claim_text(sandbox: SandboxSeen) -> str | None:
@@ -98,7 +104,9 @@ class Claims:
         """Return what a pod claims now; `None` if nothing."""
         inside = of_boxes[box.id] if box is not None else ()
         live = any(one.state is not ContainerState.STOPPED for one in inside)
-        if not live and self._over(pod, bool(inside)):
+        # who asks for a container is not over, whatever was told of it so far
+        asks = box is not None and box is self._asking
+        if not (live or asks) and self._over(pod, bool(inside)):
             return None
         if box is not None:
             text, labels = claim_text(box), box.labels
@@ -110,6 +118,7 @@ class Claims:
             return None
         if text is None:
             return None
+        runs = pod is not None and pod.phase == "Running"
         written = next((value for key, value in labels if key == NODE_LABEL), "")
         nodes = (pod.node_name if pod is not None else "", written)
         return Claim(
@@ -118,8 +127,10 @@ class Claims:
             name=name,
             text=text,
             elsewhere=next((node for node in nodes if node not in ("", self._node)), ""),
-            running=any(one.state in HOLDING for one in inside)
-            or (pod is not None and pod.phase == "Running"),
+            running=runs or any(one.state in HOLDING for one in inside),
+            # where the runtime tells of a pod its containers count, and not the pod's status
+            holding=runs if box is None else any(one.state in HOLDING for one in inside),
+            wants=pod.wants if pod is not None else None,
             created=pod.created if pod is not None else "",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from plugins.slices.vnpu.templates import A910, Template, templates
 NPU_CORE = "huawei.com/npu-core"
 _FAMILY = "xpu-agent.io/family"  # label of a chip
 _MODEL = "Ascend-"  # before the chip's name in its model
+_CUT = (DeviceKind.NPU, DeviceKind.MLU)  # a GPU that is cut says so itself
 _DUO = "-300I-DUO"  # behind it, of a card with two chips
 
 Entries = Sequence[tuple[GrantedDevice, Found]]
@@ -23,14 +25,32 @@ Entries = Sequence[tuple[GrantedDevice, Found]]
 def refuse_mixed(entries: Entries) -> None:
     """Raise `GrantRefused` for slices of several cards, or beside whole ones, in one grant.
 
-    One container has one vNPU of one chip, and one sMLU of one card.
+    One container has one vNPU of one chip, and one sMLU of one card. An accelerator is in a grant
+    once: limits of a second share would be those of the card behind it.
     """
+    shared = [found.device.key for entry, found in entries if not (found.piece or entry.vfs)]
+    twice = next((key for key, times in Counter(shared).items() if times > 1), None)
+    if twice is not None:
+        raise GrantRefused(Refusal.BAD_GRANT, f"{twice} is in it twice")
     chips = [pair for pair in entries if pair[1].device.kind is DeviceKind.NPU]
     if len(chips) > 1 and any(entry.template or found.partition for entry, found in chips):
         raise GrantRefused(Refusal.MIXED_GRANT, "a pod has one vNPU, or whole chips")
     cards = [pair for pair in entries if pair[1].device.kind is DeviceKind.MLU]
     if len(cards) > 1 and any(_shared(entry, found) for entry, found in cards):
         raise GrantRefused(Refusal.MIXED_GRANT, "a pod has a slice of one card, or whole cards")
+
+
+def refuse_cut(entry: GrantedDevice, found: Found, uid: str) -> None:
+    """Raise `GrantRefused` for all of a chip or card of which others have slices.
+
+    Also of those that nobody has told the owner of: people, or the maker's own plug-in, cut them.
+    """
+    device = found.device
+    if device.kind not in _CUT or found.piece or entry.template or _shared(entry, found):
+        return
+    other = next((part.uuid for part in device.partitions if part.owner != uid), None)
+    if other is not None:
+        raise GrantRefused(Refusal.DEVICE_TAKEN, f"{device.key} is cut: {other[:64]} is a slice")
 
 
 def _shared(entry: GrantedDevice, found: Found) -> bool:

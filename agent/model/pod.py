@@ -15,6 +15,9 @@ STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 
 
+Wants = tuple[tuple[str, int], ...]  # amounts by resource, in base units
+
+
 class KubeQos(enum.Enum):
     """Kubernetes' own classes; the value is the kubelet's spelling."""
 
@@ -58,6 +61,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     host_network: bool = False
     node_name: str = ""  # empty: not bound, or nobody said
     asks: tuple[ResourceAsk, ...] = ()  # init containers first, each in the order written
+    wants: Wants | None = None  # of devices that schedulers grant; None: nobody told of the spec
     created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
     resource_version: str = ""  # of the API's object; compare for equality only
 

@@ -14,7 +14,7 @@ import msgspec
 
 from agent.errors import ParseError
 from agent.model.device import Pairs
-from agent.model.foreign.asks import asks_of
+from agent.model.foreign.asks import asks_of, wants_of
 from agent.model.foreign.kube_qos import ResourceSpec, computed_qos
 from agent.model.foreign.text import mended
 from agent.model.pod import ContainerView, KubeQos, PodView
@@ -144,6 +144,7 @@ def pod_view(pod: PodObject) -> PodView:
         raise ParseError("pod uid", meta.uid)
     if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
         raise ParseError("pod name", f"{meta.namespace}/{meta.name}")
+    asked = _resources(spec)
     return PodView(
         uid=meta.uid,
         name=meta.name,
@@ -153,7 +154,8 @@ def pod_view(pod: PodObject) -> PodView:
         annotations=_pairs("annotations", meta.annotations or {}),
         priority=spec.priority,
         containers=_containers(spec, status),
-        asks=asks_of(_resources(spec)),
+        asks=asks_of(asked),
+        wants=wants_of(asked),
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,

@@ -30,6 +30,7 @@ class Refusal(enum.Enum):
     MIG_NODE_MISSING = "MIGNodeMissing"
     MIXED_GRANT = "MixedGrant"  # a slice beside whole cards, or slices of several cards
     MPS_DOWN = "MPSDown"
+    NOT_ASKED_FOR = "GrantNotAskedFor"  # more than the pod's own requests: no scheduler wrote it
     NODE_MISMATCH = "NodeMismatch"  # the node has other numbers than its driver
     PARTITION_MISSING = "PartitionMissing"
     TEMPLATE_UNKNOWN = "TemplateUnknown"  # the chip cannot be cut so

@@ -102,3 +102,15 @@ def test_a_pod_that_is_gone_holds_nothing_by_the_kubelets_account() -> None:
     assert verdict(check_grants(gone).pods[ASKS.uid]) == "held"
     unknown = replace(gone, cluster=replace(gone.cluster, pods_known=False))
     assert verdict(check_grants(unknown).pods[ASKS.uid]) == "DeviceTaken"
+
+
+@pytest.mark.parametrize("annotation", ["{}", '{"gpu": []}', "no JSON", '{"gpu": [{"minor": 99}]}'])
+def test_a_grant_of_nothing_does_not_hide_what_the_kubelet_gave(annotation: str) -> None:
+    """Else a pod would write an annotation, and its card would be given to another."""
+    for phase in ("Pending", "Running"):
+        other = pod(8, annotation, phase=phase)
+        now = beside(GRANTED, CARD, other=other)
+        before = replace(now, grants=Part(check_grants(now), 1.0))
+        if phase == "Running" or "99" not in annotation:
+            assert verdict(check_grants(before).pods[ASKS.uid]) == "DeviceTaken"
+            assert verdict(grant_of(before, box(pod(9, GRANTED)))) == "DeviceTaken"

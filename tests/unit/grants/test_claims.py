@@ -7,12 +7,14 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from agent.grants.check import check_grants, grant_of
 from agent.grants.claims import Claim, Claims
 from agent.grants.kept import Kept
 from agent.model.foreign.pod import MAX_TIME, decode_pod
 from agent.model.grant.checked import GrantsView
 from agent.model.part import Part
-from tests.unit.grants.made import GPUS, WHOLE, box, entry, pod, snapshot, text
+from agent.model.runtime.seen import ContainerState
+from tests.unit.grants.made import GPUS, WHOLE, box, container, entry, pod, snapshot, text, verdict
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_a_pods_age_is_the_time_it_was_made_at(written: dict[str, object], creat
 
 def test_claims_are_heard_by_who_runs_then_by_age_then_by_uid() -> None:
     heard = [
-        Claim(uid="4", running=True),
+        Claim(uid="4", holding=True),
         Claim(uid="3", created="2026-01-02T03:04:05Z"),
         Claim(uid="1", created="2026-01-02T03:04:06Z"),
         Claim(uid="5", created="2026-01-02T03:04:06Z"),
@@ -51,6 +53,30 @@ def test_who_asks_is_heard_though_nobody_knows_of_it() -> None:
         asks.uid,
     ]
     assert [one.uid for one in Claims(now, Kept()).all()] == [pod(2).uid]
+
+
+def test_who_asks_is_not_over_though_its_first_container_ended_and_no_pod_is_listed() -> None:
+    """Its init container has run, and the API server is behind."""
+    asks = box(pod(1, text(entry(GPUS[0], WHOLE))))
+    now = snapshot([pod(2)], [asks], [container(asks, ContainerState.STOPPED)])
+    assert verdict(grant_of(now, asks)) == "held"
+    assert verdict(check_grants(now).pods.get(asks.uid)) == "none"
+
+
+@pytest.mark.parametrize(("inside", "expected"), [((), "DeviceTaken"), (("c",), "held")])
+def test_a_sandbox_made_anew_with_another_annotation_does_not_take_a_card_in_use(
+    inside: tuple[str, ...], expected: str
+) -> None:
+    """A user may write a running pod's annotation and end its sandbox: its status says Running."""
+    older, younger = (
+        pod(1, text(entry(GPUS[0], WHOLE)), phase="Running"),
+        pod(2, text(entry(GPUS[0], WHOLE))),
+    )
+    anew, owner = box(older), box(younger)
+    running = [container(owner)] if not inside else [container(anew)]
+    now = snapshot([older, younger], [anew, owner], running)
+    assert verdict(grant_of(now, anew)) == expected
+    assert verdict(check_grants(now).pods[older.uid]) == expected
 
 
 def test_who_came_since_the_last_check_is_told_by_pod_and_by_sandbox() -> None:

@@ -81,7 +81,6 @@ def rdma(amount: int, *vfs: str, nic: Device = NICS[0]) -> str:
 
 
 QUARTER = {"ratio": "25", "core": "75", "memory": "20389Mi"}
-TWICE = text(entry(GPUS[0], HALF), entry(GPUS[0], HALF))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,6 @@ TWICE = text(entry(GPUS[0], HALF), entry(GPUS[0], HALF))
         (text(entry(GPUS[0], HALF)), text(entry(GPUS[0], HALF)), True),
         (text(entry(GPUS[0], QUARTER)), text(entry(GPUS[0], HALF)), False),
         (text(entry(GPUS[0], HALF)), text(entry(GPUS[0], {"memory": "41Gi"})), False),
-        (TWICE, text(entry(GPUS[0], {"ratio": 1})), False),
         (text(entry(GPUS[0])), text(entry(GPUS[0], {"ratio": 1})), False),
         (rdma(50), rdma(50), True),
         (rdma(50), rdma(51), False),

@@ -185,6 +185,7 @@ def test_a_pod_tells_how_far_it_is_and_where() -> None:
         terminating=True,
         host_network=True,
         node_name="n",
+        wants=(),
         resource_version="9",
     )
 

@@ -1,0 +1,117 @@
+"""Grants that no scheduler can have written for what the pod asks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from agent.grants.check import check_grants, grant_of
+from agent.model.foreign.pod import decode_pod
+from agent.model.pod import Wants
+from tests.unit.grants.made import (
+    GPUS,
+    HALF,
+    NICS,
+    WHOLE,
+    box,
+    container,
+    entry,
+    pod,
+    snapshot,
+    text,
+    verdict,
+)
+
+K = "koordinator.sh/"
+TWO = text(entry(GPUS[0], WHOLE), entry(GPUS[1], WHOLE))
+NIC = text(entry(NICS[0], {"rdma": 100}), kind="rdma")
+NO = "GrantNotAskedFor"
+
+
+NAMES = {
+    "k_gpu": f"{K}gpu",
+    "k_gpu_shared": f"{K}gpu.shared",
+    "k_gpu_core": f"{K}gpu-core",
+    "k_gpu_memory": f"{K}gpu-memory",
+    "k_gpu_memory_ratio": f"{K}gpu-memory-ratio",
+    "k_rdma": f"{K}rdma",
+    "nvidia_gpu": "nvidia.com/gpu",
+    "other_thing": "example.com/thing",
+}
+
+
+def wants(**limits: object) -> Wants:
+    """Return what a pod with these limits wants, as its JSON is read."""
+    full = {NAMES[name]: value for name, value in limits.items()}
+    meta = {"uid": "a", "name": "p", "namespace": "n"}
+    spec = {"containers": [{"name": "c", "resources": {"limits": full}}]}
+    return decode_pod(json.dumps({"metadata": meta, "spec": spec}).encode()).wants or ()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "limits", "expected"),
+    [
+        (text(entry(GPUS[0], WHOLE)), {}, NO),
+        (text(entry(GPUS[0], WHOLE)), {"other_thing": 1}, NO),
+        (text(entry(GPUS[0], WHOLE)), {"k_rdma": 100}, NO),
+        (NIC, {"k_gpu": 100}, NO),
+        (NIC, {"k_rdma": 100}, "held"),
+        (text(entry(GPUS[0], WHOLE)), {"nvidia_gpu": 1}, "held"),
+        (text(entry(GPUS[0], WHOLE)), {"k_gpu": 100}, "held"),
+        (TWO, {"nvidia_gpu": 1}, NO),
+        (TWO, {"nvidia_gpu": "2"}, "held"),
+        (TWO, {"k_gpu_memory_ratio": 200}, "held"),
+        (TWO, {"k_gpu_shared": 2, "k_gpu_memory": "163118Mi"}, "held"),
+        (TWO, {"k_gpu_memory": "163118Mi"}, NO),
+        (text(entry(GPUS[0], WHOLE)), {"k_gpu": 50}, NO),
+        (text(entry(GPUS[0])), {"k_gpu": 50}, NO),
+        (text(entry(GPUS[0], HALF)), {"k_gpu": 50}, "held"),
+        (text(entry(GPUS[0], HALF)), {"k_gpu_core": 10, "k_gpu_memory_ratio": 50}, NO),
+        (text(entry(GPUS[0], HALF)), {"k_gpu_core": 50, "k_gpu_memory": "40779Mi"}, "held"),
+        (text(entry(GPUS[0], HALF)), {"k_gpu_core": 50, "k_gpu_memory": "8Gi"}, NO),
+        (text(entry(GPUS[0], {"memory": "8Gi", "ratio": 10})), {"k_gpu_memory": "8Gi"}, "held"),
+        (text(entry(GPUS[0], {"memory": "8Gi", "ratio": 90})), {"k_gpu_memory": "8Gi"}, NO),
+        (text(entry(GPUS[0], {"memory": "70Gi", "ratio": 10})), {"k_gpu_memory_ratio": 10}, NO),
+    ],
+)
+def test_nothing_is_granted_that_the_pod_does_not_ask_for(
+    annotation: str, limits: dict[str, object], expected: str
+) -> None:
+    one = pod(1, annotation, wants=wants(**limits))
+    assert verdict(check_grants(snapshot([one])).pods[one.uid]) == expected
+    assert verdict(grant_of(snapshot([one]), box(one))) == expected
+
+
+def test_of_a_pod_that_nobody_told_of_what_it_asks_is_unknown() -> None:
+    asks = box(pod(1, TWO))
+    assert verdict(grant_of(snapshot([pod(2)]), asks)) == "held"
+    assert verdict(grant_of(snapshot([pod(1, TWO)]), asks)) == "held"
+
+
+def test_a_container_that_has_its_devices_is_not_judged_anew() -> None:
+    one = pod(1, TWO, wants=())
+    now = snapshot([one], [box(one)], [container(box(one))])
+    assert verdict(check_grants(now).pods[one.uid]) == "held"
+    stopped = replace(
+        now, runtime=replace(now.runtime, value=replace(now.runtime.value, containers={}))
+    )
+    assert verdict(check_grants(stopped).pods[one.uid]) == NO
+
+
+def test_wants_are_those_of_all_containers_together() -> None:
+    def of(*given: object) -> dict[str, object]:
+        return {"resources": dict(zip(("limits", "requests"), given, strict=False)), "name": "c"}
+
+    spec = {
+        "initContainers": [of({f"{K}gpu": 50})],
+        "containers": [
+            of({f"{K}gpu": "50", "cpu": 1}),
+            of({f"{K}gpu-memory": "1Gi"}, {}),
+            of({}, {f"{K}rdma": 1}),
+        ],
+    }
+    meta = {"uid": "a", "name": "p", "namespace": "n"}
+    found = decode_pod(json.dumps({"metadata": meta, "spec": spec}).encode())
+    assert found.wants == ((f"{K}gpu", 100), (f"{K}gpu-memory", 1 << 30), (f"{K}rdma", 1))
