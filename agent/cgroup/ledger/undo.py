@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -194,8 +194,3 @@ def _settle(found: _Found, target: Target, state: str, detail: str = "") -> None
     entry = found.entries[target]
     current = BY_NAME[entry.key].keep(found.values[target])
     found.states[entry.id] = Undone(entry=entry, state=state, current=current, detail=detail)
-
-
-def of_owners(ledger: Ledger, owners: Mapping[str, bool]) -> tuple[Entry, ...]:
-    """Return the entries of owners that are not on: of a mapping from owner to whether it is."""
-    return tuple(entry for entry in ledger.entries.values() if not owners.get(entry.owner, False))

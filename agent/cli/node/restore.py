@@ -42,7 +42,8 @@ def restore(arguments: argparse.Namespace) -> int:
     """Put everything back, or say what would be; status 1 if something stays as it is."""
     settings = settings_of(arguments)
     if not settings.node.state_dir:
-        raise BadConfig("node.state_dir: not set, so that no agent recorded what it found")
+        words = "not set, so that no agent recorded what it found; name its settings with --config"
+        raise BadConfig(f"node.state_dir: {words}")
     if arguments.dry_run:
         with tempfile.TemporaryDirectory() as folder:
             return _dry(settings, folder)
