@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.cdi.document import BadCdiName, Part, document, encoded, part_of, split
+from agent.cdi.document import Part, document, encoded, is_name, part_of, split
 from agent.cdi.driver import DriverFiles, driver_part
 from agent.cdi.file import CdiFile
 from agent.cdi.way import CDI, NODES, by_way
@@ -19,12 +20,14 @@ from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import CdiSpec, HostMeans
 from agent.model.grant.refusal import GrantRefused
 from agent.model.inventory import Problem
+from agent.model.runtime.served import Held
 
 if TYPE_CHECKING:
     from agent.model.snapshot import NodeSnapshot
     from agent.probe.base import DeviceVendor
 
 OWN = "xpu-agent.io/"  # what our kinds start with
+_AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +60,9 @@ RULES = (
     Rule(
         vendor="cambricon", kind=f"{OWN}mlu", by_minor=True, prefix="mlu-", domain="cambricon.com/"
     ),
-    Rule(vendor="rdma", kind=f"{OWN}rdma"),
+    Rule(vendor="rdma", kind=f"{OWN}rdma", domain="rdma/"),
 )
+KINDS = frozenset(rule.kind for rule in RULES)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +101,17 @@ def wanted(
     return Wanted(files=tuple(sorted(files, key=lambda f: f.name)), problems=tuple(problems))
 
 
-def kinds_in_use(snapshot: NodeSnapshot) -> frozenset[str]:
-    """Return the kinds of which a pod may hold names, by the kubelet's account or by a grant."""
+def kinds_in_use(
+    snapshot: NodeSnapshot, held: Iterable[Held] = (), renamed: Mapping[str, str] = _AS_THEY_ARE
+) -> frozenset[str]:
+    """Return the kinds of which a pod may hold names, by the kubelet's account or by a grant.
+
+    `held` is what the kubelet's checkpoint says where nobody serves the kubelet, or not yet;
+    `renamed` are names of resources that settings give, with those that they stand for.
+    """
     view = snapshot.served.value
     vendors = {one.name: one.vendor for one in view.resources}
-    held = {one.resource for one in view.held}
+    resources = {one.resource for one in (*view.held, *held)}
     granted = snapshot.grants.value.held.keys()
     found = []
     for rule in RULES:
@@ -109,8 +119,9 @@ def kinds_in_use(snapshot: NodeSnapshot) -> frozenset[str]:
         inventory = state.inventory.value if state else None
         keys = {device.key for device in inventory.devices} if inventory else set()
         by_kubelet = any(
-            vendors.get(name) == rule.vendor or (rule.domain and name.startswith(rule.domain))
-            for name in held
+            vendors.get(name) == rule.vendor
+            or (rule.domain and renamed.get(name, name).startswith(rule.domain))
+            for name in resources
         )
         if by_kubelet or keys & granted:
             found.append(rule.kind)
@@ -133,6 +144,10 @@ def _file(
         for name, entry in _entries(rule, device):
             if _covered(rule, device, entry, theirs, vendor):
                 continue
+            if not is_name(name):  # in a file it would make all others unreadable
+                text = f"{device.key} is in no CDI file: {name[:80]!r} is no name there"
+                problems.append(Problem(reason="BadCDIName", message=text))
+                continue
             edits = _edits(device, entry, by_way(theirs, rule.vendor, NODES), vendor)
             if isinstance(edits, GrantRefused):
                 text = f"{device.key} is in no CDI file: {edits}"
@@ -140,7 +155,7 @@ def _file(
                 continue
             parts[name] = part_of(edits, rule.variables)
             paths[name] = tuple(node.path for node in (*device.nodes, *_own(device, name)))
-    return _written(rule, parts, paths, everywhere, problems)
+    return _written(rule, parts, paths, everywhere)
 
 
 def _written(
@@ -148,7 +163,6 @@ def _written(
     parts: Mapping[str, Part],
     paths: Mapping[str, tuple[str, ...]],
     everywhere: Part,
-    problems: list[Problem],
 ) -> CdiFile | None:
     full = {name: part for name, part in parts.items() if part}
     shared, own = split(full, paths)
@@ -160,11 +174,7 @@ def _written(
         env=(*everywhere.env, *shared.env),
         hooks=everywhere.hooks,
     )
-    try:
-        text = encoded(document(rule.kind, own, shared))
-    except BadCdiName as error:
-        problems.append(Problem(reason="BadCDIName", message=str(error)))
-        return None
+    text = encoded(document(rule.kind, own, shared))
     return CdiFile(name=rule.file_name, kind=rule.kind, devices=tuple(own), text=text)
 
 

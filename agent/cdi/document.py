@@ -18,6 +18,11 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
 Json = dict[str, object]
 
 
+def is_name(name: str) -> bool:
+    """Say whether a device can be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 class BadCdiName(AgentError):
     """A kind or a device's name that no runtime would read; the whole file would be refused."""
 
@@ -93,7 +98,7 @@ def document(kind: str, devices: Mapping[str, Part], shared: Part) -> Json:
     if not _KIND.fullmatch(kind):
         raise BadCdiName(f"CDI kind {kind[:80]!r}")
     for name in devices:
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise BadCdiName(f"CDI device {name[:80]!r} of {kind}")
     body: Json = {
         "cdiVersion": least_version(kind, devices, shared),

@@ -133,14 +133,16 @@ def test_a_device_without_its_node_is_left_out_and_told() -> None:
     ]
 
 
-def test_a_name_that_no_runtime_would_read_costs_the_file_and_is_told() -> None:
-    nic = replace(
+def test_a_name_that_no_runtime_would_read_costs_one_device_and_is_told() -> None:
+    bad = replace(
         factory.nic(0).info,
         uuid="bad name",
         nodes=(DeviceNode(path="/dev/infiniband/uverbs0", major=231, minor=192),),
     )
-    found = of("rdma", HostMeans(), nic)
-    assert found.files == ()
+    good = replace(bad, bus_id="0000:41:00.0", uuid="0000:41:00.0")
+    found = of("rdma", HostMeans(), bad, good)
+    assert found.files[0].devices == ("0000:41:00.0",)
+    assert of("rdma", HostMeans(), bad).files == ()
     assert [one.reason for _, one in found.problems] == ["BadCDIName"]
 
 
@@ -170,3 +172,15 @@ def test_kinds_are_in_use_by_the_kubelets_account_or_by_a_grant() -> None:
     assert kinds_in_use(replace(snapshot, served=Part(other, 1.0))) == frozenset()
     grants = GrantsView(held={npu(0).key: ("a",)})
     assert kinds_in_use(replace(snapshot, grants=Part(grants, 1.0))) == {"xpu-agent.io/npu"}
+
+
+def test_kinds_are_in_use_by_a_checkpoint_that_nobody_serves_the_kubelet_of() -> None:
+    snapshot = node("ascend", ASCEND, npu(0))
+    for resource, kind in (
+        ("huawei.com/Ascend910", "xpu-agent.io/npu"),
+        ("example.com/shared", "xpu-agent.io/gpu"),
+        ("rdma/hca", "xpu-agent.io/rdma"),
+    ):
+        held = (Held(pod_uid="a", resource=resource),)
+        renamed = {"example.com/shared": "nvidia.com/gpu"}
+        assert kinds_in_use(snapshot, held, renamed) == {kind}
