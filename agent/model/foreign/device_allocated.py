@@ -102,4 +102,4 @@ def _amount(value: str | int) -> int:
 
 
 def _bad(what: str) -> ParseError:
-    return ParseError(f"annotation {KEY}: {what}", "")
+    return ParseError(f"annotation {KEY}", what)

@@ -78,7 +78,8 @@ def _grant(grant: PodGrant, proofs: tuple[Proof, ...]) -> list[str]:
         "div", text(grant.namespace), class_="quiet"
     )
     if grant.refusal:
-        granted = badge("failed", grant.refusal) + tag("div", text(grant.message))
+        words = grant.message.removeprefix(f"{grant.refusal}: ")  # which is shown already
+        granted = badge("failed", grant.refusal) + tag("div", text(words))
     else:
         granted = "".join(tag("div", text(_device(one))) for one in grant.grant.devices)
     return [name, granted or "–", "".join(map(_proof, proofs)) or "–"]

@@ -1,0 +1,70 @@
+"""The page's section Containers in a real browser: readable on a phone and on a wide screen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.browser import browser, needs_chromium
+from tests.process.containers.scene import GRANT, WHOLE, Scene, needs_root, play
+from tests.process.containers.vendors import nvidia, uuid
+from tests.process.test_page import OVERFLOW, PNG, SMALL_TEXT
+from tests.runtime import Failed
+
+SIZES = ((390, 2400), (1500, 1400))
+PLACE = (
+    "[...document.querySelectorAll('h2')].find(e => e.textContent == 'Containers').scrollIntoView()"
+)
+
+
+async def look(url: str, folder: Path) -> list[dict[str, Any]]:
+    seen = []
+    for width, height in SIZES:
+        async with browser() as page:
+            await page.open(url, width, height)
+            await page.value(PLACE)
+            png = await page.picture()
+            (folder / f"containers-{width}.png").write_bytes(png)
+            assert png.startswith(PNG)
+            seen.append(
+                {
+                    "overflow": await page.value(OVERFLOW),
+                    "small": await page.value(SMALL_TEXT),
+                    "text": await page.value("document.body.innerText"),
+                    "problems": page.problems,
+                }
+            )
+    return seen
+
+
+@needs_root
+@needs_chromium
+def test_who_has_what_and_who_was_refused_can_be_read_on_a_phone_and_a_wide_screen(
+    tmp_path: Path,
+) -> None:
+    async def act(scene: Scene) -> None:
+        nvidia(scene, 8)
+        scene.tell(DEVICE_PLUGIN__VENDORS="nvidia")
+        await scene.kubelet.start()
+        await scene.begin()
+        await scene.kubelet.resource("nvidia.com/gpu", healthy=8)
+        every = [{"minor": n, "id": uuid(n), "resources": WHOLE} for n in range(8)]
+        for name, some in (("training-of-a-large-model-0", every[:6]), ("notebook", every[6:])):
+            await scene.start(name, {GRANT: json.dumps({"gpu": some})})
+        for name, text in (("latecomer", json.dumps({"gpu": every[:1]})), ("forger", "{" * 40)):
+            with pytest.raises(Failed):
+                await scene.start(name, {GRANT: text})
+        await scene.until(lambda: "forger" in scene.agent.get("")[1], "all of them")
+        seen = await look(scene.agent.url, tmp_path)
+        for one in seen:
+            assert one["problems"] == []
+            assert (one["overflow"], one["small"]) == (0, 0)
+            for words in ("containerd v2.3.4", "2 containers known", "8 of 8 devices healthy"):
+                assert words in one["text"]
+            for words in (f"gpu {uuid(7)}", "DeviceTaken", "BadGrant", "team-a"):
+                assert words in one["text"]
+
+    play(act, cards=0)
