@@ -78,6 +78,7 @@ class Reconciler:
         self._next = 0  # which pod the next cycle begins with
         self._targets: frozenset[Target] = frozenset()  # all files that are looked at
         self._wanted: frozenset[Target] = frozenset()  # what hooks that are on want, of any kind
+        self._pods: frozenset[str] = frozenset()  # whose hooks were asked
         self._disk = ""  # why the ledger is not written
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
@@ -91,6 +92,7 @@ class Reconciler:
         if self._survey.changed:
             self._targets = wanted_targets(looked.values()) | self._above()
             self._wanted = wanted_of_ons(looked.values())
+            self._pods = pods_of(looked)
             writer.keep(self._targets)
             planner.keep(self._targets)
             self._telling.keep_planned(self._targets)
@@ -267,8 +269,9 @@ class Reconciler:
             self._disk = ""
 
     def _undo(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
-        looked = pods_of(self._survey.looked) | {cgroup for cgroup, _ in self._above()}
-        wanted = self._above() | self._wanted
+        above = self._above()
+        looked = self._pods | {cgroup for cgroup, _ in above}
+        wanted = above | self._wanted
         leaving = self._leaving.entries(self.ledger, wanted, looked, snapshot, now_s)
         try:
             done = self._leaving.undo(self.ledger, values, leaving, self._clock.monotonic)

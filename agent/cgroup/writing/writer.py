@@ -37,6 +37,16 @@ class _Slot(msgspec.Struct):
     last: Value | None = None  # as it was in force when it was looked at last, by our doing
 
 
+class _Settled(msgspec.Struct):
+    """Wishes of one pod that were all met, and the bytes that did."""
+
+    wishes: tuple[Wish, ...]
+    files: tuple[tuple[str, int, bytes], ...]  # path, how much of it is read, what was there
+
+
+NOTHING_OPEN = Prepared()
+
+
 class Writer:
     """Compares and writes the cgroup files of one host. Not for two threads."""
 
@@ -48,13 +58,44 @@ class Writer:
         self.foreign = Foreign()
         self._wall_s = wall_s
         self._slots: dict[Target, _Slot] = {}
+        self._settled: dict[str, _Settled] = {}  # by the first wish's cgroup
 
     def prepare(self, wishes: Iterable[Wish], now_s: float) -> Prepared:
         """Compare the files of one pod; say what is to be written, in which order."""
+        wishes = tuple(wishes)
+        if not wishes:
+            return NOTHING_OPEN
+        if self._as_before(wishes):
+            return Prepared(compared=len(wishes))
+        prepared = self._compare(wishes, now_s)
+        if prepared.compared == len(wishes) and not prepared.left and not prepared.wishes:
+            self._settle(wishes)
+        return prepared
+
+    def _as_before(self, wishes: tuple[Wish, ...]) -> bool:
+        """Say whether every file holds what it held when all of these very wishes were met."""
+        settled = self._settled.get(wishes[0].cgroup)
+        if settled is None or settled.wishes is not wishes:
+            return False
+        read = self.values.files.read
+        try:
+            return all(read(path, size) == data for path, size, data in settled.files)
+        except HostFileError:
+            return False
+
+    def _settle(self, wishes: tuple[Wish, ...]) -> None:
+        slots = [(wish.key.size, self._slots[wish.target]) for wish in wishes]
+        files = tuple(
+            (path, size, data)
+            for size, slot in slots
+            for path, data in zip(slot.paths, slot.raw, strict=True)
+        )
+        self._settled[wishes[0].cgroup] = _Settled(wishes, files)
+
+    def _compare(self, wishes: tuple[Wish, ...], now_s: float) -> Prepared:
         open_: list[Wish] = []
         found: dict[Target, Value] = {}
         compared = left = 0
-        wishes = tuple(wishes)
         woken = self._woken(wishes)
         for wish in wishes:
             slot = self._slots.get(wish.target) or self._slot(wish)
@@ -153,6 +194,7 @@ class Writer:
 
     def keep(self, targets: frozenset[Target]) -> None:
         """Forget all other files, and let go of their descriptors."""
+        self._settled.clear()
         for target in [target for target in self._slots if target not in targets]:
             for path in self._slots.pop(target).paths:
                 self.values.files.close(path)
