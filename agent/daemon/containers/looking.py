@@ -63,7 +63,14 @@ class Looking:
     def judge(self) -> None:
         """Check all grants, if anything they are judged by is another."""
         now = self._store.current
-        inputs = (now.cluster.pods, now.runtime.value, now.devices.value, now.served.value.held)
+        cluster, devices = now.cluster, now.devices.value
+        inputs = (
+            cluster.pods,
+            cluster.pods_known,
+            now.runtime.value,
+            devices,
+            now.served.value.held,
+        )
         if len(self._judged) == len(inputs) and all(map(_same, inputs, self._judged)):
             view = now.grants.value
         else:

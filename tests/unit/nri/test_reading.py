@@ -16,10 +16,16 @@ from tests.unit.nri_wire.vectors import V17, V18, V22
 
 
 def rule(
-    access: str = "rwm", kind: str = "", *, allow: bool = True, major: int | None = None
+    access: str = "rwm",
+    kind: str = "",
+    *,
+    allow: bool = True,
+    major: int | None = None,
+    minor: int | None = None,
 ) -> linux.LinuxDeviceCgroup:
-    number = None if major is None else linux.OptionalInt64(value=major)
-    return linux.LinuxDeviceCgroup(allow=allow, type=kind, access=access, major=number)
+    first = None if major is None else linux.OptionalInt64(value=major)
+    second = None if minor is None else linux.OptionalInt64(value=minor)
+    return linux.LinuxDeviceCgroup(allow=allow, type=kind, access=access, major=first, minor=second)
 
 
 def test_the_vector_of_a_creation_is_read() -> None:
@@ -91,6 +97,7 @@ def test_variables_keep_their_order_and_their_doubles() -> None:
         ([rule(allow=False), rule("m", "c")], False),
         ([rule("r")], False),
         ([rule(major=195)], False),
+        ([rule(minor=0)], False),
     ],
 )
 def test_who_may_use_all_devices_is_privileged(
