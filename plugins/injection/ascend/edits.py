@@ -89,8 +89,10 @@ def _environment(granted: Sequence[Match], container: Container) -> tuple[tuple[
     An option of the container that would have chips' numbers read as those of vNPUs is dropped.
     """
     (first, *_) = granted
+    # a template of the container's own would have the runtime cut the chip
+    no_cut = ((SPECS, ""),) if container.value(SPECS) else ()
     if first.partition is not None:
-        return ((VISIBLE, str(_vnpu(first))), (OPTIONS, VIRTUAL))
+        return ((VISIBLE, str(_vnpu(first))), (OPTIONS, VIRTUAL), *no_cut)
     numbers = sorted({match.minor for match in granted})
     visible = (VISIBLE, ",".join(map(str, numbers)))
     env = [visible]
@@ -99,6 +101,8 @@ def _environment(granted: Sequence[Match], container: Container) -> tuple[tuple[
         env.append((OPTIONS, NO_DRIVER if any(NO_DRIVER in value for value in asked) else ""))
     if first.entry.template:
         env.append((SPECS, safe(first.entry.template, "vNPU template")))
+    else:
+        env += no_cut
     return tuple(env)
 
 

@@ -24,6 +24,9 @@ from plugins.injection.ungranted import withheld
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 CHANNELS = "NVIDIA_IMEX_CHANNELS"
+NICS, NICS_ON = "NVIDIA_MOFED", "enabled"  # all RDMA devices of the host, beside cards
+# by which NVIDIA's runtime knows images of before VISIBLE: those that do not set it ask for all
+OLD_IMAGE, NEW_IMAGE = "CUDA_VERSION", "NVIDIA_REQUIRE_CUDA"
 
 
 class NvidiaPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,15 +59,18 @@ def edits(
     """
     policy = policy_of(host.settings, NvidiaPolicy, "nvidia")
     named = matches(grant, devices)
+    ours = host.handler(container.runtime_handler).startswith("nvidia")
     if not named:
-        ours = host.handler(container.runtime_handler).startswith("nvidia")
-        return withheld(container, VISIBLE, policy.ungranted, ours=ours)
+        old = _is_old_image(container)
+        return withheld(container, VISIBLE, policy.ungranted, ours=ours, implied=old)
     granted = by_bus_id(named)
     for match in granted:
         cut = dict(match.device.facts).get("unschedulable") == Refusal.MIG_ENABLED.value
         if cut and match.partition is None:
             raise GrantRefused(Refusal.MIG_ENABLED, f"{match.device.key} was granted whole")
     parts = [_visible(named, granted, grant, container, host, policy)]
+    if container.value(NICS) == NICS_ON:
+        parts.append(withheld(container, NICS, policy.ungranted, ours=ours))
     if hami.asked_for(container):
         preload_file = policy.preload == "file"
         limits = hami.edits(
@@ -98,12 +104,19 @@ def _visible(
     nodes = node_edits(granted, grant.channels, host, policy.driver_root)
     message = "only device nodes are injected: the image must bring the driver's libraries"
     # NVIDIA's runtime would add what the image asks for, such as all cards
-    quiet = ((VISIBLE, "void"),) if handler.startswith("nvidia") else ()
+    quiet = [(VISIBLE, "void")] if handler.startswith("nvidia") else []
+    if quiet and container.value(CHANNELS):
+        quiet.append((CHANNELS, ""))
     return ContainerEdits(
-        env=quiet,
+        env=tuple(quiet),
         nodes=missing_in(container, nodes),
         notes=(Note(reason="NoDriverInjection", message=message),),
     )
+
+
+def _is_old_image(container: Container) -> bool:
+    unset = container.value(VISIBLE) is None
+    return unset and bool(container.value(OLD_IMAGE)) and not container.value(NEW_IMAGE)
 
 
 def _environment(

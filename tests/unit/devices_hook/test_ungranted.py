@@ -128,3 +128,44 @@ def test_each_maker_has_its_own_variable_and_cambricons_knows_no_value_for_none(
     found = answer("void", Container(name="worker", env=((variable, "0"),)), means=means)
     assert env(found) == ({variable: "void"} if voided else {})
     assert reasons(found) == ["UngrantedDevices"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "asks"),
+    [
+        ((("CUDA_VERSION", "9.0"),), True),
+        ((("CUDA_VERSION", "12.4"), ("NVIDIA_REQUIRE_CUDA", "cuda>=12.4")), False),
+        ((("CUDA_VERSION", ""),), False),
+        ((("CUDA_VERSION", "9.0"), ("NVIDIA_VISIBLE_DEVICES", "")), False),
+        ((("NVIDIA_REQUIRE_CUDA", "cuda>=12.4"),), False),
+    ],
+)
+def test_an_image_that_the_maker_takes_for_an_old_one_asks_for_all_by_saying_nothing(
+    variables: tuple[tuple[str, str], ...], asks: bool
+) -> None:
+    found = answer("void", Container(name="worker", env=variables))
+    assert env(found) == (VOID if asks else {})
+    assert reasons(found) == (["UngrantedDevices"] if asks else [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "variables", "told"),
+    [
+        ("void", "enabled", {"NVIDIA_MOFED": "void"}, ["UngrantedDevices"]),
+        ("warn", "enabled", {}, ["UngrantedDevices"]),
+        ("void", "disabled", {}, []),
+    ],
+)
+def test_a_card_does_not_bring_all_rdma_devices_of_the_host(
+    mode: str, value: str, variables: dict[str, str], told: list[str]
+) -> None:
+    container = Container(name="worker", env=(("NVIDIA_MOFED", value),))
+    found = created(
+        text(entry(CARDS[0], WHOLE)),
+        HOST,
+        CARDS,
+        container=container,
+        hooks=HookSettings(ungranted=mode),
+    )
+    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0], **variables}
+    assert reasons(found) == told

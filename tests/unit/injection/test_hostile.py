@@ -52,6 +52,9 @@ def test_bare_nodes_keep_the_makers_runtime_from_adding_what_the_image_asks_for(
     assert env(found) == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert names_of(found)[-1] == "nvidia1"
     assert env(nvidia((gpu(1),), granted(UUIDS[1]), POD, host)) == {}
+    pod = replace(NVIDIA, env=(("NVIDIA_IMEX_CHANNELS", "0,1"),))
+    found = nvidia((gpu(1),), granted(UUIDS[1]), pod, host)
+    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_IMEX_CHANNELS": ""}
 
 
 def test_channels_that_were_not_granted_are_taken_from_the_containers_request() -> None:
@@ -87,6 +90,25 @@ def test_numbers_of_granted_chips_are_not_read_as_those_of_slices(
     found = env(ascend((chip,), granted("die-1"), pod, HostMeans()))
     assert found.pop("ASCEND_VISIBLE_DEVICES") == "1"
     assert found == ({} if left is None else {"ASCEND_RUNTIME_OPTIONS": left})
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_a_template_of_the_containers_own_cuts_no_granted_chip(sliced: bool) -> None:
+    part = DevicePartition(uuid="vnpu-1", profile="vir02", instance=100)
+    chip = VendorDevice(
+        kind=DeviceKind.NPU,
+        vendor="huawei",
+        bus_id="0000:c1:00.0",
+        uuid="die-1",
+        minor=1,
+        partitions=(part,),
+    )
+    pod = replace(
+        POD, runtime_handler="ascend-docker-runtime", env=(("ASCEND_VNPU_SPECS", "vir04"),)
+    )
+    found = env(ascend((chip,), granted("vnpu-1" if sliced else "die-1"), pod, HostMeans()))
+    assert found["ASCEND_VNPU_SPECS"] == ""
+    assert found["ASCEND_VISIBLE_DEVICES"] == ("100" if sliced else "1")
 
 
 def cambricon_card(asked: str, grant: Grant) -> ContainerEdits:
