@@ -131,6 +131,9 @@ def granted_places(
         try:
             found = matches(pod.grant, devices)
         except GrantRefused:
-            continue  # it has nothing: its slice is gone
+            # its slice is gone, and is made anew or taken back: no other has the card meanwhile
+            theirs = [key for key in keys if uid in grants.held.get(key, ())]
+            held.update(dict.fromkeys(((key, "", "") for key in theirs), uid))
+            continue
         held.update(dict.fromkeys(places(found), uid))
     return held

@@ -4,8 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from agent.deviceplugin.base import NotAllocated, PodNotSeen
+from agent.deviceplugin.hardware import MLU
 from agent.model.foreign.device_allocated import KEY
-from agent.model.grant.host import CdiDevice, CdiSpec
+from agent.model.grant.granted import Grant, GrantedDevice
+from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans
 from agent.model.grant.means import MeansView
 from agent.model.grant.refusal import GrantRefused
 from agent.model.part import Part
@@ -13,7 +15,17 @@ from agent.model.pod import ResourceAsk
 from agent.model.runtime.served import Held
 from agent.model.snapshot import NodeSnapshot
 from tests import factory
-from tests.unit.deviceplugin.made import GPU, card, deciding, granted, means, node, waiting
+from tests.unit.deviceplugin.made import (
+    GPU,
+    card,
+    deciding,
+    device,
+    granted,
+    means,
+    mlu,
+    node,
+    waiting,
+)
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
@@ -192,6 +204,21 @@ def test_a_grant_of_other_devices_leaves_this_resource_to_the_kubelet() -> None:
 
 
 # what is not known yet
+
+
+def test_a_card_of_which_a_granted_slice_is_gone_is_given_to_nobody_else() -> None:
+    info = mlu(0)
+    entry = GrantedDevice(type="gpu", id=info.uuid or "", partition="smlu-1")
+    snapshot = node(
+        waiting(1),
+        waiting(2, resource=MLU),
+        devices=(device(info), device(mlu(1))),
+        grants={0: Grant(devices=(entry,))},
+    )
+    snapshot = replace(snapshot, means=Part(MeansView(vendors={"cambricon": HostMeans()}), 1.0))
+    with pytest.raises(NotAllocated) as raised:
+        deciding().allocate(MLU, (info.uuid or "",), snapshot, last=True)
+    assert raised.value.reason == "DeviceTaken"
 
 
 def test_a_pod_that_nobody_told_of_is_worth_a_new_try() -> None:
