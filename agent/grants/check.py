@@ -13,7 +13,7 @@ from agent.grants.allocations import Allocation
 from agent.grants.asked import refuse_unasked
 from agent.grants.books import Books, Hold, hold_of
 from agent.grants.claims import Claim, Claims, claim_text
-from agent.grants.kept import Kept
+from agent.grants.kept import Heard, Kept
 from agent.grants.known import refuse_unfit
 from agent.grants.pieces import refuse_cut, refuse_mixed, with_template
 from agent.model.device import VendorDevice
@@ -37,11 +37,21 @@ def check_grants(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView
     common: the annotation does not tell them apart. `kept` saves time and changes nothing.
     """
     kept = kept or Kept()
-    settled = _Settled(snapshot, kept)
-    claims = Claims(snapshot, kept).all()
-    settled.hear(claims, kept.allocations(snapshot))
+    claims, given = Claims(snapshot, kept).all(), kept.allocations(snapshot)
     looked = {pod.uid for pod in snapshot.cluster.pods} | snapshot.runtime.value.sandboxes.keys()
-    return GrantsView(pods=settled.pods, held=settled.held(), looked=frozenset(looked))
+    heard = Heard(
+        known=kept.known(snapshot),
+        claims=claims,
+        given=given,
+        before=snapshot.grants.value.pods if given else {},
+    )
+    if kept.checked is not None and kept.checked[0] == heard:
+        return replace(kept.checked[1], looked=frozenset(looked))
+    settled = _Settled(snapshot, kept)
+    settled.hear(claims, given)
+    view = GrantsView(pods=settled.pods, held=settled.held(), looked=frozenset(looked))
+    kept.checked = heard, view
+    return view
 
 
 def grant_of(

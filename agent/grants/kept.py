@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from agent.grants.allocations import Allocation, allocations
-from agent.grants.claims import claim_text
+from agent.grants.claims import Claim, claim_text
 from agent.grants.known import KnownDevices
 from agent.grants.remember import Remembered
 from agent.model.foreign.device_allocated import KEY
+from agent.model.grant.checked import GrantsView, PodGrant
 from agent.model.pod import PodView
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 
 Parts = tuple[object, ...]
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a check of every pod's grant goes by: of equal ones the second need not be done."""
+
+    known: KnownDevices
+    claims: tuple[Claim, ...]
+    given: Mapping[str, tuple[Allocation, ...]]
+    before: Mapping[str, PodGrant]  # by the last check; empty where nothing is `given`
 
 
 class Kept:
@@ -25,6 +37,7 @@ class Kept:
 
     def __init__(self) -> None:
         """Begin with nothing made."""
+        self.checked: tuple[Heard, GrantsView] | None = None
         self.known = Remembered(_of_devices, _known)
         self.pods = Remembered(_of_pods, _pods)  # by uid
         self.boxes = Remembered(_of_boxes, _boxes)  # by the pod's uid, without those that stopped

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agent.clock import Clock
 from agent.daemon.schedule import Timed
 from agent.grants.check import check_grants
+from agent.grants.kept import Kept
 from agent.hooks.devices import DevicesHook
 from agent.loop import Loop
 from agent.means.reader import MeansReader
@@ -39,6 +40,7 @@ class Looking:
         self._means = means_reader(parts)
         self._prover = Prover(parts.host(), hook, parts.clock) if proves else None
         self._judged: tuple[object, ...] = ()
+        self._kept = Kept()
         self._first = (
             Timed(Loop("means", MEANS_S, self.look)),
             Timed(Loop("grants", GRANTS_S, self.judge)),
@@ -74,7 +76,7 @@ class Looking:
         if len(self._judged) == len(inputs) and all(map(_same, inputs, self._judged)):
             view = now.grants.value
         else:
-            view, self._judged = check_grants(now), inputs
+            view, self._judged = check_grants(now, self._kept), inputs
         self._store.put(grants=Part(view, self._clock.monotonic()))
 
     def _prove(self) -> None:
