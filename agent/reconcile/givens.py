@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 from agent.cgroup.values import bandwidth
 from agent.cgroup.values.bandwidth import Bandwidth
@@ -11,6 +12,7 @@ from agent.cgroup.values.keys import CPUS, MEMORY, QUOTA, SHARES, UNLIMITED, Val
 from agent.cgroup.values.shares import Formula, weight
 from agent.cgroup.writing.wish import Wish
 from agent.cgroup.writing.writer import Writer
+from agent.errors import ParseError
 from agent.model.runtime.adjustment import NO_RESOURCES, Resources
 from agent.reconcile.looked import Looked
 from agent.topology.text import parse_cpu_list
@@ -73,7 +75,8 @@ class Givens:
                 said = asked.get((one.place.pod.uid, container.name), NO_RESOURCES)
                 for wish in one.wishes if said != NO_RESOURCES else ():
                     if wish.cgroup == container.cgroup and _speaks_of(said, wish):
-                        writer.renew(wish, _asked(wish, said, writer, formulas))
+                        with suppress(ParseError):  # no value: the runtime will refuse it, too
+                            writer.renew(wish, _asked(wish, said, writer, formulas))
 
 
 def _taken(queue: deque[tuple[str, str, Resources]]) -> list[tuple[str, str, Resources]]:
@@ -97,8 +100,9 @@ def _adopt(
 ) -> None:
     for wish in one.wishes:
         if wish.cgroup == cgroup:
-            _learn(wish, writer, formulas)
-            writer.adopt(wish, _asked(wish, asked, writer, formulas))
+            with suppress(ParseError):
+                _learn(wish, writer, formulas)
+                writer.adopt(wish, _asked(wish, asked, writer, formulas))
 
 
 def _asked(wish: Wish, asked: Resources, writer: Writer, formulas: Mapping[str, Formula]) -> Value:

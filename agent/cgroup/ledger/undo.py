@@ -72,7 +72,7 @@ def undo(
             _settle(found, target, "planned")
     else:
         _write(values, found, monotonic, until_s)
-        _of_processes(values, wanted, found, force=force)
+        _of_processes(values, wanted, found, lambda: monotonic() < until_s, force=force)
         for one in found.states.values():
             if one.done:
                 ledger.drop(one.entry, "gone" if one.state == "gone" else "undone")
@@ -158,15 +158,20 @@ def _confirm(values: CgroupValues, found: _Found, step: Step) -> None:
 
 
 def _of_processes(
-    values: CgroupValues, entries: Iterable[Entry], found: _Found, *, force: bool
+    values: CgroupValues,
+    entries: Iterable[Entry],
+    found: _Found,
+    in_time: Callable[[], bool],
+    *,
+    force: bool,
 ) -> None:
     files = values.files
     for entry in entries:
-        if entry.hierarchy in (OOM, CORE) and isinstance(files, KernelFiles):
+        if entry.hierarchy in (OOM, CORE) and isinstance(files, KernelFiles) and in_time():
             state, detail = restore_processes(files, values.layout, entry, force=force)
             found.states[entry.id] = Undone(entry=entry, state=state, detail=detail)
     for entry in entries:  # last: what they switch is in use until here
-        if entry.hierarchy == SYSCTL:
+        if entry.hierarchy == SYSCTL and in_time():
             found.states[entry.id] = _switch_back(files, entry, force=force)
 
 

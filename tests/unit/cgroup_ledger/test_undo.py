@@ -135,6 +135,18 @@ def test_what_the_time_is_too_short_for_is_told(groups: RealGroups) -> None:
     assert len(run.ledger.entries) == 1
 
 
+def test_processes_wait_for_the_next_time_too(groups: RealGroups) -> None:
+    child = groups.container(groups.pod(), 1)
+    run = Run(groups)
+    inode = groups.path("memory", child).stat().st_ino
+    run.ledger.set(
+        Entry(hierarchy=OOM, path=child, inode=inode, key=KEY, owner="oom_score", original="0")
+    )
+    entries = tuple(run.ledger.entries.values())
+    assert states(undo(run.ledger, run.values, entries, monotonic=float, budget_s=0.0)) == {"late"}
+    assert len(run.ledger.entries) == 1
+
+
 def test_a_resize_while_our_value_was_in_force_is_what_is_given_back(groups: RealGroups) -> None:
     pod = groups.pod()
     groups.put(pod, "cpu.cfs_quota_us", "100000")

@@ -151,6 +151,16 @@ def test_what_a_resize_asked_for_while_ours_was_in_force_is_given_back(groups: R
     assert groups.get(scene.container, "cpu.shares") == "1024"
 
 
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_request_that_means_nothing_costs_only_itself(groups: RealGroups, runs: bool) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("0-1"), None: quota(50000)}
+    scene = Scene(groups, hook)
+    scene.reconciler.given(UID, "app", Resources(cpus="all of them", shares=1), runs=runs)
+    assert scene.cycle().written == 1
+    assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
+
+
 def test_every_process_of_a_container_gets_its_score_and_the_first_back(
     groups: RealGroups,
 ) -> None:
