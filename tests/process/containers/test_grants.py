@@ -78,8 +78,15 @@ def test_annotations_that_people_made_up_are_refused_with_the_reason_and_nothing
 def test_a_pod_that_asks_for_no_card_gets_none_by_an_annotation() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
+        uid = scene.bound("greedy", {GRANT: granted(0)}, resources={})
+        # what a pod asks for is in its object alone, which comes on its own way
+        await scene.until(
+            lambda: "GrantNotAskedFor" in scene.agent.get("api/v1/snapshot")[1], "the pod"
+        )
+        pod = scene.sandbox("greedy", uid, {GRANT: granted(0)})
+        await scene.runtime.run_pod(pod)
         with pytest.raises(Failed, match="GrantNotAskedFor"):
-            await scene.start("greedy", {GRANT: granted(0)}, resources={})
+            await scene.runtime.create(pod, "main")
         made = await scene.start("honest", {GRANT: granted(0)})
         assert sorted(made.spec.nodes) == ["/dev/card0"]
 
