@@ -12,6 +12,7 @@ from agent.model.device import Pairs
 # static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
 STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
 
+_STATIC_KEYS = frozenset(STATIC_UID_KEYS)
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -79,8 +80,11 @@ def static_uid(pod: PodView) -> str | None:
 
     Users may write these annotations too: a value in the form of another pod's uid is refused.
     """
-    found = dict(pod.annotations)  # asked of every pod when one changes: quicker than a search
-    for key in STATIC_UID_KEYS:
+    found: dict[str, str] = {}
+    for name, value in pod.annotations:  # written out: asked of every pod when one changes
+        if name in _STATIC_KEYS:
+            found[name] = value
+    for key in STATIC_UID_KEYS if found else ():
         if key in found and _STATIC_UID.fullmatch(found[key]):
             return found[key]
     return None

@@ -87,11 +87,14 @@ def _both(first: PodView, second: PodView, phase: str) -> PodView:
     if containers != second.containers:
         by_id: dict[str, ContainerView] = {one.id: one for one in second.containers}
         by_id.update((one.id, one) for one in containers)
-        containers = tuple(by_id[key] for key in sorted(by_id))
-    ended = next((pod.phase for pod in (first, second) if pod.phase in ENDED), "")
+        joined = tuple(by_id[key] for key in sorted(by_id))
+        containers = containers if joined == containers else joined
+    ended = second.phase if second.phase in ENDED else ""
+    if first.phase in ENDED:
+        ended = first.phase
     phase = ended or phase or first.phase
     terminating = first.terminating or second.terminating
-    same = containers == first.containers and phase == first.phase
+    same = containers is first.containers and phase == first.phase
     if same and terminating is first.terminating:
         return first
     return replace(first, containers=containers, phase=phase, terminating=terminating)
