@@ -71,7 +71,7 @@ class Reconciler:
         self._givens = Givens()
         self._telling = Telling()
         self._oom = OomScores(self._files, ledger, clock.wall)
-        self._directories = Directories(self._files, ledger, modes)
+        self._directories = Directories(self._files, ledger, modes, clock.wall)
         self._cores = Cores(self._files, ledger, cookies)
         self._writer: Writer | None = None
         self._planner: Writer | None = None
@@ -124,7 +124,8 @@ class Reconciler:
                 written, left = written + report.written, left + report.left
                 notes += report.notes
         self.audits.extend(self._oom.apply(scores, now_s))
-        self._cores.apply(cores, layout, now_s)
+        if not self._directories.problem:  # a switch that must be off before there are cookies
+            self._cores.apply(cores, layout, now_s)
         self._undo(snapshot, writer.values, now_s)
         for one in looked.values():
             notes += self._telling.new(one.place.pod, one.notes)
@@ -269,9 +270,8 @@ class Reconciler:
             self._disk = ""
 
     def _undo(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
-        above = self._above()
-        looked = self._pods | {cgroup for cgroup, _ in above}
-        wanted = above | self._wanted
+        looked = self._pods | self._directories.looked(values.layout)
+        wanted = self._wanted | self._above() | self._directories.held
         leaving = self._leaving.entries(self.ledger, wanted, looked, snapshot, now_s)
         try:
             done = self._leaving.undo(self.ledger, values, leaving, self._clock.monotonic)

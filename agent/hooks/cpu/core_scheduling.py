@@ -6,6 +6,8 @@ import msgspec
 
 from agent.grants.remember import Remembered
 from agent.hooks.classes import kube_qos, qos_label
+from agent.hooks.cpu.identity import CORE_SWITCH, IDENTITY_SWITCH
+from agent.model.grant.kernel import KernelMeans
 from agent.model.pod import KubeQos
 from agent.model.runtime.adjustment import NOTHING, Adjustment, CoreGroup
 from agent.model.runtime.request import HookRequest, Stage
@@ -76,6 +78,19 @@ def core_group(rule: CoreRule, pod: SandboxSeen) -> CoreGroup:
 def directory_idle(rule: CoreRule, qos: KubeQos) -> int | None:
     """Return `cpu.idle` of a QoS directory; `None` where the policy is another."""
     return int(rule.of("", qos).idle) if rule.enabled else None
+
+
+def core_switches(rule: CoreRule, kernel: KernelMeans) -> tuple[tuple[str, str], ...]:
+    """Return the files to write before any cookie, in order: none where all is as it must be.
+
+    Group identity goes first: both together lock up kernels that have it.
+    """
+    if not rule.enabled or not kernel.core_scheduling:
+        return ()
+    identity = kernel.identity_switch_present and kernel.identity_switch != 0
+    other = ((IDENTITY_SWITCH, "0"),) if identity else ()
+    own = ((CORE_SWITCH, "1"),) if kernel.core_switch == 0 else ()
+    return (*other, *own)
 
 
 def _class(cpu: CpuQos) -> CoreClass:

@@ -22,11 +22,17 @@ LAYOUT = CgroupLayout(
 )
 DIRS = ("/kubepods", "/kubepods/burstable", "/kubepods/besteffort")
 SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
+CORE = "/proc/sys/kernel/sched_core"
 CLASSES = {
     name: {"cpuQOS": {"enable": True, "groupIdentity": value}}
     for name, value in (("lsrClass", 2), ("lsClass", 2), ("beClass", -1))
 }
 IDENTITY = {"resourceQOSStrategy": {"policies": {"cpuPolicy": "groupIdentity"}, **CLASSES}}
+
+IDLE = {
+    "policies": {"cpuPolicy": "coreSched"},
+    "beClass": {"cpuQOS": {"enable": True, "schedIdle": 1}},
+}
 
 
 class Node:
@@ -52,8 +58,11 @@ class Node:
         files = [f"sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns" for cgroup in DIRS]
         return [(self.root / file).read_text().strip() for file in files]
 
+    def text(self, path: str) -> str:
+        return (self.root / path.lstrip("/")).read_text().strip()
+
     def switch(self) -> str:
-        return (self.root / SWITCH.lstrip("/")).read_text().strip()
+        return self.text(SWITCH)
 
     def again(self) -> Reconciler:
         self.reconciler = Reconciler(
@@ -66,9 +75,14 @@ class Node:
         return self.reconciler
 
     def cycle(self, slo: object = IDENTITY, identity_switch: int = 0) -> list[str]:
+        """One second of a node whose kernel is looked at; `identity_switch` is as read before."""
         self.clock.advance(1.0)
         kernel = KernelMeans(
-            bvt_file=True, identity_switch_present=True, identity_switch=identity_switch
+            bvt_file=True,
+            identity_switch_present=True,
+            identity_switch=identity_switch,
+            core_scheduling=(self.root / CORE.lstrip("/")).exists(),
+            core_switch=0 if (self.root / CORE.lstrip("/")).exists() else None,
         )
         snapshot = NodeSnapshot(
             node=NodeIdentity(name="node"),
@@ -89,6 +103,14 @@ def test_the_directories_of_the_classes_have_their_identity_and_that_of_all_none
 ) -> None:  # V57
     assert node.cycle() == []
     assert (node.values(), node.switch()) == (["0", "2", "-1"], "1")
+
+
+def test_a_switch_is_recorded_as_every_other_change_is(node: Node) -> None:
+    node.cycle()
+    node.cycle(IDENTITY, identity_switch=1)
+    audits = [(one.path, one.old, one.new) for one in node.reconciler.audits]
+    assert audits[0] == (SWITCH, "0", "1")
+    assert len(audits) == 3
 
 
 def test_without_a_policy_nothing_is_touched(node: Node) -> None:
@@ -115,4 +137,36 @@ def test_a_hook_that_is_switched_off_gives_values_and_switch_back(node: Node) ->
     node.again()
     node.cycle()
     assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
+    assert node.ledger.entries == {}
+
+
+def test_a_rule_that_is_taken_away_gives_the_switch_back_once_nothing_needs_it(node: Node) -> None:
+    node.cycle()
+    for _ in range(80):
+        node.cycle(IDENTITY, identity_switch=1)
+    assert (node.values(), node.switch()) == (["0", "2", "-1"], "1")
+    for _ in range(12):
+        node.cycle({}, identity_switch=int(node.switch()))
+    assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
+    for _ in range(12):
+        node.cycle({}, identity_switch=0)
+    assert node.ledger.entries == {}
+
+
+def test_cookies_come_with_their_switch_and_never_beside_group_identity(node: Node) -> None:
+    node.modes["core_scheduling"] = "on"
+    node.put(CORE, "0\n")
+    for cgroup in DIRS[1:]:
+        node.put(f"/sys/fs/cgroup{cgroup}/cpu.idle", "0\n")
+    node.cycle()
+    assert (node.switch(), node.text(CORE)) == ("1", "0")
+    for _ in range(80):
+        node.cycle({"resourceQOSStrategy": IDLE}, identity_switch=int(node.switch()))
+    assert (node.values(), node.switch(), node.text(CORE)) == (["0", "0", "0"], "0", "1")
+    idle = [node.text(f"/sys/fs/cgroup{cgroup}/cpu.idle") for cgroup in DIRS[1:]]
+    assert idle == ["0", "1"]
+    for _ in range(12):
+        node.cycle({}, identity_switch=0)
+    assert [node.text(f"/sys/fs/cgroup{cgroup}/cpu.idle") for cgroup in DIRS[1:]] == ["0", "0"]
+    assert (node.switch(), node.text(CORE)) == ("0", "0")
     assert node.ledger.entries == {}
