@@ -24,6 +24,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     holder: str
+    type: str  # of the device, as grants call it
     hold: Hold
 
 
@@ -32,9 +33,9 @@ def allocations(
 ) -> Mapping[str, tuple[Allocation, ...]]:
     """Return who holds what by the kubelet's account, by Device.key; `pods` are by uid.
 
-    Of a pod that the scheduler granted devices to those count, whichever ids the kubelet chose:
-    whoever asks leaves such pods out. NICs that many share by replicas are nobody's; ids that
-    mean nothing here are passed over.
+    Of a pod that the scheduler granted such devices to those count, whichever ids the kubelet
+    chose: whoever asks leaves such pods out. NICs that many share by replicas are nobody's; ids
+    that mean nothing here are passed over.
     """
     by_key: dict[str, list[Allocation]] = {}
     for held in snapshot.served.value.held:
@@ -46,23 +47,26 @@ def allocations(
         for device_id in held.ids:
             found = _hold(device_id, known)
             if found is not None:
+                kind, hold = found
                 holder = f"{name}, by {held.resource},"
-                one = Allocation(uid=held.pod_uid, holder=holder, hold=found)
-                by_key.setdefault(found.key, []).append(one)
+                one = Allocation(uid=held.pod_uid, holder=holder, type=kind, hold=hold)
+                by_key.setdefault(hold.key, []).append(one)
     return {key: tuple(given) for key, given in by_key.items()}
 
 
-def _hold(device_id: str, known: KnownDevices) -> Hold | None:
+def _hold(device_id: str, known: KnownDevices) -> tuple[str, Hold] | None:
+    """Return the type of a device and what of it an id takes; `None` for one that takes nothing."""
     card = known.owner_of(device_id)
     if card is not None:
-        return Hold(key=card.key, totals=totals_of(card), functions=(device_id,))
+        hold = Hold(key=card.key, totals=totals_of(card), functions=(device_id,))
+        return card.kind.wire_type, hold
     found = _found(device_id, known)
     if found is None:
         return None
     if found.device.kind is DeviceKind.RDMA and found.piece:
         return None
     entry = GrantedDevice(type=found.device.kind.wire_type, id=device_id)
-    return hold_of(entry, found)
+    return entry.type, hold_of(entry, found)
 
 
 def _found(device_id: str, known: KnownDevices) -> Found | None:

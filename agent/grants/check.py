@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 
+_NOBODY: Mapping[str, PodGrant] = MappingProxyType({})
 MAX_REMEMBERED = 4096  # characters of an annotation, enough for sixteen whole cards
 
 
@@ -39,12 +41,7 @@ def check_grants(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView
     kept = kept or Kept()
     claims, given = Claims(snapshot, kept).all(), kept.allocations(snapshot)
     looked = {pod.uid for pod in snapshot.cluster.pods} | snapshot.runtime.value.sandboxes.keys()
-    heard = Heard(
-        known=kept.known(snapshot),
-        claims=claims,
-        given=given,
-        before=snapshot.grants.value.pods if given else {},
-    )
+    heard = Heard(known=kept.known(snapshot), claims=claims, given=given)
     if kept.checked is not None and kept.checked[0] == heard:
         return replace(kept.checked[1], looked=frozenset(looked))
     settled = _Settled(snapshot, kept)
@@ -78,10 +75,14 @@ def grant_of(
         uids |= {uid for key in keys for uid in view.held.get(key, ())}
     claims = desk.of(uids)
     given = kept.allocations(snapshot)
-    if given:
-        keys = keys.union(*(settled.keys_of(claim.text) for claim in claims))
-        given = {key: given[key] for key in keys if key in given}
-    settled.hear(claims, given)
+    while given:
+        keys |= {key for claim in claims for key in settled.keys_of(claim.text)}
+        told = {one.uid for key in keys for one in given.get(key, ())}
+        if told <= uids:  # whoever the kubelet gave something of these may have a grant instead
+            break
+        uids |= told
+        claims = desk.of(uids)
+    settled.hear(claims, {key: given[key] for key in keys if key in given}, view.pods)
     return settled.pods.get(sandbox.uid)
 
 
@@ -89,32 +90,47 @@ class _Settled:
     """Claims as they are heard, one after the other."""
 
     def __init__(self, snapshot: NodeSnapshot, kept: Kept) -> None:
-        self._before = snapshot.grants.value.pods
         self._known = kept.known(snapshot)
         self._books = Books()
         self._held: dict[str, dict[str, None]] = {}
         self.pods: dict[str, PodGrant] = {}
 
-    def hear(self, claims: Sequence[Claim], given: Mapping[str, tuple[Allocation, ...]]) -> None:
+    def hear(
+        self,
+        claims: Sequence[Claim],
+        given: Mapping[str, tuple[Allocation, ...]],
+        before: Mapping[str, PodGrant] = _NOBODY,
+    ) -> None:
         """Accept or refuse each, in this order; the kubelet's pods come after those that hold.
 
-        `given` is what they have, of all devices that are claimed.
+        `given` is what they have, of all devices that are claimed; `before` are answers that were
+        found by hearing more than these.
         """
-        claiming = {claim.uid for claim in claims if _entries(claim.text)}
+        waiting = {
+            (claim.uid, entry.type)
+            for claim in claims
+            if not claim.holding
+            for entry in _entries(claim.text)
+        }
         entered = False
         for claim in claims:
             if not claim.holding and not entered:
-                waiting = claiming - self.pods.keys()
-                self._enter(one for key in given for one in given[key] if one.uid not in waiting)
+                self._enter(
+                    one
+                    for key in given
+                    for one in given[key]
+                    if (one.uid, one.type) not in waiting and not self._granted(one, before)
+                )
                 entered = True
             self.pods[claim.uid] = self._answer(claim)
 
+    def _granted(self, one: Allocation, before: Mapping[str, PodGrant]) -> bool:
+        """Say whether a pod was granted such devices: these it has, whichever the kubelet chose."""
+        granted = before.get(one.uid) or self.pods.get(one.uid)
+        return granted is not None and any(e.type == one.type for e in granted.grant.devices)
+
     def _enter(self, given: Iterable[Allocation]) -> None:
-        """Enter what the kubelet gave, but to pods that have devices by a grant instead."""
         for one in given:
-            granted = self.pods.get(one.uid) or self._before.get(one.uid)
-            if granted is not None and granted.grant.devices:
-                continue
             with suppress(GrantRefused):  # it is held already: by whom does not matter
                 self._books.take(one.holder, (one.hold,))
 

@@ -11,7 +11,7 @@ from agent.grants.claims import Claim, claim_text
 from agent.grants.known import KnownDevices
 from agent.grants.remember import Remembered
 from agent.model.foreign.device_allocated import KEY
-from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.grant.checked import GrantsView
 from agent.model.pod import PodView
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
@@ -25,7 +25,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     known: KnownDevices
     claims: tuple[Claim, ...]
     given: Mapping[str, tuple[Allocation, ...]]
-    before: Mapping[str, PodGrant]  # by the last check; empty where nothing is `given`
 
 
 class Kept:

@@ -104,13 +104,26 @@ def test_a_pod_that_is_gone_holds_nothing_by_the_kubelets_account() -> None:
     assert verdict(check_grants(unknown).pods[ASKS.uid]) == "DeviceTaken"
 
 
-@pytest.mark.parametrize("annotation", ["{}", '{"gpu": []}', "no JSON", '{"gpu": [{"minor": 99}]}'])
-def test_a_grant_of_nothing_does_not_hide_what_the_kubelet_gave(annotation: str) -> None:
+ONLY_NIC = text(entry(NICS[1], {"rdma": 100}), kind="rdma")
+
+
+@pytest.mark.parametrize("annotation", ["{}", '{"gpu": []}', "no JSON", ONLY_NIC])
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_a_grant_without_cards_does_not_hide_the_card_that_the_kubelet_gave(
+    annotation: str, phase: str
+) -> None:
     """Else a pod would write an annotation, and its card would be given to another."""
-    for phase in ("Pending", "Running"):
-        other = pod(8, annotation, phase=phase)
-        now = beside(GRANTED, CARD, other=other)
-        before = replace(now, grants=Part(check_grants(now), 1.0))
-        if phase == "Running" or "99" not in annotation:
-            assert verdict(check_grants(before).pods[ASKS.uid]) == "DeviceTaken"
-            assert verdict(grant_of(before, box(pod(9, GRANTED)))) == "DeviceTaken"
+    now = beside(GRANTED, CARD, other=pod(8, annotation, phase=phase))
+    for before in (now, replace(now, grants=Part(check_grants(now), 1.0))):
+        assert verdict(check_grants(before).pods[ASKS.uid]) == "DeviceTaken"
+        assert verdict(grant_of(before, box(pod(9, GRANTED)))) == "DeviceTaken"
+
+
+@pytest.mark.parametrize(("phase", "expected"), [("Pending", "held"), ("Running", "DeviceTaken")])
+def test_a_pod_whose_grant_is_refused_has_the_kubelets_card_only_if_it_runs(
+    phase: str, expected: str
+) -> None:
+    now = beside(GRANTED, CARD, other=pod(8, text(entry("GPU-of-no-node")), phase=phase))
+    for before in (now, replace(now, grants=Part(check_grants(now), 1.0))):
+        assert verdict(check_grants(before).pods[ASKS.uid]) == expected
+        assert verdict(grant_of(before, box(pod(9, GRANTED)))) == expected
