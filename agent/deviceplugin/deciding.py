@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from agent.deviceplugin.allocate import Request, allocate
 from agent.deviceplugin.base import Allocated, NotAllocated, Resource
+from agent.deviceplugin.hardware import vendor_of
 from agent.deviceplugin.occupancy import check
 from agent.deviceplugin.preferred import Wish, preferred
 from agent.deviceplugin.resources import Offer, Offering, Problems
@@ -37,11 +40,16 @@ class Deciding:
         self._vendors = vendors
         self._offering = Offering(settings)
         self._offered: tuple[DeviceView, Offer] | None = None
+        self._listed: tuple[Offer, tuple[Resource, ...]] | None = None
         self._boarded: tuple[DeviceView, PciTree, Board] | None = None
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
         """Return what is offered now, by name; of vendors that have not answered yet nothing."""
-        return self._offer(snapshot).resources(check_start=self._device_plugin.check_occupancy)
+        offer = self._offer(snapshot)
+        if self._listed is None or self._listed[0] is not offer:
+            found = offer.resources(check_start=self._device_plugin.check_occupancy)
+            self._listed = offer, found
+        return self._listed[1]
 
     def problems(self, snapshot: NodeSnapshot) -> Problems:
         """Return why something is not offered that the settings ask for, by vendor."""
@@ -100,5 +108,8 @@ class Deciding:
         view, tree = snapshot.devices.value, snapshot.pci.value
         kept = self._boarded
         if kept is None or kept[0] is not view or kept[1] is not tree:
-            kept = self._boarded = view, tree, board_of(view, tree)
+            # of those that pods can have from here: each pair costs something
+            vendors = self._device_plugin.vendors
+            devices = tuple(one for one in view.devices if vendor_of(one) in vendors)
+            kept = self._boarded = view, tree, board_of(replace(view, devices=devices), tree)
         return kept[2]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import combinations
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.model.distances import address_of, device_levels, level_of
+from agent.model.distances import address_of, device_levels
 from agent.model.snapshot import DeviceView
-from agent.topology.address import slot
+from agent.topology.address import slot, sort_key
 from agent.topology.distance import NODE, PHB, PIX, PXB, SYS
 from agent.topology.pci import PciTree
 
@@ -55,18 +56,23 @@ def board_of(view: DeviceView, tree: PciTree) -> Board:
     """Score all pairs of a view's devices by their links and their places in the PCI tree."""
     devices = [device for device in view.devices if device.info.uuid]
     pci = device_levels(replace(view, links=()), tree)
-    linked = device_levels(view, tree)
+    linked = device_levels(view, tree) if view.links else pci
     ids = {device.key: device.info.uuid or "" for device in devices}
+    seats = [(ids[one.key], address) for one in devices if (address := address_of(one))]
+    seats.sort(key=lambda seat: sort_key(seat[1]))  # as the levels have their pairs
+    slots = {address: slot(address) for _, address in seats}
     scores: dict[Pair, int] = {}
     links: dict[Pair, int] = {}
-    for index, a in enumerate(devices):
-        for b in devices[:index]:
-            pair = pair_of(ids[a.key], ids[b.key])
-            links[pair] = _links(level_of(a, b, linked))
-            first, second = address_of(a), address_of(b)
-            same_board = bool(first and second) and slot(first or "") == slot(second or "")
-            near = INTERNAL if same_board else _PCI.get(level_of(a, b, pci) or SYS, _PCI[SYS])
-            scores[pair] = LINK * links[pair] + near
+    for (a, first), (b, second) in combinations(seats, 2):
+        key, where = pair_of(a, b), (first, second)
+        same = slots[first] == slots[second]
+        links[key] = _links(PIX if first == second else linked.get(where))
+        near = INTERNAL if same else _PCI.get(pci.get(where, SYS), _PCI[SYS])
+        scores[key] = LINK * links[key] + near
+    for one, other in combinations(ids.values(), 2):  # of those without a place
+        key = pair_of(one, other)
+        scores.setdefault(key, _PCI[SYS])
+        links.setdefault(key, 0)
     return Board(
         cards=tuple(
             Card(
