@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from agent.model.cluster.facts import ClusterFacts
 from agent.model.grant.checked import GrantsView, PodGrant
-from agent.model.grant.granted import Grant
+from agent.model.grant.granted import MEMORY, RATIO, Grant
 from agent.model.grant.host import HostMeans
 from agent.model.grant.means import MeansView
 from agent.model.part import Part
@@ -21,6 +21,12 @@ def test_a_template_and_a_part_of_a_card_are_wished_for_and_a_whole_card_is_not(
         "ascend": (SliceWish(pod="b", device=NPU.key, template="vir05_1c_16g"),),
         "cambricon": (SliceWish(pod="a", device=MLU.key, core_percent=50, memory_bytes=1 << 30),),
     }
+
+
+def test_a_part_of_a_cards_memory_is_a_part_of_the_card() -> None:
+    memory = replace(PART, resources=((MEMORY, 1 << 30), (RATIO, 6)))
+    (wish,) = wishes(node(("a", memory)))["cambricon"]
+    assert (wish.core_percent, wish.memory_bytes) == (None, 1 << 30)
 
 
 def test_a_refused_grant_wishes_for_nothing() -> None:
