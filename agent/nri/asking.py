@@ -70,6 +70,7 @@ class Asking:
         if isinstance(said, Adjustment):
             reply(*self._answer(question, said))
             return
+        self._picture.show()
         task = self._loop.create_task(self._decide(question, said, reply))
         if inspect.iscoroutine(said):  # a task that is cancelled before its first turn leaves it
             task.add_done_callback(partial(_closed, said))

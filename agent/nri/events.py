@@ -97,7 +97,7 @@ class Events:
         usable = known is not None and pod.uid in ("", known.uid)
         sandbox = known if known is not None and usable else sandbox_of(pod)
         if stage is Stage.CREATE:
-            self._picture.told(None if usable else sandbox, seen_of(container))
+            self._picture.asked(None if usable else sandbox, seen_of(container))
         elif not usable:
             self._picture.told(sandbox)
         return HookRequest(

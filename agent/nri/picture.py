@@ -31,6 +31,7 @@ class Picture:
         self._containers: dict[str, ContainerSeen] = {}
         self._missed: dict[str, str] = {}
         self._touched: set[str] | None = None  # ids told of while a full list is being read
+        self._unshown = False  # there is a container that the view does not have
         self.view = RuntimeView(state="waiting", reason="Starting")
         self._had_list = False
         self.left_out = 0
@@ -69,11 +70,27 @@ class Picture:
             self._keep(self._containers, container.id, container, MAX_CONTAINERS)
         self._show_parts(sandboxes=sandbox is not None, containers=container is not None)
 
+    def asked(self, sandbox: SandboxSeen | None, container: ContainerSeen) -> None:
+        """Take in a container that is to be made, and its sandbox if that is new.
+
+        It is shown with what comes of it: most answers come at once, and a picture is a copy.
+        """
+        self._keep(self._containers, container.id, container, MAX_CONTAINERS)
+        self._unshown = True
+        if sandbox is not None:
+            self.told(sandbox)
+
+    def show(self) -> None:
+        """Show a container whose answer takes its time."""
+        if self._unshown:
+            self._show_parts(containers=True)
+
     def created(self, container_id: str) -> None:
         """Mark a container that was asked about as made: what it was given is its own now."""
         found = self._containers.get(container_id)
         if found is not None and found.state is ContainerState.UNKNOWN:
             self.told(container=replace(found, state=ContainerState.CREATED))
+        self.show()
 
     def ended(self, container_id: str) -> None:
         """Take out a container."""
@@ -163,6 +180,7 @@ class Picture:
         self, *, sandboxes: bool = False, containers: bool = False, missed: bool = False
     ) -> None:
         view = self.view
+        containers, self._unshown = containers or self._unshown, False
         self._show(
             replace(
                 view,

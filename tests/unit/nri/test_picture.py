@@ -27,6 +27,37 @@ def test_each_change_is_a_new_picture_and_older_ones_stay_as_they_were() -> None
     assert ours.view is seen[-1]
 
 
+def test_a_container_that_is_asked_about_is_shown_once_with_what_came_of_it() -> None:
+    ours, seen = begun()
+    ours.told(POD)
+    ours.asked(None, MAIN)
+    assert len(seen) == 1
+    ours.created("c1")
+    assert seen[-1].containers["c1"].state is ContainerState.CREATED
+    ours.asked(None, ContainerSeen(id="refused", sandbox_id="p1"))
+    ours.ended("refused")
+    ours.asked(None, ContainerSeen(id="late", sandbox_id="p1"))
+    ours.missed("late", "BudgetExceeded")
+    assert list(ours.view.containers) == ["c1", "late"]
+    assert dict(ours.view.missed) == {"late": "BudgetExceeded"}
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("state", [ContainerState.UNKNOWN, ContainerState.RUNNING])
+def test_and_at_once_if_the_answer_takes_its_time_or_its_sandbox_is_new(
+    state: ContainerState,
+) -> None:
+    ours, seen = begun()
+    ours.asked(POD, ContainerSeen(id="c1", sandbox_id="p1", state=state))
+    assert [list(one.containers) for one in seen] == [["c1"]]
+    ours.asked(None, ContainerSeen(id="c2", sandbox_id="p1", state=state))
+    ours.show()
+    ours.show()
+    ours.asked(None, ContainerSeen(id="c3", sandbox_id="p1", state=state))
+    ours.created("c3")
+    assert [list(one.containers) for one in seen[1:]] == [["c1", "c2"], ["c1", "c2", "c3"]]
+
+
 def test_what_is_not_known_ends_without_a_word() -> None:
     ours, seen = begun()
     ours.ended("c1")
