@@ -86,6 +86,16 @@ def test_a_pod_that_comes_back_within_the_grace_keeps_its_slice() -> None:
     assert rig.step(GRACE_S - 1) == []
 
 
+def test_while_nobody_knows_the_pods_no_grace_runs() -> None:
+    rig = Rig(cut(node(), "ascend", "gone"))
+    rig.step()
+    known, rig.snapshot = rig.snapshot, replace(rig.snapshot, cluster=ClusterFacts(clustered=True))
+    assert rig.step(GRACE_S - 1) == []
+    rig.snapshot = known
+    assert rig.step(2.0) == []
+    assert rig.step(GRACE_S) == [("ascend", (), ())]
+
+
 def test_what_cannot_be_cut_is_told_once_and_tried_again_ever_more_rarely() -> None:
     rig = Rig(node(("a", TEMPLATE)))
     unmade = SliceUnmade(pod="a", device=NPU.key, reason="VnpuRefused", message="full")
