@@ -65,6 +65,14 @@ def test_every_vendor_is_asked_once_at_the_start_to_tidy_up() -> None:
     assert rig.step() == []
 
 
+def test_a_vendor_whose_cards_are_not_cut_is_asked_once() -> None:
+    rig = Rig(node())
+    for vendor in ("ascend", "cambricon"):
+        rig.answers[vendor] = WorkerError(vendor, "NotSupported", "no slices")
+    assert sum(len(rig.step()) for _ in range(300)) == 2
+    assert rig.told == []
+
+
 def test_nothing_is_taken_back_before_the_pods_are_known() -> None:
     rig = Rig(replace(cut(node(), "ascend", "gone"), cluster=ClusterFacts(clustered=True)))
     assert rig.step() == []
