@@ -47,7 +47,7 @@ def allocate(request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits
 
     The grant of the one pod that can be meant wins over the kubelet's choice. Where several can,
     what all of them get alike is given while the runtime's plug-in gives the rest to each pod by
-    its uid; without it nothing is guessed. `PodNotSeen` is worth a new try.
+    its uid; without it nothing is guessed. `PodNotSeen` is worth a new try with a newer snapshot.
     """
     units = _units(request, one)
     giving = _Giving(request, one, snapshot, edits)
@@ -56,7 +56,7 @@ def allocate(request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits
         _unseen(request, one, snapshot)
     elif any(asker.granted for asker in found):
         return _granted(found, one, snapshot, giving, last=request.last)
-    _free(units, one.devices, snapshot)
+    _free(units, one.devices, snapshot, last=request.last)
     pod_uid = found[0].pod.uid if len(found) == 1 else ""
     return giving.answer(giving.edits(grant_of(units)), pod_uid)
 
@@ -84,7 +84,17 @@ def _unseen(request: Request, one: Served, snapshot: NodeSnapshot) -> None:
         raise NotAllocated(UNSEEN, f"{text}, and it may have been granted other devices: {do}")
 
 
-def _free(units: Sequence[Unit], devices: Sequence[VendorDevice], snapshot: NodeSnapshot) -> None:
+def _refused(reason: str, text: str, *, last: bool) -> NotAllocated:
+    """Return a refusal, for good if it is the last try: a pod that is refused never runs.
+
+    A newer snapshot may know that who had a device has ended, or that another pod has begun.
+    """
+    return NotAllocated(reason, text) if last else PodNotSeen(reason, text)
+
+
+def _free(
+    units: Sequence[Unit], devices: Sequence[VendorDevice], snapshot: NodeSnapshot, *, last: bool
+) -> None:
     """Refuse devices that another pod was granted: the kubelet does not know of grants."""
     if not any(unit.device.key in snapshot.grants.value.held for unit in units):
         return
@@ -92,7 +102,7 @@ def _free(units: Sequence[Unit], devices: Sequence[VendorDevice], snapshot: Node
     for unit in units:
         if is_taken(unit, taken):
             text = f"{unit.id} is granted to a pod by the scheduler, and this pod has no grant"
-            raise NotAllocated(Refusal.DEVICE_TAKEN.value, text)
+            raise _refused(Refusal.DEVICE_TAKEN.value, text, last=last)
 
 
 def _granted(
@@ -106,12 +116,12 @@ def _granted(
     names = ", ".join(f"{asker.pod.namespace}/{asker.pod.name}" for asker in found[:4])
     for asker in found:
         if asker.unchecked:
-            refused = NotAllocated if last else PodNotSeen
-            raise refused(UNCHECKED, f"the grant of one of {names} was not looked at yet")
+            text = f"the grant of one of {names} was not looked at yet"
+            raise _refused(UNCHECKED, text, last=last)
     if len(found) == 1:
         (asker,) = found
         if asker.refusal:
-            raise NotAllocated(asker.refusal, asker.message)
+            raise _refused(asker.refusal, asker.message, last=last)
         return giving.answer(giving.edits(asker.grant, asker), asker.pod.uid)
     if all(asker.granted and not asker.refusal for asker in found):
         answers = [giving.edits(asker.grant, asker) for asker in found]
@@ -119,7 +129,7 @@ def _granted(
         if alike or snapshot.runtime.value.in_force:
             return giving.answer(common(answers), "")
     do = "turn NRI on, or let pods that ask for one resource start one after another"
-    raise NotAllocated(AMBIGUOUS, f"{one.name} may be asked for by each of {names}: {do}")
+    raise _refused(AMBIGUOUS, f"{one.name} may be asked for by each of {names}: {do}", last=last)
 
 
 class _Giving:
@@ -132,8 +142,7 @@ class _Giving:
         means = snapshot.means.value.vendors.get(one.vendor)
         if means is None:
             text = f"what this host has for containers of {one.vendor} was not read yet"
-            refused = NotAllocated if request.last else PodNotSeen
-            raise refused(Refusal.HOST_NOT_READ_YET.value, text)
+            raise _refused(Refusal.HOST_NOT_READ_YET.value, text, last=request.last)
         self._means = by_way(means, one.vendor, request.injection)
 
     def edits(self, grant: Grant, asker: Asker | None = None) -> ContainerEdits:

@@ -16,7 +16,7 @@ MAX_DETAIL = 300
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One device as the kubelet lists it."""
 
-    id: str  # unique within its resource; at most 63 characters
+    id: str  # unique within its resource; the vendor's, so of no bound that anybody enforces
     healthy: bool = True
     numa_nodes: tuple[int, ...] = ()  # empty: no preference
 
@@ -40,7 +40,7 @@ class NotAllocated(AgentError):
 
 
 class PodNotSeen(NotAllocated):
-    """Nobody told of a pod yet that asks for this: worth a new try with a newer snapshot."""
+    """What is known of pods does not allow it: worth a new try with a newer snapshot."""
 
 
 class Allocated(msgspec.Struct, frozen=True, kw_only=True):

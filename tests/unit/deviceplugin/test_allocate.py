@@ -7,7 +7,7 @@ from agent.deviceplugin.base import NotAllocated, PodNotSeen
 from agent.deviceplugin.hardware import MLU
 from agent.model.foreign.device_allocated import KEY
 from agent.model.grant.granted import Grant, GrantedDevice
-from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans
+from agent.model.grant.host import HostMeans
 from agent.model.grant.means import MeansView
 from agent.model.grant.refusal import GrantRefused
 from agent.model.part import Part
@@ -15,6 +15,7 @@ from agent.model.pod import ResourceAsk
 from agent.model.runtime.served import Held
 from agent.model.snapshot import NodeSnapshot
 from tests import factory
+from tests.unit.deviceplugin.asked import names, refusal, visible
 from tests.unit.deviceplugin.made import (
     GPU,
     card,
@@ -26,25 +27,6 @@ from tests.unit.deviceplugin.made import (
     node,
     waiting,
 )
-
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-
-
-def visible(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> str | None:
-    """The cards that a container gets for which the kubelet chose these."""
-    found = deciding().allocate(GPU, tuple(map(card, cards)), snapshot, last=last)
-    return dict(found.edits.env).get(VISIBLE)
-
-
-def names(*cards: int) -> str:
-    return ",".join(map(card, cards))
-
-
-def refusal(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> NotAllocated:
-    with pytest.raises(NotAllocated) as raised:
-        visible(snapshot, *cards, last=last)
-    return raised.value
-
 
 # without a grant
 
@@ -243,50 +225,24 @@ def test_a_grant_that_nobody_looked_at_yet_is_worth_a_new_try_and_then_refused()
     assert not isinstance(error, PodNotSeen)
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "reason"),
+    [
+        (node(waiting(1), refused=(0,)), "DeviceUnknown"),
+        (node(waiting(1), waiting(2), grants={0: granted(card(6))}), "AmbiguousPod"),
+        (node(waiting(1), waiting(2, 3), grants={1: granted(card(0))}), "DeviceTaken"),
+    ],
+)
+def test_what_the_end_or_the_start_of_a_pod_may_cure_is_worth_a_new_try(
+    snapshot: NodeSnapshot, reason: str
+) -> None:
+    error = refusal(snapshot, 0, last=False)
+    assert isinstance(error, PodNotSeen)
+    assert error.reason == reason
+    assert not isinstance(refusal(snapshot, 0), PodNotSeen)
+
+
 def test_a_host_that_was_not_read_yet_is_worth_a_new_try() -> None:
     blind = replace(node(clustered=False), means=Part(MeansView()))
     assert isinstance(refusal(blind, 0, last=False), PodNotSeen)
     assert refusal(blind, 0).reason == "HostNotReadYet"
-
-
-# how it gets into the container
-
-
-@pytest.mark.parametrize(
-    ("injection", "handler", "env", "nodes"),
-    [
-        ("auto", "nvidia", True, False),
-        ("auto", "runc", False, True),
-        ("env", "runc", True, False),
-        ("nodes", "nvidia", False, True),
-    ],
-)
-def test_the_setting_decides_the_way(injection: str, handler: str, env: bool, nodes: bool) -> None:
-    snapshot = node(clustered=False, handler=handler)
-    found = deciding(injection=injection).allocate(GPU, (card(2),), snapshot).edits
-    assert (VISIBLE in dict(found.env)) is env
-    assert ("/dev/nvidia2" in [one.path for one in found.nodes]) is nodes
-
-
-def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
-    spec = CdiSpec(
-        path="/etc/cdi/nvidia.yaml",
-        kind="nvidia.com/gpu",
-        devices=tuple(CdiDevice(name=card(i)) for i in range(8)),
-    )
-    host = replace(means()["nvidia"], cdi=(spec,))
-    snapshot = replace(node(clustered=False), means=Part(MeansView(vendors={"nvidia": host}), 1.0))
-    found = deciding(injection="cdi").allocate(GPU, (card(1), card(0)), snapshot)
-    listed = (f"nvidia.com/gpu={card(0)}", f"nvidia.com/gpu={card(1)}")
-    assert found.edits.cdi == listed
-    assert found.annotations == (("cdi.k8s.io/xpu-agent_nvidia.com-gpu", ",".join(listed)),)
-    with pytest.raises(GrantRefused, match="CDINameMissing"):
-        deciding(injection="cdi").allocate(GPU, (card(1),), node(clustered=False))
-
-
-def test_limits_of_a_share_are_the_hooks_while_nri_is_in_force() -> None:
-    labels = (("koordinator.sh/gpu-isolation-provider", "HAMi-core"),)
-    pod = waiting(1, labels=labels)
-    assert visible(node(pod, grants={0: granted(card(6))}, in_force=True), 0) == names(6)
-    with pytest.raises(GrantRefused, match="IncompleteGrant"):
-        visible(node(pod, grants={0: granted(card(6))}), 0)
