@@ -49,11 +49,14 @@ class KernelFiles:
         self._limit = _descriptors() if limit is None else limit
 
     def read(self, path: str, size: int) -> bytes:
-        """Read through a kept descriptor; one of a group that is gone is dropped."""
-        fd = self._fds.get(path)
+        """Read through a kept descriptor; one of a group that is gone is dropped for a new one."""
+        kept = self._fds.get(path)
+        if kept is not None:
+            try:
+                return os.pread(kept, size, 0)
+            except OSError:  # the group went; another may have come in its place
+                self.close(path)
         try:
-            if fd is not None:
-                return os.pread(fd, size, 0)
             fd = os.open(self._root.path(path), _READ)
             try:
                 data = os.pread(fd, size, 0)
@@ -61,7 +64,6 @@ class KernelFiles:
                 os.close(fd)
                 raise
         except OSError as error:
-            self.close(path)
             raise HostFileError(path, error.errno or 0) from error
         if len(self._fds) < self._limit:
             self._fds[path] = fd

@@ -118,6 +118,25 @@ def test_entries_of_groups_that_are_gone_are_dropped(groups: RealGroups) -> None
     assert scene.ledger.entries == {}
 
 
+def test_a_new_group_in_the_place_of_one_that_is_gone_has_its_own_original(
+    groups: RealGroups,
+) -> None:
+    hook = SaidHook("batch_resources")
+    hook.answers = {"app": Adjustment(resources=Resources(shares=2))}
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpu.shares", "512")
+    scene.cycle()
+    for controller in ("cpu", "cpuset", "memory"):
+        groups.path(controller, scene.container).rmdir()
+    assert groups.container(scene.pod, 1) == scene.container
+    groups.put(scene.container, "cpu.shares", "768")
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.shares") == "2"
+    (entry,) = scene.ledger.entries.values()
+    assert entry.original == "768"
+    assert entry.inode == groups.path("cpu", scene.container).stat().st_ino
+
+
 def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
     groups: RealGroups,
 ) -> None:
