@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from agent.cgroup.values.shares import Formula
+from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.reconcile.asking import Asked
+from agent.reconcile.wishes import CONTAINER, POD, SANDBOX, wishes_of
+from tests.realgroups import UID
+
+WHOLE = Adjustment(resources=Resources(cpus="0", quota_us=50000, memory_bytes=1 << 30, shares=2))
+ASKED = Asked(answers=(("batch_resources", WHOLE),), whole=WHOLE)
+IN_POD = f"/kubepods/besteffort/pod{UID}"
+ID = "91cf0413ee0e"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("cgroup", "level", "written"),
+    [
+        pytest.param(IN_POD, POD, 4, id="a pod"),
+        pytest.param(f"{IN_POD}/{ID}", CONTAINER, 4, id="a container"),
+        pytest.param(f"{IN_POD}/{ID}", SANDBOX, 1, id="a sandbox: CPUs alone"),
+        pytest.param("", POD, 0, id="nothing: the group of all"),
+        pytest.param("/", POD, 0, id="the group of all"),
+        pytest.param("/kubepods", POD, 0, id="the group of all pods"),
+        pytest.param("/kubepods/besteffort", POD, 0, id="that of a class"),
+        pytest.param("", CONTAINER, 0, id="no container"),
+        pytest.param(IN_POD, CONTAINER, 0, id="the pod for its container"),
+        pytest.param(f"{IN_POD}/", CONTAINER, 0, id="a container without an id"),
+        pytest.param(f"/system.slice/{ID}", CONTAINER, 0, id="outside of pods"),
+        pytest.param(f"{IN_POD}/../{ID}", CONTAINER, 0, id="upwards"),
+        pytest.param(f"{IN_POD}/../{ID}", SANDBOX, 0, id="upwards, for a sandbox"),
+    ],
+)
+def test_only_groups_of_pods_and_of_what_is_in_them_are_written(
+    cgroup: str, level: str, written: int, version: int
+) -> None:
+    wishes, notes = wishes_of(cgroup, level, ASKED, version, Formula.LINEAR)
+    assert len(wishes) == written
+    assert {wish.cgroup for wish in wishes} <= {cgroup}
+    assert [note.reason for note in notes] == ([] if written else ["BadCgroupPath"])
