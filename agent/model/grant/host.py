@@ -77,9 +77,13 @@ class HostMeans(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise GrantRefused(Refusal.DEVICE_NODE_MISSING, f"{path} does not exist")
         return node
 
+    @cached_property
+    def _by_driver(self) -> Mapping[str, int]:
+        return dict(self.majors)
+
     def major(self, *drivers: str) -> int | None:
         """Return the number of the first of these drivers that the kernel lists."""
-        listed = dict(self.majors)
+        listed = self._by_driver
         return next((listed[name] for name in drivers if name in listed), None)
 
     def handler(self, runtime_handler: str) -> str:
