@@ -71,19 +71,28 @@ def grant_of(
     uids = desk.since() | {sandbox.uid}
     keys = settled.keys_of(text)
     settled_before = before is not None and not before.refusal and sandbox.id in view.looked
-    if not settled_before or len(uids) > 1:
-        uids |= {uid for key in keys for uid in view.held.get(key, ())}
-    claims = desk.of(uids)
     given = kept.allocations(snapshot)
-    while given:
-        keys |= {key for claim in claims for key in settled.keys_of(claim.text)}
-        told = {one.uid for key in keys for one in given.get(key, ())}
-        if told <= uids:  # whoever the kubelet gave something of these may have a grant instead
-            break
-        uids |= told
+    crowded = not settled_before or len(uids) > 1
+    if crowded:
+        uids |= _rivals(view, keys)
+    while True:
         claims = desk.of(uids)
+        if given:
+            keys |= {key for claim in claims for key in settled.keys_of(claim.text)}
+        # whom the kubelet gave something of these may have a grant instead
+        others = {one.uid for key in keys for one in given.get(key, ())}
+        if others:
+            others |= _rivals(view, keys)
+        if others <= uids:
+            break
+        uids |= others
     settled.hear(claims, {key: given[key] for key in keys if key in given}, view.pods)
     return settled.pods.get(sandbox.uid)
+
+
+def _rivals(view: GrantsView, keys: Iterable[str]) -> set[str]:
+    """Return who holds something of these devices by the last check."""
+    return {uid for key in keys for uid in view.held.get(key, ())}
 
 
 class _Settled:

@@ -1,0 +1,74 @@
+"""One pod is answered as a check of all answers it, whoever else holds or claims the same cards."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from agent.grants.check import check_grants, grant_of
+from agent.model.part import Part
+from agent.model.pod import PodView
+from agent.model.runtime.seen import ContainerSeen, ContainerState, SandboxSeen
+from agent.model.runtime.served import Held, ServedView
+from tests.unit.grants.made import (
+    GPUS,
+    HALF,
+    NICS,
+    WHOLE,
+    box,
+    container,
+    entry,
+    pod,
+    snapshot,
+    text,
+    verdict,
+)
+
+TEXTS = (
+    *(text(entry(GPUS[index], amounts)) for index in (0, 1) for amounts in (WHOLE, HALF)),
+    text(entry(GPUS[0], WHOLE), entry(GPUS[1], HALF)),
+    text(entry(NICS[0], {"rdma": 100}), kind="rdma"),
+    text(entry("GPU-of-no-node")),
+    "{}",
+    "no JSON",
+    None,
+)
+WANTS = (None, None, (("koordinator.sh/gpu", 200), ("koordinator.sh/rdma", 100)), ())
+STATES = (ContainerState.RUNNING, ContainerState.STOPPED, ContainerState.UNKNOWN)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_one_pod_is_answered_as_a_check_of_all_does(draw: Random) -> None:
+    pods: list[PodView] = []
+    boxes: list[SandboxSeen] = []
+    inside: list[ContainerSeen] = []
+    held: list[Held] = []
+    for index in range(draw.randint(2, 5)):
+        phase = draw.choice(("Pending", "Pending", "Running"))
+        one = pod(index, draw.choice(TEXTS), phase=phase, wants=draw.choice(WANTS))
+        pods.append(one)
+        if draw.random() < 0.7:
+            boxes.append(box(one))
+            inside += [container(boxes[-1], draw.choice(STATES))] * draw.randint(0, 1)
+        if draw.random() < 0.4:
+            ids = (str(draw.choice(GPUS[:2]).info.uuid),)
+            held.append(Held(pod_uid=one.uid, resource="vendor.example/thing", ids=ids))
+    now = replace(snapshot(pods, boxes, inside), served=Part(ServedView(held=tuple(held)), 1.0))
+    view = check_grants(now)
+    after = replace(now, grants=Part(view, 2.0))
+    assert check_grants(after) == view
+    for asks in boxes:
+        assert verdict(grant_of(after, asks)) == verdict(view.pods.get(asks.uid))
+    known = draw.randint(0, len(pods) - 1)
+    uids = {one.uid for one in pods[:known]}
+    listed = [one for one in boxes if one.uid in uids]
+    ran = [one for one in inside if one.sandbox_id in {each.id for each in listed}]
+    behind = check_grants(snapshot(pods[:known], listed, ran))
+    early = replace(now, grants=Part(behind, 2.0))
+    for asks in boxes:  # with a check that is behind it may refuse, and never give what is held
+        if verdict(grant_of(early, asks)) == "held":
+            assert verdict(view.pods.get(asks.uid)) == "held"
