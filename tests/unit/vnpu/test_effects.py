@@ -119,6 +119,15 @@ def test_a_driver_that_refuses_leaves_nothing_behind(b3: Machine, code: int) -> 
     assert after == {"destroyed": [], "lost": [], "failed": 0}
 
 
+def test_a_second_piece_is_not_cut_while_the_chip_does_not_describe_the_first(b3: Machine) -> None:
+    do(b3, CREATE)
+    before = b3.stub.state()
+    b3.stub.add("call.dcmi_get_device_info.ret -8005")
+    (refused,) = do(b3, CREATE)
+    assert "does not describe the vNPU of this pod now" in str(refused["message"])
+    assert b3.stub.state() == before
+
+
 def test_only_orphans_of_ours_are_destroyed(b3: Machine) -> None:
     b3.stub.add("vdev.0.0.104 vir05_1c_16g:5:16384")  # somebody else's
     do(b3, CREATE, [*CREATE[:3], "pod-2"])
