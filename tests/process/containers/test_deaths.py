@@ -47,7 +47,13 @@ def test_a_pod_keeps_its_card_when_agent_and_runtime_are_killed_in_turn_and_both
         assert card_of(await scene.runtime.create(first.pod, "second")) == ["/dev/card0"]
 
         scene.runtime.kill()
+        await scene.until(lambda: scene.agent.check("runtime").startswith("[-]"), "the loss")
+        result, words = (await scene.doctor())["nri"]
+        assert (result, "the agent is waiting" in words) == ("warn", True)
         await scene.kill()
+        doctor = await scene.doctor()
+        assert (doctor["agent"][0], doctor["nri"][0]) == ("warn", "warn")
+        assert doctor["nri"][1].endswith("nri.sock is there; the agent is not asked")
         await scene.runtime.listen()
         await scene.begin()
         await in_step(scene, containers=3)
