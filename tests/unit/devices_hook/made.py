@@ -13,6 +13,7 @@ from agent.model.device import Device, VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.host import HostMeans
 from agent.model.grant.means import MeansView
+from agent.model.grant.merge import merged
 from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.model.runtime.adjustment import Adjustment
@@ -73,6 +74,7 @@ def created(
     )
     first = hook.adjust(request, before(now))
     assert hook.adjust(request, before(now)) == first  # what is remembered changes nothing
+    assert merged((first.edits,)) == first.edits  # each thing once, in order: nobody mends it
     return first
 
 
