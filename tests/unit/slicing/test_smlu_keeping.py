@@ -69,6 +69,7 @@ def test_slices_of_pods_that_are_gone_are_given_back_and_those_of_others_stay(
     told = keep(owned, cards, [B], ["pod-b"], _no_pause)
     assert [made.pod for made in told.made] == ["pod-b"]
     assert len(told.reclaimed) == 1
+    assert told.changed
     assert "pod-a" in told.reclaimed[0]
     assert [item.owner for item in owned.read()] == ["pod-b"]
 
@@ -100,6 +101,7 @@ def test_a_slice_that_a_reset_took_is_told_as_lost(
     (stub.folder / "scenario.state").unlink()
     told = keep(owned, cards, [], ["pod-a"], _no_pause)
     assert told.lost == ("pod-a",)
+    assert told.changed
     assert owned.read() == ()
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.unit.vnpu.steps HOST SETTINGS STEP...
 
-A step is JSON: ["create", key, template, pod], ["reconcile", pods].
+A step is JSON: ["create", key, template, pod], ["reconcile", pods], ["changed", pods].
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def do(session: AscendSession, step: list[object]) -> object:
         return {"instance": found.instance, "memory": found.memory_bytes, "cores": found.cores}
     pods = rest[0]
     told = session.slices([], set(map(str, pods)) if isinstance(pods, list) else None)
+    if what == "changed":
+        return {"changed": told.changed}
     return {
         "destroyed": list(told.reclaimed),
         "lost": list(told.lost),

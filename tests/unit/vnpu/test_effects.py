@@ -219,3 +219,17 @@ def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
     (told,) = do(b3, ["reconcile", []])
     assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert b3.stub.counts()["dcmi_set_destroy_vdevice"] == 2
+
+
+def test_what_cannot_be_destroyed_is_told_and_stays_ours(b3: Machine) -> None:
+    do(b3, CREATE)
+    b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x3")
+    (told, after) = do(b3, ["reconcile", []], ["reconcile", []])
+    assert (told["destroyed"], told["failed"]) == ([], 1)
+    assert after["destroyed"] == ["vNPU 100 of pod pod-1"]
+
+
+def test_the_devices_are_looked_at_again_where_a_piece_was_taken_back(b3: Machine) -> None:
+    do(b3, CREATE)
+    answers = do(b3, ["changed", ["pod-1"]], ["changed", []], ["changed", []])
+    assert [answer["changed"] for answer in answers] == [False, True, False]
