@@ -156,21 +156,24 @@ class Ledger:
             self.entries.pop(line.entry.id, None)
 
     def _parse(self, data: bytes) -> tuple[list[Line], int, bool]:
-        """Return the good lines, where the last of them ends, and whether a bad one is before."""
+        """Return the good lines, where the last of them ends, and whether the file is damaged.
+
+        It is where more is bad than the last line: a newer version's are, all of them.
+        """
         if len(data) > MAX_BYTES:
             return [], 0, True
         lines: list[Line] = []
-        at = good = 0
-        damaged = bad = False
+        at = good = bad = 0
+        damaged = False
         for raw in data.split(b"\n")[:-1]:  # behind the last end is nothing, or a line cut short
             at += len(raw) + 1
             line = decode(raw)
             if line is None:
-                bad = True
+                bad += 1
                 continue
             lines.append(line)
-            good, damaged = at, bad
-        return lines, good, damaged
+            good, damaged, bad = at, damaged or bad > 0, 0
+        return lines, good, damaged or bad > 1 or (bad > 0 and not lines)
 
     def _too_long(self, more: int = 0) -> bool:
         lines = self._lines + more

@@ -52,7 +52,8 @@ def restore(arguments: argparse.Namespace) -> int:
         where = settings.node.run_dir
         raise StillRunning(f"{where}: an agent holds the lock: stop it first, or it writes again")
     try:
-        found = _undo(_ledger(settings.node.state_dir), force=arguments.force)
+        ledger = _ledger(settings.node.state_dir)
+        found = _undo(ledger, force=arguments.force)
         removed = CdiFolder(settings.cdi.dir).remove_all()
         KubeletFolder(plugin_folder(settings.kubelet.root_dir), _nobody).sweep()
     finally:
@@ -60,7 +61,7 @@ def restore(arguments: argparse.Namespace) -> int:
         lock.release()
     for name in removed:
         print(f"{settings.cdi.dir}/{name}: removed")
-    return _say(found)
+    return _say(found, f"{ledger.path}: {ledger.problem}" if ledger.problem else "")
 
 
 def _nobody() -> None:
@@ -72,12 +73,15 @@ def _dry(settings: Settings, folder: str) -> int:
     source = os.path.join(settings.node.state_dir, LEDGER)
     if os.path.exists(source):
         shutil.copyfile(source, os.path.join(folder, LEDGER))
-    found = _undo(_ledger(folder), dry_run=True)
+    ledger = _ledger(folder)
+    found = _undo(ledger, dry_run=True)
     for one in found:
         print(one.line if one.state == "planned" else f"{one.line} ({one.state})")
-    if not found:
+    if ledger.problem:
+        print(f"{source}: damaged: what cannot be read of it cannot be put back")
+    elif not found:
         print(NOTHING)
-    return DONE
+    return BAD_NEWS if ledger.problem else DONE
 
 
 def _ledger(folder: str) -> Ledger:
@@ -118,11 +122,14 @@ def _layout(root: LiveRoot, ledger: Ledger, *, force: bool) -> CgroupLayout:
     return layout or CgroupLayout(version=2, driver="", mounts=(), unified=None)
 
 
-def _say(found: tuple[Undone, ...]) -> int:
+def _say(found: tuple[Undone, ...], problem: str) -> int:
     left = [one for one in found if not one.done]
     for one in left:
         print(f"{one.line}: {one.state}{': ' if one.detail else ''}{one.detail}")
     counts = Counter(one.state for one in found)
     words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    print(words or NOTHING)
-    return BAD_NEWS if left else DONE
+    if words or not problem:
+        print(words or NOTHING)
+    if problem:
+        print(problem)
+    return BAD_NEWS if left or problem else DONE

@@ -132,6 +132,20 @@ def test_a_bad_line_before_others_puts_the_file_aside_and_goes_on_with_the_rest(
     assert (list(again.entries.values()), again.problem) == (entries(3)[1:], "")
 
 
+@pytest.mark.parametrize("good", [0, 1])
+def test_lines_that_cannot_be_read_as_those_of_a_newer_version_are_put_aside_not_cut_off(
+    path: str, good: int
+) -> None:
+    written(path, *entries(good))
+    kept = Path(path).read_bytes() if good else b""
+    newer = b'{"v":99}\n' * (1 if good == 0 else 2)
+    Path(path).write_bytes(kept + newer)
+    ledger = loaded(path)
+    assert list(ledger.entries.values()) == entries(good)
+    assert "put aside" in ledger.problem
+    assert Path(path + QUARANTINE).read_bytes() == kept + newer
+
+
 def test_killed_while_a_damaged_file_is_mended_the_next_start_mends_it(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

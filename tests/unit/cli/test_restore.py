@@ -82,3 +82,19 @@ def test_switches_of_the_kernel_need_no_groups(
     monkeypatch.setattr(restore, "detect", lambda _: None)
     assert command(arguments) == 1
     assert (tmp_path / "state" / LEDGER).exists()
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_damaged_ledger_is_bad_news_also_where_nothing_of_it_is_left(
+    arguments: argparse.Namespace,
+    tmp_path: Path,
+    dry_run: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "state" / LEDGER
+    path.write_bytes(b"not a line\nnor this\n")
+    arguments.dry_run = dry_run
+    assert command(arguments) == 1
+    said = capsys.readouterr().out
+    assert f"{path}: damaged" in said
+    assert "nothing was recorded" not in said
