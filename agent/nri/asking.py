@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from agent.grants.claims import claim_text
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.nri.figures import Figures
@@ -117,6 +118,11 @@ class Asking:
     def _broken(self, question: Question, error: BaseException) -> tuple[str, bytes | CallFailed]:
         stage = question.request.stage.value
         log.error("nri_hooks_failed", extra={"stage": stage}, exc_info=error)
+        asked = question.request
+        if asked.stage is Stage.CREATE and claim_text(asked.pod) is not None:
+            # to run without what was granted is worse than not to run
+            text = f"HookFailed: {type(error).__name__}: see the agent's log"
+            return self._refused(question, INTERNAL, text)
         self._went_on(question, "HookFailed")
         return "broken", b""
 

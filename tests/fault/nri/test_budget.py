@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.model.foreign.device_allocated import KEY
 from agent.model.runtime.adjustment import NOTHING, Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from tests.fault.nri.attached import GRANTED, attached, gets_its_grant, granting
@@ -108,6 +109,20 @@ def test_a_bug_in_a_hook_costs_neither_connection_nor_container(folder: Path) ->
             assert made.missed == []
             assert plugin.state == "synchronized"
             await agent.until(lambda now: made.id in now.missed)
+
+    asyncio.run(run())
+
+
+def test_a_bug_starts_no_container_of_a_pod_that_was_granted_something(folder: Path) -> None:
+    async def run() -> None:
+        async with attached(folder, hook=broken) as (runtime, agent):
+            plugin = await runtime.plugged()
+            pod = runtime.pod("p", annotations={KEY: "{}"})
+            await runtime.run_pod(pod)
+            with pytest.raises(Failed, match="HookFailed: RuntimeError: see the agent's log"):
+                await runtime.create(pod, "main")
+            assert plugin.state == "synchronized"
+            await agent.until(lambda now: not now.containers)
 
     asyncio.run(run())
 
