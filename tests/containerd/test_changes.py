@@ -41,10 +41,10 @@ def pinned(runtime: Containerd, cpus: str = "1") -> Pod:
     return Pod(runtime, {STATUS: json.dumps({"cpuset": cpus})}, {QOS: "LSR"}).run()
 
 
-def refusal(pod: Pod) -> str:
+def refusal(pod: Pod, **more: object) -> str:
     """Have a container made that must not be; return what the runtime says."""
     with pytest.raises(grpc.RpcError) as raised:
-        pod.start()
+        pod.start(**more)  # type: ignore[arg-type]  # as `create` says
     return raised.value.details() or ""
 
 
@@ -128,6 +128,20 @@ def test_a_refused_grant_keeps_the_container_from_being_made_and_says_why(
     assert reason in said
     assert not runtime.cri.containers(pod.id)
     agent.until(lambda now: reason in now.reasons)
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_variable_that_is_set_twice_would_win_and_so_the_container_is_not_made(
+    runtime: Containerd,
+) -> None:
+    visible = "NVIDIA_VISIBLE_DEVICES"
+    pod = Pod(runtime, grant(entry(2, "GPU-2")), handler="nvidia").run()
+    said = refusal(pod, env=((visible, "void"), (visible, "all")))
+    tell("a variable set twice", said)
+    assert "DeviceConflict" in said
+    assert visible in said
+    container = pod.start(env=((visible, "all"),), attempt=1)
+    assert look(runtime.cri, container).env[visible] == "GPU-2"
 
 
 def test_a_card_that_another_pod_has_is_refused_until_that_pod_is_gone(

@@ -60,7 +60,7 @@ class Pod:
         name: str = "main",
         *,
         command: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         mounts: Sequence[pb.Mount] = (),
         devices: Sequence[pb.Device] = (),
         resources: pb.LinuxContainerResources | None = None,
@@ -72,7 +72,7 @@ class Pod:
             metadata=pb.ContainerMetadata(name=name, attempt=attempt),
             image=pb.ImageSpec(image=from_image),
             command=command,
-            envs=[pb.KeyValue(key=key, value=value) for key, value in (env or {}).items()],
+            envs=[pb.KeyValue(key=key, value=value) for key, value in _pairs(env)],
             mounts=mounts,
             devices=devices,
             labels={"io.kubernetes.container.name": name},
@@ -88,3 +88,8 @@ class Pod:
         container_id = self.create(name, **more)  # type: ignore[arg-type]  # as `create` says
         self.runtime.cri.start(container_id)
         return container_id
+
+
+def _pairs(env: Mapping[str, str] | Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Return variables as they are written: pairs may name one twice, as image and pod may."""
+    return tuple(env.items()) if isinstance(env, Mapping) else env
