@@ -14,6 +14,7 @@ from agent.hooks.cpu.ratio import Ratio
 from agent.model.pod import PodView
 from agent.model.runtime.adjustment import NOTHING, UNLIMITED, Adjustment, Resources
 from agent.model.runtime.request import HookRequest, Stage
+from agent.model.runtime.seen import ContainerSeen
 from agent.model.slo.spec import NodeSlo
 from agent.model.snapshot import NodeSnapshot
 
@@ -72,8 +73,10 @@ class BatchHook:
     def __init__(self, ratio: Ratio) -> None:
         self._ratio = ratio
         self._running: Remembered[Mapping[str, frozenset[str]]] = Remembered(
-            lambda now: (now.pods.value,),
-            lambda now, _: {pod.uid: _names(pod) for pod in now.pods.value},
+            lambda now: (now.pods.value, now.runtime.value.containers),
+            lambda now, _: {
+                pod.uid: _names(pod, now.runtime.value.containers) for pod in now.pods.value
+            },
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
@@ -109,6 +112,12 @@ def _told(snapshot: NodeSnapshot) -> bool:
     return told or not cluster.clustered
 
 
-def _names(pod: PodView) -> frozenset[str]:
-    """Return the names of the containers that run now; the sandbox has none."""
-    return frozenset(one.name for one in pod.containers if one.cgroup and one.name)
+def _names(pod: PodView, told: Mapping[str, ContainerSeen]) -> frozenset[str]:
+    """Return the names of the containers that run now; the sandbox has none.
+
+    The runtime's word counts too: after a start it comes before the cluster's, and a sidecar that
+    nobody knew of would be squeezed into the limit of the others.
+    """
+    running = (one for one in pod.containers if one.cgroup)
+    names = (one.name or getattr(told.get(one.id), "name", "") for one in running)
+    return frozenset(filter(None, names))

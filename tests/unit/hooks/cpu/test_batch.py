@@ -16,6 +16,7 @@ from agent.model.part import Part
 from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import NOTHING, Resources
 from agent.model.runtime.request import Stage
+from agent.model.runtime.seen import ContainerSeen, RuntimeView
 from agent.model.slo.view import SloView
 from tests.clustered import pod as pod_view
 from tests.unit.hooks.scene import ask, pod, scene, to_json
@@ -124,6 +125,18 @@ def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_runs(
     found = BatchHook(node_ratio()).adjust(asked, now).resources
     assert (found.quota_us, found.memory_bytes) == (expected.quota_us, expected.memory_bytes)
     assert found.shares == 1536
+
+
+def test_a_sidecar_that_the_runtime_alone_knows_counts_too() -> None:
+    asked = ask(Stage.RECONCILE, pod("BE", "BE", TWO), None)
+    nameless = (ContainerView(id=one, cgroup=f"/kubepods/{one}") for one in "123")
+    view = replace(pod_view("p"), uid=asked.pod.uid, name="", containers=tuple(nameless))
+    told = {"2": ContainerSeen(id="2", sandbox_id="3", name="sidecar")}
+    now = replace(scene(), pods=Part((view,), 1.0))
+    hook = BatchHook(node_ratio())
+    assert hook.adjust(asked, now).resources.memory_bytes == 3 * GIB
+    now = replace(now, runtime=Part(RuntimeView(containers=told), 1.0))
+    assert hook.adjust(asked, now).resources.memory_bytes == -1
 
 
 @pytest.mark.parametrize(
