@@ -59,6 +59,8 @@ def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
     """Return the snapshot of the agent that runs on this machine, or why there is none."""
     address = settings.metrics.page_listen or settings.metrics.listen
     host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return None, f"metrics.listen: {address[:64]!r} is no HOST:PORT"
     where = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1"}.get(host, host.strip("[]"))  # noqa: S104
     connection = http.client.HTTPConnection(where, int(port), timeout=ANSWER_S)
     try:

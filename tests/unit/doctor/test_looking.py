@@ -125,3 +125,8 @@ def test_a_bundle_is_not_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="ink"):
         bundle(str(tmp_path / "link"), {}, 0.0)
     assert not (tmp_path / "target").exists()
+
+
+def test_an_address_that_is_none_is_said_and_nobody_asked() -> None:
+    found, why = ask_agent(Settings(metrics=MetricsSettings(listen="localhost")))
+    assert (found, why) == (None, "metrics.listen: 'localhost' is no HOST:PORT")
