@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +11,13 @@ from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.values import shares
 from agent.cgroup.values.bandwidth import Bandwidth
 from agent.cgroup.values.keys import BURST, BVT, CPUS, MEMORY, QUOTA, SHARES, Key, Value
+from agent.cgroup.writing.kernel import KernelFiles
 from agent.cgroup.writing.result import Written
 from agent.cgroup.writing.values import CgroupValues
 from agent.cgroup.writing.wish import Wish
 from agent.cgroup.writing.writer import Writer
 from agent.errors import HostFileError
+from agent.host.files import LiveRoot
 
 POD, ONE = "/kubepods/pod1", "/kubepods/pod1/c1"
 LAYOUT = CgroupLayout(version=2, driver="cgroupfs", mounts=(), unified="", root="/kubepods")
@@ -178,3 +182,47 @@ def test_after_a_restart_a_value_of_ours_is_not_taken_for_somebody_elses() -> No
     assert second.foreign.reverts == 0
     (entry,) = second.ledger.entries.values()
     assert entry.original == "-1 100000"
+
+
+def test_below_a_group_that_could_not_be_widened_nothing_is_tried() -> None:
+    files = TableFiles(**{f"{c}/cpu.max": "100000 100000\n" for c in (POD, ONE)})
+    files.refuses = {f"{POD}/cpu.max": [errno.EINVAL] * 9}
+    wider = Bandwidth(200000)
+    done = run(writer_of(files), wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
+    assert (done.written, done.left, files.writes) == (0, 2, [])
+
+
+def test_what_is_known_of_groups_that_are_gone_is_forgotten() -> None:
+    files = TableFiles(**{f"{ONE}/cpu.max": "100000 100000\n"})
+    writer, wishes = writer_of(files), (wish(ONE, QUOTA, Bandwidth(100000)),)
+    for _ in range(2):
+        assert writer.prepare(wishes, 0.0).compared == 1
+    writer.keep(frozenset())
+    assert (writer._slots, writer._settled) == ({}, {})
+    assert writer.prepare(wishes, 0.0).compared == 1
+
+
+def test_a_pod_that_is_as_it_was_is_read_and_what_is_not_is_seen() -> None:
+    files = TableFiles(**{f"{c}/cpu.max": "100000 100000\n" for c in (POD, ONE)})
+    wishes = (wish(POD, QUOTA, Bandwidth(100000)), wish(ONE, QUOTA, Bandwidth(100000)))
+    writer = writer_of(files)
+    for _ in range(3):
+        assert writer.prepare(wishes, 0.0).steps == ()
+    files.files[f"{ONE}/cpu.max"] = "max 100000\n"
+    assert [step.wish.cgroup for step in writer.prepare(wishes, 0.0).steps] == [ONE]
+    del files.files[f"{ONE}/cpu.max"]
+    assert writer.prepare(wishes, 0.0).compared == 1
+    others = (wish(POD, QUOTA, Bandwidth(50000)), wishes[1])
+    assert [step.wish.cgroup for step in writer.prepare(others, 99.0).steps] == [POD]
+
+
+def test_no_more_descriptors_are_kept_than_allowed(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    kept = len(os.listdir("/proc/self/fd"))
+    files = KernelFiles(LiveRoot(str(tmp_path)), limit=1)
+    for _ in range(2):
+        assert [files.read(f"/{name}", 8) for name in "abc"] == [b"a", b"b", b"c"]
+    assert len(os.listdir("/proc/self/fd")) == kept + 1
+    files.close_all()
+    assert len(os.listdir("/proc/self/fd")) == kept

@@ -178,3 +178,18 @@ def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualCl
     notes = telling.marked(now, survey.looked.values(), both)
     assert [(one.name, one.note.reason) for one in notes] == [("pod1", LATE)]
     assert telling.marked(now, survey.looked.values(), both) == ()
+
+
+def test_a_pod_that_goes_while_its_turn_has_not_come_is_not_asked(clock: ManualClock) -> None:
+    hook = SlowHook(clock)
+    survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
+    refresh(survey, snapshot(*pods))
+    asked(hook)
+    means = Part(MeansView(kernel=KernelMeans(core_switch=1)), 2.0)
+    refresh(survey, snapshot(*pods, means=means))
+    first = asked(hook)
+    left = tuple(one for one in pods if one.name in first[:2])
+    for _ in range(3):
+        refresh(survey, snapshot(*left, means=means))
+    assert survey.waiting == 0
+    assert set(asked(hook)) <= {one.name for one in left}

@@ -15,6 +15,7 @@ from agent.model.part import Part
 from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import Adjustment, Resources
 from agent.model.slo.view import SloView
+from agent.reconcile.leaving import UNDO_AGAIN_S
 from agent.reconcile.looked import OomWish
 from agent.reconcile.processes.oom import OomScores
 from tests.clustered import KUBELET
@@ -48,6 +49,23 @@ def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGrou
     scene.cycle()
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
+
+
+def test_what_somebody_else_has_written_since_is_asked_about_seldom(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    scene.modes["cpuset"] = "off"
+    scene.again()
+    groups.put(scene.container, "cpuset.cpus", "0")
+    for _ in range(30):
+        scene.cycle()
+    audits = [one.message for one in scene.reconciler.audits]
+    assert audits == ["put back: foreign"]
+    groups.put(scene.container, "cpuset.cpus", "1")
+    scene.cycle(UNDO_AGAIN_S)
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
 
 
 def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGroups) -> None:
