@@ -142,12 +142,34 @@ def test_a_slice_that_a_worker_was_ended_over_is_found_again(
     assert {item.owner for item in owned.read() if item.instance is None} == set()
 
 
+@pytest.mark.parametrize("size", ["the same", "another"])
+def test_a_slice_of_somebody_else_is_not_taken_for_what_a_worker_was_ended_over(
+    size: str, cards: dict[str, Cuttable], owned: OwnershipFile, tmp_path: Path
+) -> None:
+    card, others = cards[KEY].card, OwnershipFile(str(tmp_path / "others"), "boot")
+    theirs, _ = make(card, wanted(0, 30, 1 << 30, 256)[0], 256, "other", others)
+    same = size == "the same"
+    coming = Owned(
+        card_uuid=card.uuid() or "",
+        card=0,
+        profile=theirs.profile if same else theirs.profile + 1,
+        owner="pod-a",
+        before=(1,) if same else (),
+        boot="boot",
+    )
+    owned.intend(coming)
+    assert keep(owned, cards, [], [], _no_pause).reclaimed == ()
+    assert owned.read() == ()
+    assert [one.number for one in card.slices()] == [1]
+
+
+@pytest.mark.parametrize("times", ["", " x1"], ids=["ever", "once"])
 def test_nothing_is_cut_while_it_is_not_known_what_became_of_an_earlier_try(
-    cards: dict[str, Cuttable], owned: OwnershipFile, stub: Stub, tmp_path: Path
+    times: str, cards: dict[str, Cuttable], owned: OwnershipFile, stub: Stub, tmp_path: Path
 ) -> None:
     _ended_while_making(owned, cards, tmp_path, made=1)
-    stub.add("call.cndevGetAllSMluInstanceInfo.ret 999")
-    told = keep(owned, cards, [A], ["pod-b"], _no_pause)
+    stub.add(f"call.cndevGetAllSMluInstanceInfo.ret 999{times}")
+    told = keep(owned, cards, [A], ["pod-a", "pod-b"], _no_pause)
     assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
     assert [item.instance for item in owned.read()] == [1, None]
 
