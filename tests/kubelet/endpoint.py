@@ -51,7 +51,10 @@ class Endpoint:
         return answer
 
     async def watch(self, slow_s: Callable[[], float]) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """Yield each list until the stream ends, however that is."""
+        """Yield each list until the stream ends, however that is; none if it was left before."""
+        if self._left:
+            self.ended = "CANCELLED"
+            return
         watch: aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(
             "/v1beta1.DevicePlugin/ListAndWatch"
         )

@@ -234,9 +234,9 @@ class FakeKubelet:
     def _succeed(self, endpoint: Endpoint) -> None:
         old = self.endpoints.get(endpoint.resource)
         self.endpoints[endpoint.resource] = endpoint
-        if old is None or not old.watching:
+        if old is None or old.ended is not None:
             return
-        if old.name.rsplit(".", 2)[0] == endpoint.name.rsplit(".", 2)[0]:
+        if old.watching and old.name.rsplit(".", 2)[0] == endpoint.name.rsplit(".", 2)[0]:
             text = f"{endpoint.resource}: registered while its last stream was still open"
             self.complaints.append(text)
         if self.closes_old:

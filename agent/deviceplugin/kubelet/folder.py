@@ -55,6 +55,7 @@ class KubeletFolder:
         """Look every `poll_s`, or every `absent_s` while there is no folder or no socket."""
         self.path = path
         self.seen = FolderSeen()
+        self.names: tuple[str, ...] = ()  # of what was in it then; a bounded number
         self.looks = 0
         self.problem = ""  # why there is no news
         self._heard = heard
@@ -79,6 +80,7 @@ class KubeletFolder:
             self._arm(folder)
         # after that: what happens from now on is told
         self.seen = FolderSeen(folder=folder, socket=_socket(self.kubelet))
+        self.names = tuple(self._names())
         self.looks += 1
         self._heard()
 
@@ -90,9 +92,12 @@ class KubeletFolder:
     def others(self) -> tuple[str, ...]:
         """Return names of sockets behind which another plug-in listens; a few."""
         names = [name for name in self._names() if name != KUBELET and not is_ours(name)]
-        paths = ((name, os.path.join(self.path, name)) for name in names)
-        found = (name for name, path in paths if _socket(path) is not None and _answers(path))
-        return tuple(itertools.islice(found, MAX_OTHERS))
+        return tuple(itertools.islice(filter(self.answers, names), MAX_OTHERS))
+
+    def answers(self, name: str) -> bool:
+        """Say whether somebody listens behind a socket of that name."""
+        path = os.path.join(self.path, name)
+        return _socket(path) is not None and _answers(path)
 
     def sweep(self) -> None:
         """Remove sockets of agents that were killed: nobody listens there any more."""

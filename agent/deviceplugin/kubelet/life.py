@@ -84,11 +84,21 @@ class Life:
         other = rival(offer.vendor, offer.name, self._folder.others())
         if not other:
             return False
+        self._say_rival(other)
+        await self._bell.until(partial(self._another, seen), self._site.pace.poll_s)
+        return True
+
+    def _say_rival(self, other: str) -> None:
+        offer = self.answering.offer
         text = f"{other} in {self._folder.path} serves {offer.name}: remove that plug-in, or take "
         text += f"{offer.vendor} out of device_plugin.vendors"
         self.standing.say(CONFLICT, "AnotherPlugin", text)
-        await self._bell.until(partial(self._another, seen), self._site.pace.poll_s)
-        return True
+
+    def _rival(self) -> str:
+        """Return the socket of another plug-in that came since; empty if there is none."""
+        offer = self.answering.offer
+        other = rival(offer.vendor, offer.name, self._folder.names)
+        return other if other and self._folder.answers(other) else ""
 
     async def _follow(self, incarnation: Incarnation, seen: FolderSeen) -> float:
         """Register and be watched until that ends; return how long to wait with the next server."""
@@ -97,7 +107,7 @@ class Life:
             if self._folder.seen.socket is None:
                 self.standing.say(WAITING, "KubeletAway", f"there is no {self._folder.kubelet}")
                 await self._bell.until(over)
-            elif not incarnation.streams:
+            elif not incarnation.begun:
                 wait_s = await self._register(incarnation, over)
                 if wait_s is not None:
                     return wait_s
@@ -113,7 +123,7 @@ class Life:
         pace = self._site.pace
 
         def came() -> bool:
-            return incarnation.streams > 0 or over()
+            return incarnation.begun or over()
 
         self.standing.say(REGISTERING)
         failure = await self._asked(incarnation, over)
@@ -143,7 +153,7 @@ class Life:
         task = asyncio.create_task(asking, name=f"register {self.answering.offer.name}")
         task.add_done_callback(lambda _: self._bell.ring())
         try:
-            await self._bell.until(lambda: task.done() or incarnation.streams > 0 or over())
+            await self._bell.until(lambda: task.done() or incarnation.begun or over())
         finally:
             task.cancel()  # of no effect on one that is done
             await asyncio.wait({task})
@@ -157,16 +167,28 @@ class Life:
         return failure
 
     async def _watched(self, incarnation: Incarnation, over: Callable[[], bool]) -> bool:
-        """Return when all is over; false if the kubelet left the stream and opens no other."""
+        """Return when all is over; false if the kubelet left the stream and opens no other.
+
+        A plug-in that came later is told of, and not given way to: the kubelet would take the end
+        of our stream for the end of theirs.
+        """
         self._failures = 0
-        self.standing.say(WATCHED)
-        await self._bell.until(lambda: not incarnation.streams or over())
+        while incarnation.streams and not over():
+            if other := self._rival():
+                self._say_rival(other)
+            else:
+                self.standing.say(WATCHED)
+            now = partial(self._changed, incarnation, over, other)
+            await self._bell.until(now)
         if over():
             return True
         self.standing.say(REGISTERED, "StreamEnded", "the kubelet ended the stream")
         return await self._bell.until(
             lambda: incarnation.streams > 0 or over(), self._site.pace.stream_s
         )
+
+    def _changed(self, incarnation: Incarnation, over: Callable[[], bool], other: str) -> bool:
+        return not incarnation.streams or over() or self._rival() != other
 
     def _lost(self) -> float:
         """Return how long to stay away after a stream that the kubelet ended while it went on."""

@@ -53,6 +53,11 @@ class Incarnation:
         """Return how many streams are open."""
         return self._streams.open
 
+    @property
+    def begun(self) -> bool:
+        """Say whether there ever was one."""
+        return self._streams.begun > 0
+
     async def start(self, number: int) -> int:
         """Serve in a file with that number, or the next one that is free, which is returned.
 

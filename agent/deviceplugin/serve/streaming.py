@@ -27,6 +27,7 @@ class Streams:
 
     def __init__(self, answering: Answering, site: Site, bell: Bell) -> None:
         self.open = 0
+        self.begun = 0  # that ever were
         self._answering = answering
         self._site = site
         self._bell = bell
@@ -40,6 +41,7 @@ class Streams:
     async def follow(self, request: bytes, context: Context) -> None:
         """Send lists until the end, or until the kubelet has gone, which cancels this."""
         del request  # it is empty
+        self.begun += 1
         self._counted(1)
         try:
             await self._send(context)

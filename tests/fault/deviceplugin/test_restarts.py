@@ -151,44 +151,6 @@ def test_who_loses_stream_after_stream_gives_way_and_says_so() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
 
 
-def test_another_plug_in_of_the_resource_is_not_fought_with() -> None:
-    async def test(stage: Stage) -> None:
-        await stage.kubelet.start()
-        with socket.socket(socket.AF_UNIX) as theirs:
-            theirs.bind(str(stage.folder / "nvidia-gpu.sock"))
-            theirs.listen()
-            await stage.start()
-            await stage.kubelet.until(lambda: stage.stands("conflict", "AnotherPlugin"), "conflict")
-            assert stage.kubelet.registered == []
-        (stage.folder / "nvidia-gpu.sock").unlink()
-        await stage.kubelet.resource(GPU, healthy=8)
-
-    on_stage(test)
-
-
-def test_of_two_agents_with_different_locks_one_gives_way() -> None:
-    async def test(stage: Stage) -> None:
-        stage.kubelet.closes_old = True  # the newest wins
-        await stage.kubelet.start()
-        other = Stage(stage.folder.parent, stage.pace)
-        other.kubelet = stage.kubelet
-        both = (stage, other)
-        try:
-            for one in both:
-                await one.start()
-            await stage.kubelet.until(
-                lambda: any(one.stands("conflict", "StreamsEnded") for one in both), "conflict"
-            )
-            await stage.kubelet.resource(GPU, healthy=8)
-            await stage.kubelet.until(lambda: any(one.stands("watched") for one in both), "one")
-        finally:
-            await other.stop()
-        assert len([reason for one in both for reason, _ in one.told]) == 1
-        stage.kubelet.complaints.clear()  # of two agents it may complain
-
-    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
-
-
 def test_the_next_agent_serves_when_the_one_before_has_ended() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
