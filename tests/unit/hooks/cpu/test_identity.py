@@ -105,6 +105,15 @@ def test_values_of_directories() -> None:  # V57, V58
     assert directory_identity(identity_rule(overlay(ONLY_LS).slo), KubeQos.BEST_EFFORT) == 0
 
 
+@pytest.mark.parametrize("name", ["beClass", "systemClass"])
+def test_a_class_that_is_not_enabled_is_neutral_whatever_value_it_has(name: str) -> None:  # V58
+    enabled = {"lsClass": {"cpuQOS": {"enable": True}}}
+    off = {name: {"cpuQOS": {"enable": False, "groupIdentity": 1}}}
+    policy = {"policies": {"cpuPolicy": "groupIdentity"}}
+    rule = identity_rule(overlay({"resourceQOSStrategy": {**policy, **enabled, **off}}).slo)
+    assert (rule.ls, rule.be, rule.system) == (2, 0, 0)
+
+
 def test_programs_outside_of_pods_have_the_value_of_their_class() -> None:
     rule = identity_rule(overlay(ALL).slo)
     assert [application_identity(rule, qos) for qos in ("LSR", "LS", "BE", "")] == [2, 2, -1, 0]
