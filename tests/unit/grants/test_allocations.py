@@ -86,8 +86,9 @@ GRANTED = text(entry(GPUS[0], WHOLE))
         (KUBELETS, pod(9, phase="Running")),
         (pod(8, phase="Succeeded"), ASKS),
         (pod(8, text(entry(GPUS[1], WHOLE))), ASKS),
+        (pod(8, text(entry(GPUS[1], WHOLE)), phase="Running"), ASKS),
     ],
-    ids=["who runs by a grant", "an ended pod", "a pod that was granted another card"],
+    ids=["who runs by a grant", "an ended pod", "granted another card", "runs with another card"],
 )
 def test_but_who_runs_keeps_a_card_and_some_ids_count_for_nothing(
     other: PodView, ours: PodView
