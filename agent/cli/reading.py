@@ -108,7 +108,7 @@ def _cdi(parts: Parts, form: str) -> int:
     now = parts.store.current
     means = Part(means_reader(parts).read(now), parts.clock.monotonic())
     now = parts.store.put(means=means)
-    driver = driver_of(now, parts.opened.files) if parts.settings.cdi.nvidia else None
+    driver = driver_of(now, parts.host()) if parts.settings.cdi.nvidia else None
     found = wanted(now, parts.vendors, driver)
     for file in found.files:
         sys.stdout.write(dump(json.loads(file.text), form))
