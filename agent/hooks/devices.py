@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agent.config.containers import HookSettings
 from agent.grants.check import grant_of
+from agent.grants.claims import claim_text
 from agent.grants.kept import Kept
 from agent.grants.remember import Remembered
 from agent.hooks.variables import obeyed
@@ -70,6 +71,9 @@ class DevicesHook:
         granted = grant_of(snapshot, request.pod, self._kept)
         if granted is not None and granted.refusal:
             return Adjustment(failed=granted.message, reason=granted.refusal)
+        if granted is None and claim_text(request.pod) is not None:
+            told = f"{Refusal.BAD_GRANT.value}: the pod is over, or nobody says which it is"
+            return Adjustment(failed=told, reason=Refusal.BAD_GRANT.value)
         grant = _NO_GRANT if granted is None else granted.grant
         container = self._completed(request.container, request.pod, snapshot)
         try:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import pytest
 
 from agent.grants.check import check_grants
 from agent.model.cluster.facts import ClusterFacts
