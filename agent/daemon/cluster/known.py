@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from agent.clock import Clock
 from agent.model.cluster.facts import ClusterFacts, KubeletFacts, MetricPolicy, NodeFacts
-from agent.model.cluster.pods import merge_pods
+from agent.model.cluster.pods import PodMerge
 from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.model.slo.view import SloView
@@ -46,6 +46,7 @@ class Known:
         """
         self.metric_came: Callable[[], None] = lambda: None  # called when there is a NodeMetric
         self._name = name
+        self._merge_pods = PodMerge(name)
         self._machine = machine
         self._store = store
         self._clock = clock
@@ -178,8 +179,7 @@ class Known:
 
     def _merge(self) -> None:
         self._merging = False
-        pods = merge_pods(
-            self._name,
+        pods = self._merge_pods.merge(
             self._of_api,
             self._of_kubelet.value,
             api_fresh=self._api_answers,

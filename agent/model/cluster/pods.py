@@ -40,12 +40,92 @@ def merge_pods(
     for pod in _of_node(node, of_kubelet):
         known = api.get(pod.uid)
         if known is not None:
-            first = known if api_fresh or not kubelet_fresh else pod
-            now = known if api_fresh and not kubelet_fresh else pod
-            merged[pod.uid] = _both(first, pod if first is known else known, now.phase)
+            merged[pod.uid] = _joined(known, pod, api_fresh, kubelet_fresh)
         elif of_api is None or kubelet_fresh or not api_fresh or static_uid(pod) == pod.uid:
             merged[pod.uid] = pod
     return tuple(merged[uid] for uid in sorted(merged))
+
+
+class PodMerge:
+    """Merges as `merge_pods` does, at the price of the pods that are others than the last time.
+
+    Of two hundred pods one changes at a time, and the event loop waits for each merge.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._with: tuple[object, bool, bool] | None = None  # the kubelet's pods, and what is fresh
+        self._of_api: dict[str, PodView] = {}
+        self._of_kubelet: dict[str, PodView] = {}
+        self._merged: dict[str, PodView] = {}  # in the order of uids
+
+    def merge(
+        self,
+        of_api: tuple[PodView, ...] | None,
+        of_kubelet: tuple[PodView, ...],
+        *,
+        api_fresh: bool = True,
+        kubelet_fresh: bool = True,
+    ) -> tuple[PodView, ...]:
+        """Return what `merge_pods` would."""
+        others = (
+            self._others(of_api or ())
+            if self._is_with(of_kubelet, api_fresh, kubelet_fresh)
+            else None
+        )
+        if others is None:
+            return self._anew(of_api, of_kubelet, api_fresh, kubelet_fresh)
+        for pod in others:
+            self._of_api[pod.uid] = pod
+            listed = self._of_kubelet.get(pod.uid)
+            joined = _joined(pod, listed, api_fresh, kubelet_fresh) if listed is not None else pod
+            self._merged[pod.uid] = joined
+        return tuple(self._merged.values())
+
+    def _is_with(
+        self, of_kubelet: tuple[PodView, ...], api_fresh: bool, kubelet_fresh: bool
+    ) -> bool:
+        if self._with is None:
+            return False
+        known, api_was, kubelet_was = self._with
+        return known is of_kubelet and (api_was, kubelet_was) == (api_fresh, kubelet_fresh)
+
+    def _others(self, of_api: tuple[PodView, ...]) -> list[PodView] | None:
+        """Return the pods that changed; `None` where that is not all there is to it."""
+        if len(of_api) != len(self._of_api):
+            return None
+        others = [pod for pod in of_api if self._of_api.get(pod.uid) is not pod]
+        plain = all(pod.uid in self._of_api and self._is_plain(pod) for pod in others)
+        return others if plain else None
+
+    def _is_plain(self, pod: PodView) -> bool:
+        """Say whether a pod counts for itself alone: no static one's mirror, and of this node."""
+        return static_uid(pod) is None and pod.node_name in ("", self._node)
+
+    def _anew(
+        self,
+        of_api: tuple[PodView, ...] | None,
+        of_kubelet: tuple[PodView, ...],
+        api_fresh: bool,
+        kubelet_fresh: bool,
+    ) -> tuple[PodView, ...]:
+        merged = merge_pods(
+            self._node, of_api, of_kubelet, api_fresh=api_fresh, kubelet_fresh=kubelet_fresh
+        )
+        self._with = None
+        if of_api is not None and all(map(self._is_plain, of_api)):
+            self._with = (of_kubelet, api_fresh, kubelet_fresh)
+            self._of_api = {pod.uid: pod for pod in of_api}
+            self._of_kubelet = {pod.uid: pod for pod in _of_node(self._node, of_kubelet)}
+            self._merged = {pod.uid: pod for pod in merged}
+        return merged
+
+
+def _joined(known: PodView, listed: PodView, api_fresh: bool, kubelet_fresh: bool) -> PodView:
+    """Return one pod as the API server and the kubelet know it together."""
+    first = known if api_fresh or not kubelet_fresh else listed
+    now = known if api_fresh and not kubelet_fresh else listed
+    return _both(first, listed if first is known else known, now.phase)
 
 
 def _of_node(node: str, pods: Iterable[PodView]) -> list[PodView]:
