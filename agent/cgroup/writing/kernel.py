@@ -103,6 +103,10 @@ class KernelFiles:
         for path in tuple(self._fds):
             self.close(path)
 
+    def __del__(self) -> None:
+        """Close what nobody can use any more."""
+        self.close_all()
+
     def pids(self, directory: str) -> tuple[int, ...]:
         """Return the processes of a group and of those below it (crun has them there)."""
         found: set[int] = set()
