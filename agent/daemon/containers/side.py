@@ -74,7 +74,7 @@ class ContainerSide:
         self._looking = Looking(parts, devices, proves=live and settings.proof.enabled)
         writes = live and (clustered or self._dials)
         self._keeping = Keeping(parts, self._hooks, self._modes, tell) if writes else None
-        names = writes and settings.cdi.write
+        names = (writes or self._serves) and settings.cdi.write
         self._naming = Naming(parts) if names else None
         self._asker: Asker | None = None
         self._nri: NriPlugin | None = None
