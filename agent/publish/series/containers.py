@@ -39,6 +39,17 @@ _ROWS: tuple[_Row, ...] = (
         "Connections to the runtime, and tries of one, that ended.",
     ),
     ("runtime_adjustments_total", "counter", NODE, "", "Containers changed at their creation."),
+    (
+        "runtime_updates_total",
+        "counter",
+        NODE,
+        "",
+        "Updates of running containers that we changed.",
+    ),
+    (
+        *("runtime_oddities_total", "counter", (*NODE, "kind"), ""),
+        "Unknown methods, oversized messages, and pods and containers that could not be read.",
+    ),
     ("hook_calls_total", "counter", HOOK, "", "Questions that a hook was asked."),
     ("hook_seconds_total", "counter", HOOK, "seconds", "Time that a hook took."),
     ("hook_failures_total", "counter", HOOK, "", "Answers that a bug of a hook cost."),
@@ -162,6 +173,11 @@ def _runtime(snapshot: NodeSnapshot, status: ContainerStatus, opened: str) -> Se
     yield from _counts("runtime_ends_total", "reason", status.nri.ends, opened)
     name = f"{P}runtime_adjustments_total"
     yield name, [line(name, opened, status.nri.adjustments)]
+    name = f"{P}runtime_updates_total"
+    yield name, [line(name, opened, status.nri.updates)]
+    odd = ("unknown_methods", "oversized", "left_out")
+    counts = tuple((kind, getattr(status.nri, kind)) for kind in odd)
+    yield from _counts("runtime_oddities_total", "kind", counts, opened)
 
 
 def _hooks(status: ContainerStatus, opened: str) -> Series:
