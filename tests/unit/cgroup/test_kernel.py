@@ -121,8 +121,15 @@ def test_memory_of_numa_stat_equals_that_of_memory_stat(groups: Groups) -> None:
     groups.make(f"/poda/{cid}")
     groups.run(f"/poda/{cid}", HOLD)
     directory = groups.layout.directory("memory", f"{groups.layout.root}/poda")
-    use = collector(groups).cycle(1.0).pods["a"]
-    stat = parse.memory_stat_v1(LiveRoot().read(f"{directory}/memory.stat"))
+    collect = collector(groups)
+    # the kernel adds up a group's pages every two seconds at the latest, for both files
+    until_s = time.monotonic() + 10
+    while True:
+        use = collect.cycle(1.0).pods["a"]
+        stat = parse.memory_stat_v1(LiveRoot().read(f"{directory}/memory.stat"))
+        if (use.memory_bytes or 0) >= 30 << 20 or time.monotonic() > until_s:
+            break
+        time.sleep(0.1)
     assert use.memory_bytes is not None
     assert use.memory_bytes >= 30 << 20
     # pages in per-CPU batches are added to either file a moment later
