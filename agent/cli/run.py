@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from agent.cli.early_stop import EarlyStop
 from agent.cli.options import settings_of
+from agent.config.address import Address, parse_address
 from agent.config.sections import Settings
-from agent.daemon.listen import Address, parse_address
 from agent.daemon.runtime import hurry
 from agent.errors import AgentError, BadConfig
 from agent.node.crew import enlist

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from agent.errors import AgentError, BadConfig
+from agent.config.address import Address
+from agent.errors import AgentError
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -18,31 +17,6 @@ if TYPE_CHECKING:
 
 class CannotServe(AgentError):
     """The address is taken, not of this machine, or not allowed."""
-
-
-class Address(msgspec.Struct, frozen=True):
-    """Host and port; port 0 lets the kernel choose."""
-
-    host: str
-    port: int
-
-    def url(self) -> str:
-        """Return what a browser on this machine opens."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - shown
-        shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{self.port}/"
-
-
-def parse_address(text: str, key: str = "metrics.listen") -> Address:
-    """Parse `HOST:PORT` or `[IPv6]:PORT`; raise `BadConfig` that names the setting."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not colon or not host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
-        raise BadConfig(f"{key}: {text!r} is not HOST:PORT, as 127.0.0.1:9316 is")
-    return Address(host, int(port))
 
 
 class Site:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.daemon.listen import Address
+from agent.config.address import Address
 
 if TYPE_CHECKING:
     from agent.kube.session.target import ApiTarget

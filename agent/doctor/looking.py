@@ -10,10 +10,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 
 from agent.cgroup.layout import detect
+from agent.config.address import parse_address
 from agent.config.sections import Settings
 from agent.doctor.base import Facts, Runtime
 from agent.doctor.containers import PATHS
-from agent.errors import HostFileError
+from agent.errors import BadConfig, HostFileError
 from agent.host.files import HostFiles, text
 from agent.model.snapshot import NodeSnapshot
 
@@ -57,23 +58,24 @@ def look(
 
 def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
     """Return the snapshot of the agent that runs on this machine, or why there is none."""
-    address = settings.metrics.page_listen or settings.metrics.listen
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():
-        return None, f"metrics.listen: {address[:64]!r} is no HOST:PORT"
-    where = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1"}.get(host, host.strip("[]"))  # noqa: S104
-    connection = http.client.HTTPConnection(where, int(port), timeout=ANSWER_S)
+    metrics = settings.metrics
+    try:
+        address = parse_address(metrics.page_listen or metrics.listen)
+    except BadConfig as error:
+        return None, str(error)
+    url = address.url()
+    connection = http.client.HTTPConnection(address.near, address.port, timeout=ANSWER_S)
     try:
         connection.request("GET", "/api/v1/snapshot")
         answer = connection.getresponse()
         if answer.status != 200:
-            return None, f"http://{address} answers {answer.status}"
+            return None, f"{url} answers {answer.status}"
         found = json.loads(answer.read(MAX_ANSWER))
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return None, f"none answers at http://{address}: {error}"
+        return None, f"none answers at {url}: {error}"
     finally:
         connection.close()
-    return (found, "") if isinstance(found, dict) else (None, f"http://{address}: no snapshot")
+    return (found, "") if isinstance(found, dict) else (None, f"{url}: no snapshot")
 
 
 def _there(files: HostFiles, paths: tuple[str, ...]) -> list[str]:

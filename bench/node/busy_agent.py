@@ -14,9 +14,9 @@ import sys
 import time
 
 from agent.clock import SystemClock
+from agent.config.address import Address
 from agent.config.decode import settings_from
 from agent.daemon import serve
-from agent.daemon.listen import Address
 from agent.daemon.options import ServeOptions
 from agent.host.files import LiveRoot
 from agent.kube.session.target import where_is_api

@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 
 from agent.clock import SystemClock
+from agent.config.address import Address
 from agent.config.decode import settings_from
-from agent.daemon.listen import Address
 from agent.daemon.options import ServeOptions
 from agent.daemon.serve import serve
 from agent.host.files import LiveRoot

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from agent.clock import ManualClock, SystemClock
+from agent.config.address import Address, parse_address
 from agent.daemon.checks import loop_checks, snapshot_checks
-from agent.daemon.listen import Address, parse_address
 from agent.daemon.schedule import Heartbeat, collector_thread, keep_running, run_when_changed
 from agent.errors import BadConfig
 from agent.loop import Loop

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from agent.config.address import parse_address
 from agent.config.decode import settings_from
 from agent.config.load import DEFAULT_FILE, PREFIX, load
-from agent.daemon.listen import parse_address
 from agent.node.identity import NODE_ROOT
 from agent.version import VERSION
 from tests.unit.daemonset.manifests import DAEMONSET, Object, built, the
