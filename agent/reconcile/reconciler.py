@@ -10,7 +10,6 @@ import msgspec
 from agent.cgroup.cookies import Cookies, KernelCookies
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.journal import Ledger, LedgerError
-from agent.cgroup.ledger.undo import Undone, undo
 from agent.cgroup.paths import BadCgroupPath, of_parent
 from agent.cgroup.values.keys import QUOTA
 from agent.cgroup.writing.audit import Audit
@@ -181,19 +180,6 @@ class Reconciler:
     def mark(self, uid: str) -> None:
         """Have a pod looked at first in the next cycle: its answer came late. From any thread."""
         self._survey.mark(uid)
-
-    def restore(self, layout: CgroupLayout, budget_s: float = 8.0) -> tuple[Undone, ...]:
-        """Undo everything, as on an exit that asks for it. Raise `LedgerError`."""
-        values = CgroupValues(self._files, layout)
-        done = undo(
-            self.ledger,
-            values,
-            tuple(self.ledger.entries.values()),
-            monotonic=self._clock.monotonic,
-            budget_s=budget_s,
-        )
-        self.ledger.remove_if_empty()
-        return done
 
     def close(self) -> None:
         """Let go of all descriptors; nothing is undone."""

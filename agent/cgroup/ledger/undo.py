@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import restore_processes
@@ -16,6 +17,7 @@ from agent.cgroup.writing.plan import plan
 from agent.cgroup.writing.values import CgroupValues
 from agent.cgroup.writing.wish import Step, Target, Wish
 from agent.errors import HostFileError, ParseError
+from agent.host.files import LiveRoot
 
 BUDGET_S = 8.0
 SWITCHES = "/proc/sys/"
@@ -46,6 +48,33 @@ class _Found(msgspec.Struct):
     entries: dict[Target, Entry]
     values: dict[Target, Value]
     states: dict[tuple[str, str, str], Undone]
+
+
+def undo_all(
+    ledger: Ledger,
+    layout: CgroupLayout,
+    root: LiveRoot,
+    *,
+    monotonic: Callable[[], float],
+    force: bool = False,
+    dry_run: bool = False,
+) -> tuple[Undone, ...]:
+    """Write the originals of all entries, as when the agent leaves; see `undo`."""
+    files = KernelFiles(root)
+    try:
+        done = undo(
+            ledger,
+            CgroupValues(files, layout),
+            tuple(ledger.entries.values()),
+            monotonic=monotonic,
+            force=force,
+            dry_run=dry_run,
+        )
+    finally:
+        files.close_all()
+    if not dry_run:
+        ledger.remove_if_empty()
+    return done
 
 
 def undo(

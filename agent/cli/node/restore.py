@@ -13,9 +13,7 @@ from agent.cdi.keeping import CdiFolder
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.cgroup.ledger.entry import SYSCTL
 from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.undo import Undone, undo
-from agent.cgroup.writing.kernel import KernelFiles
-from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.ledger.undo import Undone, undo_all
 from agent.cli.options import settings_of
 from agent.config.sections import Settings
 from agent.daemon.containers.keeping import LEDGER, ledger_of
@@ -93,21 +91,7 @@ def _ledger(folder: str) -> Ledger:
 def _undo(ledger: Ledger, *, force: bool = False, dry_run: bool = False) -> tuple[Undone, ...]:
     root = LiveRoot()
     layout = _layout(root, ledger, force=force)
-    files = KernelFiles(root)
-    try:
-        done = undo(
-            ledger,
-            CgroupValues(files, layout),
-            tuple(ledger.entries.values()),
-            monotonic=time.monotonic,
-            force=force,
-            dry_run=dry_run,
-        )
-    finally:
-        files.close_all()
-    if not dry_run:
-        ledger.remove_if_empty()
-    return done
+    return undo_all(ledger, layout, root, monotonic=time.monotonic, force=force, dry_run=dry_run)
 
 
 def _layout(root: LiveRoot, ledger: Ledger, *, force: bool) -> CgroupLayout:

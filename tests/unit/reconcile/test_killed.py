@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.undo import undo_all
+from agent.host.files import LiveRoot
 from agent.model.runtime.adjustment import Adjustment, Resources
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
@@ -95,7 +98,9 @@ class Life:
 
     def restore(self) -> None:
         """Put back what the ledger says."""
-        self.scene().reconciler.restore(self.groups.layout)
+        ledger = Ledger(self.path, "boot")
+        ledger.load()
+        undo_all(ledger, self.groups.layout, LiveRoot(), monotonic=time.monotonic)
 
     def now(self) -> list[str]:
         """Return what the files hold."""
