@@ -67,7 +67,7 @@ def test_cards_are_offered_within_seconds_and_a_kubelet_that_comes_back_has_them
         failed_s = time.monotonic()
         play_cards(stub, CARDS, "event 2 type=8 data=79 at=0")
         await scene.kubelet.resource(GPU, healthy=CARDS - 1)
-        print(f"unhealthy {time.monotonic() - failed_s:.2f} s after the event")  # noqa: T201
+        print(f"unhealthy {time.monotonic() - failed_s:.2f} s after the event")  # noqa: T201 - a figure for people
         assert uuid(2) not in first.healthy()
         assert len(first.devices) == CARDS
 
@@ -131,7 +131,7 @@ def test_a_driver_that_hangs_at_a_restart_costs_neither_offers_nor_a_pod_its_car
         await scene.kill()
         play_cards(stub, CARDS, "hang nvmlInitWithFlags")
         after, took_s = await serving(scene)
-        print(f"served {took_s:.2f} s after a start with a driver that hangs")  # noqa: T201
+        print(f"served {took_s:.2f} s after a start with a driver that hangs")  # noqa: T201 - a figure for people
         assert after is not before
         assert after.healthy() == {uuid(n) for n in range(CARDS)}
         assert not scene.agent.check("vendor:nvidia").startswith("[+]")

@@ -36,7 +36,7 @@ class SaidHook:
         self.answers: dict[str | None, Adjustment] = {}
         self.asked: list[HookRequest] = []
 
-    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:  # noqa: ARG002
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:  # noqa: ARG002 - as its Protocol
         self.asked.append(request)
         name = None if request.container is None else request.container.name
         return self.answers.get(name, NOTHING)

@@ -206,7 +206,7 @@ def test_what_only_a_new_container_can_get_is_told_once(groups: RealGroups) -> N
 
 def test_a_hook_with_a_bug_is_named_and_the_others_go_on(groups: RealGroups) -> None:
     class Broken(SaidHook):
-        def adjust(self, request: HookRequest, snapshot: object) -> Adjustment:  # noqa: ARG002
+        def adjust(self, request: HookRequest, snapshot: object) -> Adjustment:  # noqa: ARG002 - as its Protocol
             raise RuntimeError("oops")
 
     hook = SaidHook()

@@ -219,7 +219,7 @@ def test_every_process_of_a_container_gets_its_score_and_the_first_back(
 
 def test_a_score_that_may_not_be_written_is_told_without_the_process(groups: RealGroups) -> None:
     class NotPermitted(KernelFiles):
-        def write(self, path: str, text: str) -> None:  # noqa: ARG002
+        def write(self, path: str, text: str) -> None:  # noqa: ARG002 - as its Protocol
             raise HostFileError(path, errno.EPERM)
 
     scores = OomScores(NotPermitted(LiveRoot()), Ledger(None, ""), lambda: 0.0)
