@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from agent.config.sections import Settings
+from agent.doctor.node_report import NodeReport
 from agent.model.snapshot import NodeSnapshot
 
 
@@ -40,15 +41,30 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     nri_disabled: bool | None = None  # by its settings; None: they do not say
 
 
+Remedy = Callable[[str, str, str], str]  # name of the vendor plug-in, reason, message
+
+
+def no_remedy(_vendor: str, _reason: str, _message: str) -> str:
+    """Return nothing: no vendor names a remedy."""
+    return ""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that checks look at."""
+    """Everything that checks look at.
+
+    `node` is the truth about vendors and devices: the running agent's, where one answers, because
+    it has seen events and earlier failures that one discovery cannot see.
+    """
 
     settings: Settings
     snapshot: NodeSnapshot  # of one look, with what the host has for containers
+    node: NodeReport
+    discovered: NodeReport | None = None  # by this command, to compare `node` with; None: it is it
+    remedy: Remedy = no_remedy
     live: bool  # this machine, not a recording
     root: bool = False  # this process may look everywhere
     agent: Mapping[str, object] | None = None  # snapshot of the running agent; None: none answers
-    agent_why: str = ""  # why none answered
+    agent_why: str = ""  # why none answered, or why its answer is not used
     runtimes: tuple[Runtime, ...] = ()
     paths: frozenset[str] = frozenset()  # that exist, of those that checks look for
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number

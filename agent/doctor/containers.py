@@ -19,8 +19,17 @@ def agent(facts: Facts) -> Iterator[Finding]:
     """Say whether an agent answers on this node."""
     if not facts.live:
         return
-    if facts.agent is not None:
+    if facts.agent is not None and not facts.agent_why:
         yield Finding(id="agent", result=Result.OK, seen="answers")
+        return
+    if facts.agent is not None:
+        yield Finding(
+            id="agent",
+            result=Result.WARN,
+            seen=facts.agent_why,
+            why="devices are checked by a new discovery, which knows no event and no earlier fault",
+            do="run the doctor of the agent's own version: kubectl exec POD -- xpu-agent doctor",
+        )
         return
     yield Finding(
         id="agent",

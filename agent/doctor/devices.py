@@ -1,4 +1,4 @@
-"""Checks of this host and its devices."""
+"""Checks of this host: privileges, device nodes, limits, cgroups."""
 
 from __future__ import annotations
 
@@ -22,48 +22,6 @@ def privileges(facts: Facts) -> Iterator[Finding]:
             why="sockets, limits and logs of others cannot be looked at; checks are skipped",
             do="run it as root",
         )
-
-
-def vendors(facts: Facts) -> Iterator[Finding]:
-    """Say of each vendor with hardware here whether its driver answers."""
-    for state in facts.snapshot.vendors:
-        inventory = state.inventory.value
-        problems = inventory.problems if inventory is not None else ()
-        if state.state != "ready" or problems:
-            words = "; ".join(f"{one.reason}: {one.message}" for one in problems) or state.message
-            yield Finding(
-                id=f"vendor:{state.vendor}",
-                result=Result.FAIL if state.state != "ready" else Result.WARN,
-                seen=words,
-                why="devices whose driver does not answer are told as out of service, or not whole",
-                do="install or load the vendor's driver; see `xpu-agent devices`",
-            )
-        else:
-            count = len(inventory.devices) if inventory is not None else 0
-            seen = f"{count} devices" + (
-                f", driver {inventory.driver_version}"
-                if inventory is not None and inventory.driver_version
-                else ""
-            )
-            yield Finding(id=f"vendor:{state.vendor}", result=Result.OK, seen=seen)
-    if not facts.snapshot.vendors:
-        yield Finding(id="vendors", result=Result.OK, seen="no accelerator and no RDMA device")
-
-
-def health(facts: Facts) -> Iterator[Finding]:
-    """Name each device of ours that is out of service."""
-    devices = [one.info for one in facts.snapshot.devices.value.devices if one.info.managed]
-    bad = [one for one in devices if not one.health.in_service]
-    for one in bad:
-        yield Finding(
-            id=f"device:{one.key}",
-            result=Result.FAIL,
-            seen=f"{one.health.state.value}: {one.health.reason}: {one.health.message}",
-            why="the scheduler grants it to nobody",
-            do="see `xpu-agent devices`, and the kernel's log at that time",
-        )
-    if devices and not bad:
-        yield Finding(id="devices", result=Result.OK, seen=f"{len(devices)} in service")
 
 
 def char_links(facts: Facts) -> Iterator[Finding]:
@@ -124,4 +82,4 @@ def cgroups(facts: Facts) -> Iterator[Finding]:
         yield Finding(id="cgroups", result=Result.OK, seen=seen)
 
 
-CHECKS = (privileges, vendors, health, char_links, memlock, cgroups)
+CHECKS = (privileges, char_links, memlock, cgroups)

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from agent.cgroup.layout import detect
 from agent.config.address import parse_address
 from agent.config.sections import Settings
-from agent.doctor.base import Facts, Runtime
+from agent.doctor.base import Facts, Remedy, Runtime, no_remedy
 from agent.doctor.containers import PATHS
-from agent.errors import BadConfig, HostFileError
+from agent.doctor.node_report import NodeReport, parse_report, report_of
+from agent.errors import BadConfig, HostFileError, ParseError
 from agent.host.files import HostFiles, text
 from agent.model.snapshot import NodeSnapshot
 
@@ -29,7 +30,13 @@ _MEMLOCK = re.compile(r"^Max locked memory +(\d+|unlimited) ", re.MULTILINE)
 
 
 def look(
-    settings: Settings, snapshot: NodeSnapshot, host: HostFiles, *, live: bool, own: HostFiles
+    settings: Settings,
+    snapshot: NodeSnapshot,
+    host: HostFiles,
+    *,
+    live: bool,
+    own: HostFiles,
+    remedy: Remedy = no_remedy,
 ) -> Facts:
     """Read what checks need beside the snapshot; what cannot be read is not known.
 
@@ -37,12 +44,18 @@ def look(
     """
     layout = detect(own)
     agent, why = ask_agent(settings) if live else (None, "a recorded host")
+    discovered, running = report_of(snapshot), None
+    if agent is not None:
+        agent, running, why = _compared(agent, discovered)
     # imported here: only this command asks which implementation there is
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 - see above
 
     return Facts(
         settings=settings,
         snapshot=snapshot,
+        node=running or discovered,
+        discovered=discovered if running is not None else None,
+        remedy=remedy,
         live=live,
         root=live and os.geteuid() == 0,
         agent=agent,
@@ -76,6 +89,22 @@ def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
     finally:
         connection.close()
     return (found, "") if isinstance(found, dict) else (None, f"{url}: no snapshot")
+
+
+def _compared(
+    agent: Mapping[str, object], discovered: NodeReport
+) -> tuple[Mapping[str, object] | None, NodeReport | None, str]:
+    """Return the agent's snapshot, its report on devices, and why either is not used.
+
+    A snapshot of another machine, such as a recorded one, says nothing about this one.
+    """
+    try:
+        running = parse_report(agent)
+    except ParseError as error:
+        return agent, None, f"answers, but its snapshot has another form: {error}"
+    if not running.is_same_machine(discovered):
+        return None, None, f"the agent that answers shows another machine: {running.node.source}"
+    return agent, running, ""
 
 
 def _there(files: HostFiles, paths: tuple[str, ...]) -> list[str]:

@@ -7,10 +7,10 @@ import os
 import tarfile
 from collections.abc import Iterable, Mapping
 
-from agent.doctor import containers, devices
+from agent.doctor import containers, devices, health
 from agent.doctor.base import Facts, Finding, Result
 
-CHECKS = (*devices.CHECKS, *containers.CHECKS)
+CHECKS = (*health.CHECKS, *devices.CHECKS, *containers.CHECKS)
 MODE = 0o600  # a bundle tells much of a node
 
 

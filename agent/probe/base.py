@@ -147,6 +147,16 @@ def needs_of(vendor: DeviceVendor, settings: Settings) -> HostNeeds:
     return found
 
 
+def remedy_of(vendor: DeviceVendor, reason: str, message: str) -> str:
+    """Return what a person does about a reason that the vendor gave; empty if it names nothing.
+
+    A vendor that knows its own faults has a method `remedy(reason, message) -> str`, pure, called
+    in the agent. The reason is that of a device's health, of a condition or of a problem.
+    """
+    remedy = getattr(vendor, "remedy", None)
+    return "" if remedy is None else str(remedy(reason, message))
+
+
 def is_isolated(vendor: DeviceVendor) -> bool:
     """Say whether the vendor needs a process of its own: all do that say nothing else."""
     return getattr(vendor, "isolated", True) is not False

@@ -91,3 +91,30 @@ def not_answering(calls: int, code: int) -> Health | None:
         return None
     told = f"its health could not be read {MAX_FAILING} times in a row or more (CNDev error {code})"
     return Health(state=HealthState.FAILED, reason="DriverError", message=told)
+
+
+_SUPPORT = "drain the card, and ask the vendor's support"
+_RESET = "reset the card (`cnmon reset -c CARD`) when nothing runs on it"
+REMEDIES: dict[str, str] = {
+    "DriverStarting": "wait; if it takes minutes, see the kernel's log",
+    "DriverFault": "reload the card's driver, or reboot the node",
+    "Resetting": "wait until the reset is over",
+    "DeviceInProblem": _RESET,
+    "ComputeProhibited": "set the compute mode back (`cnmon set -c CARD -cm default`)",
+    "SubHealth": "see `cnmon info -c CARD`; the card works on",
+    "DriverError": "see the kernel's log, and `cnmon info`",
+    "DriverNotLoaded": "install or load Cambricon's driver",
+    "ToolOnly": "install libcndev, or name its folder in discovery.cambricon.library_dirs",
+    "MIMMode": "nothing: the card is cut into instances",
+    "Incident3": _RESET,
+    "Incident9": "check the MLULink cables and connectors",
+    "Incident15": _RESET,
+    "Incident22": _SUPPORT,
+    "Incident26": "look at airflow and temperature",
+    "Incident29": "reload the card's driver, or reboot the node",
+}
+
+
+def remedy(reason: str, _message: str) -> str:
+    """Return what to do about a reason; empty if there is nothing to say."""
+    return REMEDIES.get(reason) or (_SUPPORT if reason.startswith("Incident") else "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.process.agent import Agent, running
+from tests.process.agent import DEADLINE_S, Agent, run_agent, running
 
 CARDS = "devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n"
 EVENT = "{at_s: 1, key: g1, reason: Xid 95!, message: uncontained error, state: failed}"
@@ -94,3 +94,24 @@ def test_cards_of_a_vendor_that_hangs_become_unknown_and_are_known_again_with_it
         agent.wait_until(lambda: condition(agent)["status"] == "True", "it answers again")
         assert "certain" not in health(agent)
         assert agent.end() == 0
+
+
+def test_doctor_tells_what_the_running_agent_holds_against_a_card(tmp_path: Path) -> None:
+    for_ever = {"XPU_AGENT_HEALTH__CLEAN_PROBES": "1000"}
+    scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT}\n", **for_ever)
+    with running(tmp_path / "out", "--host", "/", **scene) as agent:
+        agent.wait_until(is_now(agent, "probing"), "the card fails, and looks well again")
+        own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
+        done = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+        agent.process.kill()
+    assert done.returncode == 1, done.stderr
+    checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
+    card = checks["device:g1"]
+    assert card["result"] == "fail"
+    assert "probing: Xid 95!: uncontained error" in card["seen"]
+    assert "a new discovery finds it healthy" in card["seen"]
+    assert card["do"].startswith("wait")
+    alone = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **scene)
+    checks = {check["id"]: check for check in json.loads(alone.stdout)["checks"]}
+    assert checks["agent"]["result"] == "warn"
+    assert checks["devices"]["seen"] == "2 in service"

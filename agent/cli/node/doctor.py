@@ -17,6 +17,7 @@ from agent.doctor.report import bad, bundle, findings, rows, text
 from agent.errors import AgentError
 from agent.model.part import Part
 from agent.node.look import look
+from agent.probe.base import remedy_of
 from agent.publish.snapshot_json import dumps, snapshot_json
 
 DONE, BAD_NEWS = 0, 1
@@ -34,7 +35,12 @@ def doctor(arguments: argparse.Namespace) -> int:
     snapshot = parts.store.put(means=means)
     live = parts.opened.spec is None
     own = parts.opened.files
-    facts = look_around(parts.settings, snapshot, parts.host(), live=live, own=own)
+
+    def remedy(vendor: str, reason: str, message: str) -> str:
+        plugin = parts.vendors.get(vendor)
+        return "" if plugin is None else remedy_of(plugin, reason, message)
+
+    facts = look_around(parts.settings, snapshot, parts.host(), live=live, own=own, remedy=remedy)
     found = findings(facts)
     if arguments.output == "table":
         sys.stdout.write(text(found))

@@ -24,7 +24,7 @@ UNKNOWN_LIMIT = 3  # cycles in a row
 FULL_SPEED = 0  # performance state P0: only there do link widths count
 AMPERE = 7  # the first architecture that replaces rows instead of retiring pages
 
-_ACTIONS: dict[int, tuple[str, str]] = {
+ACTIONS: dict[int, tuple[str, str]] = {
     1: ("GPUResetRequired", "reset the GPU"),
     2: ("NodeRebootRequired", "reboot the node"),
     3: ("DrainP2P", "end what uses peer-to-peer traffic"),
@@ -147,9 +147,9 @@ def action_finding(action: int | None, *, clique: bool = False) -> Finding | Non
     if action == RECOVER_IMEX and clique:
         told = "the driver asks to recover the IMEX domain of the card's clique"
         return Finding("RecoverIMEXDomain", told, Cure.ACTION)
-    if action not in _ACTIONS:
+    if action not in ACTIONS:
         return None
-    reason, advice = _ACTIONS[action]
+    reason, advice = ACTIONS[action]
     cure = Cure.REBOOT if reason == "NodeRebootRequired" else Cure.ACTION
     return Finding(reason, f"the driver asks for recovery action {action}: {advice}", cure)
 

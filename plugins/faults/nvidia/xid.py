@@ -144,10 +144,14 @@ def _numbers(value: object, key: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
+def remedy(number: int) -> str:
+    """Return what a person does about an Xid; empty for one that asks for nothing."""
+    action = ACTIONS.get(number)
+    return action or _CLASS_ACTIONS.get(CLASSES.get(number, XidClass.FAULT), "")
+
+
 def message(number: int) -> str:
     """Return koordlet's text for an Xid, what it means, and what to do."""
-    known = CLASSES.get(number, XidClass.FAULT)
     told = f"Xid error detected on device, error code: {number}"
-    meaning = MEANINGS.get(number)
-    action = ACTIONS.get(number) or _CLASS_ACTIONS.get(known)
+    meaning, action = MEANINGS.get(number), remedy(number)
     return told + (f" ({meaning})" if meaning else "") + (f"; {action}" if action else "")

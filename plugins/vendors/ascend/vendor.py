@@ -74,6 +74,12 @@ class AscendVendor:
     def check(self, settings: Mapping[str, object]) -> None:
         """Find nothing wrong: what may be set is text that no rule forbids."""
 
+    def remedy(self, reason: str, message: str) -> str:
+        """Return what a person does about a reason given for a chip."""
+        from plugins.faults.ascend.remedies import remedy  # noqa: PLC0415 - only commands ask
+
+        return remedy(reason, message)
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> AscendSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.ascend.session import AscendSession  # noqa: PLC0415 - workers only

@@ -36,6 +36,12 @@ class CambriconVendor:
             if isinstance(path, str) and path and not path.startswith("/"):
                 raise BadConfig(f"discovery.cambricon.{key}: {path!r} is not an absolute path")
 
+    def remedy(self, reason: str, message: str) -> str:
+        """Return what a person does about a reason given for a card."""
+        from plugins.faults.cambricon import remedy  # noqa: PLC0415 - only commands ask
+
+        return remedy(reason, message)
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> CambriconSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.cambricon.session import CambriconSession  # noqa: PLC0415 - workers only

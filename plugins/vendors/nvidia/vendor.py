@@ -37,6 +37,12 @@ class NvidiaVendor:
 
             rules(settings, {})
 
+    def remedy(self, reason: str, message: str) -> str:
+        """Return what a person does about a reason given for a card."""
+        from plugins.faults.nvidia.remedies import remedy  # noqa: PLC0415 - only commands ask
+
+        return remedy(reason, message)
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> NvidiaSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.nvidia.session import NvidiaSession  # noqa: PLC0415 - workers only

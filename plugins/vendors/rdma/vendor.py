@@ -43,6 +43,12 @@ class RdmaVendor:
 
             decode(settings)
 
+    def remedy(self, reason: str, message: str) -> str:
+        """Return what a person does about a reason given for a device."""
+        from plugins.faults.rdma.ports import remedy  # noqa: PLC0415 - only commands ask
+
+        return remedy(reason, message)
+
     def open(self, host: HostFiles, settings: Mapping[str, object]) -> RdmaSession:
         """Start watching; `BadConfig` names a setting that is wrong."""
         from plugins.vendors.rdma.session import RdmaSession  # noqa: PLC0415 - workers only

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from agent.config.containers import HookSettings, NriSettings
 from agent.config.sections import Settings
 from agent.doctor.base import Facts, Finding, Result, Runtime
+from agent.doctor.node_report import report_of
 from agent.doctor.report import bad, findings, rows, text
 from agent.model.device import Health, HealthState
 from agent.model.grant.host import HostMeans
@@ -27,9 +28,11 @@ def node() -> NodeSnapshot:
 
 def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> Facts:
     """Return what a look at a healthy live node finds, but for `changes`."""
+    looked = snapshot or node()
     well = Facts(
         settings=Settings(),
-        snapshot=snapshot or node(),
+        snapshot=looked,
+        node=report_of(looked),
         live=True,
         root=True,
         agent=told("runtime", {"state": "synchronized", "runtime": "containerd", "version": "2"}),

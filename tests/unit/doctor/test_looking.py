@@ -13,6 +13,9 @@ from agent.config.sections import MetricsSettings, Settings
 from agent.doctor.looking import ask_agent, look
 from agent.doctor.report import bundle
 from agent.host.files import LiveRoot
+from agent.model.device import Health, HealthState
+from agent.publish.snapshot_json import dumps, snapshot_json
+from tests import factory
 from tests.unit.doctor.test_checks import node
 
 LIMITS = "Limit                     Soft Limit           Hard Limit           Units\n{}\n"
@@ -103,6 +106,35 @@ def test_the_running_agent_is_asked_and_nonsense_is_no_answer(
         thread.join()
     assert (found is not None) is there
     assert bool(why) is not there
+
+
+@pytest.mark.parametrize(
+    ("change", "used", "believed", "words"),
+    [
+        ({}, True, True, ""),
+        ({"vendors": 3}, True, False, "another form"),
+        ({"node": {"source": "a recording"}}, False, False, "another machine: a recording"),
+    ],
+)
+def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
+    change: dict[str, object], used: bool, believed: bool, words: str, tmp_path: Path
+) -> None:
+    held = factory.gpu(0, health=Health(state=HealthState.PROBING, reason="Xid95", message="m"))
+    running = factory.snapshot((held, factory.nic(0)), ())
+    body = dumps({**snapshot_json(running, 0.0), **change})
+    handler = type("Handler", (_Handler,), {"body": body})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        settings = Settings(metrics=MetricsSettings(listen=f"127.0.0.1:{server.server_port}"))
+        host = LiveRoot(str(tmp_path))
+        found = look(settings, node(), host, live=True, own=host)
+        thread.join()
+    assert (found.agent is not None) is used
+    assert (found.discovered is not None) is believed
+    assert found.node.devices[held.key].health.in_service is not believed
+    assert words in found.agent_why
+    assert bool(words) is bool(found.agent_why)
 
 
 def test_without_an_agent_it_is_said_where_none_answers() -> None:

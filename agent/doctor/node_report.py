@@ -1,0 +1,118 @@
+"""The vendors and devices of a node, as the JSON of a snapshot describes them.
+
+The running agent and a new discovery are both read in this form, so that they can be compared.
+Fields that this version does not need, or does not know, are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.model.device import VendorDevice
+from agent.model.inventory import Problem
+from agent.model.snapshot import NodeSnapshot
+from agent.publish.snapshot_json import snapshot_json
+
+
+class IdentityReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Which machine the report is about."""
+
+    source: str = ""  # "this machine", or the name of a recording
+    boot_id: str = ""
+
+
+class InventoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The last answer of a vendor's worker."""
+
+    devices: tuple[VendorDevice, ...] = ()
+    driver_version: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class InventoryPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The last answer, if there is one."""
+
+    value: InventoryReport | None = None
+
+
+class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one vendor's worker."""
+
+    vendor: str
+    state: str = "starting"
+    reason: str = ""
+    message: str = ""
+    inventory: InventoryPart = InventoryPart()
+
+    @property
+    def devices(self) -> tuple[VendorDevice, ...]:
+        """Devices of its last answer."""
+        return self.inventory.value.devices if self.inventory.value is not None else ()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What the vendor reports about itself as a whole."""
+        return self.inventory.value.problems if self.inventory.value is not None else ()
+
+
+class PlacedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the node's list; where it sits is passed over."""
+
+    info: VendorDevice
+
+
+class DeviceList(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of all vendors."""
+
+    devices: tuple[PlacedDevice, ...] = ()
+
+
+class DevicesPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The part `devices` of a snapshot."""
+
+    value: DeviceList = DeviceList()
+
+
+class SnapshotParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a snapshot that are used here."""
+
+    devices: DevicesPart = DevicesPart()
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Vendors and devices of a node at one moment."""
+
+    node: IdentityReport
+    vendors: tuple[VendorReport, ...]
+    parts: SnapshotParts
+
+    @property
+    def devices(self) -> dict[str, VendorDevice]:
+        """All devices by key."""
+        return {one.info.key: one.info for one in self.parts.devices.value.devices}
+
+    @property
+    def vendor_names(self) -> dict[str, str]:
+        """Name of the vendor plug-in by key of the device."""
+        return {device.key: one.vendor for one in self.vendors for device in one.devices}
+
+    def is_same_machine(self, other: NodeReport) -> bool:
+        """Return whether both are about one machine, and one boot of it."""
+        boots = {self.node.boot_id, other.node.boot_id} - {""}
+        return self.node.source == other.node.source and len(boots) <= 1
+
+
+def parse_report(snapshot: Mapping[str, object]) -> NodeReport:
+    """Read the JSON of a snapshot; raise `ParseError` if it has another form."""
+    try:
+        return msgspec.convert(snapshot, NodeReport)
+    except msgspec.ValidationError as error:
+        raise ParseError("snapshot", str(error)) from error
+
+
+def report_of(snapshot: NodeSnapshot) -> NodeReport:
+    """Return the report of a snapshot of this process."""
+    return parse_report(snapshot_json(snapshot, 0.0))

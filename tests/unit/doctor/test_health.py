@@ -1,0 +1,187 @@
+"""What the running agent holds against vendors and devices, compared with a new discovery."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.doctor.base import Facts, Finding, Result
+from agent.doctor.node_report import NodeReport, parse_report, report_of
+from agent.doctor.report import bad, findings
+from agent.errors import ParseError
+from agent.model.device import (
+    Device,
+    DeviceCondition,
+    DevicePartition,
+    Health,
+    HealthState,
+)
+from agent.model.inventory import Inventory, Problem
+from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.publish.snapshot_json import snapshot_json
+from tests import factory
+from tests.unit.doctor.test_checks import facts, of
+
+HEALTHY, SUSPECT = HealthState.HEALTHY, HealthState.SUSPECT
+PROBING, FAILED = HealthState.PROBING, HealthState.FAILED
+XID = Health(state=PROBING, reason="Xid95", message="uncontained error")
+
+
+def remedy(vendor: str, reason: str, _message: str) -> str:
+    """Name a remedy for one reason of one vendor."""
+    return "reset the GPU" if (vendor, reason) == ("nvidia", "Xid95") else ""
+
+
+def snapshot(*devices: Device, state: str = "ready", problem: str = "") -> NodeSnapshot:
+    """Return a node with these cards of one vendor."""
+    problems = (Problem(reason=problem, message="odd"),) if problem else ()
+    infos = tuple(device.info for device in devices)
+    inventory = Inventory(vendor="nvidia", devices=infos, problems=problems)
+    vendor = VendorState(
+        vendor="nvidia", state=state, reason="Late", message="no answer", inventory=Part(inventory)
+    )
+    return replace(factory.snapshot(devices, ()), vendors=(vendor,))
+
+
+def seen_by(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[Finding, ...]:
+    """Return the findings where an agent runs, and this is what a new discovery finds."""
+    given: Facts = facts(discovered)
+    return findings(replace(given, node=report_of(running), discovered=given.node, remedy=remedy))
+
+
+def test_a_card_that_the_agent_holds_out_is_out_whatever_a_new_discovery_finds() -> None:
+    held = snapshot(factory.gpu(0, health=XID), factory.gpu(1))
+    found = seen_by(held, snapshot(factory.gpu(0), factory.gpu(1)))
+    card = of(found, f"device:{factory.gpu(0).key}")
+    assert card.result is Result.FAIL
+    assert card.seen.startswith("probing: Xid95: uncontained error; a new discovery finds it heal")
+    assert card.do.startswith("wait")
+    assert card.do.endswith("reset the GPU")
+    assert bad(found, strict=False)
+    assert not [one for one in found if one.id == "devices"]
+
+
+@pytest.mark.parametrize(
+    ("health", "result", "words"),
+    [
+        (replace(XID, state=FAILED), Result.FAIL, "failed: Xid95"),
+        (replace(XID, state=SUSPECT), Result.WARN, "suspect: Xid95"),
+        (
+            Health(reason="DriverStalled", message="m", certain=False),
+            Result.WARN,
+            "unknown, last healthy: DriverStalled: m",
+        ),
+    ],
+)
+def test_each_doubt_about_a_card_is_a_finding_with_its_own_remedy(
+    health: Health, result: Result, words: str
+) -> None:
+    held = snapshot(factory.gpu(0, health=health))
+    card = of(seen_by(held, held), f"device:{factory.gpu(0).key}")
+    assert card.result is result
+    assert card.seen.startswith(words)
+    assert card.why
+    assert card.do == ("reset the GPU" if health.reason == "Xid95" else card.do)
+    assert "kernel's log" in card.do or card.do == "reset the GPU"
+
+
+def test_a_degraded_card_and_a_bad_slice_are_findings_and_a_cut_card_is_none() -> None:
+    part = DevicePartition(uuid="MIG-a", profile="1g", health=replace(XID, state=FAILED))
+    card = factory.gpu(
+        0,
+        conditions=(
+            DeviceCondition(type="Degraded", status=True, reason="Xid95", message="m"),
+            DeviceCondition(type="Schedulable", status=False, reason="MIGEnabled"),
+        ),
+        partitions=(part, DevicePartition(uuid="MIG-b", profile="1g")),
+    )
+    found = seen_by(snapshot(card), snapshot(card))
+    odd = {one.id: one for one in found if one.id.startswith("device:")}
+    assert set(odd) == {f"device:{card.key}/Degraded", f"device:{card.key}/MIG-a"}
+    assert odd[f"device:{card.key}/Degraded"].result is Result.WARN
+    assert odd[f"device:{card.key}/MIG-a"].result is Result.FAIL
+    assert {one.do for one in odd.values()} == {"reset the GPU"}
+    assert of(found, "devices").seen == "1 in service"
+
+
+def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
+    vfio = Health(state=SUSPECT, reason="BoundToVFIO", message="bound to vfio-pci")
+    driverless = Health(state=FAILED, reason="DriverUnbound", message="no driver")
+    cards = (
+        factory.gpu(0, managed=False, health=vfio),
+        factory.gpu(1, managed=False, health=vfio),
+        factory.gpu(2, managed=False, health=driverless),
+    )
+    found = seen_by(snapshot(*cards), snapshot(*cards))
+    given = of(found, "unmanaged:nvidia/BoundToVFIO")
+    assert given.result is Result.WARN
+    assert given.seen == f"2 devices: {cards[0].key}, {cards[1].key}: bound to vfio-pci"
+    assert of(found, "unmanaged:nvidia/DriverUnbound").result is Result.FAIL
+    assert not [one for one in found if one.id in ("devices", f"device:{cards[2].key}")]
+
+
+def test_a_vendor_that_answers_a_new_discovery_but_not_the_agent_is_silent() -> None:
+    card = factory.gpu(0)
+    found = of(seen_by(snapshot(card, state="quarantined"), snapshot(card)), "vendor:nvidia")
+    assert found.result is Result.FAIL
+    assert found.seen == "quarantined: Late: no answer; a new discovery gets an answer"
+    let_go = of(seen_by(snapshot(card, state="released"), snapshot(card)), "vendor:nvidia")
+    assert let_go.result is Result.WARN
+
+
+def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
+    card = factory.gpu(0)
+    found = of(seen_by(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
+    assert (found.result, found.do) == (Result.WARN, "reset the GPU")
+    assert found.seen == "ready: Xid95: odd"
+
+
+def test_where_a_new_discovery_contradicts_the_agent_for_the_worse_it_is_said() -> None:
+    lost = factory.gpu(1, health=Health(state=FAILED, reason="GpuLost", message="gone"))
+    running = snapshot(factory.gpu(0), factory.gpu(1))
+    found = of(seen_by(running, snapshot(lost, factory.gpu(2))), "comparison")
+    assert found.result is Result.WARN
+    assert f"{factory.gpu(2).key}: found now, unknown to the agent" in found.seen
+    assert f"{factory.gpu(0).key}: healthy by the agent, not found now" in found.seen
+    assert f"{lost.key}: healthy by the agent, now failed: GpuLost: gone" in found.seen
+    assert of(seen_by(running, running), "comparison").result is Result.OK
+
+
+def test_a_new_discovery_whose_driver_does_not_answer_contradicts_nobody() -> None:
+    awaited = factory.gpu(0, health=Health(state=FAILED, reason="NotYetAsked", message="m"))
+    found = seen_by(snapshot(factory.gpu(0)), snapshot(awaited, state="stalled"))
+    assert of(found, "comparison").result is Result.OK
+    assert of(found, "vendor:nvidia").result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("node", "agrees"),
+    [
+        ({"source": "this machine", "boot_id": "b"}, True),
+        ({"source": "this machine", "boot_id": "another"}, False),
+        ({"source": "fixtures/hosts/x", "boot_id": "b"}, False),
+    ],
+)
+def test_only_an_agent_of_this_machine_and_boot_is_believed(
+    node: dict[str, str], agrees: bool
+) -> None:
+    here = parse_report({"node": {"source": "this machine", "boot_id": "b"}, **EMPTY})
+    assert parse_report({"node": node, **EMPTY}).is_same_machine(here) is agrees
+
+
+EMPTY: dict[str, object] = {"vendors": [], "parts": {}}
+
+
+@pytest.mark.parametrize("odd", [{}, {"node": 3, **EMPTY}, {"node": {}, "vendors": 1, "parts": {}}])
+def test_a_snapshot_of_another_form_is_refused(odd: dict[str, object]) -> None:
+    with pytest.raises(ParseError, match="snapshot"):
+        parse_report(odd)
+
+
+def test_what_a_newer_agent_adds_is_passed_over() -> None:
+    data = snapshot_json(snapshot(factory.gpu(0)), 0.0)
+    report: NodeReport = parse_report({**data, "added": {"a": 1}})
+    assert list(report.devices) == [factory.gpu(0).key]
+    assert report.vendor_names == {factory.gpu(0).key: "nvidia"}
+    assert report == report_of(snapshot(factory.gpu(0)))
