@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
 
 def temporary_of(path: str) -> str:
@@ -52,3 +54,19 @@ def remove(path: str) -> None:
     # looked for first: a file system that is read-only refuses to remove even what is not there
     if os.path.lexists(path):
         os.unlink(path)
+
+
+def read_file(path: str, limit: int, flags: int = 0) -> bytes:
+    """Return at most the first `limit` bytes of a regular file; `flags` are more open flags.
+
+    Raises `OSError`, also for a FIFO, a device or a directory: opening a FIFO would wait for a
+    writer that may never come.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(fd)

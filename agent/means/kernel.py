@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.ledger.entry import CORE_SWITCH, IDENTITY_SWITCH
 from agent.cgroup.paths import qos_directory
 from agent.host.attributes import fact
 from agent.host.files import HostFiles
@@ -11,8 +12,6 @@ from agent.model.pod import KubeQos
 from agent.topology.cpu import CpuSet
 from agent.topology.text import parse_cpu_list, parse_int
 
-IDENTITY_SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
-CORE_SWITCH = "/proc/sys/kernel/sched_core"
 BVT = "cpu.bvt_warp_ns"
 MAX_SWITCH = 1 << 31
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.entry import SYSCTL, Entry
+from agent.cgroup.ledger.entry import SWITCHES, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.paths import qos_directory
 from agent.cgroup.values.keys import BVT, IDLE, Key
@@ -19,8 +19,6 @@ from agent.cgroup.writing.writer import Writer
 from agent.errors import HostFileError
 from agent.hooks.cpu.core_scheduling import core_rule, core_switches, directory_idle
 from agent.hooks.cpu.identity import (
-    CORE_SWITCH,
-    IDENTITY_SWITCH,
     applies,
     directory_identity,
     identity_rule,
@@ -31,7 +29,6 @@ from agent.model.pod import KubeQos
 from agent.model.snapshot import NodeSnapshot
 
 IDENTITY, CORES = "group_identity", "core_scheduling"
-SWITCHES = (CORE_SWITCH, IDENTITY_SWITCH)
 VALUE = "value"  # the key of a switch in the ledger
 BELOW = (KubeQos.BURSTABLE, KubeQos.BEST_EFFORT)
 

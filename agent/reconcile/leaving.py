@@ -8,7 +8,7 @@ from agent.cgroup.layout import CgroupLayout, parse_pod_dir
 from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import directory
-from agent.cgroup.ledger.undo import Undone, undo
+from agent.cgroup.ledger.undo import Undone, of_this_version, undo
 from agent.cgroup.values.keys import BY_NAME, CPUS
 from agent.cgroup.writing.kernel import CgroupFiles
 from agent.cgroup.writing.values import CgroupValues
@@ -134,7 +134,7 @@ def pods_of(cgroups: Iterable[str]) -> frozenset[str]:
 
 
 def _gone(entry: Entry, layout: CgroupLayout, files: CgroupFiles) -> bool:
-    if entry.hierarchy == SYSCTL:
+    if entry.hierarchy == SYSCTL or not of_this_version(entry):
         return False
     if entry.hierarchy in (OOM, CORE):
         place = directory(layout, entry.path)

@@ -275,6 +275,9 @@ class Reconciler:
             found.append(Condition(reason="LedgerNotWritable", message=self._disk))
         if self.ledger.problem:
             found.append(Condition(reason="LedgerDamaged", message=self.ledger.problem))
+        if self.ledger.newer:
+            message = f"{len(self.ledger.newer)} lines that this version cannot read"
+            found.append(Condition(reason="LedgerOfNewerVersion", message=message))
         if self._oom.problem:
             found.append(Condition(reason="OOMScoreNotWritable", message=self._oom.problem))
         if self._directories.problem:

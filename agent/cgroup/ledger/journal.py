@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.cgroup.ledger.entry import MAX_OURS, VERSION, Entry, Line, decode, encode
-from agent.durable import replace_file
+from agent.cgroup.ledger.entry import MAX_OURS, VERSION, Entry, Line, NewerLine, decode, encode
+from agent.durable import read_file, replace_file
 from agent.errors import AgentError
 
 MODE = 0o600
@@ -41,6 +41,7 @@ class Ledger:
         self.path = path
         self.entries: dict[Id, Entry] = {}
         self.problem = ""  # what was found wrong with the file, for people
+        self.newer: list[NewerLine] = []  # of a newer version: kept in the file for that version
         self.writable = True  # the last flush went through
         self._loaded = path is None
         self._boot = boot_id
@@ -66,7 +67,11 @@ class Ledger:
         except OSError as error:
             raise LedgerError(self.path, error) from error
         for line in lines:
-            self._take(line)
+            if isinstance(line, NewerLine):
+                if line.boot in ("", self._boot):
+                    self.newer.append(line)
+            else:
+                self._take(line)
         self._loaded = True
         if damaged:
             self.problem = f"damaged, put aside as {self.path}{QUARANTINE}"
@@ -126,9 +131,9 @@ class Ledger:
         )
 
     def remove_if_empty(self) -> None:
-        """Remove the file when nothing is left to undo. Raise `LedgerError`."""
+        """Remove the file when nothing is left to undo, by any version. Raise `LedgerError`."""
         self.flush()
-        if self.path is None or self.entries:
+        if self.path is None or self.entries or self.newer:
             return
         try:
             Path(self.path).unlink(missing_ok=True)
@@ -155,14 +160,14 @@ class Ledger:
         else:
             self.entries.pop(line.entry.id, None)
 
-    def _parse(self, data: bytes) -> tuple[list[Line], int, bool]:
+    def _parse(self, data: bytes) -> tuple[list[Line | NewerLine], int, bool]:
         """Return the good lines, where the last of them ends, and whether the file is damaged.
 
-        It is where more is bad than the last line: a newer version's are, all of them.
+        It is where more is bad than the last line.
         """
         if len(data) > MAX_BYTES:
             return [], 0, True
-        lines: list[Line] = []
+        lines: list[Line | NewerLine] = []
         at = good = bad = 0
         damaged = False
         for raw in data.split(b"\n")[:-1]:  # behind the last end is nothing, or a line cut short
@@ -179,13 +184,19 @@ class Ledger:
         lines = self._lines + more
         if lines >= MAX_LINES:
             return True
-        return lines > COMPACT_LEAST and lines > COMPACT_FACTOR * len(self.entries)
+        return lines > COMPACT_LEAST and lines > COMPACT_FACTOR * (
+            len(self.entries) + len(self.newer)
+        )
 
     def _rewrite(self) -> None:
-        """Replace the file by one that has the entries and nothing else."""
+        """Replace the file by one that has newer lines, the entries, and nothing else.
+
+        Newer lines come first, so that an entry of this version wins over an older one in them.
+        """
         if self.path is None:
             return
-        data = b"".join(self._as_lines(self.entries.values()))
+        newer = b"".join(line.data + b"\n" for line in self.newer)
+        data = newer + b"".join(self._as_lines(self.entries.values()))
         try:
             replace_file(self.path, data, MODE)
         except OSError as error:
@@ -193,7 +204,7 @@ class Ledger:
             self._bound()
             raise LedgerError(self.path, error) from error
         self._pending.clear()
-        self._lines, self._size, self.writable = len(self.entries), len(data), True
+        self._lines, self._size, self.writable = data.count(b"\n"), len(data), True
 
     def _as_lines(self, entries: Iterable[Entry]) -> Iterable[bytes]:
         for entry in entries:
@@ -203,16 +214,14 @@ class Ledger:
 
 def _read(path: str) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return read_file(path, MAX_BYTES + 1, os.O_NOFOLLOW)
     except FileNotFoundError:
         return b""
-    with os.fdopen(fd, "rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 def _append(path: str, size: int, data: bytes) -> None:
     """Write behind the last good line, and have it on the disk; else leave the file as it was."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     if size == 0:
         Path(path).parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     fd = os.open(path, flags, MODE)

@@ -7,20 +7,27 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.entry import CORE, OOM, SYSCTL, Entry
+from agent.cgroup.layout import CONTROLLERS, CgroupLayout
+from agent.cgroup.ledger.entry import CORE, OOM, SWITCHES, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import restore_processes
 from agent.cgroup.values.keys import BY_NAME, Value
 from agent.cgroup.writing.kernel import CgroupFiles, KernelFiles
 from agent.cgroup.writing.plan import plan
-from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.values import V2, CgroupValues
 from agent.cgroup.writing.wish import Step, Target, Wish
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveRoot
 
 BUDGET_S = 8.0
-SWITCHES = "/proc/sys/"
+NEWER = "recorded by a newer version of the agent: this one cannot undo it"
+
+
+def of_this_version(entry: Entry) -> bool:
+    """Return whether this version of the agent knows the file of an entry."""
+    if entry.hierarchy in (OOM, CORE, SYSCTL):
+        return True
+    return entry.key in BY_NAME and entry.hierarchy in (V2, *CONTROLLERS)
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,15 +121,16 @@ def _look(values: CgroupValues, entries: Iterable[Entry], *, force: bool) -> _Fo
     """Read every file; settle what needs no write, wish for the original of the others."""
     found = _Found([], {}, {}, {})
     for entry in entries:
-        if entry.hierarchy in (OOM, CORE, SYSCTL):
+        if not of_this_version(entry):
+            found.states[entry.id] = Undone(entry=entry, state="refused", detail=NEWER)
+        if entry.hierarchy in (OOM, CORE, SYSCTL) or entry.id in found.states:
             continue
         key = BY_NAME.get(entry.key)
         state = "gone"
         if key is not None and values.hierarchy(key) == entry.hierarchy:
-            wish = Wish(
-                cgroup=entry.path, key=key, value=key.kept(entry.original), owner=entry.owner
-            )
             try:
+                value = key.kept(entry.original)
+                wish = Wish(cgroup=entry.path, key=key, value=value, owner=entry.owner)
                 current = _current(values, wish, entry)
             except ParseError as error:
                 found.states[entry.id] = Undone(entry=entry, state="refused", detail=str(error))
@@ -206,8 +214,8 @@ def _of_processes(
 
 def _switch_back(files: CgroupFiles, entry: Entry, *, force: bool) -> Undone:
     current = ""
-    if not entry.path.startswith(SWITCHES):
-        return Undone(entry=entry, state="refused", detail="not a switch of the kernel")
+    if entry.path not in SWITCHES:
+        return Undone(entry=entry, state="refused", detail="not a switch that the agent writes")
     try:
         current = files.read(entry.path, 64).decode("ascii", "replace").strip()
         if current == entry.original:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 
 from agent.cdi.keeping import CdiFolder
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.cgroup.ledger.entry import SYSCTL
-from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.journal import MAX_BYTES, Ledger, LedgerError
 from agent.cgroup.ledger.undo import Undone, undo_all
 from agent.cli.options import settings_of
 from agent.config.sections import Settings
 from agent.daemon.containers.keeping import LEDGER, ledger_of
 from agent.deviceplugin.kubelet.folder import KubeletFolder
 from agent.deviceplugin.serve.names import plugin_folder
+from agent.durable import read_file
 from agent.errors import AgentError, BadConfig
 from agent.host.boot import read_identity
 from agent.host.files import LiveRoot
@@ -59,7 +60,9 @@ def restore(arguments: argparse.Namespace) -> int:
         lock.release()
     for name in removed:
         print(f"{settings.cdi.dir}/{name}: removed")
-    return _say(found, f"{ledger.path}: {ledger.problem}" if ledger.problem else "")
+    problems = [ledger.problem] if ledger.problem else []
+    problems += [_newer(ledger)] if ledger.newer else []
+    return _say(found, "\n".join(f"{ledger.path}: {problem}" for problem in problems))
 
 
 def _nobody() -> None:
@@ -69,17 +72,34 @@ def _nobody() -> None:
 def _dry(settings: Settings, folder: str) -> int:
     """Look at a copy: reading a ledger mends it, which is for who holds the lock."""
     source = os.path.join(settings.node.state_dir, LEDGER)
-    if os.path.exists(source):
-        shutil.copyfile(source, os.path.join(folder, LEDGER))
+    try:
+        Path(folder, LEDGER).write_bytes(read_file(source, MAX_BYTES + 1))
+    except FileNotFoundError:
+        pass  # nothing was recorded
+    except OSError as error:
+        raise LedgerError(source, error) from error
     ledger = _ledger(folder)
     found = _undo(ledger, dry_run=True)
     for one in found:
-        print(one.line if one.state == "planned" else f"{one.line} ({one.state})")
+        print(one.line if one.state == "planned" else _left(one))
     if ledger.problem:
         print(f"{source}: damaged: what cannot be read of it cannot be put back")
-    elif not found:
+    if ledger.newer:
+        print(f"{source}: {_newer(ledger)}")
+    if not (found or ledger.problem or ledger.newer):
         print(NOTHING)
-    return BAD_NEWS if ledger.problem else DONE
+    left = [one for one in found if not (one.done or one.state == "planned")]
+    return BAD_NEWS if left or ledger.problem or ledger.newer else DONE
+
+
+def _left(one: Undone) -> str:
+    return f"{one.line}: {one.state}{': ' if one.detail else ''}{one.detail}"
+
+
+def _newer(ledger: Ledger) -> str:
+    """Return what to do about lines that this version cannot read."""
+    count = len(ledger.newer)
+    return f"{count} lines of a newer version stay as they are: run restore of that version"
 
 
 def _ledger(folder: str) -> Ledger:
@@ -109,7 +129,7 @@ def _layout(root: LiveRoot, ledger: Ledger, *, force: bool) -> CgroupLayout:
 def _say(found: tuple[Undone, ...], problem: str) -> int:
     left = [one for one in found if not one.done]
     for one in left:
-        print(f"{one.line}: {one.state}{': ' if one.detail else ''}{one.detail}")
+        print(_left(one))
     counts = Counter(one.state for one in found)
     words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     if words or not problem:

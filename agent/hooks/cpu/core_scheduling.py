@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.cgroup.ledger.entry import CORE_SWITCH, IDENTITY_SWITCH
 from agent.grants.remember import Remembered
 from agent.hooks.classes import kube_qos, qos_label
-from agent.hooks.cpu.identity import CORE_SWITCH, IDENTITY_SWITCH
 from agent.model.grant.kernel import KernelMeans
 from agent.model.pod import KubeQos
 from agent.model.runtime.adjustment import NOTHING, Adjustment, CoreGroup

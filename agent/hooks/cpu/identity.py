@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.cgroup.ledger.entry import CORE_SWITCH, IDENTITY_SWITCH
 from agent.grants.remember import Remembered
 from agent.hooks.classes import kube_qos, qos_label
 from agent.model.cluster.annotation import BadAnnotation, json_object
@@ -21,8 +22,6 @@ from agent.model.snapshot import NodeSnapshot
 CPU_QOS = "koordinator.sh/cpuQOS"
 POLICY = "groupIdentity"
 LOW, HIGH = -1, 2
-CORE_SWITCH = "/proc/sys/kernel/sched_core"
-IDENTITY_SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
 
 
 class IdentityRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import signal
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,13 +253,116 @@ def test_a_file_that_could_not_be_read_is_never_written_over(path: str) -> None:
     assert (Path(path).read_bytes(), ledger.writable) == (before, False)
 
 
-def test_a_line_of_another_version_is_not_taken_for_ours() -> None:
-    line = Line(v=2, boot=BOOT, seq=1, op="set", entry=ENTRY)
-    assert decode(encode(line)[:-1]) is None
-    assert decode(encode(replace(line, v=1))[:-1]) == replace(line, v=1)
+def line_of(body: bytes) -> bytes:
+    """Return a line with the right checksum, whatever its body is."""
+    return b'{"crc":%d,%b\n' % (zlib.crc32(body), body[1:])
 
 
-@pytest.mark.parametrize("path", ["", "kubepods", "/kubepods/../../etc"])
+def newer_body(version: int = 2, **fields: object) -> bytes:
+    """Return a line of a newer version without its checksum, with fields that this one has not."""
+    entry = {**msgspec.to_builtins(ENTRY), "unit": "us", "values": {"us": [2]}}
+    line = {"v": version, "boot": BOOT, "seq": 9, "op": "set", "entry": entry, "node": "n1"}
+    return msgspec.json.encode({**line, **fields})
+
+
+def newer_line(version: int = 2, **fields: object) -> bytes:
+    """Return a line of a newer version."""
+    return line_of(newer_body(version, **fields))
+
+
+def test_the_fields_that_both_versions_have_are_read_of_a_newer_line() -> None:
+    line = decode(newer_line()[:-1])
+    assert line == Line(v=2, boot=BOOT, seq=9, op="set", entry=ENTRY)
+
+
+UNREADABLE = {
+    "another operation": newer_line(op="moved"),
+    "an entry without a field": newer_line(entry={"hierarchy": "v2", "path": "/kubepods/podx"}),
+    "a field of another type": newer_line(seq="9"),
+    "a path that is not UTF-8": line_of(newer_body().replace(b"/podx", b"/\xff")),
+}
+
+
+@pytest.mark.parametrize("newer", UNREADABLE.values(), ids=UNREADABLE)
+def test_after_an_upgrade_and_a_rollback_the_restore_is_whole(path: str, newer: bytes) -> None:
+    written(path, *entries(3))
+    undone = newer_line(op="undone", entry=msgspec.to_builtins(entries(1)[0]))
+    changed = newer_line(entry={**msgspec.to_builtins(entries(2)[1]), "ours": ["2", "3"]})
+    with Path(path).open("ab") as file:  # by the newer version
+        file.write(undone + newer + changed + newer_line())
+    for _ in range(3):  # starts of this version
+        ledger = loaded(path)
+        assert ledger.problem == ""
+        assert not Path(path + QUARANTINE).exists()
+        assert set(ledger.entries) == {ENTRY.id, entries(3)[1].id, entries(3)[2].id}
+        assert ledger.entries[entries(3)[1].id].ours == ("2", "3")
+        ledger.set(replace(ENTRY, path="/kubepods/pody"))
+        ledger.drop(replace(ENTRY, path="/kubepods/pody"), "undone")
+        ledger.flush()
+    for entry in tuple(ledger.entries.values()):
+        ledger.drop(entry, "undone")
+    ledger.remove_if_empty()
+    assert newer in Path(path).read_bytes()  # for the newer version
+
+
+def test_lines_of_a_newer_version_outlive_a_file_written_anew(path: str) -> None:
+    newer = UNREADABLE["another operation"]
+    written(path, ENTRY)
+    with Path(path).open("ab") as file:
+        file.write(newer + newer_line(op="moved", boot="another boot"))
+    ledger = loaded(path)
+    for number in range(COMPACT_LEAST * 3):
+        ledger.set(replace(ENTRY, ours=(str(number),)))
+        ledger.flush()
+    data = Path(path).read_bytes()
+    assert data.count(b"\n") <= COMPACT_LEAST * 2
+    assert data.count(newer) == data.count(b"moved") == 1
+    assert loaded(path).entries == ledger.entries
+
+
+def test_a_whole_line_of_this_version_that_says_nothing_is_damage() -> None:
+    for bad in (newer_line(1, op="moved"), newer_line(1, seq="9"), newer_line(0)):
+        assert decode(bad[:-1]) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"v":1,"boot":"b","seq":1,"op":"set","entry":{"path":"/\xff\xfe"}}',
+        b'{"v":1,"boot":"\xff","seq":1,"op":"set"}',
+        b'{"v":1,"x":' + b"[" * 7000 + b"]" * 7000 + b"}",
+        b'{"v":' + b"9" * 5000 + b"}",
+    ],
+    ids=["path", "boot", "nested", "number"],
+)
+def test_a_right_checksum_makes_no_bad_line_good(body: bytes, path: str) -> None:
+    assert decode(line_of(body)[:-1]) is None
+    written(path, ENTRY)
+    with Path(path).open("ab") as file:
+        file.write(line_of(body) * 2)
+    ledger = loaded(path)
+    assert list(ledger.entries.values()) == [ENTRY]
+    assert "put aside" in ledger.problem
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_in_the_place_of_the_file_holds_nobody_up(path: str) -> None:
+    os.mkfifo(path)
+    ledger = Ledger(path, BOOT)
+    with pytest.raises(LedgerError, match="not a regular file"):
+        ledger.load()
+    ledger.set(ENTRY)
+    with pytest.raises(LedgerError):
+        ledger.flush()
+    Path(path).unlink()
+    ledger = loaded(path)
+    os.mkfifo(path)  # after it was read
+    ledger.set(ENTRY)
+    with pytest.raises(LedgerError):
+        ledger.flush()
+
+
+@pytest.mark.parametrize("path", ["", "kubepods", "/kubepods/../../etc", "/kubepods/a\0b"])
 def test_a_path_that_leads_elsewhere_is_not_taken(path: str) -> None:
     line = Line(v=1, boot=BOOT, seq=1, op="set", entry=replace(ENTRY, path=path))
     assert decode(encode(line)[:-1]) is None
