@@ -17,6 +17,7 @@ HELD_NODE = 2
 HELD_BYTES = 32 << 20
 FILE = "pages"  # in the share: its page cache is the container's
 FILE_BYTES = 16 << 20
+UNREAD_FILE = "unread"  # in the share: a file of which nothing is cached before
 
 _WORK = 20_000  # entries
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from agent.cgroup.ledger.entry import CORE_SWITCH, IDENTITY_SWITCH
 from agent.hooks.cpu.identity import (
-    CORE_SWITCH,
     CPU_QOS,
-    IDENTITY_SWITCH,
     IdentityHook,
     application_identity,
     directory_identity,
