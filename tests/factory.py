@@ -59,6 +59,7 @@ def gpu(index: int, **changes: object) -> Device:
         bus_id=f"0000:{GPU_BUSES[index]}:00.0",
         uuid=f"GPU-00000000-0000-4000-8000-{index:012d}",
         minor=index,
+        vendor_minor=index,
         model="NVIDIA H100 80GB HBM3",
         memory_bytes=85_520_809_984,
         resources=(

@@ -104,6 +104,7 @@ vendor_devices = st.builds(
     bus_id=st.none() | texts | addresses,
     uuid=st.none() | texts | st.sampled_from(("GPU-same", "0000:01:00.0")),
     minor=minors,
+    vendor_minor=minors,
     model=st.none() | texts,
     memory_bytes=st.none() | numbers,
     module_id=st.none() | numbers,

@@ -35,8 +35,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     vendor: str  # of the plug-in
     kind: str
-    prefix: str = ""  # of a device's name, before its minor
-    by_minor: bool = False
+    prefix: str = ""  # of a device's name, before its number
+    by_number: bool = False  # the name is the driver's number of the device
     variables: tuple[str, ...] = ()
     domain: str = ""  # of its resources at the kubelet, if these are known by it
     slices: bool = False  # a card that is cut has names for its parts, and none for itself
@@ -53,12 +53,12 @@ RULES = (
     Rule(
         vendor="ascend",
         kind=f"{OWN}npu",
-        by_minor=True,
+        by_number=True,
         variables=("LD_LIBRARY_PATH",),
         domain="huawei.com/",
     ),
     Rule(
-        vendor="cambricon", kind=f"{OWN}mlu", by_minor=True, prefix="mlu-", domain="cambricon.com/"
+        vendor="cambricon", kind=f"{OWN}mlu", by_number=True, prefix="mlu-", domain="cambricon.com/"
     ),
     Rule(vendor="rdma", kind=f"{OWN}rdma", domain="rdma/"),
 )
@@ -193,9 +193,9 @@ def _entries(rule: Rule, device: VendorDevice) -> Iterable[tuple[str, GrantedDev
         )
     if not device.resources:
         return
-    if rule.by_minor:
-        if device.minor is not None:
-            yield f"{rule.prefix}{device.minor}", entry
+    if rule.by_number:
+        if device.vendor_minor is not None:
+            yield f"{rule.prefix}{device.vendor_minor}", entry
         return
     yield entry.id, entry
     for group in device.vf_groups:

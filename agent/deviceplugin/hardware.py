@@ -67,10 +67,10 @@ def _ascend(
     for device in devices:
         info = device.info
         word = _NPU.get(dict(info.facts).get("family", ""))
-        if word is None or info.minor is None or not info.managed:
+        if word is None or info.vendor_minor is None or not info.managed:
             continue
         if not info.partitions and info.resources:
-            yield f"huawei.com/{word}", Unit(id=f"{word}-{info.minor}", device=device)
+            yield f"huawei.com/{word}", Unit(id=f"{word}-{info.vendor_minor}", device=device)
         for part in info.partitions:
             kind = vnpu_kind(part.profile)
             if part.owner or part.instance is None:
@@ -80,7 +80,7 @@ def _ascend(
                 problems.append(Problem(reason="BadResourceName", message=text))
                 continue
             name = f"{word}-{kind}"
-            identity = f"{name}-{part.instance}-{info.minor}"
+            identity = f"{name}-{part.instance}-{info.vendor_minor}"
             yield f"huawei.com/{name}", Unit(id=identity, device=device, partition=part)
 
 

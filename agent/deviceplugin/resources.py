@@ -103,7 +103,8 @@ def _meant(units: Sequence[Unit], row: Sharing, problems: list[Problem]) -> Iter
 def _names(unit: Unit) -> tuple[str, ...]:
     """Return what a list of devices may call it: id, index of the card, index of the slice."""
     info = unit.device.info
-    index = dict(info.facts).get("index") or (None if info.minor is None else str(info.minor))
+    number = info.minor if info.vendor_minor is None else info.vendor_minor
+    index = dict(info.facts).get("index") or (None if number is None else str(number))
     if index is None or unit.function:
         return (unit.id,)
     if unit.partition is None:

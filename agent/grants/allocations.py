@@ -70,15 +70,11 @@ def _hold(device_id: str, known: KnownDevices) -> tuple[str, Hold] | None:
 
 
 def _found(device_id: str, known: KnownDevices) -> Found | None:
-    numbered = _NUMBERED.fullmatch(device_id.partition(REPLICA)[0])
-    entries = [GrantedDevice(type=kind, id=device_id) for kind in ("gpu", "rdma")]
-    if numbered is not None:
-        entries.append(GrantedDevice(type="gpu", minor=int(numbered[1])))
-    for entry in entries:
+    for kind in ("gpu", "rdma"):
         try:
-            found = known.find(entry)
+            return known.find(GrantedDevice(type=kind, id=device_id))
         except GrantRefused:
             continue
-        if entry.id or found.device.kind is DeviceKind.NPU:
-            return found
-    return None
+    numbered = _NUMBERED.fullmatch(device_id.partition(REPLICA)[0])
+    chip = known.numbered(DeviceKind.NPU, int(numbered[1])) if numbered is not None else None
+    return Found(device=chip) if chip is not None else None

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from agent.model.device import Device, DevicePartition, Pairs, VendorDevice
+from agent.model.device import Device, DeviceKind, DevicePartition, Pairs, VendorDevice
 from agent.model.foreign.quantities import parse_quantity
 from agent.model.grant.granted import CORE, MEMORY, RATIO, REPLICA, GrantedDevice
 from agent.model.grant.refusal import GrantRefused, Refusal
@@ -38,12 +38,15 @@ class KnownDevices:
         self._complete = complete
         self._by_id: dict[tuple[str, str], tuple[VendorDevice, DevicePartition | None]] = {}
         self._by_minor: dict[tuple[str, int], VendorDevice] = {}
+        self._by_driver: dict[tuple[DeviceKind, int], VendorDevice] = {}
         self._with_functions: list[VendorDevice] = []
         for device in devices:
             info = device.info
             kind = info.kind.wire_type
             if info.minor is not None:
                 self._by_minor.setdefault((kind, info.minor), info)
+            if info.vendor_minor is not None:
+                self._by_driver.setdefault((info.kind, info.vendor_minor), info)
             for name in (info.uuid, info.bus_id):
                 if name:
                     self._by_id.setdefault((kind, name), (info, None))
@@ -55,6 +58,10 @@ class KnownDevices:
     def owner_of(self, address: str) -> VendorDevice | None:
         """Return the device that has a virtual function for pods at that address."""
         return next((one for one in self._with_functions if address in functions_of(one)), None)
+
+    def numbered(self, kind: DeviceKind, vendor_minor: int) -> VendorDevice | None:
+        """Return the device that its driver calls by this number."""
+        return self._by_driver.get((kind, vendor_minor))
 
     def find(self, entry: GrantedDevice) -> Found:
         """Return what an entry means: its id decides, the minor only where there is none.

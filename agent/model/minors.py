@@ -126,7 +126,9 @@ def _said(device: VendorDevice, first: VendorDevice) -> str:
 
 
 def _without(device: VendorDevice, first: VendorDevice) -> VendorDevice:
-    lost = replace(device, minor=None, facts=(*device.facts, (VENDOR_MINOR, str(device.minor))))
+    # the driver's number is the first device's: it does not name this one
+    facts = (*device.facts, (VENDOR_MINOR, str(device.minor)))
+    lost = replace(device, minor=None, vendor_minor=None, facts=facts)
     if device.health.state is HealthState.FAILED:
         return lost  # its fault is the better reason
     health = replace(device.health, reason=REASON, message=_said(device, first))

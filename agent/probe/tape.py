@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.errors import NotSupported, ParseError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
@@ -109,7 +110,7 @@ def parse_tape(data: bytes, vendor: str) -> Tape:
         raise ParseError(f"tape of {vendor} ({error})", _extract(data)) from error
     if header.tape != VERSION or header.vendor != vendor:
         raise ParseError(f"tape: version {VERSION} of {vendor} wanted, found", _extract(data))
-    inventories = tuple(a.answer for a in answers if isinstance(a, DiscoverLine))
+    inventories = tuple(_numbered(a.answer) for a in answers if isinstance(a, DiscoverLine))
     if not inventories:
         raise ParseError("tape: no answer to discover in", _extract(data))
     events = ((a.at_s, a.answer) for a in answers if isinstance(a, EventsLine))
@@ -119,6 +120,14 @@ def parse_tape(data: bytes, vendor: str) -> Tape:
         samples=tuple(a.answer for a in answers if isinstance(a, SampleLine)),
         events=tuple(sorted(events, key=lambda pair: pair[0])),
     )
+
+
+def _numbered(inventory: Inventory) -> Inventory:
+    """Fill in the drivers' numbers that tapes of earlier versions have as `minor` only."""
+    if any(device.vendor_minor is not None for device in inventory.devices):
+        return inventory
+    devices = (replace(device, vendor_minor=device.minor) for device in inventory.devices)
+    return replace(inventory, devices=tuple(devices))
 
 
 class TapeSession:

@@ -95,7 +95,7 @@ def _is_share(match: Match) -> bool:
 
 def _order(match: Match) -> tuple[int, int]:
     instance = match.partition.instance if match.partition else None
-    return match.minor, -1 if instance is None else instance
+    return match.vendor_minor, -1 if instance is None else instance
 
 
 def _nodes(granted: Sequence[Match], host: HostMeans) -> Iterator[NodeEdit]:
@@ -103,7 +103,7 @@ def _nodes(granted: Sequence[Match], host: HostMeans) -> Iterator[NodeEdit]:
     yield from present(host, _CONTROL)
     yield from below(host, OLD_FOLDER)
     whole = granted[0].partition is None
-    for minor in dict.fromkeys(match.minor for match in granted):
+    for minor in dict.fromkeys(match.vendor_minor for match in granted):
         card = shown(host.must_have(f"/dev/cambricon_dev{minor}"))
         if whole:
             yield from present(host, (path.format(minor) for path in _OF_CARD))
@@ -126,17 +126,20 @@ def _caps(match: Match) -> tuple[str, ...]:
 
 def _environment(granted: Sequence[Match], host: HostMeans) -> tuple[str, str]:
     if granted[0].partition is None:
-        return VISIBLE, ",".join(str(match.minor) for match in granted)
+        return VISIBLE, ",".join(str(match.vendor_minor) for match in granted)
     slices = []
     for match in granted:
-        card = (f"/dev/cambricon_dev{match.minor}", f"/dev/cambricon_ipcm{match.minor}")
+        card = (
+            f"/dev/cambricon_dev{match.vendor_minor}",
+            f"/dev/cambricon_ipcm{match.vendor_minor}",
+        )
         nodes = [*(node.host_path for node in present(host, card)), *_caps(match)]
         slices.append(",".join(dict.fromkeys(nodes)))
     return SLICES, ";".join(slices)
 
 
 def _names(granted: Sequence[Match], host: HostMeans) -> tuple[str, ...]:
-    wanted = [f"mlu-{match.minor}" for match in granted]
+    wanted = [f"mlu-{match.vendor_minor}" for match in granted]
     for kind in CDI_KINDS:
         names = names_of(host.cdi, kind, map(called, wanted))
         if names is not None:

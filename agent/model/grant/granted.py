@@ -48,11 +48,12 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     partition: DevicePartition | None = None
 
     @property
-    def minor(self) -> int:
-        """Return the device's minor; `DeviceUnknown` for one without."""
-        if self.device.minor is None:
-            raise GrantRefused(Refusal.DEVICE_UNKNOWN, f"{self.device.key} has no minor")
-        return self.device.minor
+    def vendor_minor(self) -> int:
+        """Return the driver's number of the device; `DeviceUnknown` for a device without one."""
+        if self.device.vendor_minor is None:
+            text = f"the driver's number of {self.device.key} is not known"
+            raise GrantRefused(Refusal.DEVICE_UNKNOWN, text)
+        return self.device.vendor_minor
 
 
 def matches(grant: Grant, devices: Iterable[VendorDevice]) -> tuple[Match, ...]:
@@ -74,7 +75,7 @@ def by_bus_id(found: Iterable[Match]) -> tuple[Match, ...]:
 def _order(match: Match) -> tuple[bool, tuple[int, ...], int, int, int]:
     part, address = match.partition, _address(match.device.bus_id)
     gi, ci = (part.instance, part.compute_instance) if part else (None, None)
-    numbers = _number(match.device.minor), _number(gi), _number(ci)
+    numbers = _number(match.device.vendor_minor), _number(gi), _number(ci)
     return not address, address, *numbers
 
 

@@ -93,7 +93,7 @@ def _environment(granted: Sequence[Match], container: Container) -> tuple[tuple[
     no_cut = ((SPECS, ""),) if container.value(SPECS) else ()
     if first.partition is not None:
         return ((VISIBLE, str(_vnpu(first))), (OPTIONS, VIRTUAL), *no_cut)
-    numbers = sorted({match.minor for match in granted})
+    numbers = sorted({match.vendor_minor for match in granted})
     visible = (VISIBLE, ",".join(map(str, numbers)))
     env = [visible]
     asked = [value for name, value in container.env if name == OPTIONS]
@@ -115,7 +115,7 @@ def _vnpu(match: Match) -> int:
 
 def _names(granted: Sequence[Match], host: HostMeans) -> tuple[str, ...]:
     """Return the chips' CDI names; vNPUs have none."""
-    wanted = sorted(match.minor for match in granted if match.partition is None)
+    wanted = sorted(match.vendor_minor for match in granted if match.partition is None)
     for kind in CDI_KINDS:
         names = names_of(host.cdi, kind, (called(str(number)) for number in wanted))
         if names is not None and len(wanted) == len(granted):

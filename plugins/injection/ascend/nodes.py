@@ -72,14 +72,14 @@ def node_edits(granted: Sequence[Match], host: HostMeans) -> tuple[NodeEdit, ...
 
     `DeviceNodeMissing` if a chip's node or the manager is not there.
     """
-    nodes = [_chip(match, host) for match in sorted(granted, key=lambda match: match.minor)]
+    nodes = [_chip(match, host) for match in sorted(granted, key=lambda match: match.vendor_minor)]
     nodes += _managers(family_of(granted[0].device), host)
     return tuple({node.path: node for node in nodes}.values())
 
 
 def _chip(match: Match, host: HostMeans) -> NodeEdit:
     if match.partition is None:
-        return shown(host.must_have(f"/dev/davinci{match.minor}"))
+        return shown(host.must_have(f"/dev/davinci{match.vendor_minor}"))
     number = match.partition.instance
     return shown(host.must_have(f"/dev/vdavinci{number}"), f"/dev/davinci{number}")
 

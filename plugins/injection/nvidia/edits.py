@@ -131,7 +131,7 @@ def _environment(
     Channels that the container asks for itself and was not granted are taken from its request.
     """
     if policy.upstream_compatible and all(match.partition is None for match in named):
-        visible = [str(match.minor) for match in named]
+        visible = [str(match.vendor_minor) for match in named]
     else:
         visible = [visible_id(match) for match in granted]
     env = [(VISIBLE, ",".join(dict.fromkeys(visible)))]  # a card once, however many replicas

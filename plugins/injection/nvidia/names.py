@@ -53,13 +53,16 @@ def _same(match: Match) -> Callable[[CdiDevice], bool]:
     """Return the test whether a CDI device is this card, or this slice of it."""
     part = match.partition
     uuid = own_id(match)
-    cards = {f"/dev/nvidia{match.device.minor}"}
+    number = match.device.vendor_minor
+    cards = set() if number is None else {f"/dev/nvidia{number}"}
     caps = {node.path for node in part.nodes} if part else set()
 
     def fits(device: CdiDevice) -> bool:
         if uuid is not None and device.name == uuid:
             return True
-        if not _NUMBERED.fullmatch(device.name) or (part is not None and len(caps) < 2):
+        if not cards or not _NUMBERED.fullmatch(device.name):
+            return False
+        if part is not None and len(caps) < 2:
             return False
         own = {path for path in device.nodes if _CARD.fullmatch(path)}
         own_caps = {path for path in device.nodes if _CAP.fullmatch(path)}

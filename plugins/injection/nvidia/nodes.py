@@ -58,7 +58,7 @@ class _Finder:
 
     def card(self, match: Match) -> Iterator[NodeEdit]:
         """Yield a card's node, and of a slice the two that admit to it."""
-        yield self.must(f"/dev/nvidia{match.minor}", CARDS, match.minor)
+        yield self.must(f"/dev/nvidia{match.vendor_minor}", CARDS, match.vendor_minor)
         if match.partition is None:
             return
         if len(match.partition.nodes) < 2:  # of the GPU instance and of the compute instance

@@ -33,7 +33,10 @@ class Chips:
         self._clock = clock
         self._file = LastingFile(settings.get("state_dir"), FILE_NAME, tuple[VendorDevice, ...])
         stored = self._file.load() or ()
-        self.remembered: dict[str, VendorDevice] = {device.key: device for device in stored}
+        # a file of an earlier version has the driver's number as `minor` only
+        self.remembered: dict[str, VendorDevice] = {
+            device.key: replace(device, vendor_minor=device.minor) for device in stored
+        }
         self.known: dict[str, Watched] = {}
         self._told: dict[frozenset[str], str] = {}
         self._asked: frozenset[str] = frozenset()
@@ -91,7 +94,7 @@ class Chips:
 
     def _renumbered(self) -> tuple[DeviceEvent, ...]:
         """Tell of dies whose /dev/davinci<N> has another number than when they were last seen."""
-        before = {d.uuid: d.minor for d in self.remembered.values() if d.uuid}
+        before = {d.uuid: d.vendor_minor for d in self.remembered.values() if d.uuid}
         found = []
         for watched in self.known.values():
             chip = watched.described

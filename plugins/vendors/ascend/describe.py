@@ -113,6 +113,7 @@ def device(
         bus_id=chip.bus_id,
         uuid=chip.uuid,
         minor=chip.phy,
+        vendor_minor=chip.phy,  # the number of /dev/davinci
         model=model,
         memory_bytes=memory * MIB if memory else None,
         module_id=chip.card,

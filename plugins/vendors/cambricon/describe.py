@@ -78,7 +78,8 @@ def describe(
         vendor="cambricon",
         bus_id=bus_id,
         uuid=uuid,
-        minor=card.index,  # the number of /dev/cambricon_dev
+        minor=card.index,
+        vendor_minor=card.index,  # the number of /dev/cambricon_dev
         model=model,
         memory_bytes=total,
         health=_MIM if cut.mim else Health(),

@@ -105,6 +105,7 @@ def _device(card: Told, host: HostFiles, known: frozenset[str]) -> VendorDevice:
         bus_id=listed.bus_id or address,
         uuid=device_id(detail.uuid),
         minor=listed.index,
+        vendor_minor=listed.index,
         model=model,
         memory_bytes=total,
         health=_health(detail),

@@ -66,6 +66,7 @@ def _device(device: FakeDevice) -> VendorDevice:
         bus_id=device.bus_id,
         uuid=device.uuid,
         minor=device.minor,
+        vendor_minor=device.minor,
         model=device.model,
         memory_bytes=device.memory_bytes,
         module_id=device.module_id,

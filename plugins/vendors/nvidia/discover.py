@@ -98,6 +98,7 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
         bus_id=seen.bus_id,
         uuid=uuid,
         minor=minor,
+        vendor_minor=minor,
         model=model,
         memory_bytes=total,
         module_id=module,

@@ -137,10 +137,10 @@ class Roster:
         before = self.known.get(seen.key)
         stored = self.memory.at(seen.bus_id)
         if stored is not None:
-            uuid, record = stored
-            minor = seen.minor if seen.minor is not None else record.minor
-            seen = replace(seen, uuid=seen.uuid or uuid, minor=minor)
+            seen = replace(seen, uuid=seen.uuid or stored[0])
         told = silent(seen, faults, before.device if before else None)
+        if stored is not None and told.minor is None:
+            told = replace(told, minor=stored[1].minor)
         known = Known(
             device=told,
             seen=seen,
@@ -157,15 +157,16 @@ class Roster:
             return
         if self._owners.setdefault(card.uuid, card.key) != card.key:
             return  # two cards with one UUID: nothing can be kept by it
-        old = self.memory.see(card.uuid, card.bus_id, card.minor, self._clocks.wall())
+        old = self.memory.see(card.uuid, card.bus_id, card.vendor_minor, self._clocks.wall())
         if old is None:
             return
         told = (
-            f"minor {card.minor} was {old}, and pods may hold the card under that:"
+            f"minor {card.vendor_minor} was {old}, and pods may hold the card under that:"
             f" end them, then run xpu-agent clear {card.key}"
         )
         known.standing = Health(state=HealthState.FAILED, reason="MinorChanged", message=told)
-        known.device = replace(card, minor=old, facts=(*card.facts, ("minor-now", str(card.minor))))
+        now = ("minor-now", str(card.vendor_minor))
+        known.device = replace(card, minor=old, facts=tuple(dict.fromkeys((*card.facts, now))))
 
     def _recall(self, here: set[str]) -> None:
         """List cards of an earlier process whose functions went while nobody looked."""
@@ -174,10 +175,11 @@ class Roster:
         for uuid, record in self.memory.cards.items():
             if uuid in uuids or record.bdf in here or record.bdf in self.known:
                 continue
-            seen = Sighting(bus_id=record.bdf, driver="nvidia", uuid=uuid, minor=record.minor)
+            seen = Sighting(bus_id=record.bdf, driver="nvidia", uuid=uuid)
             age_s = self._clocks.wall() - record.last_seen_s
             last_s = self._clocks.monotonic() - max(0.0, age_s)
-            self.known[seen.key] = Known(device=device(seen), seen=seen, last_s=last_s)
+            card = replace(device(seen), minor=record.minor)
+            self.known[seen.key] = Known(device=card, seen=seen, last_s=last_s)
 
     def unasked(self, seen: Sighting, reason: str = "", message: str = "") -> VendorDevice:
         """Describe a card that cannot be asked now by what was known of it.

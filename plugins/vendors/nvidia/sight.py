@@ -155,6 +155,7 @@ def device(seen: Sighting, reason: str = "NotYetAsked", message: str = "") -> Ve
         bus_id=seen.bus_id,
         uuid=seen.uuid,
         minor=seen.minor,
+        vendor_minor=seen.minor,
         model=seen.model,
         managed=not seen.reason,
         health=Health(state=state, reason=why, message=told),

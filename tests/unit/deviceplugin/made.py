@@ -111,6 +111,7 @@ def npu(phy: int, family: str = "910B", **changes: object) -> VendorDevice:
         bus_id=f"0000:{0xC0 + phy:02x}:00.0",
         uuid=f"0000000{phy}-AAAAAAAA-00000000-00000000-00000000",
         minor=phy,
+        vendor_minor=phy,
         resources=(("huawei.com/npu-core", "20"),),
         facts=(("family", family),),
         nodes=(DeviceNode(path=f"/dev/davinci{phy}", major=240, minor=phy),),
@@ -129,6 +130,7 @@ def mlu(index: int, **changes: object) -> VendorDevice:
         bus_id=f"0000:{0x40 + index:02x}:00.0",
         uuid=f"MLU-0000000{index}-0000-0000-0000-000000000000",
         minor=index,
+        vendor_minor=index,
         resources=(("koordinator.sh/gpu-core", "100"),),
     )
     return replace(base, **changes)

@@ -108,6 +108,7 @@ def chip(number: int, *parts: DevicePartition) -> VendorDevice:
         bus_id=f"0000:c{number}:00.0",
         uuid=f"die-{number}",
         minor=number,
+        vendor_minor=number,
         model="Ascend-310P3",
         resources=(("koordinator.sh/gpu-memory-ratio", "100"), ("huawei.com/npu-core", "8")),
         partitions=parts,
@@ -166,6 +167,7 @@ def card(owner: str | None) -> VendorDevice:
         bus_id="0000:10:00.0",
         uuid="MLU-0",
         minor=0,
+        vendor_minor=0,
         partitions=() if owner is None else (part,),
     )
 

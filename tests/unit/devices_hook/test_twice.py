@@ -45,7 +45,12 @@ def test_an_ungranted_container_cannot_keep_all_cards_by_asking_for_them_twice()
 def test_a_search_path_that_is_set_twice_is_told_of() -> None:
     chip = device(
         VendorDevice(
-            kind=DeviceKind.NPU, vendor="huawei", bus_id="0000:c1:00.0", uuid="DIE-0", minor=0
+            kind=DeviceKind.NPU,
+            vendor="huawei",
+            bus_id="0000:c1:00.0",
+            uuid="DIE-0",
+            minor=0,
+            vendor_minor=0,
         )
     )
     library = "/usr/local/Ascend/driver/lib64/driver"
@@ -62,7 +67,12 @@ def test_a_search_path_that_is_set_twice_is_told_of() -> None:
 def test_a_minor_that_two_makers_have_is_given_of_neither() -> None:
     chip = device(
         VendorDevice(
-            kind=DeviceKind.NPU, vendor="huawei", bus_id="0000:c1:00.0", uuid="DIE-0", minor=0
+            kind=DeviceKind.NPU,
+            vendor="huawei",
+            bus_id="0000:c1:00.0",
+            uuid="DIE-0",
+            minor=0,
+            vendor_minor=0,
         )
     )
     means = {**HOST, "ascend": HostMeans(nodes=nodes_at("/dev/davinci0", "/dev/davinci_manager"))}

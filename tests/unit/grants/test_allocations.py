@@ -25,7 +25,7 @@ from tests.unit.grants.made import (
 from tests.unit.grants.test_overlap import NPU as FIRST
 from tests.unit.grants.test_overlap import PIECES
 
-NPU = replace(FIRST, info=replace(FIRST.info, minor=7))
+NPU = replace(FIRST, info=replace(FIRST.info, minor=7, vendor_minor=7))
 KUBELETS, ASKS = pod(8), pod(9)
 VF = "0000:18:00.1"
 CARD = str(GPUS[0].info.uuid)

@@ -32,6 +32,7 @@ def gpu(minor: int, bus: int | None = None, **changes: object) -> VendorDevice:
         "bus_id": f"0000:{(minor + 0x10) if bus is None else bus:02x}:00.0",
         "uuid": UUIDS[minor],
         "minor": minor,
+        "vendor_minor": minor,
     }
     return VendorDevice(**{**facts, **changes})  # type: ignore[arg-type]  # fields of the struct
 

@@ -30,6 +30,7 @@ def npu(phy: int, **changes: object) -> VendorDevice:
         bus_id=f"0000:{0xC0 + phy:02x}:00.0",
         uuid=f"die-{phy}",
         minor=phy,
+        vendor_minor=phy,
     )
     return replace(found, **changes)
 

@@ -28,6 +28,7 @@ def mlu(index: int, *parts: DevicePartition) -> VendorDevice:
         bus_id=f"0000:{0x10 + index:02x}:00.0",
         uuid=f"MLU-{index}",
         minor=index,
+        vendor_minor=index,
         partitions=parts,
     )
 

@@ -82,7 +82,7 @@ def test_numbers_of_granted_chips_are_not_read_as_those_of_slices(
     own: str, left: str | None
 ) -> None:
     chip = VendorDevice(
-        kind=DeviceKind.NPU, vendor="huawei", bus_id="0000:c1:00.0", uuid="die-1", minor=1
+        kind=DeviceKind.NPU, vendor="huawei", bus_id="0000:c1:00.0", uuid="die-1", vendor_minor=1
     )
     pod = replace(
         POD, runtime_handler="ascend-docker-runtime", env=(("ASCEND_RUNTIME_OPTIONS", own),)
@@ -100,7 +100,7 @@ def test_a_template_of_the_containers_own_cuts_no_granted_chip(sliced: bool) -> 
         vendor="huawei",
         bus_id="0000:c1:00.0",
         uuid="die-1",
-        minor=1,
+        vendor_minor=1,
         partitions=(part,),
     )
     pod = replace(
@@ -119,7 +119,7 @@ def cambricon_card(asked: str, grant: Grant) -> ContainerEdits:
         vendor="cambricon",
         bus_id="0000:10:00.0",
         uuid="MLU-0",
-        minor=0,
+        vendor_minor=0,
         partitions=(part,),
     )
     host = HostMeans(nodes=(*nodes("/dev/cambricon_dev0"), node(cap.path, 240, 9)))
