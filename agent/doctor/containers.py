@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from agent.doctor.base import Facts, Finding, Result
+from agent.grants.check import NOT_LISTED
+from agent.model.grant.refusal import Refusal
 
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for it
@@ -164,17 +166,35 @@ def kubelet(facts: Facts) -> Iterator[Finding]:
 
 
 def grants(facts: Facts) -> Iterator[Finding]:
-    """Name pods whose grant was refused."""
+    """Name pods whose grant was refused, and pods whose requests are unknown."""
     pods = facts.part("grants").get("pods")
     for row in pods.values() if isinstance(pods, Mapping) else ():
-        if isinstance(row, Mapping) and row.get("refusal"):
+        if not isinstance(row, Mapping):
+            continue
+        refusal = row.get("refusal")
+        if refusal == Refusal.REQUESTS_UNKNOWN.value or row.get("awaits_requests"):
             yield Finding(
-                id=f"grant:{row.get('namespace')}/{row.get('name')}",
+                id=_grant_id(row),
+                result=Result.WARN,
+                seen=NOT_LISTED,
+                why="a new container of it gets no device: anybody can write the annotation",
+                do="let the agent reach the API server or the kubelet",
+            )
+        elif refusal:
+            forged = refusal == Refusal.NOT_ASKED_FOR.value
+            yield Finding(
+                id=_grant_id(row),
                 result=Result.FAIL,
                 seen=str(row.get("message")),
                 why="its containers are not started",
-                do="delete the pod, so that the scheduler grants anew",
+                do="delete the pod; daemonset/policy/grants lets only schedulers write grants"
+                if forged
+                else "delete the pod, so that the scheduler grants anew",
             )
+
+
+def _grant_id(row: Mapping[str, object]) -> str:
+    return f"grant:{row.get('namespace')}/{row.get('name')}"
 
 
 def proof(facts: Facts) -> Iterator[Finding]:

@@ -14,25 +14,26 @@ _GPU, _SHARED = "koordinator.sh/gpu", "koordinator.sh/gpu.shared"
 _COUNTED = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 _WHOLE = 100
 _SLACK = 2  # percent: the other form of memory is rounded, and of a total that may have moved
+_RUNS = "; a container of the pod runs, and keeps what is inside it until the pod is deleted"
 
 Entries = Sequence[tuple[GrantedDevice, Found]]
 
 
-def refuse_unasked(entries: Entries, wants: Wants | None) -> None:
+def refuse_unasked(entries: Entries, wants: Wants, *, holding: bool = False) -> None:
     """Raise `GrantNotAskedFor` for devices that the pod's requests cannot have been granted.
 
     Users may write the annotation, and a scheduler that is asked for no device leaves it as it is.
-    `wants` of a pod that nobody told of is unknown: nothing is refused for it.
+    Of a pod that is `holding` devices the amounts are not compared: a device's total memory may
+    have changed since its container started.
     """
-    if wants is None:
-        return
     asked = dict(wants)
     for kind in dict.fromkeys(entry.type for entry, _ in entries):
         if not any(name in asked for name in GRANTED_FOR.get(kind, ())):
-            raise GrantRefused(Refusal.NOT_ASKED_FOR, f"the pod asks for nothing of type {kind}")
+            told = f"the pod asks for nothing of type {kind}"
+            raise GrantRefused(Refusal.NOT_ASKED_FOR, told + (_RUNS if holding else ""))
     cards = [(entry, found) for entry, found in entries if entry.type == "gpu"]
     if cards:
-        _refuse_more(cards, _normal(asked))
+        _refuse_more(cards, _normal(asked), holding=holding)
 
 
 def _normal(asked: Mapping[str, int]) -> Mapping[str, int]:
@@ -42,12 +43,14 @@ def _normal(asked: Mapping[str, int]) -> Mapping[str, int]:
     return {**asked, **{name: amount for name, amount in percents.items() if amount}}
 
 
-def _refuse_more(cards: Entries, asked: Mapping[str, int]) -> None:
+def _refuse_more(cards: Entries, asked: Mapping[str, int], *, holding: bool) -> None:
     percent = max(asked.get(CORE, 0), asked.get(RATIO, 0))
     most = max(asked.get(_SHARED, 0), -(-percent // _WHOLE), 1)
     if len(cards) > most:
         told = f"{len(cards)} cards, and the pod asks for {most}"
-        raise GrantRefused(Refusal.NOT_ASKED_FOR, told)
+        raise GrantRefused(Refusal.NOT_ASKED_FOR, told + (_RUNS if holding else ""))
+    if holding:
+        return
     given: dict[str, int] = {}
     for entry, found in cards:
         amounts = _amounts(entry, found)

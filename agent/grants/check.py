@@ -25,6 +25,7 @@ from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 
+NOT_LISTED = "neither the API server nor the kubelet lists the pod, so its requests are unknown"
 _NOBODY: Mapping[str, PodGrant] = MappingProxyType({})
 MAX_REMEMBERED = 4096  # characters of an annotation, enough for sixteen whole cards
 
@@ -35,8 +36,10 @@ def check_grants(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView
     Of those that contradict each other the pod that holds a device keeps it, else the older has
     it, else the first by uid: equal pods give an equal view in whatever order they come. What the
     kubelet gave to pods without a grant is theirs, but for who holds it by a grant.
-    A refused grant is empty, holds nothing and says why. All containers of a pod have its grant in
-    common: the annotation does not tell them apart. `kept` saves time and changes nothing.
+    A refused grant is empty, holds nothing and says why. In a cluster nothing is granted to a pod
+    that neither the API server nor the kubelet lists; a container that runs keeps its devices.
+    All containers of a pod have its grant in common: the annotation does not tell them apart.
+    `kept` saves time and changes nothing.
     """
     kept = kept or Kept()
     claims, given = Claims(snapshot, kept).all(), kept.allocations(snapshot)
@@ -100,6 +103,7 @@ class _Settled:
 
     def __init__(self, snapshot: NodeSnapshot, kept: Kept) -> None:
         self._known = kept.known(snapshot)
+        self._clustered = snapshot.cluster.clustered
         self._books = Books()
         self._held: dict[str, dict[str, None]] = {}
         self.pods: dict[str, PodGrant] = {}
@@ -173,10 +177,9 @@ class _Settled:
             return _refused(told, refused.reason, str(refused))
         for hold in holds:
             self._held.setdefault(hold.key, {})[claim.uid] = None
-        return PodGrant(
-            uid=claim.uid,
-            namespace=claim.namespace,
-            name=claim.name,
+        return replace(
+            told,
+            awaits_requests=self._awaits_requests(claim),
             grant=Grant(devices=self._with_own_slices(entries, claim.uid)),
         )
 
@@ -189,8 +192,10 @@ class _Settled:
     def _holds(self, claim: Claim, entries: tuple[GrantedDevice, ...]) -> tuple[Hold, ...]:
         pairs = [(entry, self._known.find(entry)) for entry in entries]
         refuse_mixed(pairs)
-        if not claim.holding:
-            refuse_unasked(pairs, claim.wants)
+        if pairs and self._awaits_requests(claim) and not claim.holding:
+            raise GrantRefused(Refusal.REQUESTS_UNKNOWN, NOT_LISTED)
+        if claim.wants is not None:
+            refuse_unasked(pairs, claim.wants, holding=claim.holding)
         for entry, found in pairs:
             refuse_unfit(found, running=claim.running)
             if not claim.holding:
@@ -199,6 +204,10 @@ class _Settled:
                 told = f"{found.partition.uuid} was made for another pod"
                 raise GrantRefused(Refusal.DEVICE_TAKEN, told)
         return tuple(hold_of(with_template(entry, found), found) for entry, found in pairs)
+
+    def _awaits_requests(self, claim: Claim) -> bool:
+        """Return whether the cluster can name the requests of the pod, and has not done so yet."""
+        return claim.wants is None and self._clustered
 
 
 def _with_slice(entry: GrantedDevice, device: VendorDevice, uid: str) -> GrantedDevice:

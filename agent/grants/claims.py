@@ -36,7 +36,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: str = ""
     running: bool = False  # it was given its devices, as far as anybody says
     holding: bool = False  # a container of it has them now
-    wants: Wants | None = None  # of devices, by its spec; None: nobody told
+    wants: Wants | None = None  # requests for devices, by its spec; None: nobody lists the pod
     created: str = ""  # empty: nobody said, so it has just come
 
     @property

@@ -8,12 +8,13 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.config.containers import HookSettings
-from agent.grants.check import grant_of
+from agent.grants.check import NOT_LISTED, grant_of
 from agent.grants.claims import claim_text
 from agent.grants.kept import Kept
 from agent.grants.remember import Remembered
 from agent.hooks.variables import obeyed
 from agent.model.device import VendorDevice
+from agent.model.grant.checked import PodGrant
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.granted import Grant, GrantedDevice, matches
@@ -71,6 +72,9 @@ class DevicesHook:
         granted = grant_of(snapshot, request.pod, self._kept)
         if granted is not None and granted.refusal:
             return Adjustment(failed=granted.message, reason=granted.refusal)
+        if granted is not None and _awaits_requests(granted, request):
+            unknown = GrantRefused(Refusal.REQUESTS_UNKNOWN, NOT_LISTED)
+            return Adjustment(failed=str(unknown), reason=unknown.reason)
         if granted is None and claim_text(request.pod) is not None:
             told = f"{Refusal.BAD_GRANT.value}: the pod is over, or nobody says which it is"
             return Adjustment(failed=told, reason=Refusal.BAD_GRANT.value)
@@ -143,6 +147,15 @@ class DevicesHook:
             or _asks(view, container.name)
             or not {(pod.uid, ""), (pod.uid, container.name)}.isdisjoint(self._given(snapshot)),
         )
+
+
+def _awaits_requests(granted: PodGrant, request: HookRequest) -> bool:
+    """Return whether a new container has to wait until somebody names the pod's requests.
+
+    A container that exists already, which `Stage.RECONCILE` asks about, keeps its devices.
+    """
+    created = request.stage is Stage.CREATE
+    return created and granted.awaits_requests and bool(granted.grant.devices)
 
 
 def _said(entry: GrantedDevice) -> str:

@@ -53,7 +53,7 @@ def expected_of(hook: Hook, snapshot: NodeSnapshot, pod: SandboxSeen, name: str)
         labels=pod.labels,
         annotations=pod.annotations,
     )
-    request = HookRequest(stage=Stage.CREATE, pod=pod, container=container)
+    request = HookRequest(stage=Stage.RECONCILE, pod=pod, container=container)
     try:
         answer: Adjustment = hook.adjust(request, snapshot)
         own = frozenset(_own(snapshot, pod.uid))

@@ -55,9 +55,16 @@ class KubeletSide:
             yield "pod-resources proxy", self.proxy.run
 
     def look_at_pods(self) -> None:
-        """Have the kubelet asked at once when a pod runs here that nobody has named yet."""
-        pods = self._parts.store.current.pods.value
-        unnamed = frozenset(pod.uid for pod in pods if not pod.name)
+        """Ask the kubelet at once when a pod is here that neither source of pods lists."""
+        now = self._parts.store.current
+        listed = {pod.uid for pod in now.cluster.pods}
+        sandboxes = now.runtime.value.sandboxes.values()
+        unnamed = frozenset(
+            (
+                *(pod.uid for pod in now.pods.value if not pod.name),
+                *(box.uid for box in sandboxes if not box.stopped and box.uid not in listed),
+            )
+        )
         if unnamed - self._unnamed:
             self.poller.poke()
         self._unnamed = unnamed

@@ -11,7 +11,11 @@ from agent.model.grant.granted import Grant
 
 
 class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod was granted; a refused grant is empty and says why."""
+    """What one pod was granted; a refused grant is empty and says why.
+
+    `awaits_requests`: neither the API server nor the kubelet lists the pod yet. Containers that
+    run keep their devices; a new container of the pod gets none.
+    """
 
     uid: str
     namespace: str = ""
@@ -19,6 +23,7 @@ class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
     grant: Grant = Grant()
     refusal: str = ""  # CamelCase; empty: it holds
     message: str = ""
+    awaits_requests: bool = False
 
 
 def _nobody() -> Mapping[str, tuple[str, ...]]:

@@ -33,6 +33,7 @@ class Refusal(enum.Enum):
     NOT_ASKED_FOR = "GrantNotAskedFor"  # more than the pod's own requests: no scheduler wrote it
     NODE_MISMATCH = "NodeMismatch"  # the node has other numbers than its driver
     PARTITION_MISSING = "PartitionMissing"
+    REQUESTS_UNKNOWN = "PodRequestsUnknown"  # neither the API server nor the kubelet lists the pod
     TEMPLATE_UNKNOWN = "TemplateUnknown"  # the chip cannot be cut so
     UVM_MISSING = "UVMMissing"
     VERBS_MISSING = "VerbsMissing"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agent.model.grant.checked import PodGrant
 from agent.model.grant.proof import Proof, Verdict
+from agent.model.grant.refusal import Refusal
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.eventing.event import NORMAL, WARNING, Event, PodRef
 from agent.publish.wire import sanitise
@@ -37,6 +38,8 @@ def _grants(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterat
         return
     for uid, grant in sorted(after.items()):
         known = before.get(uid)
+        if grant.refusal == Refusal.REQUESTS_UNKNOWN.value:
+            continue  # a sandbox is often there before its pod is listed; no container asked yet
         if grant.refusal and (known is None or known.refusal != grant.refusal):
             yield _about_pod(WARNING, GRANT_REFUSED, grant.message, _ref(grant), now_s)
 

@@ -32,6 +32,7 @@ ASKED = {"limits": {"koordinator.sh/gpu": "800", "koordinator.sh/rdma": "800"}} 
 MAJOR = 240  # for local use: no driver has it
 LOOK_S = 0.02
 TRIES, AGAIN_S = 100, 0.1
+NOT_LISTED = "PodRequestsUnknown"  # the reason of a refusal until the pod is listed
 WHOLE = {f"koordinator.sh/{name}": "100" for name in ("gpu-core", "gpu-memory-ratio")}
 
 # device nodes are made below a folder that stands for the host's root
@@ -207,20 +208,25 @@ class Scene:
         return self.runtime.pod(name, namespace="team-a", uid=uid, **own)
 
     async def start(self, name: str, annotations: Mapping[str, str], **more: Any) -> Made:
-        """Bind a pod, run its sandbox, create and start its container; `Failed` if refused."""
+        """Bind a pod, run its sandbox, create and start its container; `Failed` if refused.
+
+        The agent may hear of the pod after the runtime does: then the kubelet tries again.
+        """
         uid = self.bound(name, annotations, **more)
         pod = self.sandbox(name, uid, annotations, labels=more.get("labels", {}))
         await self.runtime.run_pod(pod)
-        made = await self.runtime.create(pod, "main")
+        made = await self.create_patiently(pod, reason=NOT_LISTED)
         await self.runtime.start(made)
         return made
 
-    async def create_patiently(self, pod: Pod) -> Made:
-        """Create a container as the kubelet does: it tries again."""
+    async def create_patiently(self, pod: Pod, *, reason: str = "") -> Made:
+        """Create a container as the kubelet does: it tries again, with `reason` only after that."""
         for _ in range(TRIES):
             try:
                 return await self.runtime.create(pod, "main")
             except Failed as error:
+                if reason not in str(error):
+                    raise
                 refused = error
                 await asyncio.sleep(AGAIN_S)
         raise refused

@@ -49,9 +49,11 @@ def created(
 ) -> Adjustment:
     """Return what the hook answers for a container of a pod with this annotation.
 
-    `box` are fields of the pod's sandbox; with `view` the cluster has told of the pod.
+    `box` are fields of the pod's sandbox. A pod that was granted something is listed by the
+    cluster; for any other pod there is a cluster only with `view`.
     """
     one = view or pod(1, annotation)
+    listed = one if annotation is not None else view
     sandbox = SandboxSeen(
         id="box-1",
         uid=one.uid,
@@ -61,10 +63,10 @@ def created(
         annotations=one.annotations,
     )
     sandbox = replace(sandbox, **(box or {}))
-    now = snapshot([view] if view else [], [], devices=tuple(devices))
+    now = snapshot([listed] if listed else [], [], devices=tuple(devices))
     now = replace(
         now,
-        cluster=ClusterFacts(clustered=view is not None, pods=now.cluster.pods),
+        cluster=ClusterFacts(clustered=listed is not None, pods=now.cluster.pods),
         means=Part(MeansView(vendors=dict(means)), 1.0),
         runtime=Part(runtime, 1.0),
     )

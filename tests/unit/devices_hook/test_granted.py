@@ -10,7 +10,10 @@ from agent.hooks.devices import DevicesHook
 from agent.model.device import DeviceKind, DevicePartition, VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans, RdmaFunction
+from agent.model.grant.means import MeansView
 from agent.model.grant.sharing import MpsDaemon
+from agent.model.part import Part
+from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import SandboxSeen
 from plugins.injection.nvidia.hami import LIBRARY
@@ -26,6 +29,8 @@ from tests.unit.devices_hook.made import (
     reasons,
 )
 from tests.unit.grants.made import WHOLE, entry, pod, snapshot, text
+from tests.unit.grants.made import box as sandbox_of
+from tests.unit.grants.made import container as inside_of
 from tests.unit.injection.made import UUIDS, gpu, mig, node, nvidia_host
 from tests.unit.injection.made import nodes as nodes_at
 
@@ -227,6 +232,33 @@ def test_devices_of_several_vendors_are_given_together() -> None:
         "/dev/infiniband/rdma_cm",
         "/dev/infiniband/uverbs0",
     ]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_new_container_gets_no_device_until_its_pod_is_listed_and_running_ones_keep_theirs(
+    runs: bool,
+) -> None:
+    one = pod(1, text(entry(CARDS[0], WHOLE)))
+    sandbox = sandbox_of(one)
+    inside = [inside_of(sandbox)] if runs else []
+    now = replace(
+        snapshot([], [sandbox], inside, devices=CARDS),
+        means=Part(MeansView(vendors=dict(HOST)), 1.0),
+    )
+    hook = DevicesHook(VENDORS, HookSettings())
+    container = Container(name="worker")
+    create = HookRequest(stage=Stage.CREATE, pod=sandbox, container=container)
+    refused = hook.adjust(create, now)
+    assert (refused.reason, nodes_of(refused)) == ("PodRequestsUnknown", ())
+    assert refused.failed.startswith("PodRequestsUnknown: neither the API server nor the kubelet")
+    verified = hook.adjust(replace(create, stage=Stage.RECONCILE), now)
+    assert bool(nodes_of(verified)) is runs
+    listed = replace(now, cluster=replace(now.cluster, pods=(one,)))
+    assert nodes(hook.adjust(create, listed)) == [*BASE, "/dev/nvidia0"]
+
+
+def nodes_of(answer: Adjustment) -> tuple[object, ...]:
+    return answer.edits.nodes
 
 
 @pytest.mark.parametrize("names", [True, False])

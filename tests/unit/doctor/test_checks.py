@@ -182,6 +182,26 @@ def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
     assert failed == {"grant:None/p", "container:None/p/None", "kubelet:nvidia.com/gpu"}
 
 
+@pytest.mark.parametrize(
+    ("grant", "result", "do"),
+    [
+        ({"refusal": "DeviceTaken", "message": "m"}, Result.FAIL, "the scheduler grants anew"),
+        ({"refusal": "GrantNotAskedFor", "message": "m"}, Result.FAIL, "daemonset/policy/grants"),
+        ({"refusal": "PodRequestsUnknown", "message": "m"}, Result.WARN, "or the kubelet"),
+        ({"refusal": "", "awaits_requests": True}, Result.WARN, "or the kubelet"),
+        ({"refusal": "", "awaits_requests": False}, None, ""),
+    ],
+)
+def test_each_grant_that_is_not_honoured_has_the_remedy_of_its_cause(
+    grant: dict[str, object], result: Result | None, do: str
+) -> None:
+    row = {"namespace": "n", "name": "p", **grant}
+    found = findings(facts(agent=told("grants", {"pods": {"u": row}})))
+    own = [one for one in found if one.id == "grant:n/p"]
+    assert [one.result for one in own] == ([] if result is None else [result])
+    assert all(do in one.do and one.seen and one.why for one in own)
+
+
 @pytest.mark.parametrize("odd", [[], "x", 1, None, {"containers": 3}, {"containers": {"proof": 1}}])
 def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
     agent = {"containers": odd} if not isinstance(odd, dict) else odd

@@ -55,6 +55,10 @@ def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something
     first = refused("DeviceTaken")
     same = refused("DeviceTaken")
     assert told(first, same, refused("WrongNode"), refused("")) == ["GrantRefused"] * 2
+    # the sandbox is often made before the pod is listed: the refusal of a container has an event
+    unknown = refused("PodRequestsUnknown")
+    assert told(unknown) == []
+    assert told(unknown, refused("GrantNotAskedFor")) == ["GrantRefused"]
 
 
 def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_news() -> None:

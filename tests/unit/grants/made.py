@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -10,10 +11,11 @@ from msgspec.structs import replace
 from agent.model.cluster.facts import ClusterFacts
 from agent.model.device import Device, VendorDevice
 from agent.model.foreign.device_allocated import KEY
+from agent.model.foreign.quantities import parse_quantity
 from agent.model.grant.checked import PodGrant
 from agent.model.inventory import Inventory
 from agent.model.part import Part
-from agent.model.pod import PodView
+from agent.model.pod import PodView, Wants
 from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
 from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
 from tests import factory
@@ -30,6 +32,7 @@ NAMES = {
     "ratio": "koordinator.sh/gpu-memory-ratio",
     "rdma": "koordinator.sh/rdma",
     "npu": "huawei.com/npu-core",
+    "shared": "koordinator.sh/gpu.shared",
 }
 
 
@@ -58,9 +61,31 @@ def text(*entries: dict[str, object], kind: str = "gpu") -> str:
     return json.dumps({kind: list(entries)})
 
 
+def requests_for(annotation: str | None) -> Wants:
+    """Return what a pod requests for which a scheduler can have written this annotation.
+
+    Of an annotation that no scheduler writes: nothing.
+    """
+    try:
+        entries = [
+            (kind, one) for kind, given in json.loads(annotation or "{}").items() for one in given
+        ]
+        amounts: Counter[str] = Counter()
+        for kind, one in entries:
+            whole = {NAMES["rdma"] if kind == "rdma" else NAMES["ratio"]: 100}
+            for name, value in (one.get("resources") or whole).items():
+                quantity = parse_quantity(str(value))
+                amounts[name] += quantity.value if quantity is not None else 0
+            amounts[NAMES["shared"]] += kind == "gpu"
+    except (ValueError, TypeError, AttributeError):
+        return ()
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
+
+
 def pod(index: int, annotation: str | None = None, **changes: object) -> PodView:
     """A pod that is bound here and has not begun; of two the one with the smaller index is older.
 
+    It requests what its annotation grants, as any pod's object at the API server shows.
     `changes` are fields of the view.
     """
     noted = () if annotation is None else ((KEY, annotation),)
@@ -70,6 +95,7 @@ def pod(index: int, annotation: str | None = None, **changes: object) -> PodView
         node_name=NODE,
         phase="Pending",
         annotations=noted,
+        wants=requests_for(annotation),
         created=f"2026-01-02T03:04:{index % 60:02d}Z",
     )
     return replace(made, **changes)
@@ -127,6 +153,11 @@ def snapshot(
         cluster=ClusterFacts(clustered=True, pods_known=bool(listed), pods=listed),
         runtime=Part(runtime, 1.0),
     )
+
+
+def without_cluster(now: NodeSnapshot) -> NodeSnapshot:
+    """The same node of an agent in standalone mode: nobody lists pods."""
+    return replace(now, cluster=ClusterFacts())
 
 
 def plugin_of(device: VendorDevice) -> str:

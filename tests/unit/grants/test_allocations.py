@@ -35,7 +35,8 @@ def beside(
     annotation: str, *ids: str, other: PodView = KUBELETS, ours: PodView = ASKS
 ) -> NodeSnapshot:
     """A pod that the kubelet gave ids to, and one with a grant that came later."""
-    asks = replace(ours, annotations=pod(9, annotation).annotations)
+    granted = pod(9, annotation)
+    asks = replace(ours, annotations=granted.annotations, wants=granted.wants)
     there = (PIECES, *GPUS[1:], *NICS, NPU)
     held = Held(pod_uid=other.uid, resource="vendor.example/thing", ids=ids)
     return replace(

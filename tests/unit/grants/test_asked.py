@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from msgspec.structs import replace
 
 from agent.grants.check import check_grants, grant_of
 from agent.model.foreign.pod import decode_pod
-from agent.model.pod import Wants
+from agent.model.pod import PodView, Wants
 from tests.unit.grants.made import (
     GPUS,
     HALF,
@@ -22,6 +21,7 @@ from tests.unit.grants.made import (
     snapshot,
     text,
     verdict,
+    without_cluster,
 )
 
 K = "koordinator.sh/"
@@ -84,20 +84,70 @@ def test_nothing_is_granted_that_the_pod_does_not_ask_for(
     assert verdict(grant_of(snapshot([one]), box(one))) == expected
 
 
-def test_of_a_pod_that_nobody_told_of_what_it_asks_is_unknown() -> None:
-    asks = box(pod(1, TWO))
-    assert verdict(grant_of(snapshot([pod(2)]), asks)) == "held"
-    assert verdict(grant_of(snapshot([pod(1, TWO)]), asks)) == "held"
+ONE = text(entry(GPUS[0], WHOLE))
+UNKNOWN = "PodRequestsUnknown"
 
 
-def test_a_container_that_has_its_devices_is_not_judged_anew() -> None:
-    one = pod(1, TWO, wants=())
+@pytest.mark.parametrize("there", [[], [pod(2)], [pod(1, ONE, wants=None)]])
+def test_while_the_requests_of_a_pod_are_unknown_it_gets_no_device(there: list[PodView]) -> None:
+    asks = box(pod(1, ONE))
+    for now in (snapshot(there), snapshot(there, [asks])):
+        refused = grant_of(now, asks)
+        assert verdict(refused) == UNKNOWN
+        assert refused is not None
+        assert refused.grant.devices == ()
+        assert check_grants(now).held == {}
+    assert verdict(grant_of(snapshot([pod(1, ONE)]), asks)) == "held"
+
+
+def test_a_pod_with_unknown_requests_keeps_no_device_from_others() -> None:
+    stranger, other = box(pod(1, ONE)), pod(2, ONE)
+    now = snapshot([other], [stranger])
+    assert verdict(check_grants(now).pods[other.uid]) == "held"
+    assert verdict(grant_of(now, box(other))) == "held"
+    assert verdict(grant_of(now, stranger)) == UNKNOWN
+
+
+def test_a_container_that_runs_keeps_its_devices_while_the_requests_are_unknown() -> None:
+    runs, other = box(pod(1, ONE)), pod(2, ONE)
+    now = snapshot([other], [runs], [container(runs)])
+    view = check_grants(now)
+    assert view.held == {GPUS[0].key: (runs.uid,)}
+    assert verdict(view.pods[other.uid]) == "DeviceTaken"
+    assert [view.pods[uid].awaits_requests for uid in (runs.uid, other.uid)] == [True, False]
+    assert grant_of(now, runs) == view.pods[runs.uid]
+
+
+def test_without_a_cluster_nobody_can_name_requests_and_the_annotation_counts() -> None:
+    asks = box(pod(1, ONE))
+    now = snapshot([], [asks])
+    alone = without_cluster(now)
+    assert verdict(grant_of(alone, asks)) == "held"
+    assert check_grants(alone).pods[asks.uid].awaits_requests is False
+
+
+@pytest.mark.parametrize(("limits", "claim"), [({}, ONE), ({"k_gpu": 100}, TWO), ({}, NIC)])
+def test_a_container_that_runs_holds_nothing_once_its_pod_shows_smaller_requests(
+    limits: dict[str, object], claim: str
+) -> None:
+    """It keeps what is inside it, but honest pods get the devices that it was never granted."""
+    forger = pod(1, claim, wants=wants(**limits))
+    honest = pod(2, claim)
+    now = snapshot([forger, honest], [box(forger)], [container(box(forger))])
+    view = check_grants(now)
+    assert verdict(view.pods[forger.uid]) == NO
+    assert "a container of the pod runs" in view.pods[forger.uid].message
+    assert verdict(view.pods[honest.uid]) == "held"
+    assert verdict(grant_of(now, box(honest))) == "held"
+    assert verdict(grant_of(now, box(forger))) == NO
+
+
+def test_amounts_of_a_container_that_runs_are_not_judged_anew() -> None:
+    """The total that they are compared with moves with the driver and with ECC."""
+    one = pod(1, ONE, wants=wants(k_gpu=50))
+    assert verdict(check_grants(snapshot([one])).pods[one.uid]) == NO
     now = snapshot([one], [box(one)], [container(box(one))])
     assert verdict(check_grants(now).pods[one.uid]) == "held"
-    stopped = replace(
-        now, runtime=replace(now.runtime, value=replace(now.runtime.value, containers={}))
-    )
-    assert verdict(check_grants(stopped).pods[one.uid]) == NO
 
 
 def test_wants_are_those_of_all_containers_together() -> None:

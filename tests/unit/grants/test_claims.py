@@ -59,7 +59,7 @@ def test_who_asks_is_not_over_though_its_first_container_ended_and_no_pod_is_lis
     """Its init container has run, and the API server is behind."""
     asks = box(pod(1, text(entry(GPUS[0], WHOLE))))
     now = snapshot([pod(2)], [asks], [container(asks, ContainerState.STOPPED)])
-    assert verdict(grant_of(now, asks)) == "held"
+    assert verdict(grant_of(now, asks)) == "PodRequestsUnknown"
     assert verdict(check_grants(now).pods.get(asks.uid)) == "none"
 
 

@@ -37,43 +37,47 @@ def test_a_pod_without_the_annotation_was_granted_nothing() -> None:
     assert grant_of(snapshot(), box(pod(1))) is None
 
 
-def test_a_pod_that_nobody_has_told_of_yet_is_answered_by_its_sandbox() -> None:
-    sandbox = box(pod(1, CLAIM))
-    found = grant_of(checked(snapshot()), sandbox)
+def test_a_pod_that_came_since_the_last_check_is_answered_by_its_sandbox() -> None:
+    one = pod(1, CLAIM)
+    sandbox = box(one)
+    found = grant_of(replace(snapshot([one]), grants=checked(snapshot()).grants), sandbox)
     assert found is not None
     assert [one.id for one in found.grant.devices] == [GPUS[0].info.uuid]
     assert (found.uid, found.name) == (sandbox.uid, sandbox.name)
 
 
 def test_who_came_first_is_asked_of_those_the_last_check_knows() -> None:
-    old, new = pod(1, CLAIM, phase="Running"), box(pod(2, CLAIM))
-    assert verdict(grant_of(checked(snapshot([old])), new)) == "DeviceTaken"
+    old, new = pod(1, CLAIM, phase="Running"), pod(2, CLAIM)
+    view = checked(snapshot([old])).grants
+    now = replace(snapshot([old, new]), grants=view)
+    assert verdict(grant_of(now, box(new))) == "DeviceTaken"
 
 
 def test_and_of_those_that_came_since_the_last_check() -> None:
     empty = checked(snapshot())
-    old, new = pod(1, CLAIM), box(pod(2, CLAIM))
-    since = replace(snapshot([old]), grants=empty.grants)
-    assert verdict(grant_of(since, new)) == "DeviceTaken"
+    old, new = pod(1, CLAIM), pod(2, CLAIM)
+    since = replace(snapshot([old, new]), grants=empty.grants)
+    assert verdict(grant_of(since, box(new))) == "DeviceTaken"
     rival = box(pod(3, CLAIM))
-    running = replace(snapshot([], [rival], [container(rival)]), grants=empty.grants)
-    assert verdict(grant_of(running, new)) == "DeviceTaken"
+    running = replace(snapshot([new], [rival], [container(rival)]), grants=empty.grants)
+    assert verdict(grant_of(running, box(new))) == "DeviceTaken"
 
 
 def test_the_container_that_is_being_made_does_not_put_its_pod_before_who_has_the_card() -> None:
-    has, asks = box(pod(2, CLAIM)), box(pod(1, CLAIM))  # by uid alone, who asks would be first
+    young, old = pod(2, CLAIM), pod(1, CLAIM)  # by age and by uid, who asks would be first
+    has, asks = box(young), box(old)
     made = container(asks, ContainerState.UNKNOWN)
     for state in (ContainerState.CREATED, ContainerState.RUNNING):
-        now = checked(snapshot([], [has, asks], [container(has, state), made]))
+        now = checked(snapshot([young, old], [has, asks], [container(has, state), made]))
         assert verdict(grant_of(now, asks)) == "DeviceTaken"
 
 
 def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> None:
-    view = checked(snapshot([pod(1, CLAIM)])).grants
-    ended = replace(snapshot([pod(1, CLAIM, phase="Failed")]), grants=view)
-    assert verdict(grant_of(ended, box(pod(2, CLAIM)))) == "held"
-    gone = replace(snapshot(), grants=view)
-    assert verdict(grant_of(gone, box(pod(2, CLAIM)))) == "held"
+    view, new = checked(snapshot([pod(1, CLAIM)])).grants, pod(2, CLAIM)
+    ended = replace(snapshot([pod(1, CLAIM, phase="Failed"), new]), grants=view)
+    assert verdict(grant_of(ended, box(new))) == "held"
+    gone = replace(snapshot([new]), grants=view)
+    assert verdict(grant_of(gone, box(new))) == "held"
 
 
 def test_who_was_given_a_card_since_the_last_check_keeps_it_from_who_had_it_by_that_check() -> None:
@@ -94,7 +98,8 @@ def test_a_second_container_of_a_pod_that_runs_gets_what_the_first_has() -> None
 
 
 def test_without_any_check_so_far_all_pods_are_heard() -> None:
-    assert verdict(grant_of(snapshot([pod(1, SHARE)]), box(pod(2, CLAIM)))) == "DeviceTaken"
+    old, new = pod(1, SHARE), pod(2, CLAIM)
+    assert verdict(grant_of(snapshot([old, new]), box(new))) == "DeviceTaken"
 
 
 @given(

@@ -29,6 +29,7 @@ from tests.unit.grants.made import (
     snapshot,
     text,
     verdict,
+    without_cluster,
 )
 
 VFS = [f"0000:18:00.{i}" for i in range(1, 5)]
@@ -232,7 +233,8 @@ def test_a_sandbox_whose_pod_nobody_lists_holds_what_it_has_until_it_is_over() -
     assert check_grants(stopped).held[GPUS[0].key] == (new.uid,)
     # an agent without a cluster knows of no deleted pods
     alone = snapshot([], [sandbox], [container(sandbox, ContainerState.STOPPED)])
-    assert check_grants(alone).held[GPUS[0].key] == (gone.uid,)
+    assert check_grants(alone).held == {}
+    assert check_grants(without_cluster(alone)).held[GPUS[0].key] == (gone.uid,)
 
 
 devices = st.sampled_from((*GPUS[:2], *NICS, NPU, *MLUS[:1]))

@@ -57,7 +57,7 @@ def test_a_container_must_have_what_its_hook_would_give_it_now() -> None:
     assert (found.edits, found.problem, found.nothing) == (ENV, "", False)
     (asked,) = hook.asked
     assert asked.container is not None
-    assert (asked.stage, asked.pod, asked.container.name) == (Stage.CREATE, BOX, "main")
+    assert (asked.stage, asked.pod, asked.container.name) == (Stage.RECONCILE, BOX, "main")
 
 
 def test_what_cannot_be_told_any_more_is_said_and_not_taken_for_nothing() -> None:
