@@ -22,8 +22,9 @@ _SXID = re.compile(
     r"([0-9]{1,6}), (Fatal|Non-fatal)\b(.*)",
     re.DOTALL,
 )
-_SEVERITY = re.compile(r"\b(Fatal|Nonfatal) XC[01]\b")
-_LINK = re.compile(r"\bLink ([0-9]{1,3})\b")
+# of NVLink 5: columns are padded, and drivers before R575 write `XC 1 i 2` for `XC1 i2`
+_SEVERITY = re.compile(r"\b(Fatal|Nonfatal) +XC ?[0-9]{1,2} +i ?[0-9]{1,3}\b")
+_LINK = re.compile(r"\bLink +([0-9]{1,3})\b")
 _PID = re.compile(r"\bpid='?([0-9]{1,8})\b")
 # of Xid 154: the action in force before, the one in force now
 _ACTION = re.compile(r"action changed from 0x[0-9a-fA-F]{1,8}\b.{0,60}? to 0x([0-9a-fA-F]{1,8})\b")

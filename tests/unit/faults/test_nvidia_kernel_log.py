@@ -48,6 +48,27 @@ from plugins.faults.nvidia.kernel_log import DriverLoaded, LoggedXid, address, p
             id="V35-nonfatal",
         ),
         pytest.param(
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6"
+            " 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            LoggedXid(card="0018:01:00", number=149, fatal=True, link=8),
+            id="padded-columns",
+        ),
+        pytest.param(
+            "NVRM: Xid (PCI:0018:01:00): 145, RLW_SRC_TRACK   Nonfatal XC1 i11 Link 17 (0x1)",
+            LoggedXid(card="0018:01:00", number=145, fatal=False, link=17),
+            id="padded-columns-nonfatal",
+        ),
+        pytest.param(
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]",
+            LoggedXid(card="0018:01:00", number=149, fatal=True, link=1),
+            id="before-R575",
+        ),
+        pytest.param(
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Nonfatal XC 0 i 0 Link 03",
+            LoggedXid(card="0018:01:00", number=149, fatal=False, link=3),
+            id="before-R575-nonfatal",
+        ),
+        pytest.param(
             "NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x0 (None) to 0x2"
             " (Node Reboot Required)",
             LoggedXid(card="0000:05:00", number=154, action=2),
