@@ -13,6 +13,7 @@ Statements of a scenario, one a line, `#` begins a comment; later ones add to ea
     proc 0 pid= mem= sm= ts= gi= ci= list=                  field 0 id[:scope] u32|u64|f64 v|!code
     link 0 0 state= type= remote=     ancestor 0 1 level    fabric 0 state= status= uuid= clique=
     error symbol [gpu] code [xN]      delay symbol ms       hang symbol [gpu]    crash symbol
+    fill symbol [gpu] byte            success, with every byte of the answer so
     lost 0                            event 0 type= data= at= gi= ci=
     binding type=1|2                  gpm 0 metric [gi=] value
 

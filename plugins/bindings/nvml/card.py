@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from agent.errors import DeviceGone, NotSupported
-from plugins.bindings.nvml import library
+from plugins.bindings.nvml import bounds, library
+from plugins.bindings.nvml.bounds import Range
 from plugins.bindings.nvml.library import GarbledAnswer, Nvml, NvmlFault
 from plugins.bindings.nvml.lists import read_fields
 
 SLOW_CALL_S = 1.0
 SLOW_CYCLE_S = 10.0
 Clock = Callable[[], float]
+Number = TypeVar("Number", int, float)
 
 
 class CardStopped(Exception):
@@ -23,7 +27,8 @@ class Card:
     """A handle with its answers. An answer is a value, or `None` if the card cannot tell.
 
     Codes that mean "not supported" are not asked for again until `forget`. Codes that end all
-    answers raise `CardStopped`; the others are kept in `faults` until `begin`.
+    answers raise `CardStopped`; the others are kept in `faults` until `begin`. A reading outside
+    its bounds is no answer: it is counted in `implausible`, and noted once in `unreported`.
     """
 
     def __init__(
@@ -39,6 +44,9 @@ class Card:
         self.unknown_cycles = 0  # in a row with code 999
         self.slow_until_s = 0.0  # monotonic; a late card is asked less often
         self.late = False  # in this cycle
+        self.implausible: Counter[str] = Counter()  # by the call or field that answered so
+        self.unreported: list[tuple[str, float]] = []  # the first such answer of each
+        self.memory_bytes: int | None = None  # as last told
         self.seen: dict[str, int] = {}  # newest time stamp of a ring, microseconds
         self._clock = clock
         self._mute: set[tuple[object, ...]] = set()
@@ -110,13 +118,40 @@ class Card:
         found = self.ask(name, *args)
         return found if isinstance(found, int) else None
 
+    def within(self, what: str, value: Number | None, bounds: Range) -> Number | None:
+        """Return the value if it can be true; else `None`, and it is counted."""
+        low, high = bounds
+        if value is None or low <= value <= high:
+            return value
+        if not self.implausible[what]:
+            self.unreported.append((what, value))
+        self.implausible[what] += 1
+        return None
+
+    def measure(self, name: str, bounds: Range, *args: object) -> int | None:
+        """Ask for a number that has bounds."""
+        return self.within(name, self.number(name, *args), bounds)
+
     def numbers(self, name: str, *args: object) -> tuple[int, ...] | None:
         """Ask for several numbers at once."""
         found = self.ask(name, *args)
         return tuple(int(n) for n in found) if isinstance(found, list | tuple) else None
 
-    def memory(self) -> tuple[int, int] | None:
-        """Return (total, used) bytes; `used` of drivers before 510 contains their reserve."""
+    def memory(self) -> tuple[int, int | None] | None:
+        """Return (total, used) bytes, 0 if the card counts no memory of its own.
+
+        `used` of drivers before 510 contains their reserve.
+        """
+        found = self._memory()
+        if found is None or found[0] == 0:
+            return found
+        total = self.within("memory total", found[0], bounds.MEMORY_BYTES)
+        if total is None:
+            return None
+        self.memory_bytes = total
+        return total, self.within("memory used", found[1], (0, total))
+
+    def _memory(self) -> tuple[int, int] | None:
         for version2 in (True, False):
             found = self.attempt(
                 ("memory", version2),
@@ -127,7 +162,10 @@ class Card:
         return None
 
     def fields(self, ids: Iterable[tuple[int, int]]) -> dict[tuple[int, int], float]:
-        """Ask fields by (id, scope) in one call; those that the card cannot tell are missing."""
+        """Ask fields by (id, scope) in one call; those that the card cannot tell are missing.
+
+        So are values outside their bounds, see `bounds.FIELDS`.
+        """
         wanted = tuple(i for i in ids if ("field", i) not in self._mute)
         if not wanted:
             return {}
@@ -136,10 +174,12 @@ class Card:
             return {}
         values: dict[tuple[int, int], float] = {}
         for key, (value, code) in zip(wanted, found, strict=True):
-            if value is not None:
-                values[key] = value
-            else:
+            if value is None:
                 self._field_fault(key, code)
+                continue
+            told = self.within(f"field {key[0]}", value, bounds.FIELDS.get(key[0], bounds.COUNTER))
+            if told is not None:
+                values[key] = told
         return values
 
     def _field_fault(self, key: tuple[int, int], code: int) -> None:

@@ -15,6 +15,7 @@ from plugins.bindings.nvml.library import Nvml, address_of
 from plugins.bindings.nvml.lists import read_fields
 from plugins.bindings.nvml.structures import BOUND, SystemEvents
 
+MAX_XID = 999_999
 SLICE_MS = 500  # of one wait; how long an orderly end may take
 JOIN_S = 0.55
 SYSTEM_EVERY = 4  # waits between two looks for cards that are bound or taken away
@@ -147,6 +148,8 @@ class Notices:
     def _heard(self, nvml: Nvml, event: object) -> None:
         at_s = self._clock()
         kind, number = int(getattr(event, "eventType", 0)), int(getattr(event, "eventData", 0))
+        if kind == XID and not 0 < number <= MAX_XID:
+            number = library.UNKNOWN  # as the driver calls one that it cannot name
         card = self._owner(nvml, getattr(event, "device", None))
         if kind == UNAVAILABLE:
             self._probe(nvml)

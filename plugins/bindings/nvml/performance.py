@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from agent.errors import DeviceGone, NotSupported, VendorFault
+from plugins.bindings.nvml import bounds
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.pace import Pace
 from plugins.bindings.nvml.readings import PERFORMANCE
@@ -36,10 +37,18 @@ class Performance:
         wanted: tuple[int | None, ...] = tuple(instances) or (None,)
         self._taken_s = now_s
         try:
-            self.values = {gi: self._meter(card, gi).take(card.handle, gi) for gi in wanted}
+            self.values = {gi: self._taken(card, gi) for gi in wanted}
         except (NotSupported, VendorFault, DeviceGone):
             self.values, self._supported = {}, False
         self._pace.took(cycle, self._clock() - now_s)
+
+    def _taken(self, card: Card, instance: int | None) -> dict[int, float]:
+        values = self._meter(card, instance).take(card.handle, instance)
+        shares = (
+            (number, card.within(f"metric {number}", value, bounds.PERFORMANCE_PERCENT))
+            for number, value in values.items()
+        )
+        return {number: min(value, 100.0) for number, value in shares if value is not None}
 
     def _has(self, card: Card) -> bool:
         if self._supported is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.model.inventory import ProcessSample
+from plugins.bindings.nvml import bounds
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.lists import NOBODY, read_busy, read_processes
 
@@ -40,10 +41,19 @@ def _list(card: Card, kind: str) -> list[Entry] | None:
         symbol = f"nvmlDeviceGet{kind}RunningProcesses{suffix}"
         found = card.attempt((symbol,), lambda s=symbol: _entries(card, s))  # type: ignore[misc]
         if isinstance(found, list):
-            return found
+            return [entry for told in found if (entry := _bounded(card, symbol, told)) is not None]
         if card.nothing:
             return []
     return None
+
+
+def _bounded(card: Card, symbol: str, told: Entry) -> Entry | None:
+    """Return what of an entry can be true; `None` if no process is called so."""
+    if card.within(f"pid of {symbol}", told.pid, bounds.PIDS) is None:
+        return None
+    most = card.memory_bytes or bounds.MAX_BYTES
+    size = card.within(f"memory of {symbol}", told.memory_bytes, (0, most))
+    return told if size == told.memory_bytes else Entry(told.pid, None, told.slot)
 
 
 def _entries(card: Card, symbol: str) -> list[Entry]:
@@ -92,9 +102,16 @@ def process_percent(card: Card, wall_s: float) -> dict[int, float] | None:
     found = card.attempt(("process utilisation",), lambda: read_busy(card.nvml, card.handle, last))
     if not isinstance(found, tuple):
         return {} if card.nothing else None
+    name, stamps = "nvmlDeviceGetProcessUtilization", (0, wall_s * 1e6 + bounds.AHEAD_US)
+    told = [
+        sample
+        for sample in found
+        if card.within(name, sample[2], bounds.PERCENT) is not None
+        and card.within("time stamp of a process", sample[1], stamps) is not None
+    ]
     newest: dict[int, tuple[int, float]] = {}
-    for pid, stamp, percent in found:
+    for pid, stamp, percent in told:
         if pid not in newest or stamp >= newest[pid][0]:
             newest[pid] = (stamp, float(percent))
-    card.seen["processes"] = max((stamp for _, stamp, _ in found), default=last)
+    card.seen["processes"] = max((stamp for _, stamp, _ in told), default=last)
     return {pid: percent for pid, (_, percent) in newest.items()}

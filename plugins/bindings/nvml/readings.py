@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from agent.model.inventory import Reading
+from plugins.bindings.nvml import bounds
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.lists import read_samples
 from plugins.bindings.nvml.processes import look_back
@@ -38,22 +39,40 @@ def core_percent(card: Card, wall_s: float) -> float | None:
     found = card.attempt(
         ("samples",), lambda: read_samples(card.nvml, card.handle, _GPU_SAMPLES, last)
     )
-    if isinstance(found, tuple) and found:
-        card.seen["gpu"] = max(stamp for stamp, _ in found)
-        return float(sum(value for _, value in found) / len(found))
-    rates = card.ask("nvmlDeviceGetUtilizationRates")
-    return float(getattr(rates, "gpu")) if rates is not None else None  # noqa: B009 - a structure
+    stamps = (0, wall_s * 1e6 + bounds.AHEAD_US)
+    told = [
+        (stamp, value)
+        for stamp, value in (found if isinstance(found, tuple) else ())
+        if card.within("nvmlDeviceGetSamples", value, bounds.PERCENT) is not None
+        and card.within("time stamp of a sample", stamp, stamps) is not None
+    ]
+    if told:
+        card.seen["gpu"] = max(stamp for stamp, _ in told)
+        return float(sum(value for _, value in told) / len(told))
+    return _rate(card, "gpu")
+
+
+def _rate(card: Card, member: str) -> float | None:
+    """Return a share of the driver's last period in percent."""
+    name = "nvmlDeviceGetUtilizationRates"
+    rates = card.ask(name)
+    if rates is None:
+        return None
+    return card.within(name, float(getattr(rates, member)), bounds.PERCENT)
 
 
 def of_every_cycle(card: Card, fields: Fields) -> Iterator[Reading]:
     """Yield power, energy, heat and traffic; `fields` holds what `FIELDS` names."""
     power = _first(fields, (POWER_NOW, POWER_MEAN))
-    power = power if power is not None else card.number("nvmlDeviceGetPowerUsage")
+    power = (
+        power if power is not None else card.measure("nvmlDeviceGetPowerUsage", bounds.MILLIWATTS)
+    )
     energy = fields.get(ENERGY)
-    energy = energy if energy is not None else card.number("nvmlDeviceGetTotalEnergyConsumption")
+    if energy is None:
+        energy = card.measure("nvmlDeviceGetTotalEnergyConsumption", bounds.COUNTER)
     yield from reading("xpu_device_power_watts", _thousandth(power))
     yield from reading("xpu_device_energy_joules_total", _thousandth(energy))
-    heat = card.number("nvmlDeviceGetTemperature", 0)
+    heat = card.measure("nvmlDeviceGetTemperature", bounds.CELSIUS, 0)
     yield from reading("xpu_device_temperature_celsius", heat, "gpu")
     yield from reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), "memory")
     for direction, pcie, kib, five in zip(
@@ -67,16 +86,21 @@ def of_every_cycle(card: Card, fields: Fields) -> Iterator[Reading]:
 def of_engines(card: Card) -> Iterator[Reading]:
     """Yield clocks, and how busy memory and video engines were over the driver's last period."""
     for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
-        clock = card.number("nvmlDeviceGetClockInfo", number)
+        clock = card.measure("nvmlDeviceGetClockInfo", bounds.MEGAHERTZ, number)
         hertz = clock * 1e6 if clock is not None else None
         yield from reading("xpu_device_clock_hertz", hertz, name)
-    rates = card.ask("nvmlDeviceGetUtilizationRates")
-    busy = getattr(rates, "memory", None)
-    yield from reading("xpu_device_memory_busy_ratio", _hundredth(busy))
+    yield from reading("xpu_device_memory_busy_ratio", _hundredth(_rate(card, "memory")))
     for name in ("Encoder", "Decoder"):
-        found = card.numbers(f"nvmlDeviceGet{name}Utilization")
-        percent = _hundredth(found[0]) if found else None
-        yield from reading("xpu_device_engine_busy_ratio", percent, name.lower())
+        call = f"nvmlDeviceGet{name}Utilization"
+        found = card.numbers(call)
+        percent = card.within(call, found[0], bounds.PERCENT) if found else None
+        yield from reading("xpu_device_engine_busy_ratio", _hundredth(percent), name.lower())
+
+
+def of_noise(card: Card) -> Iterator[Reading]:
+    """Yield how often each call answered what cannot be."""
+    for what, count in sorted(card.implausible.items()):
+        yield from reading("xpu_device_implausible_readings_total", count, what)
 
 
 def of_performance(values: Mapping[int, float]) -> Iterator[Reading]:

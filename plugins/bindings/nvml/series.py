@@ -38,6 +38,12 @@ FAMILIES = (
         labels=("xid",),
     ),
     MetricFamily(
+        name="xpu_device_implausible_readings_total",
+        type="counter",
+        help="Answers of the driver that cannot be true and were left out, by call or field.",
+        labels=("call",),
+    ),
+    MetricFamily(
         name="xpu_device_throttle_active",
         type="gauge",
         help="Whether the card holds its clocks back for the reason.",

@@ -20,12 +20,12 @@ _REGISTER = 0x01000018
 _WAIT = 0x01000020
 
 
-def sram_exceeded(nvml: Nvml, handle: object) -> bool:
-    """Say whether the card counts more uncorrectable errors of its SRAM than it may."""
+def sram_exceeded(nvml: Nvml, handle: object) -> int:
+    """Return 1 if the card counts more uncorrectable errors of its SRAM than it may, else 0."""
     status = nvml.room("c_nvmlEccSramErrorStatus_v1_t", 1)[0]
     setattr(status, "version", _SRAM_VERSION)  # noqa: B010 - a ctypes structure
     nvml.call("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status))
-    return bool(getattr(status, "bThresholdExceeded", 0))
+    return int(getattr(status, "bThresholdExceeded", 0))
 
 
 def gpm_supported(nvml: Nvml, handle: object) -> bool:

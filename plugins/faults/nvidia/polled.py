@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agent.model.device import Health, HealthState
-from plugins.bindings.nvml import library
+from plugins.bindings.nvml import bounds, library
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.structures import sram_exceeded
 from plugins.faults.nvidia.causes import Cure
@@ -71,22 +71,25 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
 def poll(card: Card, *, probed: bool | None = None) -> HealthFacts:
     """Ask a card what the judgement needs; raises `CardStopped` as its calls do."""
     fields = card.fields(FIELDS)
-    remapped = card.numbers("nvmlDeviceGetRemappedRows")
+    remapped = _remapped(card)
     awake = card.number("nvmlDeviceGetPerformanceState") == FULL_SPEED
     pages = [fields[f] for f in (RETIRED_SBE, RETIRED_DBE) if f in fields]
     pending, action = fields.get(RETIRED_PENDING), fields.get(RECOVERY_ACTION)
     uncorrected, energy = fields.get(UNCORRECTED), fields.get(ENERGY)
     if uncorrected is None:
-        uncorrected = card.number("nvmlDeviceGetTotalEccErrors", 1, 0)  # uncorrected, volatile
+        # of kind 1, uncorrected, since the driver was loaded
+        uncorrected = card.measure("nvmlDeviceGetTotalEccErrors", bounds.ERRORS, 1, 0)
     if energy is None:
-        energy = card.number("nvmlDeviceGetTotalEnergyConsumption")
-    repair = card.numbers("nvmlDeviceGetRepairStatus")
-    flag = card.number("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+        energy = card.measure("nvmlDeviceGetTotalEnergyConsumption", bounds.COUNTER)
+    repair = _flags(card, "nvmlDeviceGetRepairStatus")
+    flag = card.measure("nvmlDeviceGetUnrepairableMemoryFlag_v1", bounds.FLAG)
     sram = card.attempt(("sram",), lambda: sram_exceeded(card.nvml, card.handle))
+    exceeded = sram if isinstance(sram, int) else None
+    exceeded = card.within("nvmlDeviceGetSramEccErrorStatus", exceeded, bounds.FLAG)
     return HealthFacts(
         throttle=throttle_mask(card),
-        width=card.number("nvmlDeviceGetCurrPcieLinkWidth") if awake else None,
-        max_width=card.number("nvmlDeviceGetMaxPcieLinkWidth") if awake else None,
+        width=_lanes(card, "nvmlDeviceGetCurrPcieLinkWidth") if awake else None,
+        max_width=_lanes(card, "nvmlDeviceGetMaxPcieLinkWidth") if awake else None,
         architecture=card.number("nvmlDeviceGetArchitecture"),
         faults=dict(card.faults),
         unknown_cycles=_unknown_cycles(card),
@@ -99,7 +102,7 @@ def poll(card: Card, *, probed: bool | None = None) -> HealthFacts:
         uncorrected=uncorrected,
         energy_mj=energy,
         replays=fields.get(PCIE_REPLAYS),
-        sram_exceeded=sram if isinstance(sram, bool) else None,
+        sram_exceeded=bool(exceeded) if exceeded is not None else None,
         repair_pending=any(repair) if repair is not None else None,
         unrepairable=bool(flag) if flag is not None else None,
     )
@@ -107,8 +110,31 @@ def poll(card: Card, *, probed: bool | None = None) -> HealthFacts:
 
 def throttle_mask(card: Card) -> int | None:
     """Return why the card holds its clocks back, as a set of bits."""
-    mask = card.number("nvmlDeviceGetCurrentClocksEventReasons")
-    return mask if mask is not None else card.number("nvmlDeviceGetCurrentClocksThrottleReasons")
+    mask = card.measure("nvmlDeviceGetCurrentClocksEventReasons", bounds.CLOCK_REASONS)
+    if mask is not None:
+        return mask
+    return card.measure("nvmlDeviceGetCurrentClocksThrottleReasons", bounds.CLOCK_REASONS)
+
+
+def _lanes(card: Card, name: str) -> int | None:
+    return card.measure(name, bounds.LANES)
+
+
+def _remapped(card: Card) -> tuple[int, ...] | None:
+    """Return counts of rows and two flags; one that cannot be takes the others along."""
+    name = "nvmlDeviceGetRemappedRows"
+    told = card.numbers(name)
+    ranges = (bounds.ROWS, bounds.ROWS, bounds.FLAG, bounds.FLAG)
+    if told is None or len(told) != len(ranges):
+        return None
+    sound = all(card.within(name, n, r) is not None for n, r in zip(told, ranges, strict=True))
+    return told if sound else None
+
+
+def _flags(card: Card, name: str) -> tuple[int, ...] | None:
+    told = card.numbers(name)
+    sound = told is not None and all(card.within(name, n, bounds.FLAG) is not None for n in told)
+    return told if sound else None
 
 
 def stopped(card: Card, *, excluded: bool = False) -> HealthFacts:

@@ -8,6 +8,7 @@ import msgspec
 
 from agent.model.device import DevicePartition, Health, HealthState
 from agent.model.inventory import Problem
+from plugins.bindings.nvml import bounds
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.instances import InstanceInfo, instance_info, quiet
 from plugins.slices.mig.caps import Access, Capabilities
@@ -17,7 +18,12 @@ from plugins.slices.mig.profiles import Menu, occupant, read_menu
 
 MAX_INSTANCES = 56  # eight GPU instances of seven compute instances
 _MIB = 1 << 20
+_SIZE = (1, bounds.MAX_BYTES // _MIB)  # of memory in MiB, and of whatever else an instance has
 _UNREAD = "InstanceUnread"
+_MEMBERS = (
+    *("memorySizeMB", "multiprocessorCount"),
+    *("gpuInstanceSliceCount", "computeInstanceSliceCount"),
+)
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +41,7 @@ class _Slot(msgspec.Struct, frozen=True, kw_only=True):
     gi: int | None
     ci: int | None
     place: InstanceInfo | None
-    attributes: object | None
+    sizes: dict[str, int]  # attributes by name, as far as they are told
 
 
 def read_cut(card: Card, total_bytes: int | None, minor: int | None, caps: Capabilities) -> Cut:
@@ -95,8 +101,16 @@ def _slot(card: Card, handle: object) -> _Slot | None:
         gi=gi,
         ci=ci,
         place=instance_info(nvml, instance) if instance else None,
-        attributes=quiet(nvml, "nvmlDeviceGetAttributes_v2", handle),
+        sizes=_sizes(card, handle),
     )
+
+
+def _sizes(card: Card, handle: object) -> dict[str, int]:
+    """Return what an instance has, by the driver's names; 0 is as good as not told."""
+    name = "nvmlDeviceGetAttributes_v2"
+    found = quiet(card.nvml, name, handle)
+    told = ((member, int(getattr(found, member, 0))) for member in _MEMBERS)
+    return {m: n for m, n in told if n and card.within(f"{name} {m}", n, _SIZE) is not None}
 
 
 def _number(found: object, otherwise: int | None) -> int | None:
@@ -104,7 +118,7 @@ def _number(found: object, otherwise: int | None) -> int | None:
 
 
 def _partition(slot: _Slot, menu: Menu, total_bytes: int | None, access: Access) -> DevicePartition:
-    memory_mb, cores = _positive(slot, "memorySizeMB"), _positive(slot, "multiprocessorCount")
+    memory_mb, cores = slot.sizes.get("memorySizeMB"), slot.sizes.get("multiprocessorCount")
     profile = _profile(slot, menu, total_bytes)
     health = Health()
     if access.reason:
@@ -126,23 +140,18 @@ def _partition(slot: _Slot, menu: Menu, total_bytes: int | None, access: Access)
     )
 
 
-def _positive(slot: _Slot, name: str) -> int | None:
-    found = getattr(slot.attributes, name, 0)
-    return found if isinstance(found, int) and found > 0 else None
-
-
 def _profile(slot: _Slot, menu: Menu, total_bytes: int | None) -> str | None:
     """Name the instance: by the driver's own text, else by its slices and share of memory."""
     number = slot.place.profile if slot.place else -1
     profile = menu.profile(number)
     gpu, compute = (
-        _positive(slot, "gpuInstanceSliceCount"),
-        _positive(slot, "computeInstanceSliceCount"),
+        slot.sizes.get("gpuInstanceSliceCount"),
+        slot.sizes.get("computeInstanceSliceCount"),
     )
     if profile is not None and (number in menu.named or gpu is None):
         part = compute is not None and compute != profile.slices
         return f"{compute}c.{profile.name}" if part else profile.name
-    memory_mb = _positive(slot, "memorySizeMB")
+    memory_mb = slot.sizes.get("memorySizeMB")
     if gpu is None or not memory_mb or not total_bytes:
         return None
     suffix = dict(menu.suffixes).get(number, "")

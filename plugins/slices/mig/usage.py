@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from agent.model.device import DevicePartition
 from agent.model.inventory import Reading
-from plugins.bindings.nvml.library import Nvml
+from plugins.bindings.nvml import bounds
+from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.readings import SM_ACTIVE, reading
 
 _SLICES = re.compile(r"(?:[0-9]+c\.)?([0-9]+)g\b")
@@ -41,7 +42,7 @@ def card_percent(
 
 
 def slice_readings(
-    nvml: Nvml, parts: Iterable[DevicePartition], values: Values
+    card: Card, parts: Iterable[DevicePartition], values: Values
 ) -> Iterator[Reading]:
     """Yield use and memory of each instance; those that went while we look have only their size."""
     for part in parts:
@@ -49,17 +50,21 @@ def slice_readings(
         own = values.get(part.instance, {})
         share = own[SM_ACTIVE] / 100 if SM_ACTIVE in own else None
         yield from reading("xpu_device_slice_utilization_ratio", share, *labels)
-        total, used = _memory(nvml, part.uuid) or (part.memory_bytes, None)
+        total, used = _memory(card, part.uuid) or (part.memory_bytes, None)
         yield from reading("xpu_device_slice_memory_total_bytes", total, *labels)
         yield from reading("xpu_device_slice_memory_used_bytes", used, *labels)
 
 
-def _memory(nvml: Nvml, uuid: str) -> tuple[int, int] | None:
+def _memory(card: Card, uuid: str) -> tuple[int, int | None] | None:
     """Return (total, used) bytes, with the driver's reserve in `used` before 510 only."""
     for version2 in (True, False):
         try:
-            handle = nvml.call("nvmlDeviceGetHandleByUUID", uuid)
-            return nvml.memory(handle, version2=version2)
+            handle = card.nvml.call("nvmlDeviceGetHandleByUUID", uuid)
+            total, used = card.nvml.memory(handle, version2=version2)
         except (VendorFault, DeviceGone, NotSupported):
             continue
+        sound = card.within("memory total of a slice", total, bounds.MEMORY_BYTES)
+        if sound is None:
+            return None
+        return sound, card.within("memory used of a slice", used, (0, sound))
     return None

@@ -19,7 +19,7 @@ from agent.model.device import (
 )
 from agent.model.inventory import Problem
 from agent.model.quantity import binary
-from plugins.bindings.nvml import library
+from plugins.bindings.nvml import bounds, library
 from plugins.bindings.nvml.card import Card, CardStopped
 from plugins.bindings.nvml.platform import PlatformInfo, platform_info
 from plugins.faults.nvidia import polled as health
@@ -38,7 +38,8 @@ _ATS = 2
 MAX_MINOR = 1 << 20
 MAX_MODULE = 1 << 16
 MAX_NODE = 1 << 16
-MAX_MEMORY = 1 << 50  # bytes
+MAX_INDEX = 1 << 16
+MAX_CAPABILITY = 999
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 
 
@@ -76,11 +77,11 @@ def describe(
 def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice | None) -> Found:
     name = card.text("nvmlDeviceGetName")
     total, unified = _memory(card, around.system_bytes, before)
-    mig = card.numbers("nvmlDeviceGetMigMode")
+    mig = _flags(card, "nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     is_cut = mig is not None and mig[0] == 1
     obstacle = _obstacle(around, mig=is_cut, host=virtual in _HOSTS, total=total)
-    minor = _within(card.number("nvmlDeviceGetMinorNumber"), MAX_MINOR)
+    minor = card.measure("nvmlDeviceGetMinorNumber", (0, MAX_MINOR))
     minor = minor if minor is not None else seen.minor
     model = names.model_label(name) if name else seen.model
     links = read_links(card) if not seen.platform else CardLinks()
@@ -89,7 +90,7 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
     if unified:
         facts = (*facts, ("unified-memory", "true"))
     uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
-    module = _within(card.number("nvmlDeviceGetModuleId"), MAX_MODULE)
+    module = card.measure("nvmlDeviceGetModuleId", (0, MAX_MODULE))
     polled = health.poll(card)
     cut = read_cut(card, total, minor, around.caps) if is_cut else Cut()
     found = VendorDevice(
@@ -114,9 +115,10 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
     return Found(device=found, links=links, facts=polled, problems=cut.problems)
 
 
-def _within(value: int | None, most: int) -> int | None:
-    # a lost card may answer all ones
-    return value if value is not None and 0 <= value <= most else None
+def _flags(card: Card, name: str) -> tuple[int, ...] | None:
+    found = card.numbers(name)
+    sound = found is not None and all(card.within(name, n, bounds.FLAG) is not None for n in found)
+    return found if sound else None
 
 
 def _nodes(host: HostFiles, seen: Sighting, minor: int | None) -> tuple[DeviceNode, ...]:
@@ -134,9 +136,10 @@ def _memory(
 ) -> tuple[int | None, bool]:
     """Return the card's memory in bytes and whether it is the machine's own."""
     found = card.memory()
-    if found and 0 < found[0] <= MAX_MEMORY:
+    if found and found[0]:
         return found[0], False
-    if card.faults or card.denied or (found and found[0]):  # which says nothing of its kind
+    noise = "memory total" in card.implausible
+    if card.faults or card.denied or noise:  # which says nothing of its kind
         return before.memory_bytes if before else None, False
     return system_bytes, system_bytes is not None
 
@@ -165,7 +168,7 @@ def _obstacle(around: Around, *, mig: bool, host: bool, total: int | None) -> Pa
 def _placing(card: Card, seen: Sighting) -> Pairs:
     """Return how the card's memory is addressed and where in a rack it is."""
     mode = card.number("nvmlDeviceGetAddressingMode")
-    node = _within(card.number("nvmlDeviceGetNumaNodeId"), MAX_NODE)
+    node = card.measure("nvmlDeviceGetNumaNodeId", (0, MAX_NODE))
     told = (
         ("platform", seen.platform or None),
         ("addressing", _ADDRESSING.get(mode if mode is not None else 0)),
@@ -181,7 +184,7 @@ def _placing(card: Card, seen: Sighting) -> Pairs:
 def _labels(card: Card, model: str | None, mig: tuple[int, ...] | None) -> Pairs:
     architecture = card.number("nvmlDeviceGetArchitecture")
     capability = card.numbers("nvmlDeviceGetCudaComputeCapability") or ()
-    sound = bool(capability) and min(capability) >= 0
+    sound = bool(capability) and 0 <= min(capability) <= max(capability) <= MAX_CAPABILITY
     told = (
         ("model", model),
         ("architecture", names.ARCHITECTURES.get(architecture or 0)),
@@ -192,10 +195,10 @@ def _labels(card: Card, model: str | None, mig: tuple[int, ...] | None) -> Pairs
 
 
 def _facts(card: Card, name: str | None, virtual: int | None) -> Pairs:
-    ecc = card.numbers("nvmlDeviceGetEccMode")
-    persistence = card.number("nvmlDeviceGetPersistenceMode")
+    ecc = _flags(card, "nvmlDeviceGetEccMode")
+    persistence = card.measure("nvmlDeviceGetPersistenceMode", bounds.FLAG)
     mode = card.number("nvmlDeviceGetComputeMode")
-    index = card.number("nvmlDeviceGetIndex")
+    index = card.measure("nvmlDeviceGetIndex", (0, MAX_INDEX))
     told = (
         ("driver", "nvidia"),
         ("name", name),

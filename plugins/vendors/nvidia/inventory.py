@@ -31,6 +31,7 @@ from plugins.vendors.nvidia.roster import Known, Roster, quiet_number, quiet_tex
 from plugins.vendors.nvidia.sight import Sight
 
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
+MAX_CUDA = 999_999  # 999.99
 MAX_CHANNEL = (1 << 20) - 1
 
 
@@ -47,7 +48,7 @@ def read_system(nvml: Nvml, host: HostFiles, sight: Sight) -> System:
     cuda = quiet_number(nvml, "nvmlSystemGetCudaDriverVersion_v2")
     version = quiet_text(nvml, "nvmlSystemGetNVMLVersion")
     told = (
-        ("cuda", names.cuda_version(cuda) if cuda > 0 else None),
+        ("cuda", names.cuda_version(cuda) if 0 < cuda <= MAX_CUDA else None),
         ("nvml", version),
         ("nvswitches", str(sight.switches) if sight.switches else None),
         ("imex-channels", imex_channels(host)),

@@ -28,6 +28,7 @@ from plugins.bindings.nvml.readings import (
     core_percent,
     of_engines,
     of_every_cycle,
+    of_noise,
     of_performance,
     reading,
 )
@@ -121,6 +122,7 @@ class Sampler:
             self._look(key, card, known, replace(facts, probed=True))
         except CardStopped:
             self._stopped(card)
+        self._report_noise(card)
 
     def silent(self, key: str, told: Health) -> None:
         """Take what a discovery says of a card that does not answer, or is no longer there."""
@@ -174,6 +176,8 @@ class Sampler:
         except CardStopped:
             self._stopped(card)
             return DeviceSample(key=key, health=self._health(key))
+        finally:
+            self._report_noise(card)
         if card.late and not was_late:
             told = "a call took over a second: the card is sampled every ten seconds"
             self._tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
@@ -183,6 +187,13 @@ class Sampler:
             return found
         tell = probed or slow or health.state is not HealthState.HEALTHY
         return replace(found, health=self._health(key)) if tell else found
+
+    def _report_noise(self, card: Card) -> None:
+        """Name each call once that answered what cannot be; its readings are left out."""
+        while card.unreported:
+            what, value = card.unreported.pop()
+            told = f"{what} answered {value}, which cannot be: such readings are left out"
+            self._tell(DeviceEvent(key=card.bus_id, reason="ImplausibleReading", message=told))
 
     def _stopped(self, card: Card) -> None:
         if not card.faults:
@@ -219,10 +230,19 @@ class Sampler:
         """Ask what changes seldom, and judge it."""
         facts = facts if facts is not None else polled.poll(card)
         orphaned = trends.orphaned(known.orphan_since_s, self._clock())
-        errors = trends.link_totals(card.fields(trends.link_fields(self._links(card, known))))
+        errors = self._link_errors(card, known)
         self._say(self._diagnosis.looked(key, replace(facts, orphaned=orphaned), errors))
-        slices = slice_readings(card.nvml, known.partitions, known.performance.values)
+        slices = slice_readings(card, known.partitions, known.performance.values)
         known.slow = (*polled_readings(facts, errors), *of_engines(card), *slices)
+
+    def _link_errors(self, card: Card, known: _Known) -> dict[str, float]:
+        """Return the errors of all links by kind; nothing if one link tells what cannot be.
+
+        A sum without it would fall, and rise again with the next look.
+        """
+        noise = card.implausible.total()
+        fields = card.fields(trends.link_fields(self._links(card, known)))
+        return trends.link_totals(fields) if card.implausible.total() == noise else {}
 
     def _links(self, card: Card, known: _Known) -> int:
         if known.links is None:
@@ -255,6 +275,7 @@ class Sampler:
                 *of_every_cycle(card, fields),
                 *of_performance(whole),
                 *known.slow,
+                *of_noise(card),
                 *(r for n, c in xids for r in reading("xpu_device_xid_errors_total", c, str(n))),
             ),
         )

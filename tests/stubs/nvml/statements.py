@@ -34,7 +34,7 @@ class Translator:
 
     def _lines(self, words: Sequence[str]) -> Iterator[str]:
         what, *rest = words
-        if what in ("error", "delay", "hang", "crash"):
+        if what in ("error", "delay", "hang", "crash", "fill"):
             self._faults.append(_fault(what, rest))
         elif what == "lost":
             self._faults.append(f"call.*.{rest[0]}.ret 15")
@@ -97,7 +97,7 @@ def _fault(what: str, words: Sequence[str]) -> str:
     limit = f" {rest.pop()}" if rest and rest[-1].startswith("x") else ""
     if what == "delay":
         return f"call.{symbol}.sleep_ms {rest[0]}{limit}"
-    value = rest.pop() if what == "error" else str(_SIGNAL) if what == "crash" else "1"
+    value = str(_SIGNAL) if what == "crash" else "1" if what == "hang" else rest.pop()
     scope = f".{rest[0]}" if rest else ""
-    behaviour = {"error": "ret", "hang": "hang", "crash": "abort"}[what]
+    behaviour = {"error": "ret", "hang": "hang", "crash": "abort", "fill": "fill"}[what]
     return f"call.{symbol}{scope}.{behaviour} {value}{limit}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ SYSTEM = "system driver=570.124.06 cuda=12080"
 GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 CARD = gpu(0, BUSES[0])
 ALL_LINKS = 0xFFFFFFFF
+LATER_US = int((time.time() + 12 * 3600) * 1e6)  # newer than any look of this run
 
 
 def first(stub: Stub, tree: Path, *lines: str) -> DeviceSample:
@@ -114,8 +116,8 @@ def test_what_a_card_does_not_tell_is_absent_and_not_zero(stub: Stub, tree: Path
         pytest.param(["proc 0 pid=10 mem=na sm=5"], [(10, None, 5.0)], id="memory-not-told"),
         pytest.param(
             [
-                "proc 0 pid=10 mem=1 sm=5 ts=9000000000000000",
-                "proc 0 pid=10 mem=1 sm=70 ts=9000000000000001",
+                f"proc 0 pid=10 mem=1 sm=5 ts={LATER_US}",
+                f"proc 0 pid=10 mem=1 sm=70 ts={LATER_US + 1}",
             ],
             [(10, 1, 70.0)],
             id="newest-sample",
