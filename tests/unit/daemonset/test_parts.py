@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +18,84 @@ from agent.model.foreign.device_allocated import KEY
 from tests.apiserver.access import AGENT
 from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, built, the
 
+ANOTHER = {"namespace": "accelerators", "namePrefix": "prod-"}
+MOVED = ("accelerators", "prod-xpu-agent")
+PREFIX_OF_ACCOUNTS = "system:serviceaccount:"
 INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
+
+
+def overlay(
+    folder: Path, resources: Iterable[str], components: Iterable[str] = (), **more: str
+) -> tuple[Object, ...]:
+    """Return the objects of an overlay over these folders of `daemonset/`."""
+    root = folder.resolve()
+    kustomization = {
+        "resources": [os.path.relpath(DAEMONSET / part, root) for part in resources],
+        "components": [os.path.relpath(DAEMONSET / "components" / c, root) for c in components],
+        **more,
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return built(folder)
 
 
 def with_component(folder: Path, component: str) -> tuple[Object, ...]:
     """Return the base with one component."""
-    base, added = (
-        os.path.relpath(DAEMONSET / part, folder.resolve())
-        for part in ("base", f"components/{component}")
-    )
-    overlay = {"resources": [base], "components": [added]}
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    return built(folder)
+    return overlay(folder, ["base"], [component])
+
+
+def accounts(objects: Iterable[Object]) -> Iterator[tuple[str, str, str]]:
+    """Yield each place that names the agent's account: the object, the namespace, the name."""
+    for item in objects:
+        where = f"{item['kind']} {item['metadata']['name']}"
+        for subject in item.get("subjects", ()):
+            yield where, subject["namespace"], subject["name"]
+        spec = item.get("spec", {})
+        if (param := spec.get("paramRef")) is not None:
+            yield where, param["namespace"], param["name"]
+        if item["kind"] == "DaemonSet":
+            pod = spec["template"]["spec"]
+            yield where, item["metadata"]["namespace"], pod["serviceAccountName"]
+        if item["kind"] == "ServiceAccount":
+            yield where, item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "namespace", "prefix", "suffix"),
+    [
+        ({}, "xpu-agent", "", ""),
+        ({"namespace": "accelerators"}, "accelerators", "", ""),
+        (ANOTHER, "accelerators", "prod-", ""),
+        ({"namePrefix": "prod-", "nameSuffix": "-b"}, "xpu-agent", "prod-", "-b"),
+    ],
+)
+def test_an_overlay_moves_every_mention_of_the_agents_account(
+    tmp_path: Path, changes: dict[str, str], namespace: str, prefix: str, suffix: str
+) -> None:
+    objects = overlay(tmp_path, ["base", "policy"], COMPONENTS, **changes)
+    named = list(accounts(objects))
+    kinds = Counter(where.split()[0] for where, _, _ in named)
+    assert kinds == {
+        "ClusterRoleBinding": 4,
+        "ValidatingAdmissionPolicyBinding": 2,
+        "DaemonSet": 1,
+        "ServiceAccount": 1,
+    }
+    expected = (namespace, f"{prefix}xpu-agent{suffix}")
+    assert {where for where, *account in named if tuple(account) != expected} == set()
+    # nor does any text inside an expression name an account of another overlay
+    text = yaml.safe_dump_all(o for o in objects if o["kind"].startswith("Validating"))
+    assert "serviceaccount:xpu" not in text.replace(" ", "").replace("'", "")
+    names = {o["metadata"]["name"] for o in objects if o["kind"] == "ValidatingAdmissionPolicy"}
+    bound = {o["spec"]["policyName"] for o in objects if o["kind"].endswith("PolicyBinding")}
+    assert bound == names
+    assert the(objects, "Namespace", namespace)
+
+
+def test_the_policies_may_be_applied_from_an_overlay_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    agent = accounts(overlay(tmp_path / "base", ["base"], **ANOTHER))
+    alone = accounts(overlay(tmp_path, ["policy"], **ANOTHER))
+    assert {one[1:] for one in alone} == {one[1:] for one in agent} == {MOVED}
 
 
 @pytest.mark.parametrize(
@@ -117,9 +185,28 @@ def test_a_policy_is_bound_and_is_about_the_agents_account(name: str) -> None:
     objects = built(DAEMONSET / "policy")
     policy = the(objects, "ValidatingAdmissionPolicy", name)
     binding = the(objects, "ValidatingAdmissionPolicyBinding", name)
-    assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+    namespace, _, account = AGENT.removeprefix(PREFIX_OF_ACCOUNTS).partition(":")
+    assert binding["spec"] == {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "paramRef": {
+            "name": account,
+            "namespace": namespace,
+            # without the account no agent can run, and other writers must not be kept out
+            "parameterNotFoundAction": "Allow",
+        },
+    }
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert policy["spec"]["paramKind"] == {"apiVersion": "v1", "kind": "ServiceAccount"}
     (condition,) = policy["spec"]["matchConditions"]
-    assert condition["expression"] == f"request.userInfo.username == '{AGENT}'"
+    left, equal, right = condition["expression"].partition(" == ")
+    assert (left, equal) == ("request.userInfo.username", " == ")
+    parts = [part.strip() for part in right.split("+")]
+    values = {
+        "params.metadata.namespace": namespace,
+        "params.metadata.name": account,
+    }
+    assert "".join(values.get(part, part.strip("'")) for part in parts) == AGENT
 
 
 def test_the_policy_covers_every_right_to_write() -> None:
