@@ -12,7 +12,6 @@ from agent.daemon.schedule import DEVICES_AGAIN_S, Timed
 from agent.daemon.telling.device_changes import DeviceChanges
 from agent.daemon.telling.outlet import Outlet, Run
 from agent.daemon.telling.recounting import Recounting
-from agent.health.lasting import HealthFile
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
@@ -36,13 +35,11 @@ class Loops:
         parts: Parts,
         changes: DeviceChanges,
         outlet: Outlet,
-        kept: HealthFile,
         on_host: Callable[[], None],
     ) -> None:
         """`on_host` is called on the collector thread when the host was read again."""
         self._parts = parts
         self._changes = changes
-        self._kept = kept
         self._on_host = on_host
         allow_files()
         self.measuring = parts.measuring()
@@ -76,11 +73,7 @@ class Loops:
     def _devices_changed(self) -> None:
         """Publish the devices as they are now, and tell what changed."""
         self._changes.publish()
-        self._recount()
-
-    def _recount(self) -> None:
         self._recounting.run_once()
-        self._kept.write()
 
     def tell(self, reason: str, message: str, pod: PodRef | None = None) -> None:
         """Write an event that no two snapshots show; belongs to the devices' thread."""
@@ -114,6 +107,6 @@ class Loops:
                 loop.run_once = partial(self._report, run, loop)
             first_in_s = cycle_s + REPORT_DELAY_S if run.reports else 0.0
             yield Timed(loop, first_in_s, devices=not run.reports)
-        yield Timed(Loop("events", EVENTS_INTERVAL_S, self._recount), devices=True)
+        yield Timed(Loop("events", EVENTS_INTERVAL_S, self._recounting.run_once), devices=True)
         host_s = settings.discovery.host_interval_s
         yield Timed(Loop("host", host_s, self.host_changed), host_s)

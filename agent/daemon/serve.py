@@ -222,7 +222,7 @@ class Daemon:
         def on_host() -> None:
             event_loop.call_soon_threadsafe(self._changed.set)
 
-        self._loops = Loops(self._parts, changes, outlet, self._kept, on_host)
+        self._loops = Loops(self._parts, changes, outlet, on_host)
         return self._loops
 
     async def _first_answers(self) -> None:
@@ -245,7 +245,7 @@ class Daemon:
     def _let_go(self) -> None:
         """Wait for all threads, then write and close what was theirs."""
         self._devices.shutdown()
-        self._kept.write()
+        self._parts.state_writer.close()
         self._executor.shutdown()
         if self._containers is not None:
             self._containers.close()

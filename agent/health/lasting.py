@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from agent import durable
 from agent.errors import ParseError
 from agent.health.track import NEVER_S, OUT_OF_SERVICE, Cause, Moment, Track
 from agent.model.device import HealthState
 from agent.model.selfcheck import Check
+from agent.state_writer import StateWriter
 
 log = logging.getLogger(__name__)
 
@@ -143,27 +142,28 @@ def _restored(kept: _Kept, shift_s: float, now: Moment) -> Track:
 
 
 class HealthFile:
-    """One file in the folder for lasting state.
+    """One file in the folder for lasting state; it is written by the thread of `writer`.
 
-    `load` comes first; `want` and `write` may then be called by two threads, one each.
+    `load` comes first, and waits for the file system for a limited time; `want` does not wait.
     """
 
-    def __init__(self, folder: str, boot_id: str) -> None:
+    def __init__(self, folder: str, boot_id: str, writer: StateWriter | None = None) -> None:
         """Keep nothing if `folder` is empty."""
         self._path = Path(folder, FILE_NAME) if folder else None
+        self._writer = writer or StateWriter()
+        self._file = self._writer.file(str(self._path), MODE) if self._path is not None else None
         self._boot_id = boot_id
         self._kept: dict[str, dict[str, _Kept]] | None = {}  # as last wanted; None: nobody knows
-        self._wanted: bytes | None = None  # of the thread that wants; replaced whole
-        self._written: bytes | None = None  # of the thread that writes
         self._problem = ""  # of the file that was found
-        self._error = ""  # of the last attempt to write
 
     def load(self, now: Moment) -> Known:
         """Return what is kept; a file that cannot be used is put aside as `.bad`."""
         if self._path is None:
             return {}
         try:
-            data = _read(self._path)
+            data = self._writer.read(str(self._path), MAX_FILE)
+            if data is not None and len(data) > MAX_FILE:
+                raise ParseError("health state: larger than 4 MiB", str(self._path))
             known = decode(data, self._boot_id, now) if data is not None else {}
         except ParseError as error:
             self._problem = f"{self._path} was damaged and is put aside as .bad: {error}"
@@ -178,31 +178,17 @@ class HealthFile:
 
     def want(self, known: Known, now: Moment) -> None:
         """Have the tracks written soon, if they say something new."""
-        if self._path is None:
+        if self._file is None:
             return
         kept = worth_keeping(known)
         if kept != self._kept:
             self._kept = kept
-            self._wanted = encode(kept, self._boot_id, now)
-
-    def write(self) -> None:
-        """Write what is wanted; a failure is said once, and tried again."""
-        wanted = self._wanted
-        if wanted is None or wanted is self._written or self._path is None:
-            return
-        try:
-            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            durable.replace_file(str(self._path), wanted, MODE)
-        except OSError as error:
-            if not self._error:
-                log.error("health_state_not_written", extra={"error": str(error)})
-            self._error = f"{self._path}: {error.strerror}; a restart would forget what failed"
-            return
-        self._error, self._written = "", wanted
+            self._file.write(encode(kept, self._boot_id, now))
 
     def check(self) -> Check:
         """Tell whether health outlives a restart; it gates nothing."""
-        trouble = self._error or self._problem
+        error = self._file.error if self._file is not None else ""
+        trouble = f"{error}; a restart would forget what failed" if error else self._problem
         where = "nothing is kept: no node.state_dir" if self._path is None else str(self._path)
         return Check(
             name="health-state", ok=not trouble, message=trouble or where, gates_ready=False
@@ -210,17 +196,6 @@ class HealthFile:
 
     def _put_aside(self, path: Path) -> None:
         try:
-            os.replace(path, path.with_name(f"{path.name}.bad"))
+            self._writer.set_aside(str(path))
         except OSError as error:
             self._problem += f"; that failed too: {error.strerror}"
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-    except FileNotFoundError:
-        return None
-    if len(data) > MAX_FILE:
-        raise ParseError("health state: larger than 4 MiB", str(path))
-    return data

@@ -63,7 +63,7 @@ class Fleet:
         """`on_devices` is called when an inventory changed; it must be quick.
 
         Vendors that need no process are asked on `executor`. `kept` is where health outlives the
-        agent; it is read here, and told what to keep: who made it writes it.
+        agent; it is read here, and told what to keep.
         """
         self._executor = executor
         self._settings = settings.health

@@ -19,6 +19,7 @@ from agent.node.store import SnapshotStore
 from agent.node.vendors import wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost
+from agent.state_writer import StateWriter
 
 if TYPE_CHECKING:
     from agent.health.lasting import HealthFile
@@ -35,6 +36,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     vendors: Mapping[str, DeviceVendor]
     store: SnapshotStore
     known_pods: Callable[[], tuple[PodView, ...]]
+    state_writer: StateWriter = msgspec.field(default_factory=StateWriter)  # of `node.state_dir`
 
     def host(self) -> HostFiles:
         """Return the files of the host as the host sees them: those of drivers and runtimes, too.
@@ -71,7 +73,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
         folder = self.settings.node.state_dir if self.opened.spec is None else ""
         node = read_identity(self.opened.files, "", "") if folder else None
-        return HealthFile(folder, node.boot_id if node is not None else "")
+        return HealthFile(folder, node.boot_id if node is not None else "", self.state_writer)
 
     def families(self) -> dict[str, tuple[MetricFamily, ...]]:
         """Return the metric families of each vendor."""

@@ -157,6 +157,7 @@ class ContainerSide:
                 clock=parts.clock,
                 state_dir=parts.settings.node.state_dir,
                 boot_id=parts.store.current.node.boot_id,
+                state_writer=parts.state_writer,
                 served=self._served,
                 tell=lambda reason, message: self._tell(reason, message, None),
                 prepare=_prepare,

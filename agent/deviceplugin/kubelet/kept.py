@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
 import msgspec
 
-from agent import durable
 from agent.deviceplugin.base import Resource
 from agent.errors import ParseError
+from agent.state_writer import StateWriter
 
 log = logging.getLogger(__name__)
 
@@ -49,49 +48,44 @@ def decode(data: bytes, boot_id: str) -> tuple[Resource, ...]:
 
 
 class KeptFile:
-    """One file in the folder for lasting state; without a folder nothing is kept. Both block."""
+    """One file in the folder for lasting state; without a folder nothing is kept.
 
-    def __init__(self, folder: str, boot_id: str) -> None:
-        self._path = Path(folder, FILE_NAME) if folder else None
+    `load` waits for the file system for a limited time; `write` does not wait.
+    """
+
+    def __init__(self, folder: str, boot_id: str, writer: StateWriter) -> None:
+        self._writer = writer
+        self._file = writer.file(os.path.join(folder, FILE_NAME)) if folder else None
         self._boot_id = boot_id
-        self._written = b""
-        self.error = ""  # of the last attempt to write
 
     def load(self) -> tuple[Resource, ...]:
         """Return what was kept; a file that cannot be used is put aside as `.bad`."""
-        if self._path is None:
+        if self._file is None:
             return ()
         try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_FILE + 1)
+            data = self._writer.read(self._file.path, MAX_FILE)
+            if data is None:
+                return ()
             if len(data) > MAX_FILE:
                 raise ParseError(f"kept devices: more than {MAX_FILE} bytes", "")
             return decode(data, self._boot_id)
-        except FileNotFoundError:
-            return ()
-        except (ParseError, OSError) as error:
+        except ParseError as error:
             log.error("kept_devices_unusable", extra={"error": str(error)})
-            _put_aside(self._path)
-            return ()
+            self._set_aside(self._file.path)
+        except OSError as error:
+            log.error("kept_devices_unusable", extra={"error": str(error)})
+        return ()
 
     def write(self, resources: tuple[Resource, ...]) -> None:
-        """Keep these, if they are others; a failure is said once, and tried again."""
+        """Have these written soon."""
+        if self._file is None:
+            return
         data = encode(resources, self._boot_id)
-        if self._path is None or data == self._written or len(data) > MAX_FILE:
-            return
+        if len(data) <= MAX_FILE:
+            self._file.write(data)
+
+    def _set_aside(self, path: str) -> None:
         try:
-            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            durable.replace_file(str(self._path), data)
+            self._writer.set_aside(path)
         except OSError as error:
-            if not self.error:
-                log.error("kept_devices_not_written", extra={"error": str(error)})
-            self.error = f"{self._path}: {error.strerror}; a restart waits for the vendors' answers"
-            return
-        self.error, self._written = "", data
-
-
-def _put_aside(path: Path) -> None:
-    try:
-        os.replace(path, path.with_name(f"{path.name}.bad"))
-    except OSError as error:
-        log.warning("kept_devices_stay", extra={"error": str(error)})
+            log.warning("kept_devices_stay", extra={"error": str(error)})

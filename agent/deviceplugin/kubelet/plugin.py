@@ -58,7 +58,7 @@ class DevicePlugin:
             site.folder, self._looked_at, poll_s=site.pace.poll_s, absent_s=site.pace.absent_s
         )
         self._holding = Holding(site.clock.monotonic, self._publish)
-        self._file = KeptFile(site.state_dir, site.boot_id)
+        self._file = KeptFile(site.state_dir, site.boot_id, site.state_writer)
         self._kept: dict[str, Resource] = {}  # of vendors that have not answered yet
         self._lives: dict[str, Life] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -127,7 +127,7 @@ class DevicePlugin:
         """Keep what is offered, and follow the kubelet's checkpoint."""
         while True:
             seen = self._folder.looks
-            await in_thread(partial(self._file.write, self._offers()))
+            self._file.write(self._offers())
             await self._read_checkpoint()
             self._holding.forget_old()
             await self._bell.until(partial(self._looked, seen), self._site.pace.poll_s)

@@ -12,6 +12,7 @@ from agent.deviceplugin.base import Decisions
 from agent.model.grant.edits import ContainerEdits
 from agent.model.runtime.served import ServedView
 from agent.model.snapshot import NodeSnapshot
+from agent.state_writer import StateWriter
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     state_dir: str = ""  # empty: nothing is kept
     boot_id: str = ""  # empty: nothing that was kept is believed
+    state_writer: StateWriter = msgspec.field(default_factory=StateWriter)
     served: Callable[[ServedView], None] = lambda _: None
     tell: Callable[[str, str], None] = lambda _, __: None
     prepare: Callable[[ContainerEdits], Awaitable[None]] = nothing

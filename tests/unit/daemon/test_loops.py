@@ -14,7 +14,6 @@ from agent.config.sections import Settings
 from agent.daemon.loops import Loops
 from agent.daemon.telling.device_changes import DeviceChanges
 from agent.daemon.telling.outlet import Folder
-from agent.health.lasting import HealthFile
 from agent.node.parts import build_parts
 from agent.recording.open import OpenedHost
 from tests.cgroups import CgroupHost
@@ -27,7 +26,7 @@ def built(folder: Path) -> Loops:
     parts = build_parts(Settings(), OpenedHost(files=host.files), ManualClock(), vendors={})
     outlet = Folder(str(folder / "out"), parts.store, parts.clock)
     changes = DeviceChanges(parts, outlet, parts.facts())
-    return Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
+    return Loops(parts, changes, outlet, lambda: None)
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     out = str(tmp_path / "out")
     outlet = Folder(out, parts.store, parts.clock)
     changes = DeviceChanges(parts, outlet, parts.facts())
-    loops = Loops(parts, changes, outlet, HealthFile("", ""), lambda: None)
+    loops = Loops(parts, changes, outlet, lambda: None)
     loops.measuring.cycle()
     kept = len(os.listdir("/proc/self/fd"))
     loops.measuring.close()

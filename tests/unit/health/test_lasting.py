@@ -24,8 +24,10 @@ from agent.health.lasting import (
 )
 from agent.health.track import Cause, Moment, Track
 from agent.model.device import HealthState
+from agent.state_writer import StateFile, StateWriter
 from tests.unit.health.looks import BAD, WALL_S, Device, at
 
+DEADLINE_S = 30.0
 KEY = "0000:3b:00.0"
 VALID = b'{"version":1,"boot_id":"b","mono_s":1,"wall_s":1,"vendors":{}}'
 
@@ -156,20 +158,27 @@ def test_a_file_that_is_too_large_is_put_aside(tmp_path: Path) -> None:
     assert "larger" in file.check().message
 
 
+def health_file(folder: Path) -> tuple[HealthFile, StateFile]:
+    """Return the file of a life of the agent, and its part that is written."""
+    writer = StateWriter()
+    file = HealthFile(str(folder), "b007", writer)
+    return file, writer.file(str(folder / "health.json"), lasting.MODE)
+
+
 def test_what_is_wanted_is_written_once_and_read_by_the_next_agent(tmp_path: Path) -> None:
-    file = HealthFile(str(tmp_path / "state"), "b007")
+    file, state = health_file(tmp_path / "state")
     assert file.load(at(0)) == {}
     file.want({"nvidia": {}}, at(1))
-    file.write()
+    assert state.wait(DEADLINE_S)
     assert not (tmp_path / "state").exists()
     known = {"nvidia": {KEY: failed()}}
     file.want(known, at(2))
-    file.write()
+    assert state.wait(DEADLINE_S)
     path = tmp_path / "state" / "health.json"
     written = path.read_bytes()
     path.unlink()
     file.want(known, at(3))
-    file.write()
+    assert state.wait(DEADLINE_S)
     assert not path.exists()
     path.write_bytes(written)
     found = HealthFile(str(tmp_path / "state"), "b007").load(at(4))
@@ -178,13 +187,13 @@ def test_what_is_wanted_is_written_once_and_read_by_the_next_agent(tmp_path: Pat
 
 
 def test_when_all_is_well_again_that_is_written_too(tmp_path: Path) -> None:
-    file = HealthFile(str(tmp_path), "b007")
+    file, state = health_file(tmp_path)
     file.want({"nvidia": {KEY: failed()}}, at(2))
-    file.write()
-    after = HealthFile(str(tmp_path), "b007")
+    assert state.wait(DEADLINE_S)
+    after, state = health_file(tmp_path)
     after.load(at(3))
     after.want({"nvidia": {}}, at(3))
-    after.write()
+    assert state.wait(DEADLINE_S)
     assert HealthFile(str(tmp_path), "b007").load(at(4)) == {}
 
 
@@ -193,14 +202,14 @@ def test_a_folder_that_cannot_be_written_is_said_until_it_can(
 ) -> None:
     blocked = tmp_path / "state"
     blocked.write_text("a file where the folder should be")
-    file = HealthFile(str(blocked), "b007")
+    file, state = health_file(blocked)
     file.want({"nvidia": {KEY: failed()}}, at(2))
-    for _ in range(3):
-        file.write()
+    while not state.error:
+        assert not state.wait(0.01)
     assert "a restart would forget" in file.check().message
-    assert [r.getMessage() for r in caplog.records] == ["health_state_not_written"]
+    assert [r.getMessage() for r in caplog.records] == ["state_file_not_written"]
     blocked.unlink()
-    file.write()
+    assert state.wait(DEADLINE_S)
     assert file.check().ok
     assert (blocked / "health.json").exists()
 
@@ -209,7 +218,6 @@ def test_without_a_folder_nothing_is_kept() -> None:
     file = HealthFile("", "")
     assert file.load(at(0)) == {}
     file.want({"nvidia": {KEY: failed()}}, at(1))
-    file.write()
     assert (file.check().ok, "nothing is kept" in file.check().message) == (True, True)
 
 

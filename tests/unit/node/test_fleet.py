@@ -21,6 +21,7 @@ from agent.node.store import SnapshotStore
 from agent.node.vendors import vendor_settings
 from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import open_host
+from agent.state_writer import StateWriter
 from plugins.vendors.fake.vendor import FakeVendor
 
 CARDS = tuple(
@@ -200,12 +201,13 @@ def test_a_vendor_that_falls_silent_takes_its_devices_out_of_service_in_the_end(
 def test_what_had_failed_before_the_agent_began_anew_is_watched_before_it_serves(
     tmp_path: Path,
 ) -> None:
-    file = HealthFile(str(tmp_path / "state"), "b007")
+    writer = StateWriter()
+    file = HealthFile(str(tmp_path / "state"), "b007", writer)
     first = Heard(tmp_path)
     first.fleet._kept = file
     first.answer(GOOD, BAD)
     since_s = first.answer(GOOD, BAD).since_s
-    file.write()
+    assert writer.close(deadline_s=30.0)
     fleet, store, _ = fleet_of_two_cards(tmp_path, kept=HealthFile(str(tmp_path / "state"), "b007"))
     second = Heard.__new__(Heard)
     second.fleet, second.store, second.client = fleet, store, fleet.clients[0]

@@ -1,0 +1,233 @@
+"""State files, written by a thread of their own: a file system that hangs delays nobody else.
+
+The caller hands over the whole content and goes on. The thread replaces the file atomically. Of
+each file one content waits at most; a newer one takes its place. A write that fails is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from agent import durable
+
+log = logging.getLogger(__name__)
+
+MODE = 0o640
+FOLDER_MODE = 0o750
+MAX_FILES = 256  # of one writer
+MAX_CALLS = 16  # that wait for the thread
+RETRY_S = 1.0  # between two attempts to write a file
+LATE_S = 5.0  # a write that takes longer is a hang, for people
+READ_S = 2.0  # a read at the start may take so long
+CALL_S = 0.5  # another piece of work may take so long
+HANGS = "the file system does not answer"
+
+T = TypeVar("T")
+
+
+class StateFile:
+    """One file of a `StateWriter`. Every method may be called from any thread."""
+
+    def __init__(self, writer: StateWriter, path: str, mode: int) -> None:
+        self.path = path
+        self._writer = writer
+        self._mode = mode
+        self._next: bytes | None = None  # content that waits for the thread
+        self._next_s = 0.0  # monotonic, since when a content waits or is written
+        self._due_s = 0.0  # monotonic, not to be written before
+        self._written: bytes | None = None
+        self._writing = False
+        self._error = ""  # of the last attempt
+
+    def write(self, data: bytes) -> None:
+        """Hand over the file's new content and return at once."""
+        with self._writer.changed:
+            if not self._writing and self._next is None:
+                self._next_s = time.monotonic()
+            self._next = data
+            self._writer.start()
+
+    def wait(self, deadline_s: float = CALL_S) -> bool:
+        """Wait until everything handed over is on the disk; return whether it is."""
+        with self._writer.changed:
+            return self._writer.changed.wait_for(
+                lambda: self._next is None and not self._writing, deadline_s
+            )
+
+    @property
+    def error(self) -> str:
+        """Return why the newest content is not on the disk; empty while it is, or is on its way."""
+        with self._writer.changed:
+            waits = self._writing or self._next is not None
+            if waits and time.monotonic() - self._next_s > self._writer.late_s:
+                return self._error or f"{self.path}: {HANGS}"
+            return self._error
+
+    def due_s(self) -> float | None:
+        """Return when the content that waits is to be written; for the writer, with its lock."""
+        return None if self._next is None else self._due_s
+
+    def replace(self) -> None:
+        """Write what waits; for the writer's thread."""
+        with self._writer.changed:
+            data, self._next = self._next, None
+            self._writing = True
+        error = "" if data is None else self._replaced(data)
+        with self._writer.changed:
+            if error:
+                if self._next is None and not self._writer.closing:
+                    self._next = data
+                self._due_s = time.monotonic() + RETRY_S
+            else:
+                self._written, self._due_s, self._next_s = data, 0.0, time.monotonic()
+            failed_before, self._error = bool(self._error), error
+            self._writing = False
+        if error and not failed_before:
+            log.error("state_file_not_written", extra={"error": error})
+        elif failed_before and not error:
+            log.info("state_file_written_again", extra={"path": self.path})
+
+    def _replaced(self, data: bytes) -> str:
+        """Replace the file unless it holds the data; return the error, if there is one."""
+        try:
+            if data == self._written and os.path.lexists(self.path):
+                return ""
+            os.makedirs(os.path.dirname(self.path), mode=FOLDER_MODE, exist_ok=True)
+            durable.replace_file(self.path, data, self._mode)
+        except OSError as error:
+            return f"{self.path}: {error.strerror or error}"
+        return ""
+
+
+class StateWriter:
+    """Owns the thread. It ends with the process: a thread that hangs in the kernel is not joined.
+
+    Each file system that may hang on its own has a writer of its own.
+    """
+
+    def __init__(self, name: str = "state files", late_s: float = LATE_S) -> None:
+        self.late_s = late_s
+        self.changed = threading.Condition()
+        self._name = name
+        self._files: dict[str, StateFile] = {}
+        self._calls: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self.closing = False
+
+    def file(self, path: str, mode: int = MODE) -> StateFile:
+        """Return the file at a path; its folder is made with the first write."""
+        with self.changed:
+            if path not in self._files:
+                if len(self._files) >= MAX_FILES:
+                    raise ValueError(f"more than {MAX_FILES} state files")
+                self._files[path] = StateFile(self, path, mode)
+            return self._files[path]
+
+    def read(self, path: str, limit: int, deadline_s: float = READ_S) -> bytes | None:
+        """Return at most `limit` + 1 bytes of a file; `None` if there is none.
+
+        Raises `OSError`; its number is ETIMEDOUT if the file system does not answer.
+        """
+        return self.call(lambda: _read(path, limit), path, deadline_s)
+
+    def set_aside(self, path: str) -> None:
+        """Rename a damaged file to `.bad`; raises `OSError` as `read` does."""
+        self.call(lambda: os.replace(path, f"{path}.bad"), path)
+
+    def call(self, work: Callable[[], T], path: str, deadline_s: float = CALL_S) -> T:
+        """Have the thread do a piece of work on a path, and return its result.
+
+        Raises what the work raises. If that takes too long, an `OSError` with ETIMEDOUT: work that
+        has not begun by then is not done any more.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self.changed:
+            full = len(self._calls) >= MAX_CALLS
+            if not full:
+                self._calls.append(run)
+                self.start()
+        try:
+            return future.result(0 if full else deadline_s)
+        except TimeoutError as error:
+            if future.cancel():
+                with self.changed, contextlib.suppress(ValueError):
+                    self._calls.remove(run)
+            raise OSError(errno.ETIMEDOUT, HANGS, path) from error
+
+    def start(self) -> None:
+        """Have the thread look for work; for files, with the lock."""
+        if self._thread is None and not self.closing:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self.changed.notify_all()
+
+    def close(self, deadline_s: float = CALL_S) -> bool:
+        """Write what waits and end the thread; return whether it ended in time."""
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(deadline_s)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                work = self._work()
+                while work is None:
+                    if self.closing:
+                        return
+                    self.changed.wait(self._pause_s())
+                    work = self._work()
+            work()
+            with self.changed:
+                self.changed.notify_all()
+
+    def _work(self) -> Callable[[], None] | None:
+        """Return the next piece of work; a writer that is being closed writes each file at once."""
+        if self._calls:
+            return self._calls.popleft()
+        now_s = time.monotonic()
+        for file in self._files.values():
+            due_s = file.due_s()
+            if due_s is not None and (self.closing or due_s <= now_s):
+                return file.replace
+        return None
+
+    def _pause_s(self) -> float | None:
+        """Return the time until a file is to be tried again."""
+        due_s = [due_s for file in self._files.values() if (due_s := file.due_s()) is not None]
+        return max(0.0, min(due_s) - time.monotonic()) if due_s else None
+
+
+def _read(path: str, limit: int) -> bytes | None:
+    try:
+        # O_NONBLOCK: a FIFO in the file's place must not stop the reader
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", path)
+        return file.read(limit + 1)

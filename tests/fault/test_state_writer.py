@@ -1,0 +1,134 @@
+"""The thread of the state files against file systems that hang, are full, or take nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agent.state_writer import HANGS, MAX_CALLS, StateWriter
+from tests.hanging import HangingFiles, hanging_files, needs_fuse
+
+LONG_S = 30.0
+
+
+@pytest.fixture
+def writer() -> Iterator[StateWriter]:
+    one = StateWriter(late_s=0.0)
+    yield one
+    assert one.close(LONG_S)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[HangingFiles]:
+    with hanging_files(tmp_path / "state") as one:
+        yield one
+
+
+def test_the_newest_content_is_on_the_disk(writer: StateWriter, tmp_path: Path) -> None:
+    file = writer.file(str(tmp_path / "deep" / "state.json"))
+    for number in range(100):
+        file.write(b"%d" % number)
+    assert file.wait(LONG_S)
+    assert (tmp_path / "deep" / "state.json").read_bytes() == b"99"
+    assert file.error == ""
+
+
+def test_a_file_that_somebody_removed_is_written_again(writer: StateWriter, tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    file = writer.file(str(path))
+    file.write(b"1")
+    assert file.wait(LONG_S)
+    path.unlink()
+    file.write(b"1")
+    assert file.wait(LONG_S)
+    assert path.read_bytes() == b"1"
+
+
+def test_a_write_that_fails_is_named_and_tried_again(writer: StateWriter, tmp_path: Path) -> None:
+    blocked = tmp_path / "folder"
+    blocked.write_text("no folder")
+    file = writer.file(str(blocked / "state.json"))
+    file.write(b"1")
+    assert not file.wait(0.2)
+    assert os.strerror(errno.EEXIST) in file.error or os.strerror(errno.ENOTDIR) in file.error
+    blocked.unlink()
+    assert file.wait(LONG_S)
+    assert (blocked / "state.json").read_bytes() == b"1"
+    assert file.error == ""
+
+
+def test_a_writer_that_is_closed_tries_a_failing_file_once(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("no folder")
+    writer = StateWriter()
+    writer.file(str(tmp_path / "folder" / "state.json")).write(b"1")
+    assert writer.close(LONG_S)
+
+
+def test_a_fifo_in_the_place_of_a_file_is_refused(writer: StateWriter, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "state.json")
+    with pytest.raises(OSError, match="not a plain file"):
+        writer.read(str(tmp_path / "state.json"), 10, LONG_S)
+
+
+def test_what_work_raises_reaches_the_caller(writer: StateWriter) -> None:
+    def fail() -> None:
+        raise KeyError("here")
+
+    with pytest.raises(KeyError, match="here"):
+        writer.call(fail, "", LONG_S)
+
+
+@needs_fuse
+class TestAFileSystemThatHangs:
+    def test_delays_no_caller_and_is_named(self, writer: StateWriter, files: HangingFiles) -> None:
+        file = writer.file(str(files.path / "state.json"))
+        file.write(b"1")
+        assert file.wait(LONG_S)
+        files.hang()
+        for number in range(1000):
+            file.write(b"%d" % number)
+        assert not file.wait(0.2)
+        assert file.error == f"{file.path}: {HANGS}"
+        files.answer()
+        assert file.wait(LONG_S)
+        assert writer.read(file.path, 10, LONG_S) == b"999"
+        assert file.error == ""
+
+    def test_a_read_has_a_deadline(self, writer: StateWriter, files: HangingFiles) -> None:
+        (files.path / "state.json").write_bytes(b"1")
+        files.hang()
+        with pytest.raises(TimeoutError) as refusal:
+            writer.read(str(files.path / "state.json"), 10, 0.1)
+        assert refusal.value.errno == errno.ETIMEDOUT
+        files.answer()
+        assert writer.read(str(files.path / "state.json"), 10, LONG_S) == b"1"
+
+    def test_work_that_was_given_up_is_not_done_later(
+        self, writer: StateWriter, files: HangingFiles
+    ) -> None:
+        done: list[int] = []
+        writer.file(str(files.path / "state.json")).write(b"1")
+        files.hang()
+        writer.file(str(files.path / "state.json")).write(b"2")
+        for number in range(2 * MAX_CALLS):
+            with pytest.raises(TimeoutError):
+                writer.call(partial(done.append, number), "", 0.001)
+        files.answer()
+        writer.call(lambda: done.append(-1), "", LONG_S)
+        assert done == [-1]
+
+    def test_it_keeps_no_process_from_ending(self, files: HangingFiles) -> None:
+        writer = StateWriter()
+        files.hang()
+        writer.file(str(files.path / "state.json")).write(b"1")
+        assert not writer.close(0.1)
+        hanging = [one for one in threading.enumerate() if one.name == "state files"]
+        assert [one.daemon for one in hanging] == [True] * len(hanging)
+        files.answer()
+        assert writer.close(LONG_S)
