@@ -34,7 +34,8 @@ Arguments, all by name: `nodes` (names; Node objects with uid, addresses, machin
 (put at the start), `roles` (a ClusterRole YAML file; without it everything is allowed),
 `validation` (schemas and rules of events; False for benches), `server_side_apply` (False: 415),
 `topology_versions` (of NodeResourceTopology, default both), `garbage_collection` (dependents of a
-deleted Node go, and so does what names a Node's uid that is not there), `bookmark_interval_s`,
+deleted Node go, and so does what names a Node's uid that is not there), `bookmark_interval_s`
+(without it no bookmark comes, as from a server whose etcd has its default of progress reports),
 `max_body_bytes`, `host`, `port`, `directory`.
 
 What surprises, and is as in a real server:

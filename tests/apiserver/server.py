@@ -40,7 +40,7 @@ class ApiServer(Objects):
         server_side_apply: bool = True,
         topology_versions: Iterable[str] = ("v1alpha1", "v1alpha2"),
         garbage_collection: bool = True,
-        bookmark_interval_s: float = 60.0,
+        bookmark_interval_s: float | None = None,
         max_body_bytes: int = 3 << 20,
         host: str = "127.0.0.1",
         port: int = 0,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.config.cluster import KubeletSettings
-from agent.daemon.cluster.following import watches
+from agent.daemon.cluster.following import is_watched, watches
 from agent.daemon.cluster.known import Known
 from agent.daemon.cluster.outlet import ClusterOutlet
 from agent.kube.errors import Unreachable
@@ -36,6 +36,7 @@ from agent.publish.device import DevicePublisher
 from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.sink import EventSink
 from agent.publish.node_metric import NodeMetricPublisher
+from agent.publish.topology import V1ALPHA1
 from agent.topology.cpu import CpuTopology
 from tests import factory
 from tests.apiserver.admin import node
@@ -128,14 +129,22 @@ class Outage:
         self.lost: set[str] = set()
         self.happened = self.failed = self.most_waiting = 0
         self._fill()
-        self.watches = watches(self.api, NODE, self.known, self.time)
         self.outbox = Outbox(
             Site(
                 api=self.api,
                 clock=self.time,
                 node_uid=lambda: self.store.current.node.uid,
                 tell=lambda *_: None,
+                is_watched=lambda kind: is_watched(self.watches, kind),
             )
+        )
+        self.watches = watches(
+            self.api,
+            NODE,
+            self.known,
+            self.time,
+            on_version=self.outbox.observe,
+            topology_version=lambda: V1ALPHA1,
         )
         self.sink = EventSink(self.api, NODE, self.time, uid_of=lambda _: "")
         self.outlet = ClusterOutlet(
@@ -281,8 +290,8 @@ class Outage:
         while True:
             await asyncio.sleep(TICK_S)
             for part in ("node", "slo", "metric_policy"):
-                state = self.watches[part].state
-                self.known.confirmed(part, state.last_contact_s, state.last_error)
+                now_s, state = self.time.monotonic(), self.watches[part].state
+                self.known.confirmed(part, state.contact_s(now_s), state.last_error)
             self.known.api_answers(not self.watches["pods"].state.last_error)
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from agent.publish.eventing.sink import SinkState
 
 KUBELET_OK = "ok"
-# kinds that a cluster may well not have: without koord-manager there is no NodeSLO
-OPTIONAL = ("nodeslos", "nodemetrics")
+# kinds that a cluster may not have: without koord-manager there is no NodeSLO; that a CRD of an
+# object that the agent writes is not installed is said by the check of its publisher
+OPTIONAL = ("nodeslos", "nodemetrics", "devices", "noderesourcetopologies")
 
 
 def cluster_checks(side: ClusterSide) -> list[Check]:

@@ -69,24 +69,33 @@ class ClusterSide:
         parts, api = self._parts, self._parts.settings.api
         self.session = session = await open_session(self._target, parts.clock, os.environ)
         # imported here: while the HTTP library is loaded in its thread, nothing else should be
-        from agent.daemon.cluster.following import watches  # noqa: PLC0415 - see above
+        from agent.daemon.cluster.following import is_watched, watches  # noqa: PLC0415 - see above
         from agent.publish.cluster.outbox import Outbox  # noqa: PLC0415 - see above
         from agent.publish.cluster.site import Site  # noqa: PLC0415 - see above
         from agent.publish.cluster.state import Pace  # noqa: PLC0415 - see above
         from agent.publish.eventing.sink import EventSink  # noqa: PLC0415 - see above
+        from agent.publish.topology import V1ALPHA1, version_for  # noqa: PLC0415 - see above
 
         name = parts.store.current.node.name
-        self.watches = watches(session, name, self.known, parts.clock)
-        self._keep(self.watches[FIRST].run, f"watch {FIRST}")
         pace = Pace(resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s)
         site = Site(
             api=session,
             clock=parts.clock,
             node_uid=lambda: self._uid_of("Node"),
             tell=self._told,
+            is_watched=lambda kind: is_watched(self.watches, kind),
             pace=pace,
         )
         self.outbox = outbox = Outbox(site)
+        self.watches = watches(
+            session,
+            name,
+            self.known,
+            parts.clock,
+            on_version=outbox.observe,
+            topology_version=lambda: version_for(parts.store.current) or V1ALPHA1,
+        )
+        self._keep(self.watches[FIRST].run, f"watch {FIRST}")
         self.known.metric_came = partial(outbox.look_again, NODE_METRICS.kind)
         self._spawn(outbox.run(), "outbox")
         if api.events:
@@ -214,9 +223,10 @@ class ClusterSide:
     async def _keep_ages(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            now_s = self._parts.clock.monotonic()
             for part in ("node", "slo", "metric_policy"):
                 state = self.watches[part].state
-                self.known.confirmed(part, state.last_contact_s, state.last_error)
+                self.known.confirmed(part, state.contact_s(now_s), state.last_error)
             if (absent_s := self.watches["slo"].state.absent_s) is not None:
                 self.known.no_slos(absent_s)
             self.known.api_answers(not self.watches["pods"].state.last_error)

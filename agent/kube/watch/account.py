@@ -29,8 +29,17 @@ class WatchState(msgspec.Struct, frozen=True, kw_only=True):
     malformed: int = 0  # objects that could not be read, each time that they came
     errors: int = 0
     last_error: str = ""  # empty again when the server has spoken since, or accepted a stream
-    last_contact_s: float | None = None  # monotonic: a page, an event or a bookmark came
+    streaming: bool = False  # a stream is open: what the server changes arrives
+    # monotonic: a page, an event or a bookmark came, or a stream was accepted or ended in order
+    last_contact_s: float | None = None
     absent_s: float | None = None  # monotonic: it said that it does not know the kind, and no more
+
+    def contact_s(self, now_s: float) -> float | None:
+        """Return when the view was last confirmed; an open stream confirms it at every moment.
+
+        A quiet stream is healthy: without bookmarks a server sends nothing where nothing changes.
+        """
+        return now_s if self.streaming else self.last_contact_s
 
 
 class Account:
@@ -49,7 +58,20 @@ class Account:
 
     def opened(self) -> None:
         """Count a stream that the server has accepted; what was wrong before it is over."""
-        self._set(watches=self.state.watches + 1, last_error="")
+        self._set(
+            watches=self.state.watches + 1,
+            last_error="",
+            streaming=True,
+            last_contact_s=self._clock.monotonic(),
+        )
+
+    def ended(self) -> None:
+        """Note that the server ended the stream in order: all that it changed has arrived."""
+        self._set(last_contact_s=self._clock.monotonic())
+
+    def closed(self) -> None:
+        """Note that no stream is open."""
+        self._set(streaming=False)
 
     def heard(self, *, events: int = 0, bookmarks: int = 0) -> None:
         """Take note that the server has spoken."""

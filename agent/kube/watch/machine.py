@@ -44,8 +44,10 @@ MAX_LIST_BYTES = 64 << 20
 STREAM_S = (300.0, 600.0)  # how long a stream may last, drawn anew for each
 STEADY_S = 10.0  # a stream that lasted this long ends a row of failures
 DOUBT_AFTER = 10  # answers without success until the version itself is doubted
-# a server that was set back waits in silence for a version to be reached again
-SILENT_STREAMS = 5
+# A server that was restored from a backup accepts a watch from a version that it has yet to reach,
+# and sends nothing until then. Restoring it breaks the streams; quiet ones that end at their time
+# are normal.
+DOUBT_S = 1500.0
 
 RETRY = Backoff()
 # of 5,000 nodes that all must list anew, 500 a second do
@@ -119,12 +121,14 @@ def _event(state: State, event: Event, uniform: Uniform) -> Step:
         effect = Effect.PUT
     elif event.type == "DELETED":
         effect = Effect.REMOVE
-    return Step(_with(state, version=event.version, silent=-1), Read(), effect)
+    return Step(_with(state, version=event.version, doubt_s=None), Read(), effect)
 
 
 def _ended(state: State, ended: Ended, uniform: Uniform) -> Step:
     """Take the stream up again; one that the server closes at once is no better than a failure."""
-    if state.silent >= SILENT_STREAMS:
+    if ended.early:
+        state = _doubted(state)
+    if _is_doubtful(state):
         return _list_anew(state, uniform)
     failures = 0 if ended.lasted_s >= STEADY_S else state.failures + 1
     wait = Wait(RETRY.wait_s(max(failures, 1), None, uniform))
@@ -139,7 +143,8 @@ def _failed(state: State, failure: Failure, uniform: Uniform) -> Step:
             return _slowly(state, Phase.ABSENT, uniform, failure.retry_after_s)
         case Why.FORBIDDEN:
             return _slowly(state, Phase.FORBIDDEN, uniform, failure.retry_after_s)
-    if state.silent >= SILENT_STREAMS:
+    state = _doubted(state)
+    if _is_doubtful(state):
         return _list_anew(state, uniform)
     failures = state.failures + 1
     wait = Wait(RETRY.wait_s(failures, failure.retry_after_s, uniform))
@@ -168,13 +173,25 @@ def _slowly(
 def _anew(state: State) -> State:
     """Forget the list under way, and to watch; the next list is not older than what was seen."""
     floor = state.version or state.floor
-    return _with(state, version="", token="", pages=0, objects=0, bytes=0, floor=floor, silent=0)
+    return _with(
+        state, version="", token="", pages=0, objects=0, bytes=0, floor=floor, doubt_s=None
+    )
 
 
 def _rested(state: State, lasted_s: float) -> State:
     if lasted_s < STEADY_S:
         return state
-    return _with(state, failures=0, expiries=0, silent=state.silent + 1)
+    doubt_s = None if state.doubt_s is None else state.doubt_s + lasted_s
+    return _with(state, failures=0, expiries=0, doubt_s=doubt_s)
+
+
+def _doubted(state: State) -> State:
+    """Return the state after a stream broke: the server may have been restored meanwhile."""
+    return _with(state, doubt_s=0.0) if state.doubt_s is None else state
+
+
+def _is_doubtful(state: State) -> bool:
+    return state.doubt_s is not None and state.doubt_s >= DOUBT_S
 
 
 _with = msgspec.structs.replace

@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 LIST_DEADLINE_S = 60.0  # a server gives up a request after a minute itself
 OPEN_DEADLINE_S = 30.0
-IDLE_S = 120.0  # a server sends a bookmark every minute
 OVERTIME_S = 60.0  # beyond what a stream was asked to last
+EARLY_S = 5.0  # a stream that ends less before its time ended at its time
 SLICE_BYTES = 64 << 10  # decoded before the loop's other work has its turn
 OBJECT_BYTES = 4 << 10  # what an object costs beside its bytes
 SLICE_OBJECTS = 32
@@ -59,29 +59,36 @@ class Watch(Generic[W, T]):
         field_selector: str = "",
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         uniform: Uniform = random.uniform,
-        idle_s: float = IDLE_S,
+        idle_s: float | None = None,
     ) -> None:
         """Begin without a view. `on_change` gets whole views: the first, then each that differs.
 
         If it raises, `run` ends with that; run again, it goes on where it was, and tells the whole
         view again as soon as the server says anything.
-        A stream on which no line came for `idle_s` is opened anew.
+        A quiet stream is healthy: many servers send no bookmarks. The connection's keepalive ends a
+        dead one, and the server ends each at the time that it was asked for. One that is quiet for
+        `idle_s` is opened anew; by default that is a minute after that time.
         """
         self._api = api
-        self._path = kind.resource.path()
+        self._kind = kind
         self._selector: Pairs = (("fieldSelector", field_selector),) if field_selector else ()
         self._on_change = on_change
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
         self._idle_s = idle_s
-        self._reader = Reader(f"GET {self._path}", kind.wire)
+        self._reader = Reader(f"GET {kind.resource.path()}", kind.wire)
         self._view: View[W, T] = View(kind.resource.plural, kind.make)
         self._account = Account(kind.resource.plural, clock)
         self._step = Step(State(), Wait(0.0))
         self._settled = asyncio.Event()
         self._untold = False
         self._slice_bytes = 0
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the objects, as in their `kind`."""
+        return self._kind.resource.kind
 
     @property
     def state(self) -> WatchState:
@@ -135,7 +142,8 @@ class Watch(Generic[W, T]):
     async def _follow(self, command: Follow) -> None:
         opened_s: float | None = None
         try:
-            async with self._api.stream(self._stream_request(command), self._idle_s) as lines:
+            idle_s = self._idle_s or command.timeout_s + OVERTIME_S
+            async with self._api.stream(self._stream_request(command), idle_s) as lines:
                 opened_s = self._clock.monotonic()
                 self._account.opened()
                 async for data in lines:
@@ -148,7 +156,12 @@ class Watch(Generic[W, T]):
         except ApiError as error:
             self._failed(failure_of(error, self._lasted_s(opened_s)), str(error))
         else:
-            self._tell(Ended(lasted_s=self._lasted_s(opened_s)))
+            self._account.ended()
+            lasted_s = self._lasted_s(opened_s)
+            early = lasted_s < command.timeout_s - EARLY_S
+            self._tell(Ended(lasted_s=lasted_s, early=early))
+        finally:
+            self._account.closed()
 
     def _line(self, data: bytes, opened_s: float) -> None:
         line: Line[W] = self._reader.line(data)
@@ -205,6 +218,12 @@ class Watch(Generic[W, T]):
     def _lasted_s(self, opened_s: float | None) -> float:
         return 0.0 if opened_s is None else self._clock.monotonic() - opened_s
 
+    def _path(self) -> str:
+        kind = self._kind
+        if kind.version is None:
+            return kind.resource.path()
+        return replace(kind.resource, version=kind.version()).path()
+
     def _list_request(self, command: List) -> Request:
         begin: Pairs = ()
         if command.version in (None, "0"):
@@ -215,7 +234,7 @@ class Watch(Generic[W, T]):
             begin += (("continue", command.token),)
         return Request(
             method="GET",
-            path=self._path,
+            path=self._path(),
             query=(*self._selector, *begin),
             deadline_s=LIST_DEADLINE_S,
         )
@@ -223,7 +242,7 @@ class Watch(Generic[W, T]):
     def _stream_request(self, command: Follow) -> Request:
         return Request(
             method="GET",
-            path=self._path,
+            path=self._path(),
             query=(
                 *self._selector,
                 ("watch", "true"),

@@ -28,7 +28,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     floor: str = ""  # the version that a list must not be older than; empty: any will do
     recent: bool = False  # list what is most recent
-    silent: int = 0  # streams in a row that lasted and said nothing; -1: the open one has spoken
+    doubt_s: float | None = (
+        None  # quiet time since a stream broke; None: none broke since a version
+    )
     failures: int = 0  # in a row; 410 apart
     expiries: int = 0  # 410 and what looks older than what we have, in a row
 
@@ -73,9 +75,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The server closed the stream in order."""
+    """The server closed the stream in order; `early`: before the time that it was asked for."""
 
     lasted_s: float
+    early: bool = False
 
 
 Input = Due | Page | Event | Failure | Ended

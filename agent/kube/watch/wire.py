@@ -71,6 +71,9 @@ class Kind(msgspec.Struct, Generic[W, T], frozen=True, kw_only=True):
     wire: type[W]
     make: Callable[[W], T]  # raises `ParseError` for what cannot be used
     selected_by: str = "metadata.name"  # the field that holds this node's name
+    version: Callable[[], str] | None = (
+        None  # of the API, where servers differ; None: the resource's
+    )
 
     def of_node(self, name: str) -> str:
         """Return the field selector of what belongs to a node."""

@@ -31,6 +31,7 @@ class Calls:
     async def read(self, desired: Desired, *, again: bool) -> None:
         """Read the object; `again`: find out who wrote it since it was last seen."""
         before = self._known.sight if again else None
+        self._known.begin_read()
         try:
             await self._take(self.target.read())
         except NotFound as error:

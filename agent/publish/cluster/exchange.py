@@ -44,7 +44,7 @@ class Exchange:
         state = WriterState(kind=first.kind, name=first.name, publisher=publisher)
         self.standing = Standing(state, site.tell)
         self.acked: Desired | None = None
-        self.known = Known(site)
+        self.known = Known(first.kind, site)
         self._calls = Calls(first, site, self.known)
         self._wrote: Desired | None = None  # and not yet acknowledged as whole
         self._settled: Desired | None = None  # for which all was done that what we know allows
@@ -207,7 +207,7 @@ class Exchange:
             last_ack_s=self._site.clock.wall(),
             unchanged=self.state.unchanged + (new and not wrote),
         )
-        return Pause(self.known.due_in_s())
+        return Pause(self.known.rest_s())
 
     def _settle(self, desired: Desired) -> bool:
         """Take it that no more can be done now; return whether anything had to be written."""
@@ -221,7 +221,7 @@ class Exchange:
     def _wait(self, phase: Phase, why: str) -> Pause:
         """Wait for new content, or for the object to change."""
         self.standing.set(phase=phase, error=why)
-        return Pause(self.known.due_in_s())
+        return Pause(self.known.rest_s())
 
     def _hold(self, desired: Desired, step: Hold) -> Pause:
         patience_s = self._patience_s(step.rivals)
@@ -263,7 +263,9 @@ class Exchange:
         self.standing.set(phase=back.phase, error=back.message)
         site = self._site
         if back.slow:
-            return Pause(site.about(site.pace.slow_s), back.until_content)
+            told = back.phase is Phase.ABSENT and site.is_watched(self.state.kind)
+            slow_s = max(site.pace.slow_s, site.pace.absent_s if told else 0.0)
+            return Pause(site.about(slow_s), back.until_content)
         wait_s = site.backoff.wait_s(self._failures, error.retry_after_s, site.uniform)
         return Pause(wait_s, wakes=False)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.kube.apply.managed import managers
+from agent.kube.apply.managed import managers, metadata_of
 from agent.kube.apply.pruned import MAX_PLACES, Place
 from agent.kube.apply.requests import MANAGER
+from agent.kube.watch.machine import older
 from agent.publish.base import Desired
 from agent.publish.cluster.decide import Clean, Sight, Write
 from agent.publish.cluster.intent import Dict
@@ -21,21 +22,45 @@ replace = msgspec.structs.replace
 class Known:
     """The object as it was last answered, and what was learnt of those who write it."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, kind: str, site: Site) -> None:
+        self._kind = kind
         self._site = site
         self.sight: Sight | None = None  # None: not known, to be read
         self.claims = Claims()
         self.dropped: frozenset[Place] = frozenset()
         self.lacks_apply = False
         self.cleaned: object = None
-        self._seen_s = self._due_s = self._able_s = site.clock.monotonic()
+        self._seen_s = self._able_s = site.clock.monotonic()
+        self._jitter = site.about(1.0)
+        self._reported: tuple[str | None] | None = None
         self._left: tuple[Desired, object] | None = None
 
     def see(self, stored: Dict | None, server_s: float | None) -> None:
         """Take what the server answered."""
         self.sight = Sight(stored=stored, server_s=server_s)
         self._seen_s = self._site.clock.monotonic()
-        self._due_s = self._seen_s + self._site.about(self._site.pace.resync_s)
+        self._jitter = self._site.about(1.0)
+
+    def observe(self, version: str | None) -> None:
+        """Take the version that a watch reports; `None`: there is no object."""
+        self._reported = (version,)
+
+    def begin_read(self) -> None:
+        """Forget what a watch reported so far: the answer to a read is at least as new."""
+        self._reported = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Say whether a watch reported another version than the server answered last.
+
+        The event of our own write may come after the answers to that write and to later ones.
+        """
+        if self._reported is None or self.sight is None:
+            return False
+        (version,), stored = self._reported, self.sight.stored
+        have = None if stored is None else str(metadata_of(stored).get("resourceVersion") or "")
+        late = version is not None and have is not None and older(version, have)
+        return version != have and not late
 
     def forget(self) -> None:
         """Know no more what the server has."""
@@ -47,8 +72,17 @@ class Known:
         return self.sight is not None and self.sight.stored is None
 
     def due_in_s(self) -> float:
-        """Return the seconds until the object is to be looked at again."""
-        return max(0.0, self._due_s - self._site.clock.monotonic())
+        """Return the seconds until the object is to be read again."""
+        if self.is_outdated:
+            return 0.0
+        pace = self._site.pace
+        watched = self._site.is_watched(self._kind)
+        interval_s = max(pace.resync_s, pace.watched_resync_s if watched else 0.0)
+        return max(0.0, self._seen_s + interval_s * self._jitter - self._site.clock.monotonic())
+
+    def rest_s(self) -> float:
+        """Return the seconds until the next look: at what there is, or at the server."""
+        return min(self.due_in_s(), self._site.about(self._site.pace.resync_s))
 
     def now(self, sight: Sight) -> Sight:
         """Return a sight with the server's clock at this moment."""

@@ -57,6 +57,15 @@ class Outbox:
             if key[1] == kind:
                 writer.look_again()
 
+    def observe(self, kind: str, version: str | None) -> None:
+        """Take the version that a watch reports of the node's object; `None`: there is none.
+
+        A writer reads the object where it is another than the one that it was answered last.
+        """
+        for key, writer in self._writers.items():
+            if key[1] == kind:
+                writer.observe(version)
+
     def states(self) -> tuple[WriterState, ...]:
         """Tell how each object stands, in the order of their first offers; any thread may ask.
 

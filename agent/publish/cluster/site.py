@@ -21,6 +21,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     node_uid: Callable[[], str]  # of the Node object; empty while it is not known
     tell: Callable[[str, str], None]  # (reason in CamelCase, message), on the loop thread
+    # by kind: a watch reports each change of the node's object, so that it need not be read again
+    is_watched: Callable[[str], bool] = lambda _kind: False
     pace: Pace = Pace()
     backoff: Backoff = Backoff()
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

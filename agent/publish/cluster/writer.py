@@ -67,6 +67,15 @@ class Writer:
             self._exchange.known.forget()
             self._nudge.set()
 
+    def observe(self, version: str | None) -> None:
+        """Take the version that a watch reports of the object; `None`: there is none."""
+        if self.state.phase is Phase.ABSENT:
+            self.look_again()
+            return
+        self._exchange.known.observe(version)
+        if self._exchange.known.is_outdated:
+            self._nudge.set()
+
     def finish(self) -> None:
         """End `run`, after one more try if anything is pending."""
         self._closing = True

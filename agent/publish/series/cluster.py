@@ -128,7 +128,7 @@ def _watches(states: Iterable[WatchState], now_s: float, opened: str) -> Series:
     labelled = [(pairs(("resource",), (state.resource,)), state) for state in states]
     columns: Mapping[str, list[tuple[str, float | None]]] = {
         "watch_synced": [(x, int(s.synced)) for x, s in labelled],
-        "watch_contact_age_seconds": [(x, _age(s.last_contact_s, now_s)) for x, s in labelled],
+        "watch_contact_age_seconds": [(x, _age(s.contact_s(now_s), now_s)) for x, s in labelled],
         "watch_lists_total": [(x, s.lists) for x, s in labelled],
         "watch_streams_total": [(x, s.watches) for x, s in labelled],
         "watch_events_total": [(x, s.events) for x, s in labelled],

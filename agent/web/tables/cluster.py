@@ -67,7 +67,7 @@ def _watch(state: WatchState, now_s: float) -> list[str]:
     if state.phase is WatchPhase.ABSENT:
         tone = "unmanaged"
     words = f"{state.objects} {'object' if state.objects == 1 else 'objects'}"
-    words += f", heard {_ago(state.last_contact_s, now_s)}"
+    words += f", heard {_ago(state.contact_s(now_s), now_s)}"
     if state.malformed:
         words += f"; {state.malformed} times something that could not be read"
     if state.last_error:

@@ -51,7 +51,7 @@ class App:
         faults: Faults,
         rules: list[Rule],
         server_side_apply: bool,
-        bookmark_interval_s: float,
+        bookmark_interval_s: float | None,
         max_body_bytes: int,
         noted: Callable[[], None],
         put: Callable[[Object], Object],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -31,14 +32,15 @@ class Watch:
         asked: Asked,
         query: Mapping[str, str],
         *,
-        bookmark_interval_s: float,
+        bookmark_interval_s: float | None,
     ) -> None:
         self._store = store
         self.kind = kind
         self.asked = asked
         self._matches = selector(kind, query)
-        self._bookmarks = query.get("allowWatchBookmarks", "") in ("true", "1")
-        self._bookmark_interval_s = bookmark_interval_s
+        wanted = query.get("allowWatchBookmarks", "") in ("true", "1")
+        self._bookmarks = wanted and bookmark_interval_s is not None
+        self._bookmark_interval_s = bookmark_interval_s or math.inf
         self._initial = query.get("sendInitialEvents", "") in ("true", "1")
         timeout = query.get("timeoutSeconds", "")
         self._timeout_s = float(timeout) if timeout.isdigit() and int(timeout) else MAX_TIMEOUT_S

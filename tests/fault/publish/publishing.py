@@ -6,20 +6,26 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from agent.clock import ManualClock, SystemClock
+from agent.daemon.cluster.following import is_watched, watches
+from agent.daemon.cluster.known import Known
 from agent.kube.session.client import Session
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import InPod
+from agent.node.identity import Machine
+from agent.node.store import SnapshotStore
 from agent.publish.base import Desired, Merge
 from agent.publish.cluster.outbox import Outbox
 from agent.publish.cluster.site import Site
 from agent.publish.cluster.state import Pace, Phase, WriterState
+from agent.publish.topology import V1ALPHA1
 from tests.apiserver.faults import Fault
 from tests.apiserver.log import Logged
 from tests.apiserver.server import ApiServer
+from tests.factory import snapshot
 
 NODE = "node-a"
 DEVICE = "scheduling.koordinator.sh/v1alpha1"
@@ -74,7 +80,9 @@ class Timeline:
 class Bench:
     """A server, an outbox that runs, and what was told."""
 
-    def __init__(self, server: ApiServer, session: Session, pace: Pace, uid: str) -> None:
+    def __init__(
+        self, server: ApiServer, session: Session, pace: Pace, uid: str, *, watched: bool
+    ) -> None:
         self.server = server
         self.time = Timeline(ManualClock())
         self.told: list[tuple[str, str]] = []
@@ -88,8 +96,18 @@ class Bench:
                 pace=pace,
                 sleep=self.time.sleep,
                 uniform=lambda low, high: (low + high) / 2,
+                is_watched=lambda kind: is_watched(self.watches, kind),
             )
         )
+        all_watches = watches(
+            session,
+            NODE,
+            Known(NODE, Machine(), SnapshotStore(snapshot()), SystemClock(), lambda: None),
+            SystemClock(),
+            on_version=self.outbox.observe,
+            topology_version=lambda: V1ALPHA1,
+        )
+        self.watches = {"device": all_watches["device"]} if watched else {}
 
     async def offer(self, *desired: Desired, publisher: str = "test") -> None:
         """Offer and wait until nothing more happens."""
@@ -103,6 +121,13 @@ class Bench:
     async def advance(self, seconds: float) -> None:
         """Let time pass."""
         await self.time.advance(seconds, self._writers())
+
+    async def until(self, good: Callable[[], bool]) -> None:
+        """Return when it is so: what comes by a watch comes in its own time."""
+        async with asyncio.timeout(SETTLE_S):
+            while not good():
+                await asyncio.sleep(0.005)
+        await self.settle()
 
     def _writers(self) -> int:
         """Count those that sleep when nothing is to be done: of each version of an object one."""
@@ -144,19 +169,26 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def publishing(
-    server: ApiServer, pace: Pace | None = None, uid: str | None = None
+    server: ApiServer, pace: Pace | None = None, uid: str | None = None, *, watched: bool = False
 ) -> AsyncIterator[Bench]:
-    """Run an outbox against a server until the block ends, then as if the process were killed."""
+    """Run an outbox against a server until the block ends, then as if the process were killed.
+
+    `watched`: with the agent's own watch of the Device.
+    """
     target = InPod(url=server.url, folder=str(server.serviceaccount_dir))
     session = await open_session(target, SystemClock(), {})
-    bench = Bench(server, session, pace or Pace(), uid_of(server) if uid is None else uid)
-    running = asyncio.create_task(bench.outbox.run())
+    bench = Bench(
+        server, session, pace or Pace(), uid_of(server) if uid is None else uid, watched=watched
+    )
+    running = [asyncio.create_task(bench.outbox.run())]
+    running += [asyncio.create_task(watch.run()) for watch in bench.watches.values()]
     try:
         await asyncio.sleep(0)
         yield bench
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await session.close()
 
 

@@ -69,7 +69,7 @@ class Outage(ScriptedApi):
     def stream(
         self, request: Request, idle_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        assert idle_s > 60
+        assert idle_s > float(dict(request.query)["timeoutSeconds"])
         return self._opened(request)
 
     @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from agent.kube.errors import (
     ServerError,
     Unreachable,
 )
-from agent.kube.watch.machine import DOUBT_AFTER, SILENT_STREAMS
+from agent.kube.watch.machine import DOUBT_AFTER, DOUBT_S
 from agent.kube.watch.state import Phase
 from agent.model.pod import PodView
 from tests.unit.kube_watch.script import Followed, Moment, bookmark, line, page, pod, status
@@ -27,7 +27,8 @@ AHEAD = ServerError(
     code=504,
     causes=(Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
 )
-SILENT: list[list[Moment]] = [[120.0, CUT]] * SILENT_STREAMS
+QUIET: list[Moment] = [600.0]  # ends at the time that it was asked for, without a line
+QUIET_STREAMS = round(DOUBT_S / 600.0 + 0.5)
 
 
 def test_the_first_list_takes_any_version_and_the_watch_begins_at_the_lists() -> None:
@@ -89,7 +90,7 @@ def test_an_event_that_brings_nothing_new_is_no_change() -> None:
 
 def test_a_bookmark_is_no_data_but_moves_the_version_and_the_contact() -> None:
     followed = Followed().listing(page(7, pod("a", 3)))
-    followed.streaming([60.0, bookmark(50), 5.0, CUT], []).run()
+    followed.streaming([60.0, bookmark(50), 5.0, CUT]).run()
     assert followed.api.queries()[2]["resourceVersion"] == "50"
     assert len(followed.views) == 1
     assert followed.watch.state.bookmarks == 1
@@ -170,17 +171,44 @@ def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
 
 def test_a_server_that_was_set_back_and_waits_in_silence_is_listed_anew() -> None:
     followed = Followed().listing(page(70, pod("a", 60)), AHEAD, page(9, pod("b", 8)))
-    followed.streaming(*SILENT).run()
+    followed.streaming([60.0, CUT], *[QUIET] * QUIET_STREAMS).run()
     assert followed.names == ["d/b"]
-    assert followed.watch.state.watches == SILENT_STREAMS
+    assert followed.watch.state.watches == 1 + QUIET_STREAMS
+
+
+def test_quiet_streams_that_end_at_their_time_are_healthy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    followed.streaming(*[QUIET] * 20 * QUIET_STREAMS).run()
+    state = followed.watch.state
+    assert (state.lists, state.watches, state.errors) == (1, 20 * QUIET_STREAMS, 0)
+    assert state.last_error == ""
+    assert state.last_contact_s == followed.clock.mono_s - followed.waits[-1]
+    assert not caplog.records
+
+
+def test_a_stream_that_is_quiet_far_beyond_its_time_is_opened_anew() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    followed.streaming([700.0, CUT], [line("ADDED", pod("b", 8))]).run()
+    assert followed.names == ["d/a", "d/b"]
+    assert followed.watch.state.lists == 1
+
+
+def test_an_open_stream_confirms_the_view_at_every_moment() -> None:
+    contacts: list[float | None] = []
+    followed = Followed(on_change=lambda _: contacts.append(followed.watch.state.contact_s(1e9)))
+    followed.listing(page(7)).streaming([300.0, line("ADDED", pod("b", 8))], CUT).run()
+    assert contacts == [1000.0, 1e9]  # of the list; of an open stream
+    assert followed.watch.state.contact_s(1e9) == 1300.0
 
 
 def test_streams_with_no_more_than_bookmarks_are_never_listed_anew() -> None:
     followed = Followed().listing(page(7, pod("a", 3)))
     spoken: list[Moment] = [120.0, bookmark(7), 100.0, CUT]
-    followed.streaming(*[spoken] * 3 * SILENT_STREAMS).run()
+    followed.streaming(*[spoken] * 40).run()
     assert followed.watch.state.lists == 1
-    assert followed.watch.state.watches == 3 * SILENT_STREAMS
+    assert followed.watch.state.watches == 40
 
 
 def test_a_list_anew_shows_the_old_view_until_it_is_complete() -> None:
