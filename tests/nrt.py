@@ -10,6 +10,7 @@ import jsonschema
 from msgspec.structs import replace
 
 from agent.host.cpu_numa import read_cpu_numa
+from agent.model.cluster.facts import NodeFacts
 from agent.model.part import Part
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.publish.topology import TopologyPublisher
@@ -78,8 +79,12 @@ def snapshot(cpus: CpuTopology, numa: NumaTopology, **identity: str) -> NodeSnap
     return NodeSnapshot(node=node, cpus=Part(cpus, 1.0), numa=Part(numa, 1.0))
 
 
-def rendered(cpus: CpuTopology, numa: NumaTopology, **identity: str) -> Body:
-    (desired,) = TopologyPublisher().render(snapshot(cpus, numa, **identity), 0.0)
+def rendered(
+    cpus: CpuTopology, numa: NumaTopology, node: NodeFacts | None = None, **identity: str
+) -> Body:
+    picture = snapshot(cpus, numa, **identity)
+    cluster = replace(picture.cluster, node=Part(node))
+    (desired,) = TopologyPublisher().render(replace(picture, cluster=cluster), 0.0)
     jsonschema.validate(desired.body, SCHEMA)
     return cast(Body, desired.body)
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.cli.early_stop import EarlyStop
-from agent.cli.options import settings_of
+from agent.cli.options import load_settings
 from agent.config.address import Address, parse_address
 from agent.config.sections import Settings
 from agent.daemon.runtime import hurry
@@ -31,6 +31,18 @@ if TYPE_CHECKING:
 
 DONE = 0
 STILL = "A recording stands still: it has totals, but no rates."
+# settings, or sections of them, that act on the machine: a recording has nothing to act on
+FOR_A_LIVE_HOST = (
+    "node.state_dir",
+    "node.run_dir",
+    "node.host_root",
+    "discovery.hotplug",
+    "nri.",
+    "device_plugin.",
+    "cdi.",
+    "enforce.",
+    "proof.",
+)
 CHOOSE = "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
 
 
@@ -54,6 +66,14 @@ def choose_host(
 
 def _notice(*sentences: str) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def without_effect(opened: OpenedHost, origins: Mapping[str, str]) -> str:
+    """Name the settings of a person that a recorded host cannot honour; empty: none."""
+    keys = sorted(key for key in origins if key.startswith(FOR_A_LIVE_HOST))
+    if opened.spec is None or not keys:
+        return ""
+    return f"Without effect on a recorded host: {', '.join(f'{k} ({origins[k]})' for k in keys)}."
 
 
 def addresses(settings: Settings) -> tuple[Address, ...]:
@@ -123,19 +143,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _once(arguments: argparse.Namespace) -> int:
     from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
 
-    settings = settings_of(arguments)
+    loaded = load_settings(arguments)
+    settings = loaded.settings
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
-    print(notice, flush=True)
+    print(_notice(notice, without_effect(opened, loaded.origins)), flush=True)
     parts = _parts(arguments, settings, opened, vendors)
     return run_once(parts, arguments.out, sys.stdout)
 
 
 def _serve(arguments: argparse.Namespace, stop: EarlyStop) -> int:
-    settings = settings_of(arguments)
+    loaded = load_settings(arguments)
+    settings = loaded.settings
     listen = addresses(settings)
     vendors = wanted_vendors(settings)
     opened, notice = choose_host(arguments, vendors)
+    notice = _notice(notice, without_effect(opened, loaded.origins))
     place: Place | None = Place(out=arguments.out)
     if not arguments.standalone:
         settings, place = in_cluster(settings, opened, arguments.out, stop)

@@ -46,7 +46,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """Both annotations, and what of them is not used."""
 
     reservation: Reservation = Reservation()
-    system_qos: SystemQos | None = SystemQos()  # None: the Node has no annotation at all
+    system_qos: SystemQos | None = None  # None: the Node has no annotation at all
     refused: tuple[Refused, ...] = ()
 
 

@@ -228,7 +228,7 @@ class Exchange:
         until = f"until it was silent for {patience_s:.0f} s" if patience_s else "for good"
         if patience_s > self._site.pace.takeover_s:
             until += ", as it wrote again after they were taken over"
-        message = f"{told(step.rivals)}: left to it {until}"
+        message = f"{told(step.rivals)}: left to it {until}. {setbacks.ONE_WRITER}"
         who = sorted(rival.name for rival in step.rivals)  # their fields may change each time
         self.standing.say(setbacks.CONFLICT, message, key=f"{who} {until}")
         self.standing.set(rivals=step.rivals)

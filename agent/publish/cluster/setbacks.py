@@ -22,6 +22,11 @@ FORBIDDEN = "WriteForbidden"
 REFUSED = "WriteRefused"
 NO_RESOURCE = "ResourceMissing"
 NOT_KEPT = "FieldsNotKept"
+ONE_WRITER = (
+    "Only one program should write these fields: stop the other one (for koordlet see "
+    "docs/cluster.md, Coming from koordlet), or switch ours off (publish.device, "
+    "publish.node_metric, publish.node_resource_topology)"
+)
 MAX_CAUSES = 8  # that are named
 
 PASSING = (FORBIDDEN, REFUSED, NO_RESOURCE)  # told again if they come back

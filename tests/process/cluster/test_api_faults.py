@@ -136,7 +136,7 @@ def test_an_outage_that_lost_the_past_costs_one_list_of_each_kind(life: Life) ->
     life.api.clear_requests()
     life.api.start()
     life.follows(wanted)
-    watched = {"nodes", "pods", "nodeslos", "nodemetrics"}
+    watched = {"nodes", "pods", "nodeslos", "nodemetrics", "devices", "noderesourcetopologies"}
     life.agent.wait_until(
         lambda: watched == {one.resource for one in life.api.watches()}, "all is watched again"
     )

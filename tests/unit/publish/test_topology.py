@@ -42,7 +42,7 @@ def test_every_managed_annotation_is_there_and_owned() -> None:
         ("cpu-manager-policy", {}),
         ("pod-cpu-allocs", None),
         ("reservation", {}),
-        ("system-qos-resource", {}),
+        ("system-qos-resource", None),
     ],
 )
 def test_what_only_a_cluster_can_tell_is_as_empty_as_upstream_writes_it(

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from agent.host.cpu_numa import read_cpu_numa
+from agent.model.cluster.facts import NodeFacts
 from agent.publish.nrt.annotations import ANNOTATIONS
 from tests.captures import SHARED, needs_shared
 from tests.nrt import Body, annotation, rendered
@@ -36,7 +37,11 @@ def two_cpus() -> Body:
             }
         )
     )
-    return rendered(cpus, numa, uid="03020590-ccef-4772-a84a-b62eba2c6a36")
+    uid = "03020590-ccef-4772-a84a-b62eba2c6a36"
+    # as Nodes have: the attach-detach controller writes one to each
+    annotations = (("volumes.kubernetes.io/controller-managed-attach-detach", "true"),)
+    node = NodeFacts(name="node-0", uid=uid, annotations=annotations)
+    return rendered(cpus, numa, node, uid=uid)
 
 
 def test_a_two_cpu_machine_looks_as_upstream_publishes_it() -> None:
