@@ -147,8 +147,16 @@ class HealthFile:
     `load` comes first, and waits for the file system for a limited time; `want` does not wait.
     """
 
-    def __init__(self, folder: str, boot_id: str, writer: StateWriter | None = None) -> None:
-        """Keep nothing if `folder` is empty."""
+    def __init__(
+        self,
+        folder: str,
+        boot_id: str,
+        writer: StateWriter | None = None,
+        *,
+        absent_because: str = "no node.state_dir",
+    ) -> None:
+        """Keep nothing if `folder` is empty; `absent_because` says why it is."""
+        self._absent_because = absent_because
         self._path = Path(folder, FILE_NAME) if folder else None
         self._writer = writer or StateWriter()
         self._file = self._writer.file(str(self._path), MODE) if self._path is not None else None
@@ -189,7 +197,9 @@ class HealthFile:
         """Tell whether health outlives a restart; it gates nothing."""
         error = self._file.error if self._file is not None else ""
         trouble = f"{error}; a restart would forget what failed" if error else self._problem
-        where = "nothing is kept: no node.state_dir" if self._path is None else str(self._path)
+        where = (
+            f"nothing is kept: {self._absent_because}" if self._path is None else str(self._path)
+        )
         return Check(
             name="health-state", ok=not trouble, message=trouble or where, gates_ready=False
         )

@@ -73,7 +73,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
         folder = self.settings.node.state_dir if self.opened.spec is None else ""
         node = read_identity(self.opened.files, "", "") if folder else None
-        return HealthFile(folder, node.boot_id if node is not None else "", self.state_writer)
+        why = "no node.state_dir" if self.opened.spec is None else "the host is a recording"
+        boot_id = node.boot_id if node is not None else ""
+        return HealthFile(folder, boot_id, self.state_writer, absent_because=why)
 
     def families(self) -> dict[str, tuple[MetricFamily, ...]]:
         """Return the metric families of each vendor."""

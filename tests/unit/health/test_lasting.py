@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from agent.clock import ManualClock
+from agent.config.sections import NodeSettings, Settings
 from agent.errors import ParseError
 from agent.health import lasting
 from agent.health.lasting import (
@@ -24,7 +26,10 @@ from agent.health.lasting import (
 )
 from agent.health.track import Cause, Moment, Track
 from agent.model.device import HealthState
+from agent.node.parts import build_parts
+from agent.recording.open import open_host
 from agent.state_writer import StateFile, StateWriter
+from tests.process.agent import EIGHT_CARDS
 from tests.unit.health.looks import BAD, WALL_S, Device, at
 
 DEADLINE_S = 30.0
@@ -219,6 +224,13 @@ def test_without_a_folder_nothing_is_kept() -> None:
     assert file.load(at(0)) == {}
     file.want({"nvidia": {KEY: failed()}}, at(1))
     assert (file.check().ok, "nothing is kept" in file.check().message) == (True, True)
+
+
+def test_a_recorded_host_is_the_reason_for_keeping_nothing_whatever_the_settings_say() -> None:
+    opened = open_host(str(EIGHT_CARDS))
+    settings = Settings(node=NodeSettings(state_dir="/var/lib/xpu-agent"))
+    file = build_parts(settings, opened, ManualClock()).health_file()
+    assert file.check().message == "nothing is kept: the host is a recording"
 
 
 def test_what_was_odd_is_odd_until_looks_say_otherwise() -> None:
