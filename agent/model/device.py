@@ -133,6 +133,7 @@ class DevicePartition(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
     cores: int | None = None  # multiprocessors or AI cores
     nodes: tuple[DeviceNode, ...] = ()  # its own, beside those of the card
+    with_card: bool = True  # a container that has it needs the card's own node, too
     owner: str = ""  # uid of the pod that this agent made it for; empty: not ours
     health: Health = Health()
 

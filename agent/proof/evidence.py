@@ -76,5 +76,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] | None = None  # that the kernel holds
     limits: tuple[Limit, ...] | None = None
     record: Record | None = None
+    # numbers of nodes whose rule systemd dropped if it manages the container: it was reloaded after
+    # the container had started, and the host has no link for them in /dev/char
+    reloaded: frozenset[tuple[int, int]] = frozenset()
     # of granted host paths, in each mount table that the host is known by
     origins: Mapping[str, tuple[Origin, ...]] = msgspec.field(default_factory=_none)

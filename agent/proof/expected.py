@@ -1,50 +1,66 @@
-"""What a container must have, and what nobody else's it may have: from the snapshot. Pure."""
+"""What a container must have, and which devices are whose: from the snapshot. Pure.
+
+The devices come from the grant and from the devices' own nodes. The hook's answer adds what else a
+container gets: paths, variables, mounts, limits. So a hook that names the wrong card is noticed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
 
+from agent.grants.allocations import Allocation
 from agent.hooks.base import Hook
-from agent.model.device import DeviceNode, VendorDevice
+from agent.model.device import DeviceKind, DeviceNode, VendorDevice
+from agent.model.grant.checked import PodGrant
 from agent.model.grant.container import Container
-from agent.model.grant.edits import ContainerEdits, NodeEdit
-from agent.model.grant.granted import matches
+from agent.model.grant.edits import ContainerEdits
+from agent.model.grant.granted import REPLICA, Match, matches
 from agent.model.grant.host import RdmaFunction
 from agent.model.grant.refusal import GrantRefused
-from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
-from agent.proof.judge import Cards, Numbers
+from agent.proof.judge import Cards, DeviceNodes, Numbers
+
+Allocations = Mapping[str, tuple[Allocation, ...]]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for. `problem`: why it cannot be told.
-
-    `own` are the nodes of the granted devices, by number: a maker's runtime, told by a variable
-    alone, shows them too.
-    """
+    """What is compared with a container. `problem`: why a part of it is not known."""
 
     edits: ContainerEdits = ContainerEdits()
-    own: frozenset[Numbers] = frozenset()
+    devices: tuple[DeviceNodes, ...] = ()  # those that the container may have
     problem: str = ""
 
     @property
     def nothing(self) -> bool:
-        """Say whether there is nothing that a look could find or miss."""
+        """Return whether there is nothing that a container could have or lack."""
         edits = self.edits
-        return not (edits.nodes or edits.env or edits.mounts or edits.rlimits or self.problem)
+        given = edits.nodes or edits.env or edits.mounts or edits.rlimits
+        return not (given or self.devices or self.problem)
 
 
 def expected_of(hook: Hook, snapshot: NodeSnapshot, pod: SandboxSeen, name: str) -> Expected:
-    """Return what the hook of devices gives such a container now.
+    """Return what a container of a pod with a grant must have.
 
-    What the container's own specification has besides is not known here: nothing of it is asked.
+    The container's own specification is not known here.
     """
+    edits, problem = _edits(hook, snapshot, pod, name)
+    try:
+        devices = granted_devices(snapshot, pod.uid)
+    except GrantRefused as refused:
+        return Expected(edits=edits, problem=problem or str(refused))
+    return Expected(edits=edits, devices=devices, problem=problem)
+
+
+def _edits(
+    hook: Hook, snapshot: NodeSnapshot, pod: SandboxSeen, name: str
+) -> tuple[ContainerEdits, str]:
+    """Return what the hook of devices gives such a container now, or why it gives nothing."""
     container = Container(
         name=name,
         pod_uid=pod.uid,
@@ -55,47 +71,57 @@ def expected_of(hook: Hook, snapshot: NodeSnapshot, pod: SandboxSeen, name: str)
     )
     request = HookRequest(stage=Stage.RECONCILE, pod=pod, container=container)
     try:
-        answer: Adjustment = hook.adjust(request, snapshot)
-        own = frozenset(_own(snapshot, pod.uid))
+        answer = hook.adjust(request, snapshot)
     except GrantRefused as refused:
-        return Expected(problem=str(refused))
-    if answer.failed:
-        return Expected(problem=answer.failed)
-    named, unknown = _behind_names(snapshot, answer.edits.cdi)
-    if unknown:
-        return Expected(problem=f"nobody describes the CDI name {unknown}")
-    nodes = dict.fromkeys((*answer.edits.nodes, *named))
-    return Expected(
-        edits=msgspec.structs.replace(answer.edits, nodes=tuple(nodes)),
-        own=own,
-    )
+        return ContainerEdits(), str(refused)
+    return answer.edits, answer.failed
 
 
-def _own(snapshot: NodeSnapshot, uid: str) -> Iterator[Numbers]:
-    """Yield the numbers of all nodes of what a pod was granted: cards, slices, functions."""
+def granted_devices(snapshot: NodeSnapshot, uid: str) -> tuple[DeviceNodes, ...]:
+    """Return all that a pod was granted, each with its own nodes; raise `GrantRefused`."""
     held = snapshot.grants.value.pods.get(uid)
     if held is None:
-        return
-    functions = set(chain.from_iterable(entry.vfs for entry in held.grant.devices))
-    for match in matches(held.grant, _devices(snapshot)):
-        if match.entry.vfs:
-            continue  # the card itself is another's
-        part = match.partition
-        yield from _numbers((*match.device.nodes, *(part.nodes if part else ())))
-        functions.add(match.device.bus_id or "")
-    for function in _functions(snapshot):
-        if function.address in functions:
-            yield from _numbers(function.verbs)
+        return ()
+    functions = {function.address: function for function in _functions(snapshot)}
+    found = matches(held.grant, _devices(snapshot))
+    every = chain.from_iterable(_of_match(match, functions) for match in found)
+    return tuple(dict.fromkeys(every))
 
 
-def _numbers(nodes: Iterable[DeviceNode]) -> Iterator[Numbers]:
-    return ((node.major, node.minor) for node in nodes)
+def _of_match(match: Match, functions: Mapping[str, RdmaFunction]) -> Iterator[DeviceNodes]:
+    device, part = match.device, match.partition
+    if match.entry.vfs:  # the physical function is not granted with them
+        yield from (_function(address, functions) for address in match.entry.vfs)
+    elif device.kind is DeviceKind.RDMA:
+        verbs = tuple(node for node in device.nodes if "/uverbs" in node.path)
+        now = functions.get(device.key)
+        yield DeviceNodes(
+            name=device.key, nodes=now.verbs if now and now.verbs else verbs, one_of=True
+        )
+        # the other ports of a bond, which have no RDMA device, or one that serves as well
+        yield from (DeviceNodes(name=address, optional=True) for address in _members(device))
+    elif part is None and match.entry.template:  # the maker's runtime cuts the slice by itself
+        yield DeviceNodes(name=f"{device.key} {match.entry.template}")
+        yield from (DeviceNodes(name=one.uuid, optional=True) for one in device.partitions)
+    else:
+        if part is None or part.with_card:
+            yield DeviceNodes(name=device.key, nodes=device.nodes)
+        if part is not None:
+            yield DeviceNodes(name=part.uuid, nodes=part.nodes)
 
 
-def _devices(snapshot: NodeSnapshot) -> Iterator[VendorDevice]:
-    for state in snapshot.vendors:
-        inventory = state.inventory.value
-        yield from inventory.devices if inventory else ()
+def _function(address: str, functions: Mapping[str, RdmaFunction]) -> DeviceNodes:
+    found = functions.get(address)
+    return DeviceNodes(name=address, nodes=found.verbs if found else (), one_of=True)
+
+
+def _members(device: VendorDevice) -> tuple[str, ...]:
+    listed = dict(device.facts).get("members", "").split(",")
+    return tuple(address for address in listed if address and address != device.key)
+
+
+def _devices(snapshot: NodeSnapshot) -> Iterable[VendorDevice]:
+    return (device.info for device in snapshot.devices.value.devices)
 
 
 def _functions(snapshot: NodeSnapshot) -> Iterator[RdmaFunction]:
@@ -104,7 +130,7 @@ def _functions(snapshot: NodeSnapshot) -> Iterator[RdmaFunction]:
 
 
 def cards_of(snapshot: NodeSnapshot) -> Cards:
-    """Return what each device's own node belongs to; a node of several devices tells nothing."""
+    """Return what each device's own node belongs to; a node of several devices identifies none."""
     owned = tuple(dict.fromkeys(_owned(snapshot)))
     holders = Counter(numbers for numbers, _ in owned)
     return {numbers: name for numbers, name in owned if holders[numbers] == 1}
@@ -119,27 +145,33 @@ def _owned(snapshot: NodeSnapshot) -> Iterator[tuple[Numbers, str]]:
         yield from ((numbers, function.address) for numbers in _numbers(function.verbs))
 
 
-def _behind_names(
-    snapshot: NodeSnapshot, names: tuple[str, ...]
-) -> tuple[tuple[NodeEdit, ...], str]:
-    """Return the nodes that CDI names stand for, or the first name that no spec has."""
-    found: list[NodeEdit] = []
-    for name in names:
-        nodes = _described(snapshot, name)
-        if nodes is None:
-            return (), name
-        found += (
-            NodeEdit(host_path=n.path, path=n.path, major=n.major, minor=n.minor) for n in nodes
-        )
-    return tuple(found), ""
+def _numbers(nodes: Iterable[DeviceNode]) -> Iterator[Numbers]:
+    return ((node.major, node.minor) for node in nodes)
 
 
-def _described(snapshot: NodeSnapshot, name: str) -> tuple[DeviceNode, ...] | None:
-    kind, _, device = name.partition("=")
-    for means in snapshot.means.value.vendors.values():
-        for spec in means.cdi:
-            for one in spec.devices if spec.kind == kind else ():
-                if one.name == device:
-                    nodes = (means.node(path) for path in one.nodes)
-                    return tuple(node for node in nodes if node is not None)
-    return None
+def pods_with_cards(snapshot: NodeSnapshot) -> Mapping[str, PodGrant]:
+    """Return which pod an accelerator, or a slice of one, was granted to, by its name.
+
+    RDMA devices are left out: other plug-ins share them among pods.
+    """
+    devices = tuple(one for one in _devices(snapshot) if one.kind is not DeviceKind.RDMA)
+    holders: dict[str, PodGrant] = {}
+    for pod in snapshot.grants.value.pods.values():
+        try:
+            found = matches(pod.grant, devices)
+        except GrantRefused:
+            continue  # a slice that is gone belongs to nobody
+        for match in found:
+            name = match.partition.uuid if match.partition else match.device.key
+            holders.setdefault(name, pod)
+    return holders
+
+
+def names_from_kubelet(given: Allocations, uid: str, types: frozenset[str]) -> frozenset[str]:
+    """Return the devices and slices of these types that the kubelet has assigned to a pod."""
+    names: set[str] = set()
+    for key, allocations in given.items():
+        for one in allocations:
+            if one.uid == uid and one.type in types:
+                names |= {key, one.hold.piece.partition(REPLICA)[0], *one.hold.functions}
+    return frozenset(names)

@@ -7,19 +7,29 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from agent.model.device import DeviceNode
 from agent.model.grant.edits import ContainerEdits, MountEdit, NodeEdit, RlimitEdit
 from agent.model.grant.proof import Verdict
-from agent.proof.evidence import Evidence, MountFound, NodeFound
+from agent.proof.evidence import Evidence, MountFound, NodeFound, Rule
 from agent.proof.rules import allowed, everything
 
 Numbers = tuple[int, int]
-Cards = Mapping[Numbers, str]  # what people know a device by, by the numbers of its node
+Cards = Mapping[Numbers, str]  # name of a device or slice, by the numbers of its node
 
 MAX_DETAILS = 16  # told of one container
 # several values in one: the granted one must be among them, beside the container's own
 LISTS = frozenset(("LD_PRELOAD",))
 # which every container has from its runtime or image: without any, the process cleaned its own
 USUAL = frozenset(("PATH", "HOSTNAME", "HOME", "KUBERNETES_SERVICE_HOST"))
+
+
+class DeviceNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """A device, slice or function that a container may have, with its own device nodes."""
+
+    name: str  # as in `Cards`
+    nodes: tuple[DeviceNode, ...] = ()
+    one_of: bool = False  # one of the nodes is enough
+    optional: bool = False  # the container need not have it
 
 
 class _Finding(msgspec.Struct, frozen=True):
@@ -45,23 +55,27 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(
     edits: ContainerEdits,
+    devices: tuple[DeviceNodes, ...],
     cards: Cards,
     evidence: Evidence,
-    own: frozenset[Numbers] = frozenset(),
+    problem: str = "",
 ) -> Judgement:
-    """Return how a container stands. `cards` are the nodes of all devices that can be granted.
+    """Compare a container with its devices and with the edits that brought them.
 
-    Nodes of `own` may be there, whether or not the edits name them.
-
-    Missing weighs more than excess, and either more than what could not be seen.
+    `cards` are the nodes of all devices that another pod could be granted; `problem` says why the
+    edits are not known. EXCESS weighs more than MISSING, since it harms another pod as well, and
+    either weighs more than UNKNOWN.
     """
     if evidence.absent:
         return Judgement(verdict=Verdict.UNKNOWN, details=(evidence.absent,))
-    found = [*_nodes(edits, evidence), *_env(edits, evidence), *_mounts(edits, evidence)]
-    found += [*_limits(edits, evidence), *_excess(own.union(_granted(edits)), cards, evidence)]
+    found = [*_excess(devices, cards, evidence), *_devices(devices, edits, evidence)]
+    found += [*_nodes(edits, evidence), *_env(edits, evidence), *_mounts(edits, evidence)]
+    found += _limits(edits, evidence)
+    if problem:
+        found.append(_unknown(f"what it should have cannot be told: {problem}"))
     details: list[str] = []
     verdict = Verdict.VERIFIED
-    for kind in (Verdict.MISSING, Verdict.EXCESS, Verdict.UNKNOWN):
+    for kind in (Verdict.EXCESS, Verdict.MISSING, Verdict.UNKNOWN):
         texts = [finding.text for finding in found if finding.verdict is kind]
         details += texts
         if texts and verdict is Verdict.VERIFIED:
@@ -77,19 +91,79 @@ def _unknown(text: str) -> _Finding:
     return _Finding(Verdict.UNKNOWN, text)
 
 
+def _devices(
+    devices: tuple[DeviceNodes, ...], edits: ContainerEdits, evidence: Evidence
+) -> Iterator[_Finding]:
+    """Look for the nodes of each device, under any path; those of the edits have a path."""
+    with_path = {(node.major, node.minor) for node in edits.nodes}
+    for device in devices:
+        if device.optional:
+            continue
+        if not device.nodes:
+            yield _unknown(f"no device node of {device.name} is known")
+            continue
+        own = {(node.major, node.minor): node for node in device.nodes}
+        if device.one_of and not with_path.isdisjoint(own):
+            continue
+        wrong = [
+            tuple(_by_numbers(device.name, node, evidence))
+            for numbers, node in own.items()
+            if numbers not in with_path
+        ]
+        if device.one_of and not all(wrong):
+            continue
+        yield from (finding for findings in wrong for finding in findings)
+
+
+def _by_numbers(name: str, node: DeviceNode, evidence: Evidence) -> Iterator[_Finding]:
+    numbers = (node.major, node.minor)
+    recorded = evidence.record is not None and _has(evidence.record.nodes, numbers)
+    if evidence.nodes is None and not recorded:
+        yield _unknown(f"{name}: the container's /dev could not be looked into")
+    elif evidence.nodes is not None and not _has(evidence.nodes, numbers):
+        yield _missing(f"{name} is not there: no node is c {node.major}:{node.minor}")
+    # the record does not tell what a maker's runtime lets a container open
+    elif evidence.rules is not None or recorded:
+        yield from _opening(name, numbers, "rw", evidence)
+
+
+def _has(nodes: tuple[NodeFound, ...], numbers: Numbers) -> bool:
+    return any(node.kind == "c" and (node.major, node.minor) == numbers for node in nodes)
+
+
+def _rules(evidence: Evidence) -> tuple[Rule, ...] | None:
+    """Return the kernel's rules, else those of the runtime's record."""
+    if evidence.rules is None and evidence.record is not None:
+        return evidence.record.rules
+    return evidence.rules
+
+
+def is_privileged(evidence: Evidence) -> bool:
+    """Return whether a container may open every device, as a privileged one does."""
+    rules = _rules(evidence)
+    return rules is not None and everything(rules)
+
+
+def _opening(
+    name: str, numbers: Numbers, permissions: str, evidence: Evidence
+) -> Iterator[_Finding]:
+    rules = _rules(evidence)
+    if rules is None:
+        yield _unknown(f"nobody could read whether {name} may be opened")
+    elif lacking := set(permissions) - allowed(rules, *numbers):
+        yield _missing(f"{name}: the device cgroup denies {''.join(sorted(lacking))}")
+    elif evidence.rules is None and numbers in evidence.reloaded:
+        link = f"/dev/char/{numbers[0]}:{numbers[1]}"
+        yield _unknown(f"{name}: systemd was reloaded since, without {link} it denies the device")
+
+
 def _nodes(edits: ContainerEdits, evidence: Evidence) -> Iterator[_Finding]:
-    rules = evidence.rules
-    if rules is None and evidence.record is not None:
-        rules = evidence.record.rules
     for node in edits.nodes:
         wrong = tuple(_node(node, evidence))
         yield from wrong
         if any(finding.verdict is Verdict.MISSING for finding in wrong):
             continue  # said once: nothing of it is right
-        if rules is None:
-            yield _unknown(f"nobody could read whether {node.path} may be opened")
-        elif lacking := set(node.permissions) - allowed(rules, node.major, node.minor):
-            yield _missing(f"{node.path}: the device cgroup denies {''.join(sorted(lacking))}")
+        yield from _opening(node.path, (node.major, node.minor), node.permissions, evidence)
 
 
 def _node(node: NodeEdit, evidence: Evidence) -> Iterator[_Finding]:
@@ -185,18 +259,18 @@ def _reaches(edit: RlimitEdit, soft: int, hard: int) -> bool:
     return soft >= edit.soft and hard >= edit.hard
 
 
-def _granted(edits: ContainerEdits) -> Iterator[Numbers]:
-    return ((node.major, node.minor) for node in edits.nodes)
-
-
-def _excess(granted: frozenset[Numbers], cards: Cards, evidence: Evidence) -> Iterator[_Finding]:
+def _excess(
+    devices: tuple[DeviceNodes, ...], cards: Cards, evidence: Evidence
+) -> Iterator[_Finding]:
     """Find devices of others: their nodes in the container, and rules that let them be opened."""
-    rules = evidence.rules
-    if rules is None and evidence.record is not None:
-        rules = evidence.record.rules
-    strangers = {numbers: name for numbers, name in cards.items() if numbers not in granted}
+    rules = _rules(evidence)
+    own = {device.name for device in devices}
+    strangers = {numbers: name for numbers, name in cards.items() if name not in own}
+    seen = evidence.nodes
+    if seen is None:
+        seen = () if evidence.record is None else evidence.record.nodes
     told: set[str] = set()
-    for node in evidence.nodes or ():
+    for node in seen:
         name = strangers.get((node.major, node.minor))
         if node.kind == "c" and name is not None:
             told.add(name)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import msgspec
 
 from agent.cgroup.layout import CgroupLayout
+from agent.clock import Clock
 from agent.errors import HostFileError
-from agent.host.files import HostFiles
+from agent.host.files import HostFiles, text
+from agent.means.stamps import ABSENT, Stamp, stamp
 from agent.model.grant.edits import ContainerEdits
 from agent.proof.evidence import Evidence, MountFound, NodeFound, Record, Rule
+from agent.proof.judge import Numbers
 from agent.proof.nodes import nodes_in
 from agent.proof.origins import origins_of
 from agent.proof.process import First, first_of, group_of, lives
@@ -27,6 +32,10 @@ RECORDS = (
     "/run/containers/storage/overlay-containers/{id}/userdata/config.json",
 )
 MAX_ENVIRON, MAX_MOUNTS, MAX_RECORD, MAX_RULES = 1 << 20, 1 << 20, 2 << 20, 64 << 10  # bytes
+# systemd writes it whenever it has loaded its units: at a start, a reload, a re-execution
+BOOT_TIME_S = 1.0  # the kernel tells its boot time in whole seconds
+UNITS_LOADED = "/run/systemd/systemd-units-load"
+MAX_STAT = 1 << 20  # bytes; a line of it counts each interrupt of the machine
 INIT = "_LIBCONTAINER_"  # runc's own first process has such variables, before the container's
 
 
@@ -41,12 +50,29 @@ class Looker:
     """Looks from one host; `proc` is where this process sees that host's processes."""
 
     def __init__(
-        self, host: HostFiles, *, proc: str = "/proc", records: tuple[str, ...] = RECORDS
+        self,
+        host: HostFiles,
+        clock: Clock,
+        *,
+        proc: str = "/proc",
+        records: tuple[str, ...] = RECORDS,
     ) -> None:
-        self._host, self._proc, self._records = host, proc, records
+        self._host, self._clock, self._proc, self._records = host, clock, proc, records
+        # by container: the kernel's file of its device rules, as it was at the last look
+        self._rule_files: dict[str, tuple[str, bytes]] = {}
 
-    def look(self, layout: CgroupLayout, where: Whereabouts, edits: ContainerEdits) -> Evidence:
-        """Return what is there; raises nothing for what is not. `edits` say what is asked for."""
+    def look(
+        self,
+        layout: CgroupLayout,
+        where: Whereabouts,
+        edits: ContainerEdits,
+        numbers: Collection[Numbers] = (),
+    ) -> Evidence:
+        """Return what is there; what is not there raises nothing.
+
+        `edits` say what is asked for, `numbers` are those of the granted devices' nodes.
+        """
+        self._rule_files.pop(where.container_id, None)
         record = self._record(where.container_id)
         cgroup = group_of(self._host, layout, where.pod_cgroups, where.container_id)
         if cgroup is None:
@@ -57,9 +83,50 @@ class Looker:
         seen = self._process(first, edits)
         if seen.env is not None and any(name.startswith(INIT) for name, _ in seen.env):
             return Evidence(absent="the runtime has not started it yet")
+        rules = self._rules(layout, cgroup, where.container_id)
         if not lives(self._host, first):
             return Evidence(absent="it ended while it was looked at", record=record)
-        return msgspec.structs.replace(seen, rules=self._rules(layout, cgroup), record=record)
+        by_systemd = layout.version == 2 and cgroup.endswith(".scope")
+        return msgspec.structs.replace(
+            seen,
+            rules=rules,
+            record=record,
+            reloaded=self._reloaded(first, numbers) if by_systemd else frozenset(),
+        )
+
+    def units_loaded(self) -> Stamp:
+        """Return a value that differs after systemd was reloaded."""
+        return stamp(self._host, UNITS_LOADED, self._clock.wall())
+
+    def changed(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """Return the containers whose device rules in the kernel differ from the last look."""
+        return tuple(key for key in ids if key in self._rule_files and self._differs(key))
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Keep nothing of containers that are not among these."""
+        self._rule_files = {key: one for key, one in self._rule_files.items() if key in ids}
+
+    def _differs(self, container_id: str) -> bool:
+        path, before = self._rule_files[container_id]
+        return self._read(path, MAX_RULES, bytes) != before
+
+    def _reloaded(self, first: First, numbers: Collection[Numbers]) -> frozenset[Numbers]:
+        """Return the devices that a reloaded systemd denies: it knows devices by their links."""
+        loaded, booted_s = self.units_loaded(), self._booted_s()
+        if loaded == ABSENT or booted_s is None:
+            return frozenset()
+        started_s = booted_s + first.started / os.sysconf("SC_CLK_TCK")
+        if loaded[0] / 1e9 <= started_s + BOOT_TIME_S:
+            return frozenset()
+        return frozenset(
+            one for one in numbers if not self._host.exists(f"/dev/char/{one[0]}:{one[1]}")
+        )
+
+    def _booted_s(self) -> int | None:
+        """Return the wall time of the kernel's start; `None` if it is not readable."""
+        lines = text(self._host, "/proc/stat", MAX_STAT) or ""
+        found = re.search(r"^btime (\d{1,12})$", lines, re.MULTILINE)
+        return int(found[1]) if found else None
 
     def _process(self, first: First, edits: ContainerEdits) -> Evidence:
         folder = f"/proc/{first.pid}"
@@ -83,16 +150,19 @@ class Looker:
             origins=origins_of(self._host, (mount.host_path for mount in edits.mounts)),
         )
 
-    def _rules(self, layout: CgroupLayout, cgroup: str) -> tuple[Rule, ...] | None:
+    def _rules(
+        self, layout: CgroupLayout, cgroup: str, container_id: str
+    ) -> tuple[Rule, ...] | None:
         """Return the kernel's rules; cgroup 2 has no file of them, only the runtime's record."""
         folder = layout.directory("devices", cgroup) if layout.version == 1 else None
         if folder is None:
             return None
-        return self._read(
-            f"{folder}/devices.list",
-            MAX_RULES,
-            lambda data: parse_rules(data.decode("ascii", "replace")),
-        )
+        path = f"{folder}/devices.list"
+        data = self._read(path, MAX_RULES, bytes)
+        if data is None:
+            return None
+        self._rule_files[container_id] = path, data
+        return parse_rules(data.decode("ascii", "replace"))
 
     def _record(self, container_id: str) -> Record | None:
         for path in self._records:

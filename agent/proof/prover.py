@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.clock import Clock
+from agent.grants.kept import Kept
 from agent.hooks.base import Hook
 from agent.host.files import HostFiles
+from agent.model.grant.checked import PodGrant
+from agent.model.grant.edits import NONE
 from agent.model.grant.proof import Proof, ProofView, Verdict
+from agent.model.grant.refusal import GrantRefused
 from agent.model.snapshot import NodeSnapshot
-from agent.proof.expected import Expected, cards_of, expected_of
-from agent.proof.judge import Cards, Judgement, judge
+from agent.proof.expected import (
+    Allocations,
+    Expected,
+    cards_of,
+    expected_of,
+    granted_devices,
+    names_from_kubelet,
+    pods_with_cards,
+)
+from agent.proof.judge import Cards, DeviceNodes, Judgement, is_privileged, judge
 from agent.proof.look import RECORDS, Looker
-from agent.proof.watching import Schedule, Target, targets
+from agent.proof.watching import Exempt, Schedule, Target, never, targets
+
+LATE = "all that was granted: the grant was written after the pod's sandbox had been made"
+TYPES = frozenset(("gpu", "rdma"))  # of devices, as grants call them
 
 
 class Prover:
     """Looks at containers when they are due. Of the collector thread; one run takes milliseconds.
 
-    `hook` is that of the devices: what it gives a container now is what the container must have.
-    Once that was found there it stays the measure: what the host has later was not granted then.
+    `hook` is that of the devices. What it gives beside device nodes is compared as it was when the
+    container first had all of it: the host may have more for later containers.
     """
 
     def __init__(
@@ -31,33 +50,48 @@ class Prover:
         *,
         proc: str = "/proc",
         records: tuple[str, ...] = RECORDS,
+        exempt: Exempt = never,
     ) -> None:
-        self._host, self._hook, self._clock = host, hook, clock
-        self._looker = Looker(host, proc=proc, records=records)
+        """`exempt` tells which pods without a grant are not looked at."""
+        self._host, self._hook, self._clock, self._exempt = host, hook, clock, exempt
+        self._looker = Looker(host, clock, proc=proc, records=records)
         self._schedule = Schedule()
+        self._kept = Kept()
         self._proofs: dict[str, Proof] = {}
-        self._found: dict[str, Expected] = {}  # of those that had everything
+        self._complete: dict[str, Expected] = {}  # what verified containers were compared with
+        self._loads: tuple[object, ...] = ()  # of the runtime and of systemd
 
     def run_once(self, snapshot: NodeSnapshot) -> ProofView:
         """Look at what is due and return all proofs; those of containers that are gone, no more."""
-        here = targets(snapshot)
+        here = targets(snapshot, self._exempt)
         known = {target.id for target in here}
         self._proofs = {key: proof for key, proof in self._proofs.items() if key in known}
-        self._found = {key: measure for key, measure in self._found.items() if key in known}
-        due = self._schedule.due(here, self._clock.monotonic())
+        self._complete = {key: one for key, one in self._complete.items() if key in known}
+        self._looker.forget(known)
+        now_s = self._clock.monotonic()
+        self._schedule.hasten(self._suspected(here, snapshot), now_s)
+        due = self._schedule.due(here, now_s)
         if due:
-            layout, cards = detect(self._host), cards_of(snapshot)
+            look = _Round(snapshot, detect(self._host), self._kept.allocations(snapshot))
             for target in due:
-                self._prove(target, snapshot, layout, cards)
+                self._prove(target, look)
         return ProofView(containers=MappingProxyType(dict(self._proofs)))
 
-    def _prove(
-        self, target: Target, snapshot: NodeSnapshot, layout: CgroupLayout | None, cards: Cards
-    ) -> None:
-        found = self._judged(target, snapshot, layout, cards)
-        now_s = self._clock.monotonic()
-        self._schedule.looked(target, found.verdict if found else Verdict.VERIFIED, now_s)
-        if found is None:
+    def _suspected(self, here: Iterable[Target], snapshot: NodeSnapshot) -> tuple[str, ...]:
+        """Return the containers whose device rules may have changed since the last look.
+
+        A reload of systemd, and some of the runtime, write the rules of running containers anew.
+        """
+        granted = tuple(target.id for target in here if target.granted)
+        loads = (snapshot.runtime.value.turned_s, self._looker.units_loaded()) if granted else ()
+        before, self._loads = self._loads, loads
+        return granted if before and loads != before else self._looker.changed(granted)
+
+    def _prove(self, target: Target, look: _Round) -> None:
+        found = self._judged(target, look)
+        verdict = found.verdict if found else Verdict.VERIFIED
+        self._schedule.looked(target, verdict, self._clock.monotonic())
+        if found is None or (verdict is not Verdict.EXCESS and not (target.granted or target.late)):
             self._proofs.pop(target.id, None)
             return
         self._proofs[target.id] = Proof(
@@ -72,22 +106,76 @@ class Prover:
             looked_s=self._clock.wall(),
         )
 
-    def _judged(
-        self, target: Target, snapshot: NodeSnapshot, layout: CgroupLayout | None, cards: Cards
-    ) -> Judgement | None:
+    def _judged(self, target: Target, look: _Round) -> Judgement | None:
         """Return what is found; `None` if the container's grant gives it nothing to be found."""
-        expected = self._found.get(target.id)
-        if expected is None:
-            expected = expected_of(self._hook, snapshot, target.pod, target.name)
-        if expected.nothing:
+        if target.late:
+            return Judgement(verdict=Verdict.MISSING, details=(LATE,))
+        expected = self._expected(target, look.snapshot) if target.granted else Expected()
+        if target.granted and expected.nothing:
             return None
-        if expected.problem:
-            detail = f"what it should have cannot be told: {expected.problem}"
-            return Judgement(verdict=Verdict.UNKNOWN, details=(detail,))
-        if layout is None:
+        if look.layout is None:
             return Judgement(verdict=Verdict.UNKNOWN, details=("this host has no cgroups",))
-        evidence = self._looker.look(layout, target.where, expected.edits)
-        judged = judge(expected.edits, cards, evidence, expected.own)
+        nodes = (node for device in expected.devices for node in device.nodes)
+        numbers = frozenset((node.major, node.minor) for node in nodes)
+        evidence = self._looker.look(look.layout, target.where, expected.edits, numbers)
+        own = look.from_kubelet(target.pod.uid)
+        if not target.granted:
+            cards = {} if is_privileged(evidence) else look.granted_cards(own)
+            return judge(NONE, (), cards, evidence)
+        devices = (*expected.devices, *(DeviceNodes(name=name, optional=True) for name in own))
+        judged = judge(expected.edits, devices, look.cards, evidence, expected.problem)
         if judged.verdict is Verdict.VERIFIED:
-            self._found[target.id] = expected
+            self._complete[target.id] = expected
         return judged
+
+    def _expected(self, target: Target, snapshot: NodeSnapshot) -> Expected:
+        """Return what the container must have now.
+
+        Of one that was verified before these are the same edits and devices. The numbers of a
+        device's nodes may have changed since, as after its driver was loaded again.
+        """
+        before = self._complete.get(target.id)
+        if before is None:
+            return expected_of(self._hook, snapshot, target.pod, target.name)
+        try:
+            granted = granted_devices(snapshot, target.pod.uid)
+        except GrantRefused:
+            return before
+        now = {one.name: one for one in granted if one.nodes}
+        return replace(before, devices=tuple(now.get(one.name, one) for one in before.devices))
+
+
+class _Round:
+    """What all looks of one run need of the snapshot, made when it is first needed."""
+
+    def __init__(
+        self, snapshot: NodeSnapshot, layout: CgroupLayout | None, given: Allocations
+    ) -> None:
+        """`given` is what the kubelet has assigned."""
+        self.snapshot, self.layout, self._given = snapshot, layout, given
+
+    @cached_property
+    def cards(self) -> Cards:
+        """Return which device each node belongs to."""
+        return cards_of(self.snapshot)
+
+    @cached_property
+    def _holders(self) -> Mapping[str, PodGrant]:
+        return pods_with_cards(self.snapshot)
+
+    def from_kubelet(self, uid: str) -> frozenset[str]:
+        """Return the devices that the kubelet has assigned to a pod.
+
+        Of a type that the pod was granted, the grant counts and not the kubelet's choice.
+        """
+        pod = self.snapshot.grants.value.pods.get(uid)
+        granted = {entry.type for entry in pod.grant.devices} if pod else set()
+        return names_from_kubelet(self._given, uid, TYPES.difference(granted))
+
+    def granted_cards(self, own: frozenset[str]) -> Cards:
+        """Return the cards that are granted to a pod and not among `own`, with the pod's name."""
+        return {
+            numbers: f"{name} of {pod.namespace}/{pod.name}"
+            for numbers, name in self.cards.items()
+            if name not in own and (pod := self._holders.get(name)) is not None
+        }

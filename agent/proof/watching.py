@@ -1,11 +1,15 @@
-"""Which containers are looked at, and when: soon after their start, then rarely. No I/O."""
+"""Which containers are looked at, and when: soon after their start, then once a minute. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
+from agent.grants.claims import claim_text
+from agent.model.cluster.pods import ENDED
+from agent.model.foreign.device_allocated import KEY
 from agent.model.grant.proof import Verdict
 from agent.model.pod import ContainerView, PodView
 from agent.model.runtime.seen import ContainerState, SandboxSeen
@@ -15,21 +19,27 @@ from agent.proof.look import Whereabouts
 LOOKS_A_RUN = 8  # 2 ms each; containers of a node that just started are spread over some seconds
 FIRST_S, LONGEST_S = 1.0, 300.0  # between looks at one that is starting, or cannot be told
 AGAIN_S: Mapping[Verdict, float] = {
-    Verdict.VERIFIED: 600.0,
-    Verdict.MISSING: 60.0,  # people mend them, or reconciling does
-    Verdict.EXCESS: 60.0,
+    Verdict.VERIFIED: 50.0,  # so that it is less than a minute, also when several are due
+    Verdict.MISSING: 50.0,  # people mend them, or reconciling does
+    Verdict.EXCESS: 50.0,
 }
+UNGRANTED_S = 300.0  # of a container without a grant that has no granted card
 ALIVE = frozenset((ContainerState.RUNNING, ContainerState.CREATED, ContainerState.UNKNOWN))
 WITHOUT_NAME = "POD"  # what old runtimes call the sandbox's own container
 
 
+Exempt = Callable[[SandboxSeen], bool]
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """One container of a pod that holds a grant."""
+    """One running container."""
 
     where: Whereabouts
     pod: SandboxSeen  # as the runtime told of it, or as the kubelet's list does
     name: str
     way: str  # nri, kubelet; empty: it came by none of ours
+    granted: bool = True  # its pod has a grant
+    late: bool = False  # its pod's grant was written after the sandbox had been made
 
     @property
     def id(self) -> str:
@@ -37,33 +47,60 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.where.container_id
 
 
-def targets(snapshot: NodeSnapshot) -> tuple[Target, ...]:
-    """Return the containers to look at, each once."""
-    granted = {
-        uid
-        for uid, pod in snapshot.grants.value.pods.items()
-        if not pod.refusal and pod.grant.devices
-    }
-    if not granted:
+def never(_: SandboxSeen) -> bool:
+    """Exempt no pod."""
+    return False
+
+
+def targets(snapshot: NodeSnapshot, exempt: Exempt = never) -> tuple[Target, ...]:
+    """Return the containers to look at, each once; pods without a grant may be exempt.
+
+    Without any grant on the node no container is looked at.
+    """
+    grants = snapshot.grants.value.pods
+    granted = {uid for uid, pod in grants.items() if not pod.refusal and pod.grant.devices}
+    late = _late(snapshot, granted)
+    if not granted and not late:
         return ()
     # of the two lists the later one has what runs, with its cgroups
     pods = {pod.uid: pod for pod in (*snapshot.cluster.pods, *snapshot.pods.value)}
     groups = {pod.uid: pod.cgroup for pod in snapshot.pods.value}
-    found = {one.id: one for one in _listed(pods.values(), granted, groups)}
-    found |= {one.id: one for one in _told(snapshot, granted, groups, pods)}  # it knows more
-    return tuple(found.values())
+    found = {one.id: one for one in _listed(pods.values(), groups)}
+    found |= {one.id: one for one in _told(snapshot, groups, pods)}  # it knows more
+    return tuple(_chosen(found.values(), granted, late, exempt))
+
+
+def _chosen(
+    found: Iterable[Target], granted: Collection[str], late: Collection[str], exempt: Exempt
+) -> Iterator[Target]:
+    for target in found:
+        if target.pod.uid in granted:
+            yield target
+        elif target.pod.uid in late:
+            yield replace(target, granted=False, late=True)
+        elif granted and not exempt(target.pod):
+            yield replace(target, granted=False)
+
+
+def _late(snapshot: NodeSnapshot, granted: Collection[str]) -> frozenset[str]:
+    """Return the pods whose object has a grant and whose sandbox was made without one."""
+    boxes = snapshot.runtime.value.sandboxes.values()
+    without = {box.uid for box in boxes if not box.stopped and claim_text(box) is None}
+    without.difference_update(granted)
+    return frozenset(
+        pod.uid
+        for pod in snapshot.cluster.pods
+        if pod.uid in without and pod.phase not in ENDED and pod.annotation(KEY) is not None
+    )
 
 
 def _told(
-    snapshot: NodeSnapshot,
-    granted: Collection[str],
-    groups: Mapping[str, str],
-    pods: Mapping[str, PodView],
+    snapshot: NodeSnapshot, groups: Mapping[str, str], pods: Mapping[str, PodView]
 ) -> Iterator[Target]:
     runtime = snapshot.runtime.value
     for container in runtime.containers.values():
         pod = runtime.sandboxes.get(container.sandbox_id)
-        if pod is None or pod.uid not in granted or container.state not in ALIVE:
+        if pod is None or not pod.uid or container.state not in ALIVE:
             continue
         yield Target(
             where=_where(container.id, groups.get(pod.uid, ""), pod.cgroup_parent),
@@ -81,12 +118,8 @@ def _by_kubelet(pod: PodView | None, name: str) -> str:
     return "kubelet" if asks else ""
 
 
-def _listed(
-    pods: Iterable[PodView], granted: Collection[str], groups: Mapping[str, str]
-) -> Iterator[Target]:
+def _listed(pods: Iterable[PodView], groups: Mapping[str, str]) -> Iterator[Target]:
     for pod in pods:
-        if pod.uid not in granted:
-            continue
         seen = SandboxSeen(
             id="",
             uid=pod.uid,
@@ -125,17 +158,30 @@ class Schedule:
         self._due: dict[str, _Due] = {}
 
     def due(self, here: Iterable[Target], now_s: float) -> list[Target]:
-        """Return those to look at now, the longest overdue first; forget those that are gone."""
+        """Return those to look at now, the longest overdue first; forget those that are gone.
+
+        Of containers that are due at the same time those with a grant come first.
+        """
         known = {target.id: target for target in here}
         self._due = {key: self._due.get(key) or _Due(now_s) for key in known}
         overdue = [key for key, due in self._due.items() if due.at_s <= now_s]
-        overdue.sort(key=lambda key: self._due[key].at_s)
+        overdue.sort(key=lambda key: (self._due[key].at_s, not known[key].granted))
         return [known[key] for key in overdue[:LOOKS_A_RUN]]
 
+    def hasten(self, ids: Iterable[str], now_s: float) -> None:
+        """Make containers due at once."""
+        for key in ids:
+            due = self._due.get(key)
+            if due is not None:
+                due.at_s = min(due.at_s, now_s)
+
     def looked(self, target: Target, verdict: Verdict, now_s: float) -> None:
-        """Say when it is looked at again: what is not known yet sooner, and less and less often."""
+        """Set when it is looked at again; one that cannot be judged less and less often."""
         due = self._due[target.id]
-        if verdict in AGAIN_S:
-            due.at_s, due.wait_s = now_s + AGAIN_S[verdict], FIRST_S
-        else:
+        again_s = AGAIN_S.get(verdict)
+        if again_s is None:
             due.at_s, due.wait_s = now_s + due.wait_s, min(LONGEST_S, due.wait_s * 2)
+            return
+        if verdict is Verdict.VERIFIED and not target.granted:
+            again_s = UNGRANTED_S
+        due.at_s, due.wait_s = now_s + again_s, FIRST_S

@@ -40,6 +40,7 @@ class Case:
     labels: Mapping[str, str] = field(default_factory=dict)
     handler: str = ""
     denied: tuple[tuple[int, int], ...] = ()  # of others, of the same maker
+    missing: tuple[str, ...] = ()  # what the look from the host finds missing
 
 
 CONTROL = {
@@ -94,7 +95,11 @@ CASES = {
         grant(entry(2, "GPU-2"), entry(0, "GPU-0")),
         handler="nvidia",
         env={"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"},
-        denied=((195, 0), (195, 1)),  # what that runtime shows is its own matter
+        denied=((195, 0), (195, 1)),
+        # this handler is a plain runc: it does not read the variable
+        missing=tuple(
+            f"0000:1{minor}:00.0 is not there: no node is c 195:{minor}" for minor in (0, 2)
+        ),
     ),
     "a chip": Case(
         grant(entry(0, "DIE-0")),
@@ -164,7 +169,8 @@ def test_what_is_granted_is_inside_and_nothing_else(
     for numbers in case.denied:
         assert opening_made(runtime.cri, container, *numbers) == "denied"
     proof = agent.proof(container)
-    assert (proof.verdict, proof.details, proof.way) == ("verified", [], "nri")
+    assert (proof.verdict, proof.way) == ("missing" if case.missing else "verified", "nri")
+    assert sorted(proof.details) == list(case.missing)
 
 
 def test_every_container_of_a_pod_has_the_grant_and_other_pods_have_nothing(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from tests.containerd.agent_side import scene
 from tests.containerd.agent_side.process import Agent, begun
 from tests.containerd.agent_side.scene import entry, grant
 from tests.containerd.runtime.inside import opening, tell
+from tests.containerd.runtime.leavings import CGROUPS
 from tests.containerd.runtime.pods import Pod
 from tests.containerd.runtime.running import Containerd
 
@@ -101,6 +105,78 @@ def test_a_container_that_is_made_and_not_started_is_neither_verified_nor_missin
     assert known.proofs[container].verdict == "unknown"
     runtime.cri.start(container)
     assert agent.proof(container).verdict == "verified"
+
+
+@contextlib.contextmanager
+def without(agent: Agent) -> Iterator[None]:
+    """Nobody is asked by the runtime meanwhile."""
+    agent.stop()
+    try:
+        yield
+    finally:
+        agent.begin()
+
+
+@pytest.mark.parametrize(("minor", "verdict"), [(0, "verified"), (2, "excess")])
+def test_a_cdi_name_counts_for_the_node_that_it_brought(
+    runtime: Containerd, agent: Agent, minor: int, verdict: str
+) -> None:
+    nodes = [{"path": f"/dev/nvidia{minor}", "hostPath": stranger(runtime, minor)}]
+    one = {"name": "GPU-0", "containerEdits": {"deviceNodes": nodes}}
+    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [one]}
+    path = runtime.cdi / "nvidia.json"
+    path.write_text(json.dumps(spec))
+    try:
+        with without(agent):
+            container = Pod(runtime, CARD).run().start(cdi=["nvidia.com/gpu=GPU-0"])
+            with begun(runtime, "cdi") as other:
+                proof = other.proof(container)
+        tell(f"a CDI name whose file says card {minor}", proof.verdict, proof.details)
+        assert opening(runtime.cri, container, f"/dev/nvidia{minor}") == "allowed"
+    finally:
+        path.unlink()
+    assert proof.verdict == verdict
+    if minor:
+        assert proof.details == [
+            "/dev/nvidia2 shows 0000:12:00.0, which was not granted",
+            "0000:10:00.0 is not there: no node is c 195:0",
+        ]
+
+
+def test_a_device_rule_that_is_lost_while_the_container_runs_is_noticed_at_once(
+    runtime: Containerd, agent: Agent
+) -> None:
+    pod = Pod(runtime, CARD).run()
+    container = pod.start()
+    assert agent.proof(container).verdict == "verified"
+    folder = Path(f"{CGROUPS}/devices{runtime.cgroup}{pod.cgroup}/{container}")
+    # what a reloaded systemd leaves of the rules of a container: those of devices with a link
+    (folder / "devices.deny").write_text("c 195:0 rw")
+    assert opening(runtime.cri, container, "/dev/nvidia0") == "denied"
+    lost = agent.until(lambda now: now.proofs[container].verdict != "verified").proofs[container]
+    tell("a lost rule", lost.verdict, lost.details)
+    assert lost.verdict == "missing"
+    assert lost.details == ["/dev/nvidia0: the device cgroup denies rw"]
+    (folder / "devices.allow").write_text("c 195:0 rw")
+    agent.until(lambda now: now.proofs[container].verdict == "verified")
+
+
+def test_a_granted_card_in_a_pod_without_a_grant_is_excess(
+    runtime: Containerd, agent: Agent
+) -> None:
+    owner = Pod(runtime, CARD).run()
+    assert agent.proof(owner.start()).verdict == "verified"
+    path, name = stranger(runtime, 0), "/dev/nvidia0"
+    device = pb.Device(host_path=path, container_path=name, permissions="rw")
+    free = pb.Device(host_path=stranger(runtime), container_path="/dev/nvidia2", permissions="rw")
+    plain, other = Pod(runtime).run().start(devices=[free]), Pod(runtime).run()
+    proof = agent.proof(other.start(devices=[device]))
+    tell("a granted card in a plain pod", proof.verdict, proof.details)
+    assert proof.verdict == "excess"
+    assert proof.details == [
+        f"{name} shows 0000:10:00.0 of team-a/{owner.name}, which was not granted"
+    ]
+    assert plain not in agent.until(lambda now: plain in now.containers).proofs
 
 
 @pytest.mark.parametrize(("minor", "verdict"), [(0, "verified"), (2, "excess")])

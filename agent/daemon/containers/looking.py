@@ -17,6 +17,7 @@ from agent.node.store import SnapshotStore
 from agent.node.vendors import vendor_settings
 from agent.probe.base import needs_of
 from agent.proof.prover import Prover
+from agent.proof.watching import Exempt, never
 
 MEANS_S = 2.0  # a node or a CDI file that comes later is known that soon
 GRANTS_S = 0.5
@@ -33,12 +34,17 @@ def means_reader(parts: Parts) -> MeansReader:
 class Looking:
     """Fills the snapshot's parts about containers; each run is cheap while nothing changes."""
 
-    def __init__(self, parts: Parts, hook: DevicesHook, *, proves: bool) -> None:
-        """`proves`: also look into running containers, which only a live host has."""
+    def __init__(
+        self, parts: Parts, hook: DevicesHook, *, proves: bool, exempt: Exempt = never
+    ) -> None:
+        """`proves`: also look into running containers, which only a live host has.
+
+        Pods without a grant that are `exempt` are not looked into.
+        """
         self._store: SnapshotStore = parts.store
         self._clock: Clock = parts.clock
         self._means = means_reader(parts)
-        self._prover = Prover(parts.host(), hook, parts.clock) if proves else None
+        self._prover = Prover(parts.host(), hook, parts.clock, exempt=exempt) if proves else None
         self._judged: tuple[object, ...] = ()
         self._kept = Kept()
         self._first = (

@@ -71,7 +71,8 @@ class ContainerSide:
         asks_kubelet = clustered and settings.kubelet.enabled
         self._hooks = (devices, *node_hooks(asks_kubelet=asks_kubelet, hooks=settings.hooks))
         self._modes = modes_of(self._hooks, settings.enforce)
-        self._looking = Looking(parts, devices, proves=live and settings.proof.enabled)
+        proves = live and settings.proof.enabled
+        self._looking = Looking(parts, devices, proves=proves, exempt=self._exempts)
         writes = live and (clustered or self._dials)
         self._keeping = Keeping(parts, self._hooks, self._modes, tell) if writes else None
         names = (writes or self._serves) and settings.cdi.write
@@ -250,6 +251,10 @@ class ContainerSide:
         """Say whether a pod's containers are left alone unless they were granted something."""
         namespaces = self._parts.settings.hooks.protected_namespaces
         return pod.namespace in namespaces or (bool(pod.uid) and pod.uid == self._own_uid)
+
+    def _exempts(self, pod: SandboxSeen) -> bool:
+        """Return whether nothing is said of devices in a pod without a grant."""
+        return self._parts.settings.hooks.ungranted == "off" or self._protects(pod)
 
     def _seen(self, view: RuntimeView) -> None:
         before = self._parts.store.current.runtime.value

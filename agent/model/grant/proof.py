@@ -14,7 +14,7 @@ class Verdict(enum.Enum):
 
     VERIFIED = "verified"
     MISSING = "missing"  # something granted is not there
-    EXCESS = "excess"  # a device is there that was not granted
+    EXCESS = "excess"  # a device is there that was not granted; something may be missing, too
     UNKNOWN = "unknown"
 
 
@@ -37,6 +37,6 @@ def _none() -> Mapping[str, Proof]:
 
 
 class ProofView(msgspec.Struct, frozen=True, kw_only=True):
-    """By container id; those that were granted nothing are not in it."""
+    """By container id. Of containers without a grant only those that have another pod's card."""
 
     containers: Mapping[str, Proof] = msgspec.field(default_factory=_none)

@@ -64,11 +64,13 @@ _ROWS: tuple[_Row, ...] = (
     ("grants", "gauge", (*NODE, "state"), "", "Pods with a grant that is held, or was refused."),
     (
         *("allocation_verified", "gauge", (*NODE, "namespace", "pod", "container"), ""),
-        "Whether a running container has what was granted and nothing else; absent: not known.",
+        "Whether a running container has what was granted and nothing else; absent: not known. "
+        "Of a container without a grant 0: it has a card that another pod was granted.",
     ),
     (
         *("allocations", "gauge", (*NODE, "verdict"), ""),
-        "Running containers with a grant by what a look into them found.",
+        "Running containers by what a look into them found: all that have a grant, and those "
+        "without one that have a card of another pod.",
     ),
     (
         *("deviceplugin_state", "gauge", (*RESOURCE, "state"), ""),

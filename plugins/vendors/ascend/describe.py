@@ -162,4 +162,5 @@ def partition(chip: Described, vdev: Vdev, host: HostFiles) -> DevicePartition:
         instance=vdev.id,
         cores=vdev.cores,
         nodes=_node(host, f"/dev/vdavinci{vdev.id}"),
+        with_card=False,
     )

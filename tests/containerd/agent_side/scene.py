@@ -20,12 +20,13 @@ from agent.model.device import (
     VfGroup,
     VirtualFunction,
 )
-from agent.model.grant.host import HostMeans, RdmaFunction
+from agent.model.grant.host import CdiSpec, HostMeans, RdmaFunction
 from agent.model.grant.means import MeansView
 from agent.model.inventory import Inventory
 from agent.model.part import Part
 from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
 from agent.topology.cpu import CpuTopology
+from plugins.injection.cdi import decode_spec
 
 GRANT = "scheduling.koordinator.sh/device-allocated"
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
@@ -101,6 +102,7 @@ def _npu(minor: int) -> VendorDevice:
         profile="vir04",
         instance=100,
         nodes=(node("vdavinci100", 238, 100),),
+        with_card=False,
     )
     return VendorDevice(
         kind=DeviceKind.NPU,
@@ -164,7 +166,12 @@ def _functions() -> tuple[RdmaFunction, ...]:
     )
 
 
-def _means(vendor: str, *, memlock: bool) -> HostMeans:
+def _specs(folder: Path) -> tuple[CdiSpec, ...]:
+    paths = sorted(folder.glob("*.json"))
+    return tuple(decode_spec(str(path), json.loads(path.read_bytes())) for path in paths)
+
+
+def _means(vendor: str, specs: tuple[CdiSpec, ...], *, memlock: bool) -> HostMeans:
     own = [found for device in DEVICES[vendor] for found in device.nodes]
     own += [n for device in DEVICES[vendor] for part in device.partitions for n in part.nodes]
     shared = {"nvidia": CONTROL, "ascend": MANAGERS, "rdma": (MANAGER,)}.get(vendor, ())
@@ -173,14 +180,19 @@ def _means(vendor: str, *, memlock: bool) -> HostMeans:
         majors=MAJORS,
         paths=frozenset((LIBRARY,)),
         functions=_functions() if vendor == "rdma" else (),
+        cdi=specs,
         default_handler="runc",
         settings={"memlock": memlock} if vendor == "rdma" else {},
     )
 
 
-def snapshot(now_s: float, *, memlock: bool) -> NodeSnapshot:
-    """Return what the agent knows at its start; `memlock` is the setting of RDMA."""
-    means = {name: _means(name, memlock=memlock) for name in DEVICES}
+def snapshot(now_s: float, *, memlock: bool, cdi: Path) -> NodeSnapshot:
+    """Return what the agent knows at its start; `memlock` is the setting of RDMA.
+
+    Vendors come in the order of their names, as they do in the agent; `cdi` has the CDI files.
+    """
+    specs = _specs(cdi)
+    means = {name: _means(name, specs, memlock=memlock) for name in sorted(DEVICES)}
     states = tuple(
         VendorState(
             vendor=name,

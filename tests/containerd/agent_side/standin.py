@@ -1,10 +1,12 @@
 """The way into containers as a process of its own, so that it can be killed and stopped.
 
-    python -m tests.containerd.agent_side.standin FOLDER [memlock]
+    python -m tests.containerd.agent_side.standin FOLDER [memlock] [cdi]
 
 It is made of the agent's own parts on the node of `scene`. FOLDER is a runtime's; what it knows
 is written there again and again, as `agent.json`. SIGTERM ends it in order. Memory may be locked
-by containers with RDMA if that is said, or if programs here may raise limits at all.
+by containers with RDMA if that is said, or if programs here may raise limits at all. With `cdi` the
+runtime counts as one that takes CDI names by NRI, as containerd does from 2.1: the containers of
+such tests are made with CDI names while no agent runs, as after the kubelet's `Allocate`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from agent.clock import SystemClock
 from agent.config.containers import EnforceSettings, HookSettings, NriSettings
@@ -41,10 +45,12 @@ WRITE_S = 0.1
 class StandIn:
     """One agent without a kubelet and without an API server."""
 
-    def __init__(self, folder: Path, *, memlock: bool) -> None:
+    def __init__(self, folder: Path, *, memlock: bool, takes_cdi: bool) -> None:
+        self._takes_cdi = takes_cdi
         self._path = folder / "agent.json"
         self._clock = SystemClock()
-        self._store = SnapshotStore(scene.snapshot(self._clock.monotonic(), memlock=memlock))
+        known = scene.snapshot(self._clock.monotonic(), memlock=memlock, cdi=folder / "cdi")
+        self._store = SnapshotStore(known)
         self._told: list[tuple[str, str]] = []
         devices = DevicesHook(load_vendors(), HookSettings())
         hooks = (*node_hooks(asks_kubelet=False), devices)
@@ -89,6 +95,8 @@ class StandIn:
         await asyncio.sleep(min(seconds, 0.2))  # a test does not wait for the back-off
 
     def _seen(self, view: RuntimeView) -> None:
+        if self._takes_cdi:
+            view = replace(view, takes_cdi=True)
         self._store.put(runtime=Part(view, self._clock.monotonic()))
         grants = check_grants(self._store.current)
         self._store.put(grants=Part(grants, self._clock.monotonic()))
@@ -129,7 +137,8 @@ class StandIn:
 def main(arguments: list[str]) -> None:
     """Run until SIGTERM."""
     memlock = "memlock" in arguments or scene.may_raise_limits()
-    asyncio.run(StandIn(Path(arguments[0]), memlock=memlock).run())
+    folder, takes_cdi = Path(arguments[0]), "cdi" in arguments
+    asyncio.run(StandIn(folder, memlock=memlock, takes_cdi=takes_cdi).run())
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ class Pod:
         env: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         mounts: Sequence[pb.Mount] = (),
         devices: Sequence[pb.Device] = (),
+        cdi: Sequence[str] = (),
         resources: pb.LinuxContainerResources | None = None,
         from_image: str = image.NAME,
         attempt: int = 0,
@@ -75,6 +76,7 @@ class Pod:
             envs=[pb.KeyValue(key=key, value=value) for key, value in _pairs(env)],
             mounts=mounts,
             devices=devices,
+            CDI_devices=[pb.CDIDevice(name=name) for name in cdi],
             labels={"io.kubernetes.container.name": name},
             linux=pb.LinuxContainerConfig(
                 resources=resources,

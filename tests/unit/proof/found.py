@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.model.device import DeviceNode
 from agent.model.grant.edits import (
     BIND_READ_ONLY,
     UNLIMITED,
@@ -19,9 +20,11 @@ from agent.proof.evidence import (
     Record,
     Rule,
 )
+from agent.proof.judge import DeviceNodes
 
 CARD, OTHER = (195, 0), (195, 1)
 CARDS = {CARD: "card-0", OTHER: "card-1"}
+OWN = (DeviceNodes(name="card-0", nodes=(DeviceNode(path="/dev/nvidia0", major=195, minor=0),)),)
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
 EDITS = ContainerEdits(
     nodes=(NodeEdit(host_path="/dev/nvidia0", path="/dev/nvidia0", major=195, minor=0),),

@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.model.grant.edits import ContainerEdits
+from agent.model.device import DeviceNode
+from agent.model.grant.edits import ContainerEdits, NodeEdit
 from agent.model.grant.proof import Verdict
 from agent.proof.evidence import Evidence, Limit, MountFound, NodeFound, Origin, Record, Rule
-from agent.proof.judge import MAX_DETAILS, judge
+from agent.proof.judge import MAX_DETAILS, DeviceNodes, judge
 from tests.unit.proof.found import (
+    CARD,
     CARDS,
     DENIED,
     EDITS,
@@ -15,6 +17,7 @@ from tests.unit.proof.found import (
     MAY,
     MOUNT,
     OTHER,
+    OWN,
     RECORD,
     SEEN,
 )
@@ -23,7 +26,7 @@ SECRET = "hunter2"
 
 
 def test_a_container_that_has_everything_is_verified_without_a_word() -> None:
-    found = judge(EDITS, CARDS, SEEN)
+    found = judge(EDITS, OWN, CARDS, SEEN)
     assert (found.verdict, found.details) == (Verdict.VERIFIED, ())
 
 
@@ -80,7 +83,7 @@ def without_record(**changes: object) -> Evidence:
     ],
 )
 def test_what_is_not_there_is_missing_and_named(evidence: Evidence, detail: str) -> None:
-    found = judge(EDITS, CARDS, evidence)
+    found = judge(EDITS, OWN, CARDS, evidence)
     assert (found.verdict, found.details) == (Verdict.MISSING, (detail,))
 
 
@@ -98,7 +101,7 @@ def test_what_is_not_there_is_missing_and_named(evidence: Evidence, detail: str)
 def test_what_could_not_be_looked_at_is_unknown_and_not_missing(
     evidence: Evidence, detail: str
 ) -> None:
-    found = judge(EDITS, CARDS, evidence)
+    found = judge(EDITS, OWN, CARDS, evidence)
     assert (found.verdict, found.details) == (Verdict.UNKNOWN, (detail,))
 
 
@@ -106,28 +109,28 @@ def test_what_could_not_be_looked_at_is_unknown_and_not_missing(
 def test_a_process_that_cleaned_its_environment_is_unknown_without_the_runtimes_record(
     env: tuple[tuple[str, str], ...] | None,
 ) -> None:
-    found = judge(EDITS, CARDS, without_record(env=env))
+    found = judge(EDITS, OWN, CARDS, without_record(env=env))
     assert found.verdict is Verdict.UNKNOWN
     assert len(found.details) == 2
-    assert judge(EDITS, CARDS, replace(SEEN, env=env)).verdict is Verdict.VERIFIED
+    assert judge(EDITS, OWN, CARDS, replace(SEEN, env=env)).verdict is Verdict.VERIFIED
 
 
 def test_the_record_decides_where_nothing_else_can_be_seen() -> None:
     blind = Evidence(record=RECORD)
-    assert judge(EDITS, CARDS, blind).verdict is Verdict.VERIFIED
-    poor = judge(EDITS, CARDS, Evidence(record=Record()))
+    assert judge(EDITS, OWN, CARDS, blind).verdict is Verdict.VERIFIED
+    poor = judge(EDITS, OWN, CARDS, Evidence(record=Record()))
     assert poor.verdict is Verdict.MISSING
     assert len(poor.details) == 5
 
 
 def test_a_preloaded_library_beside_the_containers_own_is_there() -> None:
     env = (("PATH", "/bin"), EDITS.env[0], ("LD_PRELOAD", f"{LIBRARY}:/own.so /more.so"))
-    assert judge(EDITS, CARDS, without_record(env=env)).verdict is Verdict.VERIFIED
+    assert judge(EDITS, OWN, CARDS, without_record(env=env)).verdict is Verdict.VERIFIED
 
 
 def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> None:
     lowered = replace(SEEN, limits=(Limit("RLIMIT_MEMLOCK", 1, 1),))
-    assert judge(EDITS, CARDS, lowered).verdict is Verdict.VERIFIED
+    assert judge(EDITS, OWN, CARDS, lowered).verdict is Verdict.VERIFIED
 
 
 @pytest.mark.parametrize(
@@ -156,47 +159,147 @@ def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> Non
     ],
 )
 def test_a_device_of_somebody_else_is_excess_and_named(evidence: Evidence, detail: str) -> None:
-    found = judge(EDITS, CARDS, evidence)
+    found = judge(EDITS, OWN, CARDS, evidence)
     assert (found.verdict, found.details) == (Verdict.EXCESS, (detail,))
 
 
-def test_the_granted_card_that_a_makers_runtime_shows_by_itself_is_no_excess() -> None:
-    shown = replace(
+def test_nodes_belong_to_whom_they_are_whatever_the_edits_name() -> None:
+    """An injector that takes the wrong card is found out, also when it got what it asked for."""
+    wrong = NodeEdit(host_path="/dev/nvidia1", path="/dev/nvidia1", major=OTHER[0], minor=OTHER[1])
+    seen = replace(
         SEEN,
-        nodes=(*RECORD.nodes, NodeFound("/dev/nvidia1", "c", *OTHER)),
-        rules=(MAY, Rule("c", *OTHER, "rw")),
+        nodes=(NodeFound("/dev/nvidia1", "c", *OTHER),),
+        rules=(Rule("c", *OTHER, "rw"),),
     )
-    assert judge(EDITS, CARDS, shown).verdict is Verdict.EXCESS
-    assert judge(EDITS, CARDS, shown, frozenset((OTHER,))).verdict is Verdict.VERIFIED
+    found = judge(replace(EDITS, nodes=(wrong,)), OWN, CARDS, seen)
+    assert found.verdict is Verdict.EXCESS
+    assert found.details == (
+        "/dev/nvidia1 shows card-1, which was not granted",
+        "card-0 is not there: no node is c 195:0",
+    )
+
+
+BY_VARIABLE = replace(EDITS, nodes=())  # a maker's runtime brings the nodes
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "detail"),
+    [
+        (SEEN, Verdict.VERIFIED, ""),
+        (replace(SEEN, nodes=(NodeFound("/elsewhere", "c", *CARD),)), Verdict.VERIFIED, ""),
+        # a hook of the maker's runtime, of which the record says nothing
+        (replace(SEEN, rules=None, record=replace(RECORD, nodes=())), Verdict.VERIFIED, ""),
+        (
+            replace(SEEN, nodes=(), record=replace(RECORD, nodes=())),
+            Verdict.MISSING,
+            "card-0 is not there: no node is c 195:0",
+        ),
+        (
+            replace(SEEN, nodes=(NodeFound("/dev/nvidia0", "b", *CARD),), record=None),
+            Verdict.MISSING,
+            "card-0 is not there: no node is c 195:0",
+        ),
+        (
+            replace(SEEN, rules=(Rule("c", *CARD, "r"),)),
+            Verdict.MISSING,
+            "card-0: the device cgroup denies w",
+        ),
+        (
+            replace(SEEN, rules=None, record=replace(RECORD, rules=(DENIED,))),
+            Verdict.MISSING,
+            "card-0: the device cgroup denies rw",
+        ),
+        (
+            replace(SEEN, nodes=None, record=replace(RECORD, nodes=())),
+            Verdict.UNKNOWN,
+            "card-0: the container's /dev could not be looked into",
+        ),
+    ],
+)
+def test_a_granted_card_must_be_there_by_its_own_numbers(
+    evidence: Evidence, verdict: Verdict, detail: str
+) -> None:
+    found = judge(BY_VARIABLE, OWN, CARDS, evidence)
+    assert (found.verdict, found.details) == (verdict, (detail,) if detail else ())
+
+
+def test_a_device_whose_nodes_nobody_knows_is_never_verified() -> None:
+    found = judge(BY_VARIABLE, (DeviceNodes(name="card-0"),), CARDS, SEEN)
+    assert (found.verdict, found.details) == (
+        Verdict.UNKNOWN,
+        ("no device node of card-0 is known",),
+    )
+
+
+def test_of_a_device_with_several_nodes_one_may_be_enough() -> None:
+    nodes = (*OWN[0].nodes, DeviceNode(path="/dev/more", major=7, minor=7))
+    both = (DeviceNodes(name="card-0", nodes=nodes),)
+    assert judge(BY_VARIABLE, both, CARDS, SEEN).verdict is Verdict.MISSING
+    one = (replace(both[0], one_of=True),)
+    assert judge(BY_VARIABLE, one, CARDS, SEEN).verdict is Verdict.VERIFIED
+    assert judge(EDITS, one, CARDS, SEEN).verdict is Verdict.VERIFIED
+    none = replace(SEEN, nodes=(), record=None)
+    assert judge(BY_VARIABLE, one, CARDS, none).verdict is Verdict.MISSING
+
+
+def test_a_device_that_may_be_there_is_neither_missing_nor_excess() -> None:
+    free = (*OWN, DeviceNodes(name="card-1", optional=True))
+    shown = replace(SEEN, nodes=(*RECORD.nodes, NodeFound("/dev/nvidia1", "c", *OTHER)))
+    assert judge(EDITS, free, CARDS, SEEN).verdict is Verdict.VERIFIED
+    assert judge(EDITS, free, CARDS, shown).verdict is Verdict.VERIFIED
+    assert judge(EDITS, OWN, CARDS, shown).verdict is Verdict.EXCESS
+
+
+def test_what_is_not_known_does_not_keep_the_devices_from_being_compared() -> None:
+    nothing = ContainerEdits()
+    found = judge(nothing, OWN, CARDS, SEEN, "DeviceUnknown: gone")
+    assert (found.verdict, found.details) == (
+        Verdict.UNKNOWN,
+        ("what it should have cannot be told: DeviceUnknown: gone",),
+    )
+    shown = replace(SEEN, nodes=(*RECORD.nodes, NodeFound("/dev/nvidia1", "c", *OTHER)))
+    assert judge(nothing, OWN, CARDS, shown, "gone").verdict is Verdict.EXCESS
+
+
+def test_rules_of_the_record_are_not_believed_after_systemd_dropped_them() -> None:
+    by_record = replace(SEEN, rules=None, reloaded=frozenset((CARD,)))
+    told = "systemd was reloaded since, without /dev/char/195:0 it denies the device"
+    found = judge(EDITS, OWN, CARDS, by_record)
+    assert (found.verdict, found.details) == (Verdict.UNKNOWN, (f"/dev/nvidia0: {told}",))
+    other = replace(by_record, reloaded=frozenset((OTHER,)))
+    assert judge(EDITS, OWN, CARDS, other).verdict is Verdict.VERIFIED
+    # the kernel's own rules are what counts
+    kernel = replace(SEEN, reloaded=frozenset((CARD,)))
+    assert judge(EDITS, OWN, CARDS, kernel).verdict is Verdict.VERIFIED
 
 
 def test_a_privileged_container_is_not_blamed_for_what_it_does_not_show() -> None:
     everything = replace(SEEN, rules=(Rule("a", None, None, "rwm"),))
-    assert judge(EDITS, CARDS, everything).verdict is Verdict.VERIFIED
+    assert judge(EDITS, OWN, CARDS, everything).verdict is Verdict.VERIFIED
 
 
 @pytest.mark.parametrize(
     "rule", [Rule("b", *OTHER, "rw"), Rule("c", *OTHER, "m"), Rule("c", 10, None, "rw"), DENIED]
 )
 def test_rules_about_something_else_are_no_excess(rule: Rule) -> None:
-    assert judge(EDITS, CARDS, replace(SEEN, rules=(rule, MAY))).verdict is Verdict.VERIFIED
+    assert judge(EDITS, OWN, CARDS, replace(SEEN, rules=(rule, MAY))).verdict is Verdict.VERIFIED
 
 
-def test_missing_weighs_more_than_excess_and_both_are_told() -> None:
+def test_excess_weighs_more_than_missing_and_both_are_told() -> None:
     both = replace(SEEN, nodes=(NodeFound("/dev/x", "c", *OTHER),))
-    found = judge(EDITS, CARDS, both)
-    assert found.verdict is Verdict.MISSING
-    assert [detail.split()[0] for detail in found.details] == ["/dev/nvidia0", "/dev/x"]
+    found = judge(EDITS, OWN, CARDS, both)
+    assert found.verdict is Verdict.EXCESS
+    assert [detail.split()[0] for detail in found.details] == ["/dev/x", "/dev/nvidia0"]
 
 
 def test_no_value_of_a_containers_environment_is_ever_told() -> None:
     env = (("CUDA_DEVICE_SM_LIMIT", SECRET), ("LD_PRELOAD", SECRET), ("PATH", SECRET))
-    found = judge(EDITS, CARDS, without_record(env=env))
+    found = judge(EDITS, OWN, CARDS, without_record(env=env))
     assert SECRET not in "".join(found.details)
 
 
 def test_the_details_of_one_container_have_a_bound() -> None:
     node = EDITS.nodes[0]
     many = tuple(replace(node, path=f"/dev/n{i}", minor=i) for i in range(100))
-    found = judge(ContainerEdits(nodes=many), CARDS, replace(SEEN, nodes=(), rules=None))
+    found = judge(ContainerEdits(nodes=many), (), CARDS, replace(SEEN, nodes=(), rules=None))
     assert len(found.details) == MAX_DETAILS

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent.cgroup.layout import detect
+from agent.clock import ManualClock
 from agent.host.files import LiveRoot
 from agent.model.grant.edits import BIND_READ_ONLY, NONE, ContainerEdits, MountEdit, RlimitEdit
 from agent.proof.evidence import Evidence, NodeFound, Origin
-from agent.proof.look import MAX_ENVIRON, MAX_RECORD, Looker, Whereabouts
+from agent.proof.judge import Numbers
+from agent.proof.look import MAX_ENVIRON, MAX_RECORD, UNITS_LOADED, Looker, Whereabouts
 from agent.proof.nodes import MAX_ENTRIES, nodes_in
 from agent.proof.origins import origins_of
 from agent.proof.procfs import parse_mountinfo
@@ -27,12 +29,15 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device
 class Fake:
     """One host with one container, of files."""
 
-    def __init__(self, folder: Path, version: int = 1) -> None:
+    def __init__(self, folder: Path, version: int = 1, name: str = ID) -> None:
         self.host = CgroupHost(folder, version=version)
         self.host.write("/sys/fs/cgroup/memory/kubepods/x", "")
-        self.looker = Looker(LiveRoot(str(folder)), proc=str(folder / "proc"), records=RECORDS)
+        self.clock = ManualClock()
+        self.looker = Looker(
+            LiveRoot(str(folder)), self.clock, proc=str(folder / "proc"), records=RECORDS
+        )
         self.group = (
-            f"/sys/fs/cgroup/memory{POD}/{ID}" if version == 1 else f"/sys/fs/cgroup{POD}/{ID}"
+            f"/sys/fs/cgroup/memory{POD}/{name}" if version == 1 else f"/sys/fs/cgroup{POD}/{name}"
         )
 
     def process(self, pid: int, started: int = 100, environ: bytes = b"PATH=/bin\0") -> Path:
@@ -47,10 +52,11 @@ class Fake:
     def members(self, *pids: int, below: str = "") -> None:
         self.host.write(f"{self.group}{below}/cgroup.procs", "".join(f"{pid}\n" for pid in pids))
 
-    def look(self, edits: ContainerEdits = NONE) -> Evidence:
+    def look(self, edits: ContainerEdits = NONE, *numbers: Numbers) -> Evidence:
         layout = detect(self.host.files)
         assert layout is not None
-        return self.looker.look(layout, Whereabouts(container_id=ID, pod_cgroups=(POD,)), edits)
+        where = Whereabouts(container_id=ID, pod_cgroups=(POD,))
+        return self.looker.look(layout, where, edits, numbers)
 
 
 @pytest.fixture
@@ -99,13 +105,74 @@ def test_what_is_longer_than_anybody_needs_is_not_believed_in_part(fake: Fake) -
     assert (found.env, found.record) == (None, None)
 
 
+def rules(fake: Fake, text: str) -> None:
+    """Have the kernel hold these rules for the container of process 9."""
+    points = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/devices"
+    fake.host.write("/proc/mounts", "".join(f"cgroup {p} cgroup rw,{p[15:]} 0 0\n" for p in points))
+    fake.host.write(f"{points[1]}{POD}/{ID}/devices.list", text)
+    fake.host.write(f"{points[1]}{POD}/{ID}/cgroup.procs", "9\n")
+
+
+def test_rules_that_changed_since_the_last_look_are_noticed_without_another(fake: Fake) -> None:
+    fake.process(9)
+    fake.members(9)
+    rules(fake, "c 195:0 rw\n")
+    assert fake.looker.changed((ID,)) == ()  # nobody looked yet: it is due anyway
+    fake.look()
+    assert fake.looker.changed((ID,)) == ()
+    rules(fake, "c 1:3 rwm\n")
+    assert fake.looker.changed((ID, "another")) == (ID,)
+    fake.look()
+    assert fake.looker.changed((ID,)) == ()
+    fake.looker.forget({"another"})
+    rules(fake, "")
+    assert fake.looker.changed((ID,)) == ()
+
+
+BOOTED_S, STARTED_S = 1_767_000_000, 50.0
+
+
+@pytest.mark.parametrize(
+    ("scope", "after_s", "link", "denied"),
+    [
+        (True, 2.0, False, True),
+        (True, 2.0, True, False),  # systemd knows the device by the link
+        (True, -2.0, False, False),  # systemd loaded its units before the container started
+        (False, 2.0, False, False),  # runc itself made the group: systemd leaves it alone
+    ],
+)
+def test_a_reloaded_systemd_denies_what_it_has_no_link_for(
+    tmp_path: Path, *, scope: bool, after_s: float, link: bool, denied: bool
+) -> None:
+    fake = Fake(tmp_path, 2, f"cri-containerd-{ID}.scope" if scope else ID)
+    fake.process(9, started=int(STARTED_S * os.sysconf("SC_CLK_TCK")))
+    fake.members(9)
+    fake.host.write("/proc/stat", f"intr {'0 ' * 70000}\nbtime {BOOTED_S}\n")
+    assert fake.look(NONE, (195, 0)).reloaded == frozenset()  # this host has no such systemd
+    fake.host.write(UNITS_LOADED, "")
+    loaded_s = BOOTED_S + STARTED_S + after_s
+    os.utime(fake.host.path(UNITS_LOADED), (loaded_s, loaded_s))
+    if link:
+        fake.host.write("/dev/char/195:0", "")
+    found = fake.look(NONE, (195, 0))
+    assert found.reloaded == (frozenset(((195, 0),)) if denied else frozenset())
+
+
+def test_a_reload_of_systemd_is_noticed_by_what_it_writes(fake: Fake) -> None:
+    before = fake.looker.units_loaded()
+    fake.host.write(UNITS_LOADED, "")
+    os.utime(fake.host.path(UNITS_LOADED), (BOOTED_S, BOOTED_S))
+    first = fake.looker.units_loaded()
+    assert first != before
+    assert fake.looker.units_loaded() == first
+    os.utime(fake.host.path(UNITS_LOADED), (BOOTED_S, BOOTED_S + 1))
+    assert fake.looker.units_loaded() != first
+
+
 def test_rules_limits_and_the_runtimes_record_are_read(fake: Fake) -> None:
     fake.process(9)
     fake.members(9)
-    points = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/devices"
-    fake.host.write("/proc/mounts", "".join(f"cgroup {p} cgroup rw,{p[15:]} 0 0\n" for p in points))
-    fake.host.write(f"{points[1]}{POD}/{ID}/devices.list", "c 195:0 rw\n")
-    fake.host.write(f"{points[1]}{POD}/{ID}/cgroup.procs", "9\n")
+    rules(fake, "c 195:0 rw\n")
     fake.host.write(f"/run/{ID}/config.json", '{"process": {"env": ["A=b"]}}')
     limit = RlimitEdit(name="RLIMIT_MEMLOCK", soft=1, hard=1)
     found = fake.look(ContainerEdits(rlimits=(limit,)))

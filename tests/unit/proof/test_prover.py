@@ -1,25 +1,35 @@
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.model.device import DeviceNode, DevicePartition
-from agent.model.grant.edits import ContainerEdits, NodeEdit
+from agent.model.cluster.facts import ClusterFacts
+from agent.model.device import Device, DeviceNode, DevicePartition, VendorDevice
+from agent.model.foreign.device_allocated import KEY
+from agent.model.grant.checked import GrantsView, PodGrant
+from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.granted import Grant, GrantedDevice
-from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans, RdmaFunction
+from agent.model.grant.host import HostMeans, RdmaFunction
 from agent.model.grant.means import MeansView
-from agent.model.grant.proof import Verdict
+from agent.model.grant.proof import Proof, Verdict
 from agent.model.grant.refusal import GrantRefused, Refusal
-from agent.model.inventory import Inventory
 from agent.model.part import Part
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.snapshot import NodeSnapshot, VendorState
-from agent.proof.expected import cards_of, expected_of
-from agent.proof.prover import Prover
+from agent.model.runtime.served import Held, ServedView
+from agent.model.snapshot import DeviceView, NodeSnapshot
+from agent.proof.expected import cards_of, expected_of, pods_with_cards
+from agent.proof.judge import DeviceNodes
+from agent.proof.look import UNITS_LOADED
+from agent.proof.prover import LATE, Prover
+from agent.proof.watching import Exempt, never
 from tests import factory
 from tests.cgroups import CgroupHost
 from tests.unit.proof.test_watching import BOX, HELD, ID, POD, snapshot
@@ -63,29 +73,32 @@ def test_a_container_must_have_what_its_hook_would_give_it_now() -> None:
 def test_what_cannot_be_told_any_more_is_said_and_not_taken_for_nothing() -> None:
     refused = Gives(GrantRefused(Refusal.DEVICE_UNKNOWN, "gone"))
     failed = gives(failed="DeviceTaken: by another", reason="DeviceTaken")
-    unnamed = gives(edits=ContainerEdits(cdi=("nvidia.com/gpu=0",)))
-    problems = [expected_of(hook, snapshot(), BOX, "m") for hook in (refused, failed, unnamed)]
+    problems = [expected_of(hook, snapshot(), BOX, "m") for hook in (refused, failed)]
     assert [found.problem for found in problems] == [
         "DeviceUnknown: gone",
         "DeviceTaken: by another",
-        "nobody describes the CDI name nvidia.com/gpu=0",
     ]
     assert not any(found.nothing for found in problems)
     assert expected_of(gives(), snapshot(), BOX, "m").nothing
 
 
-def test_a_cdi_name_stands_for_the_nodes_of_its_spec() -> None:
-    spec = CdiSpec(
-        path="/etc/cdi/a.json",
-        kind="nvidia.com/gpu",
-        devices=(CdiDevice(name="0", nodes=("/dev/nvidia0", "/dev/gone")),),
-    )
-    means = HostMeans(nodes=(node("/dev/nvidia0", 0),), cdi=(spec,))
-    now = snapshot(means=Part(MeansView(vendors={"nvidia": means})))
-    found = expected_of(gives(edits=ContainerEdits(cdi=("nvidia.com/gpu=0",))), now, BOX, "m")
-    assert found.edits.nodes == (
-        NodeEdit(host_path="/dev/nvidia0", path="/dev/nvidia0", major=195, minor=0),
-    )
+def inventory(*devices: VendorDevice) -> Part[DeviceView]:
+    return Part(DeviceView(devices=tuple(Device(info=info) for info in devices)), 1.0)
+
+
+def test_a_cdi_name_says_nothing_of_what_a_container_must_have() -> None:
+    """What its file says of it may be another card."""
+    named = gives(edits=ContainerEdits(cdi=("nvidia.com/gpu=0",)))
+    card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),))
+    found = expected_of(named, snapshot(devices=inventory(card)), BOX, "m")
+    assert found.edits.nodes == ()
+    assert found.devices == (DeviceNodes(name=card.key, nodes=card.nodes),)
+
+
+def test_the_published_number_of_a_card_is_not_taken_for_the_drivers() -> None:
+    npu = replace(factory.gpu(1).info, minor=0, nodes=(node("/dev/davinci3", 3),))
+    found = expected_of(gives(edits=ENV), snapshot(devices=inventory(npu)), BOX, "m")
+    assert found.devices == (DeviceNodes(name=npu.key, nodes=(node("/dev/davinci3", 3),)),)
 
 
 def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
@@ -96,13 +109,8 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
         replace(factory.gpu(1).info, nodes=(node("/dev/nvidia1", 1), shared)),
     )
     virtual = RdmaFunction(address="0000:3b:00.1", verbs=(node("/dev/uverbs1", 9),))
-    now = snapshot(
-        vendors=(
-            VendorState(vendor="nvidia", inventory=Part(Inventory(vendor="nvidia", devices=cards))),
-            VendorState(vendor="asleep"),
-        ),
-        means=Part(MeansView(vendors={"rdma": HostMeans(functions=(virtual,))})),
-    )
+    means = Part(MeansView(vendors={"rdma": HostMeans(functions=(virtual,))}))
+    now = snapshot(devices=inventory(*cards), means=means)
     assert cards_of(now) == {
         (195, 0): cards[0].key,
         (195, 21): "MIG-1",
@@ -111,29 +119,59 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
     }
 
 
+def granted(now: NodeSnapshot, *devices: GrantedDevice) -> NodeSnapshot:
+    held = replace(HELD, grant=Grant(devices=devices))
+    return replace(now, grants=Part(GrantsView(pods=MappingProxyType({HELD.uid: held}))))
+
+
 def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
-    part = DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),))
-    card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),), partitions=(part,))
-    nic = replace(factory.nic(0, vfs=2).info, nodes=(node("/dev/uverbs0", 8),))
+    parts = (
+        DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),)),
+        DevicePartition(uuid="VNPU-1", profile="p", nodes=(node("/dev/v", 22),), with_card=False),
+    )
+    card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),), partitions=parts)
+    nodes = (node("/dev/uverbs0", 8), node("/dev/umad0", 18))
+    member = "0000:18:00.7"
+    nic = replace(factory.nic(0, vfs=2).info, nodes=nodes, facts=(("members", member),))
+    away = replace(factory.nic(1).info, nodes=(node("/dev/uverbs7", 7), node("/dev/umad7", 17)))
     verbs = tuple(
         RdmaFunction(address=address, verbs=(node(f"/dev/uverbs{minor}", minor),))
         for minor, address in ((8, nic.bus_id or ""), (9, "0000:18:00.1"), (10, "0000:18:00.2"))
     )
-    vendors = (
-        VendorState(vendor="nvidia", inventory=Part(Inventory(vendor="nvidia", devices=(card,)))),
-        VendorState(vendor="rdma", inventory=Part(Inventory(vendor="rdma", devices=(nic,)))),
-    )
     means = Part(MeansView(vendors={"rdma": HostMeans(functions=verbs)}))
+    now = snapshot(devices=inventory(card, nic, away), means=means)
 
-    def own(*devices: GrantedDevice) -> set[int]:
-        held = replace(HELD, grant=Grant(devices=devices))
-        now = snapshot(held, vendors=vendors, means=means)
-        return {minor for _, minor in expected_of(gives(edits=ENV), now, BOX, "m").own}
+    def own(*devices: GrantedDevice) -> list[tuple[str, list[int]]]:
+        found = expected_of(gives(edits=ENV), granted(now, *devices), BOX, "m").devices
+        return [(one.name, [own.minor for own in one.nodes]) for one in found]
 
-    assert own(GrantedDevice(type="gpu", minor=0)) == {0}
-    assert own(GrantedDevice(type="gpu", id="MIG-1")) == {0, 21}
-    assert own(GrantedDevice(type="rdma", id=nic.bus_id or "")) == {8}
-    assert own(GrantedDevice(type="rdma", id=nic.bus_id or "", vfs=("0000:18:00.1",))) == {9}
+    key = nic.bus_id or ""
+    assert own(GrantedDevice(type="gpu", minor=0)) == [(card.key, [0])]
+    assert own(GrantedDevice(type="gpu", id="MIG-1")) == [(card.key, [0]), ("MIG-1", [21])]
+    assert own(GrantedDevice(type="gpu", id="VNPU-1")) == [("VNPU-1", [22])]
+    # cut by the maker's runtime: nobody knows yet which slice it is
+    cut = own(GrantedDevice(type="gpu", minor=0, template="vir04"))
+    assert cut == [(f"{card.key} vir04", []), ("MIG-1", []), ("VNPU-1", [])]
+    assert own(GrantedDevice(type="rdma", id=key)) == [(key, [8]), (member, [])]
+    assert own(GrantedDevice(type="rdma", id=key, vfs=("0000:18:00.1",))) == [("0000:18:00.1", [9])]
+    # in a pod's network namespace: what the last discovery found
+    assert own(GrantedDevice(type="rdma", id=away.bus_id or "")) == [(away.key, [7])]
+
+
+def test_who_has_a_card_is_told_by_what_was_granted_of_it() -> None:
+    part = DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),))
+    cards = (replace(factory.gpu(0).info, partitions=(part,)), factory.gpu(1).info)
+    now = snapshot(devices=inventory(*cards, factory.nic(0).info))
+    entries = (
+        GrantedDevice(type="gpu", id="MIG-1"),
+        GrantedDevice(type="gpu", minor=1),
+        GrantedDevice(type="rdma", minor=0),
+    )
+    holders = pods_with_cards(granted(now, *entries))
+    assert {name: pod.uid for name, pod in holders.items()} == {
+        "MIG-1": HELD.uid,
+        cards[1].key: HELD.uid,
+    }
 
 
 class Node:
@@ -169,7 +207,7 @@ def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: 
     first = there.prover.run_once(now)
     assert first.containers[ID].verdict is Verdict.MISSING
     assert first.containers[ID].details == ("the variable A is not set",)
-    there.clock.advance(59)
+    there.clock.advance(49)
     assert there.prover.run_once(now) == first
     there.begin(b"PATH=/bin\0A=1\0")
     there.clock.advance(1)
@@ -187,10 +225,10 @@ def test_what_the_hook_gives_later_is_not_asked_of_a_container_that_had_everythi
     assert there.prover.run_once(now).containers[ID].verdict is Verdict.VERIFIED
     for later in (ContainerEdits(env=(("A", "1"), ("NEW", "2"))), ContainerEdits()):
         hook.answer = Adjustment(edits=later)
-        there.clock.advance(600)
+        there.clock.advance(60)
         assert there.prover.run_once(now).containers[ID].verdict is Verdict.VERIFIED
     there.begin(b"PATH=/bin\0")
-    there.clock.advance(600)
+    there.clock.advance(60)
     assert there.prover.run_once(now).containers[ID].verdict is Verdict.MISSING
 
 
@@ -213,3 +251,148 @@ def test_proofs_are_frozen_for_who_reads_them_on_other_threads(tmp_path: Path) -
     assert isinstance(view.containers, MappingProxyType)
     there.prover.run_once(snapshot(state=None))
     assert ID in view.containers
+
+
+GRANTED = GrantedDevice(type="gpu", minor=0)
+CARDS = (
+    replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),)),
+    replace(factory.gpu(1).info, nodes=(node("/dev/nvidia1", 1),)),
+)
+INVENTORY = inventory(*CARDS)
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+
+class Shows(Node):
+    """A host with one container that has nodes of its own and rules of the kernel."""
+
+    def __init__(self, folder: Path, exempt: Exempt = never) -> None:
+        super().__init__(folder, gives())
+        self.points = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/devices"
+        self.folder = folder
+        self.host.write(
+            "/proc/mounts", "".join(f"cgroup {p} cgroup rw,{p[15:]} 0 0\n" for p in self.points)
+        )
+        self.prover = Prover(
+            self.host.files, self.prover._hook, self.clock, proc=str(folder / "proc"), exempt=exempt
+        )
+        for point in self.points:
+            self.host.write(f"{point}{POD.cgroup}/{ID}/cgroup.procs", "9\n")
+        self.host.write("/proc/9/stat", "9 (sh) S " + "0 " * 18 + "100 0\n")
+        self.host.write("/proc/9/environ", "PATH=/bin")
+        self.host.write(
+            "/proc/9/mountinfo",
+            "20 1 254:0 / / rw - ext4 /dev/vda rw\n21 20 0:5 / /dev rw - tmpfs tmpfs rw\n",
+        )
+        (folder / "proc/9/root/dev").mkdir(parents=True)
+        self.rules("c 195:0 rw\n")
+
+    def rules(self, text: str) -> None:
+        self.host.write(f"{self.points[1]}{POD.cgroup}/{ID}/devices.list", text)
+
+    def show(self, minor: int) -> None:
+        path = self.folder / f"proc/9/root/dev/nvidia{minor}"
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
+
+    def look(self, now: NodeSnapshot) -> Mapping[str, Proof]:
+        return self.prover.run_once(replace(now, pods=Part((POD,)))).containers
+
+
+@root_only
+def test_a_card_is_verified_by_its_own_node_and_a_lost_rule_is_noticed_at_the_next_run(
+    tmp_path: Path,
+) -> None:
+    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there.show(0)
+    assert there.look(now)[ID].verdict is Verdict.VERIFIED
+    there.rules("c 1:3 rwm\n")
+    assert there.look(now)[ID].details == (f"{CARDS[0].key}: the device cgroup denies rw",)
+    there.rules("c 195:0 rw\n")
+    assert there.look(now)[ID].verdict is Verdict.VERIFIED
+
+
+@root_only
+@pytest.mark.parametrize("what", ["runtime", "systemd"])
+def test_after_a_reload_all_containers_with_a_grant_are_looked_at_again(
+    tmp_path: Path, what: str
+) -> None:
+    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there.show(0)
+    assert there.look(now)[ID].verdict is Verdict.VERIFIED
+    (tmp_path / "proc/9/root/dev/nvidia0").unlink()
+    assert there.look(now)[ID].verdict is Verdict.VERIFIED  # it is not due
+    if what == "runtime":
+        now = replace(now, runtime=Part(replace(now.runtime.value, turned_s=5.0)))
+    else:
+        there.host.write(UNITS_LOADED, "")
+    assert there.look(now)[ID].verdict is Verdict.MISSING
+
+
+@root_only
+def test_another_card_that_got_the_number_of_the_granted_one_is_excess(tmp_path: Path) -> None:
+    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there.show(0)
+    assert there.look(now)[ID].verdict is Verdict.VERIFIED
+    other = replace(factory.gpu(2).info, nodes=CARDS[0].nodes)  # hot-plugged in its place
+    there.clock.advance(60)
+    found = there.look(replace(now, devices=inventory(other)))[ID]
+    assert (found.verdict, found.details) == (
+        Verdict.EXCESS,
+        (f"/dev/nvidia0 shows {other.key}, which was not granted",),
+    )
+
+
+@root_only
+def test_nodes_that_got_new_numbers_are_missed_in_a_container_that_has_the_old_ones(
+    tmp_path: Path,
+) -> None:
+    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there.show(0)
+    assert there.look(now)[ID].verdict is Verdict.VERIFIED
+    moved = replace(CARDS[0], nodes=(DeviceNode(path="/dev/nvidia0", major=240, minor=0),))
+    there.clock.advance(60)
+    found = there.look(replace(now, devices=inventory(moved)))[ID]
+    assert found.details == (f"{moved.key} is not there: no node is c 240:0",)
+    there.clock.advance(60)
+    gone = replace(CARDS[0], nodes=())  # nobody can say: what was true stays so
+    assert there.look(replace(now, devices=inventory(gone)))[ID].verdict is Verdict.VERIFIED
+
+
+def of_another(now: NodeSnapshot, *held: Held) -> NodeSnapshot:
+    """Card 0 is granted to a pod that is not looked at; the pod here has no grant."""
+    owner = PodGrant(uid="o", namespace="a", name="owner", grant=Grant(devices=(GRANTED,)))
+    grants = Part(GrantsView(pods=MappingProxyType({"o": owner})))
+    return replace(now, grants=grants, served=Part(ServedView(held=held)))
+
+
+@root_only
+def test_a_pod_without_a_grant_that_has_a_granted_card_is_told_and_no_other(
+    tmp_path: Path,
+) -> None:
+    there, now = Shows(tmp_path), of_another(snapshot(devices=INVENTORY))
+    there.rules("c 195:* rw\n")
+    there.show(1)  # which nobody was granted
+    found = there.look(now)[ID]
+    assert (found.verdict, found.pod) == (Verdict.EXCESS, "told")
+    assert found.details == (f"{CARDS[0].key} of a/owner may be opened, which was not granted",)
+    there.rules("c 195:1 rw\n")
+    there.clock.advance(60)
+    assert there.look(now) == {}
+
+
+@root_only
+@pytest.mark.parametrize("why", ["exempt", "privileged", "by the kubelet"])
+def test_a_pod_that_has_the_card_by_right_is_left_alone(tmp_path: Path, why: str) -> None:
+    there = Shows(tmp_path, exempt=lambda _: why == "exempt")
+    there.rules("a *:* rwm\n" if why == "privileged" else "c 195:0 rw\n")
+    there.show(0)
+    given = Held(pod_uid=POD.uid, resource="nvidia.com/gpu", ids=(CARDS[0].uuid or "",))
+    now = snapshot(devices=INVENTORY)
+    assert there.look(of_another(now, *((given,) if why == "by the kubelet" else ()))) == {}
+
+
+def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
+    there = Node(tmp_path, gives())
+    pod = replace(POD, annotations=((KEY, '{"gpu":[{"minor":0}]}'),))
+    now = replace(snapshot(cluster=ClusterFacts(pods=(pod,))), grants=Part(GrantsView()))
+    found = there.prover.run_once(now).containers[ID]
+    assert (found.verdict, found.details) == (Verdict.MISSING, (LATE,))
