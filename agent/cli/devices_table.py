@@ -80,10 +80,12 @@ def _memory(memory_bytes: int | None) -> str | None:
 def _together(view: DeviceView) -> Iterator[str]:
     """Yield one line for each size and kind of link."""
     lines: dict[tuple[int, str], list[str]] = {}
-    for group, names in group_rows(view):
+    for group, names in group_rows(view, aligned=True):
         words = " ".join(name.rpartition(" ")[2] for name in names)
         lines.setdefault((len(names), group.link_type), []).append(f"[{words}]")
     for (size, link_type), groups in lines.items():
         yield f"groups of {size} ({link_type}): {' '.join(groups)}"
+    if more := sum(not group.aligned for group in view.groups):
+        yield f"groups across these blocks: {more} (-o json lists them)"
     if view.group_policy and lines:
         yield f"policy of groups: {view.group_policy}"

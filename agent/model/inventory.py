@@ -15,11 +15,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices that are granted together at best: an entry of `gpu-partitions`."""
+    """Devices that are granted together at best: an entry of `gpu-partitions`.
+
+    A group that is not `aligned` crosses the blocks that groups of its size form; it is used only
+    where no block is free.
+    """
 
     keys: tuple[str, ...]  # VendorDevice.key of each member; the size is their number
     link_type: str
     bandwidth_bytes_per_s: int | None = None  # of the ring, one direction
+    aligned: bool = True
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

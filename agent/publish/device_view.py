@@ -134,13 +134,18 @@ def placement_text(part: DevicePartition) -> str | None:
     return str(part.start) if last == part.start else f"{part.start}-{last}"
 
 
-def group_rows(view: DeviceView) -> tuple[tuple[DeviceGroup, tuple[str, ...]], ...]:
-    """Return each group of two and more with the short names of its members, by size."""
+def group_rows(
+    view: DeviceView, *, aligned: bool = False
+) -> tuple[tuple[DeviceGroup, tuple[str, ...]], ...]:
+    """Return each group of two and more with the short names of its members, by size.
+
+    Only those that are `aligned`, if that is asked for: of others there may be hundreds.
+    """
     names = {device.key: short_name(device) for device in view.devices}
     rows = [
         (group, tuple(names.get(key, key) for key in group.keys))
         for group in view.groups
-        if len(group.keys) > 1
+        if len(group.keys) > 1 and (group.aligned or not aligned)
     ]
     return tuple(sorted(rows, key=lambda row: len(row[1])))
 

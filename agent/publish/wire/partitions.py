@@ -1,7 +1,8 @@
 """The scheduler's table of cards that belong together: annotation `gpu-partitions` and its policy.
 
 Format of Koordinator 1.7: size as text to a list of partitions, `allocationScore` an integer. One
-score for all: readers disagree on whether the lowest or the highest wins.
+score for all: readers disagree on whether the lowest or the highest wins. Of equal partitions the
+scheduler takes the first in the table, so aligned ones stand before the others.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def policy_of(view: DeviceView) -> str | None:
     return view.group_policy if view.group_policy in POLICIES else None
 
 
-def _order(row: tuple[tuple[int, ...], DeviceGroup]) -> tuple[int, ...]:
-    return row[0]
+def _order(row: tuple[tuple[int, ...], DeviceGroup]) -> tuple[bool, tuple[int, ...]]:
+    minors, group = row
+    return not group.aligned, minors
 
 
 def _entry(members: tuple[int, ...], group: DeviceGroup) -> dict[str, object]:

@@ -60,10 +60,12 @@ def groups_table(snapshot: NodeSnapshot) -> str:
     view = snapshot.devices.value
     rows = [
         [text(len(names)), text(group.link_type), text(", ".join(names))]
-        for group, names in group_rows(view)
+        for group, names in group_rows(view, aligned=True)
     ]
     if not rows:
         return ""
     policy = f" (policy {view.group_policy})" if view.group_policy else ""
+    if more := sum(not group.aligned for group in view.groups):
+        policy += f", and {more} combinations across these blocks"
     names = ("size", "link", "devices")
     return grid(names, rows[:MAX_ROWS], f"Devices that belong together{policy}")

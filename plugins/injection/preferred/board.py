@@ -87,7 +87,8 @@ def board_of(view: DeviceView, tree: PciTree) -> Board:
         groups=tuple(
             tuple(ids[key] for key in group.keys)
             for group in view.groups
-            if all(key in ids for key in group.keys)
+            # of combinations across blocks there is always another one: none is to be kept whole
+            if group.aligned and all(key in ids for key in group.keys)
         ),
     )
 

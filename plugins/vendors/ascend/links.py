@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import msgspec
@@ -20,6 +20,8 @@ TOLD_BY = (B910, A3)  # families whose driver tells how chips are joined
 BLOCK = 8  # chips of one board
 HALF = 4  # chips of a 910A board that are joined with each other
 A3_CHIPS = 16
+DIES = 2  # of an A3 card
+MAX_CARDS = 9  # 511 combinations, 43 KB of the 64 KiB that a table may have; 10 cards have 1,023
 TOGETHER, APART = 0, 1  # what the driver says of the two dies of a card
 Pair = tuple[str, str]
 Told = Mapping[Pair, str]  # keys of two chips: HCCS, HCCS_SW, SIO or UB
@@ -38,7 +40,7 @@ def joined(chips: Sequence[Described], told: Told | None, die_policy: int | None
     """Return what the told links make of the chips; `told` is `None` if nobody tells.
 
     Then it is the machine that the family stands for, where all of its chips are there. The dies
-    of a card go together unless the driver says that each may go alone.
+    of an A3 card go together unless the driver says that each may go alone.
     """
     ordered = sorted(chips, key=lambda chip: chip.phy)
     families = {chip.family for chip in ordered}
@@ -48,8 +50,53 @@ def joined(chips: Sequence[Described], told: Told | None, die_policy: int | None
     found = _by_links(ordered, told) if told is not None else _by_family(ordered, family)
     if not found.groups:
         return found
-    honor = family == A3 and die_policy != APART
-    return replace(found, policy="Honor" if honor else "Prefer")
+    if family == A3 and die_policy != APART:
+        return _whole_cards(found, ordered)
+    return replace(found, policy="Prefer")
+
+
+def _whole_cards(found: Joined, chips: Sequence[Described]) -> Joined:
+    """Return the groups of a node where the scheduler grants whole cards only.
+
+    With the policy Honor it refuses each number of dies that has no row, so all combinations of
+    cards have one. Where these are too many for the table, only blocks do, and the policy lets
+    other numbers pass.
+    """
+    slots = {chip.key: chip.phy // DIES for chip in chips}
+    pairs = [group for group in found.groups if len(group.keys) == DIES]
+    groups, problems, policy = list(pairs), list(found.problems), "Honor"
+    for island in (group for group in found.groups if len(group.keys) > DIES):
+        cards = sorted(
+            (slots[pair.keys[0]], pair.keys) for pair in pairs if {*pair.keys} <= {*island.keys}
+        )
+        if len(cards) > MAX_CARDS:
+            policy = "Prefer"
+            told = f"{len(cards)} cards have too many combinations: only aligned blocks are listed"
+            problems.append(Problem(reason="PartitionsUnlisted", message=told))
+        groups += _combinations(cards, island.link_type)
+    return replace(found, groups=tuple(groups), policy=policy, problems=tuple(problems))
+
+
+def _combinations(
+    cards: Sequence[tuple[int, Sequence[str]]], link_type: str
+) -> Iterator[DeviceGroup]:
+    """Yield each set of two and more cards, by size; of too many cards, consecutive ones only."""
+    for size in range(2, len(cards) + 1):
+        blocks = [cards[at : at + size] for at in range(len(cards) - size + 1)]
+        for chosen in combinations(cards, size) if len(cards) <= MAX_CARDS else blocks:
+            aligned = _aligned([slot for slot, _ in chosen])
+            if aligned or len(cards) <= MAX_CARDS:
+                keys = tuple(key for _, dies in chosen for key in dies)
+                yield DeviceGroup(keys=keys, link_type=link_type, aligned=aligned)
+
+
+def _aligned(slots: Sequence[int]) -> bool:
+    """Return whether the slots are consecutive and begin where a block of that size begins.
+
+    Blocks have sizes of powers of two; three cards begin where a block of four does.
+    """
+    block = 1 << (len(slots) - 1).bit_length()
+    return slots[0] % block == 0 and slots[-1] - slots[0] == len(slots) - 1
 
 
 def _by_links(chips: Sequence[Described], told: Told) -> Joined:
@@ -81,12 +128,11 @@ def _a3(chips: Sequence[Described]) -> Joined:
     cards: dict[int, list[str]] = {}
     for chip in chips:
         cards.setdefault(chip.card, []).append(chip.key)
-    pairs = [tuple(keys) for keys in cards.values() if len(keys) == 2]
-    groups = _groups(pairs, SIO)
+    pairs = [tuple(keys) for keys in cards.values() if len(keys) == DIES]
     links = [(a, b, SIO) for a, b in pairs]
+    everything = tuple(key for pair in pairs for key in pair)
+    groups = (*_groups(pairs, SIO), *_groups([everything] if len(pairs) > 1 else []))
     if len(chips) == A3_CHIPS:
-        everything = tuple(chip.key for chip in chips)
-        groups = (*groups, *_groups([everything]))
         same = {frozenset(pair) for pair in pairs}
         others = (p for p in combinations(everything, 2) if frozenset(p) not in same)
         links += [(a, b, HCCS) for a, b in others]

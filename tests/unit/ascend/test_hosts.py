@@ -56,7 +56,21 @@ def test_a_super_node_is_published_with_its_pairs_and_its_policy() -> None:
     table = json.loads(found["metadata"]["annotations"][PARTITIONS])
     assert [entry["minors"] for entry in table["2"]] == [[a, a + 1] for a in range(0, 16, 2)]
     assert {entry["gpuLinkType"] for entry in table["2"]} == {"SIO"}
+    assert {size: len(rows) for size, rows in table.items()} == {
+        "2": 8,
+        "4": 28,
+        "6": 56,
+        "8": 70,
+        "10": 56,
+        "12": 28,
+        "14": 8,
+        "16": 1,
+    }
     assert [entry["minors"] for entry in table["16"]] == [list(range(16))]
+    assert [entry["minors"] for entry in table["4"]][:5] == [
+        *([*range(at, at + 4)] for at in range(0, 16, 4)),
+        [0, 1, 4, 5],
+    ]
     assert found["metadata"]["labels"][POLICY] == "Honor"
     assert found["metadata"]["labels"]["node.koordinator.sh/gpu-model"] == "Ascend-910C"
     pod = json.loads(found["metadata"]["annotations"]["xpu-agent.io/super-pod"])

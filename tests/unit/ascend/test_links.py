@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
+from msgspec.structs import replace
 
+from agent.model.snapshot import DeviceView
+from agent.publish.wire.partitions import partitions_text
 from plugins.bindings.dcmi.facts import ChipFacts
 from plugins.vendors.ascend.describe import Described
 from plugins.vendors.ascend.links import Joined, Told, joined
+from tests.factory import gpu
 from tests.unit.ascend.conftest import Machine
 
 
@@ -47,6 +53,17 @@ PAIRS = [[a, a + 1] for a in range(0, 16, 2)]
 ALL = list(range(16))
 
 
+def combined(cards: Sequence[int]) -> dict[str, list[list[int]]]:
+    """Return the rows of all combinations of these cards, by number of dies."""
+    rows: dict[str, list[list[int]]] = {}
+    for count in range(1, len(cards) + 1):
+        for chosen in combinations(cards, count):
+            rows.setdefault(str(2 * count), []).append(
+                [die for card in chosen for die in (2 * card, 2 * card + 1)]
+            )
+    return rows
+
+
 @pytest.mark.parametrize(
     ("found", "groups", "policy"),
     [
@@ -65,19 +82,24 @@ ALL = list(range(16))
             "Prefer",
             id="E35",
         ),
-        pytest.param(
-            joined(chips(16, "A3"), DIES, 0), {"2": PAIRS, "16": [ALL]}, "Honor", id="E36"
-        ),
+        pytest.param(joined(chips(16, "A3"), DIES, 0), combined(range(8)), "Honor", id="E36"),
         pytest.param(joined(chips(8, "910B", 0x3C), told(MESH), None), {}, None, id="E37"),
         pytest.param(
             joined(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None), {}, None, id="E38"
         ),
         pytest.param(
             joined(chips(16, "A3"), None, None),
-            {"2": PAIRS, "16": [ALL]},
+            combined(range(8)),
             "Honor",
             id="A3 when nobody tells",
         ),
+        pytest.param(
+            joined(chips(13, "A3"), None, None),
+            combined(range(6)),
+            "Honor",
+            id="A3 with a lone die and cards missing",
+        ),
+        pytest.param(joined(chips(2, "A3"), None, 0), {"2": PAIRS[:1]}, "Honor", id="one A3 card"),
         pytest.param(
             joined(chips(16, "A3"), DIES, 1),
             {"2": PAIRS, "16": [ALL]},
@@ -103,6 +125,50 @@ def test_links_make_groups_and_a_policy(
 ) -> None:
     assert table(found) == groups
     assert found.policy == policy
+
+
+def test_rows_of_all_combinations_of_cards_are_as_many_as_the_vector_says() -> None:
+    found = table(joined(chips(16, "A3"), DIES, 0))
+    counts = {size: len(rows) for size, rows in found.items()}
+    assert counts == {
+        "2": 8,
+        "4": 28,
+        "6": 56,
+        "8": 70,
+        "10": 56,
+        "12": 28,
+        "14": 8,
+        "16": 1,
+    }
+
+
+def test_aligned_blocks_of_cards_are_told_from_other_combinations() -> None:
+    found = joined(chips(16, "A3"), DIES, 0)
+    aligned = table(replace(found, groups=tuple(g for g in found.groups if g.aligned)))
+    fours = [[*range(at, at + 4)] for at in range(0, 16, 4)]
+    assert aligned == {
+        "2": PAIRS,
+        "4": fours,
+        "6": [ALL[:6], ALL[8:14]],
+        "8": [ALL[:8], ALL[8:]],
+        "10": [ALL[:10]],
+        "12": [ALL[:12]],
+        "14": [ALL[:14]],
+        "16": [ALL],
+    }
+
+
+def test_more_cards_than_a_table_holds_have_aligned_blocks_and_other_sizes_pass() -> None:
+    few, many = joined(chips(18, "A3"), None, 0), joined(chips(20, "A3"), None, 0)
+    assert (few.policy, many.policy) == ("Honor", "Prefer")
+    assert (len(few.groups), few.problems) == (511, ())
+    assert all(group.aligned for group in many.groups)
+    assert len(table(many)["8"]) == 2
+    assert [problem.reason for problem in many.problems] == ["PartitionsUnlisted"]
+    minors = range(18)
+    devices = tuple(gpu(0, bus_id=f"0000:{phy:02x}:00.0", minor=phy) for phy in minors)
+    text = partitions_text(DeviceView(groups=few.groups), devices)
+    assert 32 * 1024 < len(text) < 64 * 1024
 
 
 def test_links_that_form_no_groups_are_told() -> None:
@@ -141,11 +207,14 @@ def test_links_are_asked_once_and_stay_while_a_chip_is_silent(b3: Machine) -> No
 def test_the_driver_of_a_super_node_tells_groups_and_policy(a3: Machine) -> None:
     with a3.session() as child:
         found = child.discover()
-    assert [len(group.keys) for group in found.groups] == [2] * 8 + [16]
+    sizes = Counter(len(group.keys) for group in found.groups)
+    assert sizes == {2: 8, 4: 28, 6: 56, 8: 70, 10: 56, 12: 28, 14: 8, 16: 1}
     assert found.group_policy == "Honor"
     a3.stub.add("die_policy 1")
     with a3.session() as child:
-        assert child.discover().group_policy == "Prefer"
+        found = child.discover()
+    assert [len(group.keys) for group in found.groups] == [2] * 8 + [16]
+    assert found.group_policy == "Prefer"
 
 
 def test_a_driver_that_knows_no_links_leaves_it_to_the_family(b3: Machine) -> None:
