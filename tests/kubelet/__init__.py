@@ -16,8 +16,13 @@ the options, and only then answers; after that it opens `ListAndWatch`. Each lis
 before; the end of a stream makes every device unhealthy and begins the grace period. After each
 list and each allocation `kubelet_internal_checkpoint` is written.
 
-`admit` does as admission does: it splits by NUMA affinity if one is given, asks for the preferred
-devices, allocates, merges what several resources say, and asks before the start.
+`admit_pod` does as admission does, one pod at a time: for each container, init ones first, it
+reuses the devices of init containers that have ended by then, splits by NUMA affinity if one is
+given, asks for the preferred devices, and allocates. A slow answer holds up every other pod and
+every deletion. An error of either call, or too few free devices, is for good: the pod is never
+asked for again. `begin` merges what several resources say and asks before a start; an error there
+is `NotStarted`, and the container is tried again. `admit` does both for a pod of one container.
+`end` frees a pod's devices; its entries leave the checkpoint with the next list or allocation.
 
 What it can be told to do:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,7 +17,38 @@ START_S = 30.0
 
 
 class NotAdmitted(Exception):
-    """The pod fails; the text is the kubelet's."""
+    """The pod fails for good: its phase is Failed, and nobody is asked for it again.
+
+    The text is the kubelet's, the `reason` that of the pod's status.
+    """
+
+    reason = "UnexpectedAdmissionError"
+
+    @classmethod
+    def rejected(cls, why: str) -> NotAdmitted:
+        """Return the rejection with the kubelet's words around the cause."""
+        return cls(f"Pod was rejected: Allocate failed due to {why}, which is unexpected")
+
+
+class NotStarted(Exception):
+    """A container waits as `CreateContainerConfigError`, and is tried again."""
+
+
+class Kind(enum.Enum):
+    """When a container runs: that decides who has its devices after it."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"  # an init container that goes on
+    MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod, as far as devices are concerned."""
+
+    name: str
+    wanted: Mapping[str, int]  # by resource
+    kind: Kind = Kind.MAIN
 
 
 @dataclass(slots=True)
@@ -56,15 +88,15 @@ def _any(
 def available(endpoint: Endpoint | None, resource: str, used: set[str], needed: int) -> set[str]:
     """Return the devices that are free; raise `NotAdmitted` in the kubelet's words."""
     if endpoint is None:
-        raise NotAdmitted(f"cannot allocate unregistered device {resource}")
+        raise NotAdmitted.rejected(f"cannot allocate unregistered device {resource}")
     healthy = endpoint.healthy()
     if not healthy:
-        raise NotAdmitted(
+        raise NotAdmitted.rejected(
             f"no healthy devices present; cannot allocate unhealthy devices {resource}"
         )
     free = healthy - used
     if len(free) < needed:
-        raise NotAdmitted(
+        raise NotAdmitted.rejected(
             f"requested number of devices unavailable for {resource}. "
             f"Requested: {needed}, Available: {len(free)}"
         )
@@ -80,27 +112,44 @@ def best_mask(nodes: Nodes, free: set[str], needed: int) -> frozenset[int] | Non
 
 
 async def choose(
-    endpoint: Endpoint, free: set[str], needed: int, mask: frozenset[int] | None
+    endpoint: Endpoint,
+    free: set[str],
+    needed: int,
+    mask: frozenset[int] | None,
+    reused: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Return the devices that are taken, after the plug-in was asked which it prefers."""
-    advice: dict[frozenset[str], set[str]] = {}
+    """Return the devices that are taken beside those that are reused.
+
+    The plug-in is asked which it prefers, unless the aligned devices are as many as needed.
+    """
     parts = split(endpoint.nodes(), free, mask)
-    questions = [parts[0]] if needed < len(parts[0]) else [free]
-    for some in questions:
-        if endpoint.options.get_preferred_allocation_available:
-            advice[frozenset(some)] = await _preferred(endpoint, some, needed)
-    return taken(parts, needed, lambda some: advice.get(frozenset(some), set()))
+    advice: set[str] = set()
+    if endpoint.options.get_preferred_allocation_available and needed != len(parts[0]):
+        some = parts[0] if needed < len(parts[0]) else free
+        advice = await _preferred(endpoint, some | reused, reused, needed + len(reused))
+    return taken(parts, needed, lambda _: advice)
 
 
-async def _preferred(endpoint: Endpoint, some: set[str], needed: int) -> set[str]:
+async def _preferred(
+    endpoint: Endpoint, some: set[str], reused: frozenset[str], size: int
+) -> set[str]:
     request = pb.PreferredAllocationRequest()
-    request.container_requests.add(available_deviceIDs=some, allocation_size=needed)
+    request.container_requests.add(
+        available_deviceIDs=some, must_include_deviceIDs=reused, allocation_size=size
+    )
     try:
         answer = await endpoint.call("GetPreferredAllocation", request.SerializeToString())
     except aio.AioRpcError as error:
-        raise NotAdmitted(f"device plugin GetPreferredAllocation rpc failed: {error}") from error
+        text = f"device plugin GetPreferredAllocation rpc failed with err: {_described(error)}"
+        raise NotAdmitted.rejected(text) from error
     responses = pb.PreferredAllocationResponse.FromString(answer).container_responses
     return set(responses[0].deviceIDs) if responses else set()
+
+
+def _described(error: aio.AioRpcError) -> str:
+    """Return an error as Go prints it."""
+    code = "".join(word.capitalize() for word in error.code().name.split("_"))
+    return f"rpc error: code = {code} desc = {error.details()}"
 
 
 async def allocate(endpoint: Endpoint, pod_uid: str, container: str, ids: list[str]) -> Allocation:
@@ -110,11 +159,10 @@ async def allocate(endpoint: Endpoint, pod_uid: str, container: str, ids: list[s
     try:
         answer = await endpoint.call("Allocate", request.SerializeToString())
     except aio.AioRpcError as error:
-        code = error.code().name
-        raise NotAdmitted(f"Allocate failed due to rpc error: {code} {error.details()}") from error
+        raise NotAdmitted.rejected(_described(error)) from error
     responses = pb.AllocateResponse.FromString(answer).container_responses
     if not responses:
-        raise NotAdmitted("No containers return in allocation response")
+        raise NotAdmitted.rejected("no containers return in allocation response ")
     nodes = endpoint.nodes()
     return Allocation(
         pod_uid, container, endpoint.resource, {one: nodes[one] for one in ids}, responses[0]
@@ -122,11 +170,12 @@ async def allocate(endpoint: Endpoint, pod_uid: str, container: str, ids: list[s
 
 
 async def before_start(endpoint: Endpoint, ids: list[str]) -> None:
-    """Ask the plug-in before the start, if it wants to be asked; raise `NotAdmitted`."""
+    """Ask the plug-in before the start, if it wants to be asked; raise `NotStarted`."""
     if not endpoint.options.pre_start_required:
         return
     request = pb.PreStartContainerRequest(devices_ids=ids).SerializeToString()
     try:
         await endpoint.call("PreStartContainer", request, START_S)
     except aio.AioRpcError as error:
-        raise NotAdmitted(f"PreStartContainer rpc failed: {error.details()}") from error
+        text = f"device plugin PreStartContainer rpc failed with err: {_described(error)}"
+        raise NotStarted(text) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ def write(
 ) -> None:
     """Write all allocations and the healthy devices of every resource."""
     data = {
+        # `null` when there are none
         "PodDeviceEntries": [
             {
                 "PodUID": one.pod_uid,
@@ -40,11 +42,12 @@ def write(
                 "AllocResp": base64.b64encode(one.response.SerializeToString()).decode(),
             }
             for one in allocations
-        ],
+        ]
+        or None,
         "RegisteredDevices": {name: sorted(ids) for name, ids in registered.items()},
     }
     text = json.dumps({"Data": data, "Checksum": zlib.adler32(repr(data).encode())})
-    aside = folder / f".{NAME}-aside"
+    aside = folder / f".{random.randrange(10**10)}"
     aside.write_text(text)
     os.replace(aside, folder / NAME)
 

@@ -32,6 +32,7 @@ class Endpoint:
         self.watching = False
         self.stopped = False  # the kubelet holds it for gone
         self.ended: str | None = None
+        self.waits_for = ""  # the method whose answer an admission waits for
         self._left = False
         self._channel = aio.insecure_channel(f"unix:{path}", options=OPTIONS)
         self._call: aio.UnaryStreamCall[bytes, bytes] | None = None
@@ -47,7 +48,11 @@ class Endpoint:
         ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}"
         )
-        answer: bytes = await ask(request, timeout=timeout_s)
+        self.waits_for = method
+        try:
+            answer: bytes = await ask(request, timeout=timeout_s)
+        finally:
+            self.waits_for = ""
         return answer
 
     async def watch(self, slow_s: Callable[[], float]) -> AsyncIterator[pb.ListAndWatchResponse]:

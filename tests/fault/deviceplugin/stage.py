@@ -202,7 +202,7 @@ def on_stage(test: Test, pace: Pace = QUICK) -> None:
                 await test(stage)
             assert stage.kubelet.complaints == []
 
-    asyncio.run(asyncio.wait_for(live(), 30))
+    asyncio.run(live())
 
 
 def refused(reason: str, detail: str = "because") -> NotAllocated:
