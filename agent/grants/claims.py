@@ -69,6 +69,7 @@ class Claims:
         self._asking = asking
         self._node = snapshot.node.name
         self._pods_known = snapshot.cluster.pods_known
+        self._deleted = snapshot.cluster.deleted
         self._pods = kept.pods(snapshot)
         self._boxes = kept.boxes(snapshot)
         self._kept = kept
@@ -106,7 +107,7 @@ class Claims:
         live = any(one.state is not ContainerState.STOPPED for one in inside)
         # who asks for a container is not over, whatever was told of it so far
         asks = box is not None and box is self._asking
-        if not (live or asks) and self._over(pod, bool(inside)):
+        if not asks and (self._freed(uid, pod) or (not live and self._over(pod, bool(inside)))):
             return None
         if box is not None:
             text, labels = claim_text(box), box.labels
@@ -134,11 +135,17 @@ class Claims:
             created=pod.created if pod is not None else "",
         )
 
+    def _freed(self, uid: str, pod: PodView | None) -> bool:
+        """Return whether the kubelet has freed a pod's devices: its phase ended or it was deleted.
+
+        The containers of a pod that was deleted by force may run for some seconds longer.
+        """
+        return pod.phase in ENDED if pod is not None else uid in self._deleted
+
     def _over(self, pod: PodView | None, had_containers: bool) -> bool:
-        """Say whether a pod without a live container is over: ended, or deleted and stopped."""
-        if pod is not None:
-            return pod.phase in ENDED
-        return had_containers and self._pods_known  # else nobody can tell deleted ones
+        """Return whether a pod that nobody lists and that has no live container is over."""
+        # while the API server has listed no pods, nobody can tell deleted ones
+        return pod is None and had_containers and self._pods_known
 
 
 def _inside(runtime: RuntimeView, boxes: Collection[str]) -> Mapping[str, list[ContainerSeen]]:

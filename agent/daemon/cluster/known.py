@@ -186,7 +186,8 @@ class Known:
             kubelet_fresh=not self._of_kubelet.error,
         )
         known = self._of_api is not None
-        self._cluster(lambda now: replace(now, pods=pods, pods_known=known))
+        deleted = frozenset(self._merge_pods.deleted)
+        self._cluster(lambda now: replace(now, pods=pods, pods_known=known, deleted=deleted))
 
 
 def _say_refused(before: SloView, now: SloView) -> None:

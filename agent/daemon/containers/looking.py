@@ -75,6 +75,7 @@ class Looking:
         inputs = (
             cluster.pods,
             cluster.pods_known,
+            cluster.deleted,
             now.runtime.value,
             devices,
             now.served.value.held,

@@ -78,3 +78,5 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     topology_versions: Part[tuple[str, ...] | None] = Part(None)
     pods: tuple[PodView, ...] = ()  # of this node, as API server and kubelet know them together
     pods_known: bool = False  # the API server has listed them: who is not among them is gone
+    # uids of pods whose object the API server deleted: their devices are free, whatever runs yet
+    deleted: frozenset[str] = frozenset()

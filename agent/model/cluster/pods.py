@@ -2,21 +2,23 @@
 
 Neither knows all. The API server has pods that the kubelet has not taken in yet, and hears of new
 annotations first. The kubelet has static pods under the uid that their cgroups carry (the API's
-mirror of one has another), knows first what runs, and goes on knowing pods that were deleted by
-force and still run. A kubelet that has just started, or cannot reach the API server, lists few pods
-or none: what the API server told is never dropped on the kubelet's word.
+mirror of one has another), and knows first what runs. A kubelet that has just started, or cannot
+reach the API server, lists few pods or none: what the API server told is never dropped on the
+kubelet's word. A pod whose object the API server deleted is gone, although the last list of the
+kubelet has it still: the kubelet has freed the pod's devices by then.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
 from agent.model.pod import ContainerView, PodView, static_uid
 
 ENDED = ("Succeeded", "Failed")  # phases that no pod leaves
+MAX_DELETED = 1024  # deleted pods that are remembered, the last ones
 
 
 def merge_pods(
@@ -26,6 +28,7 @@ def merge_pods(
     *,
     api_fresh: bool = True,
     kubelet_fresh: bool = True,
+    deleted: Collection[str] = (),
 ) -> tuple[PodView, ...]:
     """Return every pod of `node` once, by uid; static pods under the uid of their cgroups.
 
@@ -33,7 +36,7 @@ def merge_pods(
     that does not answer now: what it said last still counts, but less. Pods of another node are
     left out. Labels, annotations and priority are the API server's while it is fresh, the phase
     the kubelet's while that is; containers are those of both; a pod that one of them saw end, or
-    asked to end, has.
+    asked to end, has. `deleted` are uids whose object the API server had once and has no more.
     """
     api = {pod.uid: pod for pod in _static_under_own_uid(_of_node(node, of_api or ()), of_kubelet)}
     merged = dict(api)
@@ -41,6 +44,8 @@ def merge_pods(
         known = api.get(pod.uid)
         if known is not None:
             merged[pod.uid] = _joined(known, pod, api_fresh, kubelet_fresh)
+        elif pod.uid in deleted:
+            continue
         elif of_api is None or kubelet_fresh or not api_fresh or static_uid(pod) == pod.uid:
             merged[pod.uid] = pod
     return tuple(merged[uid] for uid in sorted(merged))
@@ -58,6 +63,8 @@ class PodMerge:
         self._of_api: dict[str, PodView] = {}
         self._of_kubelet: dict[str, PodView] = {}
         self._merged: dict[str, PodView] = {}  # in the order of uids
+        self._objects: frozenset[str] = frozenset()  # uids that the API server has
+        self.deleted: tuple[str, ...] = ()  # uids that it had before, the last deleted at the end
 
     def merge(
         self,
@@ -67,7 +74,8 @@ class PodMerge:
         api_fresh: bool = True,
         kubelet_fresh: bool = True,
     ) -> tuple[PodView, ...]:
-        """Return what `merge_pods` would."""
+        """Return what `merge_pods` would, with those pods as deleted that the API server lost."""
+        self._note_deleted(of_api)
         others = (
             self._others(of_api or ())
             if self._is_with(of_kubelet, api_fresh, kubelet_fresh)
@@ -81,6 +89,15 @@ class PodMerge:
             joined = _joined(pod, listed, api_fresh, kubelet_fresh) if listed is not None else pod
             self._merged[pod.uid] = joined
         return tuple(self._merged.values())
+
+    def _note_deleted(self, of_api: tuple[PodView, ...] | None) -> None:
+        objects = frozenset(pod.uid for pod in of_api or ())
+        lost = self._objects - objects
+        if of_api is None or not (lost or objects - self._objects):
+            return
+        self._objects = objects
+        left = (uid for uid in self.deleted if uid not in objects)
+        self.deleted = (*left, *sorted(lost))[-MAX_DELETED:]
 
     def _is_with(
         self, of_kubelet: tuple[PodView, ...], api_fresh: bool, kubelet_fresh: bool
@@ -110,7 +127,12 @@ class PodMerge:
         kubelet_fresh: bool,
     ) -> tuple[PodView, ...]:
         merged = merge_pods(
-            self._node, of_api, of_kubelet, api_fresh=api_fresh, kubelet_fresh=kubelet_fresh
+            self._node,
+            of_api,
+            of_kubelet,
+            api_fresh=api_fresh,
+            kubelet_fresh=kubelet_fresh,
+            deleted=frozenset(self.deleted),
         )
         self._with = None
         if of_api is not None and all(map(self._is_plain, of_api)):

@@ -92,3 +92,29 @@ def test_who_came_since_the_last_check_is_told_by_pod_and_by_sandbox() -> None:
     assert since(told.uid) == {made.uid}
     assert since(told.uid, made.uid) == {made.uid}  # its sandbox is another
     assert since(told.uid, made.id) == frozenset()
+
+
+@pytest.mark.parametrize("end", ["deleted", "Succeeded", "Failed"])
+def test_a_pod_whose_end_freed_its_devices_holds_nothing_though_its_container_runs(
+    end: str,
+) -> None:
+    """A pod that was deleted by force: the kubelet has freed its devices, the process has not."""
+    old, new = (pod(index, text(entry(GPUS[0], WHOLE))) for index in (1, 2))
+    inside = box(old)
+    asks = box(new)
+    now = snapshot([old, new], [inside], [container(inside)])
+    assert verdict(grant_of(now, asks)) == "DeviceTaken"
+    if end == "deleted":
+        cluster = replace(now.cluster, pods=(new,), deleted=frozenset({old.uid}))
+    else:
+        cluster = replace(now.cluster, pods=(replace(old, phase=end), new))
+    now = replace(now, cluster=cluster)
+    assert verdict(grant_of(now, asks)) == "held"
+    assert verdict(check_grants(now).pods.get(old.uid)) == "none"
+
+
+def test_a_pod_that_no_list_has_yet_holds_its_devices_while_its_container_runs() -> None:
+    old, new = (pod(index, text(entry(GPUS[0], WHOLE))) for index in (1, 2))
+    inside = box(old)
+    now = snapshot([new], [inside], [container(inside)])
+    assert verdict(grant_of(now, box(new))) == "DeviceTaken"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.model.cluster import pods as merging
 from agent.model.cluster.pods import PodMerge, merge_pods
 from agent.model.pod import ContainerView, KubeQos, PodView
 
@@ -68,7 +70,9 @@ def test_it_tells_what_a_merge_from_nothing_tells(
         kubelet = kubelet if listed is None else listed
         told = None if change is None and not api else api
         fresh = {"api_fresh": api_fresh, "kubelet_fresh": kubelet_fresh}
-        assert kept.merge(told, kubelet, **fresh) == merge_pods("n", told, kubelet, **fresh)
+        found = kept.merge(told, kubelet, **fresh)
+        deleted = frozenset(kept.deleted)
+        assert found == merge_pods("n", told, kubelet, deleted=deleted, **fresh)
 
 
 def test_of_pods_that_did_not_change_the_very_same_are_told() -> None:
@@ -83,3 +87,34 @@ def test_of_pods_that_did_not_change_the_very_same_are_told() -> None:
     after = kept.merge((one[0], other, one[2]), listed)
     assert [a is b for a, b in zip(before, after, strict=True)] == [True, False, True]
     assert (after[1].priority, after[1].phase) == (5, "Running")
+
+
+def test_a_pod_that_the_api_server_deleted_is_gone_while_the_kubelets_list_has_it_still() -> None:
+    one, other, new = (
+        PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, phase="Running", node_name="n")
+        for uid in "abc"
+    )
+    kept = PodMerge("n")
+    kept.merge((one, other), (one, other))
+    # the kubelet's watch is ahead of ours with a new pod: nobody deleted that one
+    assert kept.merge((other,), (one, other, new)) == (other, new)
+    assert kept.deleted == ("a",)
+    assert kept.merge((other,), (one, other, new), api_fresh=False) == (other, new)
+    assert kept.merge(None, (one, other)) == (other,)
+
+
+def test_a_static_pod_outlives_its_mirror() -> None:
+    mark = (("kubernetes.io/config.hash", HASH),)
+    static = PodView(uid=HASH, qos=KubeQos.BURSTABLE, name="s", annotations=mark, node_name="n")
+    mirror = PodView(uid="m", qos=KubeQos.BURSTABLE, name="s", annotations=mark, node_name="n")
+    kept = PodMerge("n")
+    assert [pod.uid for pod in kept.merge((mirror,), (static,))] == [HASH]
+    assert [pod.uid for pod in kept.merge((), (static,))] == [HASH]
+
+
+def test_deleted_pods_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "MAX_DELETED", 2)
+    kept = PodMerge("n")
+    for uid in "abcd":
+        kept.merge((PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid),), ())
+    assert kept.deleted == ("b", "c")
