@@ -33,13 +33,19 @@ def build_containers(
     collector: Executor,
     tell: Tell,
     devices: Loop,
-    *,
-    clustered: bool,
+    clustered: ClusterSide | None,
 ) -> ContainerSide:
     """Return the way into containers, which hears of devices after each run of `devices`."""
     from agent.daemon.containers.side import ContainerSide  # noqa: PLC0415 - loaded by now
 
-    side = ContainerSide(parts, fleet, collector, tell, clustered=clustered)
+    side = ContainerSide(
+        parts,
+        fleet,
+        collector,
+        tell,
+        clustered=clustered is not None,
+        wake_pods=clustered.wake_pods if clustered is not None else lambda: None,
+    )
     event_loop, publish = asyncio.get_running_loop(), devices.run_once
 
     def publish_and_tell() -> None:

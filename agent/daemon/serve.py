@@ -143,7 +143,7 @@ class Daemon:
             self._executor,
             tell,
             loops.devices,
-            clustered=self._cluster is not None,
+            self._cluster,
         )
         await containers.start()
         periodic = (*loops.timed, *containers.timed(), reactions.welcoming())

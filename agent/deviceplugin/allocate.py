@@ -9,10 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.cdi.way import by_way
-from agent.deviceplugin.base import Allocated, NotAllocated, PodNotSeen
+from agent.deviceplugin.base import UNSEEN, Allocated, NotAllocated, PodNotSeen
 from agent.deviceplugin.match import Asker, askers, granted_places
 from agent.deviceplugin.preferred import is_taken
 from agent.deviceplugin.units import Served, Unit, grant_of
+from agent.grants.kept import Kept
 from agent.model.device import VendorDevice
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
@@ -24,10 +25,8 @@ from agent.model.snapshot import NodeSnapshot
 Edits = Callable[[Sequence[VendorDevice], Grant, Container, HostMeans], ContainerEdits]
 
 AMBIGUOUS = "AmbiguousPod"
-UNSEEN = "PodUnknown"
 UNKNOWN = "UnknownDevice"
 TOO_MANY = "TooManyReplicas"
-UNCHECKED = "GrantNotChecked"
 CDI_ANNOTATION = "cdi.k8s.io/"  # read by runtimes below kubelets that know no CDI names
 MAX_ANNOTATION = 63  # characters behind the slash
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
@@ -42,16 +41,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     last: bool = False  # there is no new try with a newer snapshot
 
 
-def allocate(request: Request, one: Served, snapshot: NodeSnapshot, edits: Edits) -> Allocated:
+def allocate(
+    request: Request,
+    one: Served,
+    snapshot: NodeSnapshot,
+    edits: Edits,
+    kept: Kept | None = None,
+) -> Allocated:
     """Return what the container gets; raise `NotAllocated` or `GrantRefused`.
 
     The grant of the one pod that can be meant wins over the kubelet's choice. Where several can,
     what all of them get alike is given while the runtime's plug-in gives the rest to each pod by
     its uid; without it nothing is guessed. `PodNotSeen` is worth a new try with a newer snapshot.
+    `kept` saves time and changes nothing.
     """
     units = _units(request, one)
     giving = _Giving(request, one, snapshot, edits)
-    found = askers(one.name, len(request.ids), one.devices, snapshot)
+    found = askers(one.name, len(request.ids), one.devices, snapshot, kept)
     if not found:
         _unseen(request, one, snapshot)
     elif any(asker.granted for asker in found):
@@ -114,10 +120,6 @@ def _granted(
     last: bool,
 ) -> Allocated:
     names = ", ".join(f"{asker.pod.namespace}/{asker.pod.name}" for asker in found[:4])
-    for asker in found:
-        if asker.unchecked:
-            text = f"the grant of one of {names} was not looked at yet"
-            raise _refused(UNCHECKED, text, last=last)
     if len(found) == 1:
         (asker,) = found
         if asker.refusal:

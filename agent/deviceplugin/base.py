@@ -11,6 +11,7 @@ from agent.model.grant.edits import ContainerEdits
 from agent.model.snapshot import NodeSnapshot
 
 MAX_DETAIL = 300
+UNSEEN = "PodUnknown"  # the reason where no pod is known that the kubelet can be asking for
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +75,13 @@ class Decisions(Protocol):
         required: tuple[str, ...],
         size: int,
         snapshot: NodeSnapshot,
+        *,
+        last: bool = False,
     ) -> tuple[str, ...]:
-        """Return the best `size` ids of those available, with all required ones."""
+        """Return the best `size` ids of those available, with all required ones.
+
+        `PodNotSeen` asks for a new try; with `last` there is none, and it is not raised.
+        """
         ...
 
     def allocate(

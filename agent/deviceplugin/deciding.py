@@ -15,6 +15,7 @@ from agent.deviceplugin.preferred import Wish, preferred
 from agent.deviceplugin.resources import Offer, Offering, Problems
 from agent.deviceplugin.units import Served
 from agent.errors import BadConfig
+from agent.grants.kept import Kept
 from plugins.injection.preferred.board import Board, board_of
 from plugins.injection.preferred.cards import NotEnough
 
@@ -39,6 +40,7 @@ class Deciding:
         self._device_plugin = settings
         self._vendors = vendors
         self._offering = Offering(settings)
+        self._kept = Kept()
         self._offered: tuple[DeviceView, Offer] | None = None
         self._listed: tuple[Offer, tuple[Resource, ...]] | None = None
         self._boarded: tuple[DeviceView, PciTree, Board] | None = None
@@ -62,14 +64,16 @@ class Deciding:
         required: tuple[str, ...],
         size: int,
         snapshot: NodeSnapshot,
+        *,
+        last: bool = False,
     ) -> tuple[str, ...]:
         """Return the best `size` ids of those available, with all required ones."""
-        wish = Wish(available=available, required=required, size=size)
+        wish = Wish(available=available, required=required, size=size, last=last)
         packed = self._device_plugin.replicas_policy == "packed"
         offered = self._offer(snapshot).served
         one, board = self._served(resource, snapshot), self._board(snapshot)
         try:
-            return preferred(wish, one, offered, snapshot, board, packed=packed)
+            return preferred(wish, one, offered, snapshot, board, self._kept, packed=packed)
         except NotEnough as error:
             raise NotAllocated("NotEnoughDevices", str(error)) from error
 
@@ -85,7 +89,7 @@ class Deciding:
             single=device_plugin.fail_requests_greater_than_one,
             last=last,
         )
-        return allocate(request, one, snapshot, self._vendors[one.vendor].edits)
+        return allocate(request, one, snapshot, self._vendors[one.vendor].edits, self._kept)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
         """Raise `NotAllocated` if another pod's process is on a whole card of these."""

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from agent.grants.check import grant_of
+from agent.grants.kept import Kept
 from agent.model.cluster.pods import ENDED
 from agent.model.device import VendorDevice
 from agent.model.foreign.device_allocated import KEY
+from agent.model.grant.checked import PodGrant
 from agent.model.grant.granted import Grant, Match, matches
 from agent.model.grant.refusal import GrantRefused
 from agent.model.pod import PodView, ResourceAsk
+from agent.model.runtime.seen import SandboxSeen
 from agent.model.runtime.served import Held
 from agent.model.snapshot import NodeSnapshot
 
@@ -19,7 +23,7 @@ from agent.model.snapshot import NodeSnapshot
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that the kubelet may be asking for, with what the scheduler granted it of this.
 
-    `refusal` is why its grant does not hold; `unchecked`, that nobody looked at the grant yet.
+    `refusal` is why its grant does not hold.
     """
 
     pod: PodView
@@ -28,38 +32,45 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[Match, ...] = ()  # what of the grant is of this vendor's devices
     refusal: str = ""
     message: str = ""
-    unchecked: bool = False
 
     @property
     def granted(self) -> bool:
         """Say whether a scheduler decided for it, well or not."""
-        return bool(self.found or self.refusal or self.unchecked)
+        return bool(self.found or self.refusal)
 
 
 def askers(
-    resource: str, count: int, devices: Sequence[VendorDevice], snapshot: NodeSnapshot
+    resource: str,
+    count: int,
+    devices: Sequence[VendorDevice],
+    snapshot: NodeSnapshot,
+    kept: Kept | None = None,
 ) -> tuple[Asker, ...]:
     """Return the pods for which the kubelet may ask for `count` of a resource now, by uid.
 
     They are on this node, not ended, not begun, ask for so many in a container, and the kubelet
-    did not get an answer for each such container yet. `devices` are the vendor's.
+    did not get an answer for each such container yet. `devices` are the vendor's. The deletion of
+    a pod does not cancel a question about it: pods that are being deleted are returned where no
+    other can be meant. `kept` saves time and changes nothing.
     """
     waiting = [
         pod
         for pod in snapshot.cluster.pods
         if any(ask.resource == resource and ask.count == count for ask in pod.asks)
-        and not pod.terminating
         and pod.phase not in ENDED
     ]
     if not waiting:
         return ()
     begun = _Begun(snapshot)
-    found = []
-    for pod in sorted(waiting, key=lambda pod: pod.uid):
-        turn = _turn(pod, resource, count, snapshot.served.value.held)
-        if turn is not None and not begun(pod):
-            found.append(_asker(pod, turn, devices, snapshot))
-    return tuple(found)
+    turns = [
+        (pod, turn)
+        for pod in sorted(waiting, key=lambda pod: pod.uid)
+        if not begun(pod)
+        and (turn := _turn(pod, resource, count, snapshot.served.value.held)) is not None
+    ]
+    staying = [(pod, turn) for pod, turn in turns if not pod.terminating]
+    kept = kept or Kept()
+    return tuple(_asker(pod, turn, devices, snapshot, kept) for pod, turn in staying or turns)
 
 
 class _Begun:
@@ -89,13 +100,15 @@ def _turn(pod: PodView, resource: str, count: int, held: Iterable[Held]) -> Reso
 
 
 def _asker(
-    pod: PodView, turn: ResourceAsk, devices: Sequence[VendorDevice], snapshot: NodeSnapshot
+    pod: PodView,
+    turn: ResourceAsk,
+    devices: Sequence[VendorDevice],
+    snapshot: NodeSnapshot,
+    kept: Kept,
 ) -> Asker:
-    grants = snapshot.grants.value
-    checked = grants.pods.get(pod.uid)
+    checked = _checked(pod, snapshot, kept)
     if checked is None:
-        unchecked = pod.annotation(KEY) is not None and pod.uid not in grants.looked
-        return Asker(pod=pod, container=turn.container, unchecked=unchecked)
+        return Asker(pod=pod, container=turn.container)
     if checked.refusal:
         return Asker(
             pod=pod, container=turn.container, refusal=checked.refusal, message=checked.message
@@ -105,6 +118,28 @@ def _asker(
     except GrantRefused as error:
         return Asker(pod=pod, container=turn.container, refusal=error.reason, message=str(error))
     return Asker(pod=pod, container=turn.container, grant=checked.grant, found=found)
+
+
+def _checked(pod: PodView, snapshot: NodeSnapshot, kept: Kept) -> PodGrant | None:
+    """Return the pod's grant as of now.
+
+    The check of all grants runs every half second. A grant that it has not seen yet, or that it
+    refused, is checked now: who held the devices may have ended since.
+    """
+    grants = snapshot.grants.value
+    checked = grants.pods.get(pod.uid)
+    claims = pod.annotation(KEY) is not None
+    if not claims or (checked is not None and not checked.refusal):
+        return checked
+    sandbox = SandboxSeen(
+        id="",
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        labels=pod.labels,
+        annotations=pod.annotations,
+    )
+    return grant_of(snapshot, sandbox, kept)
 
 
 def places(found: Iterable[Match]) -> frozenset[tuple[str, str, str]]:

@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from agent.deviceplugin.base import UNSEEN, PodNotSeen
 from agent.deviceplugin.match import Asker, askers, granted_places, places
 from agent.deviceplugin.units import Place, Served, Unit, slot_of
+from agent.grants.kept import Kept
 from agent.model.snapshot import NodeSnapshot
 from plugins.injection.preferred.board import UNKNOWN_MINOR, Board
 from plugins.injection.preferred.cards import NotEnough, preferred_cards
@@ -22,6 +24,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     available: Ids
     required: Ids = ()
     size: int
+    last: bool = False  # there is no new try with a newer snapshot
 
 
 def preferred(
@@ -30,6 +33,7 @@ def preferred(
     offered: Mapping[str, Served],
     snapshot: NodeSnapshot,
     board: Board,
+    kept: Kept | None = None,
     *,
     packed: bool,
 ) -> Ids:
@@ -38,7 +42,8 @@ def preferred(
     What was granted to the pods that can be meant comes first; for a pod without a grant what is
     granted to others comes last. Cards are near to each other and to what the pod has already of
     the other resources `offered`. Replicas are taken from cards with few free ones if `packed`.
-    Raises `NotEnough` only if there are fewer ids than asked for.
+    Raises `NotEnough` only if there are fewer ids than asked for, and `PodNotSeen` unless it is
+    the last try: what the kubelet then chooses cannot be changed any more. `kept` saves time.
     """
     free = tuple(sorted(set(wish.available)))
     if not 0 <= wish.size <= len(free):
@@ -46,7 +51,9 @@ def preferred(
     known = tuple(name for name in free if name in one.units or name in wish.required)
     if len(known) >= wish.size:
         free = known  # what is gone since is taken where nothing else is left
-    found = askers(one.name, wish.size, one.devices, snapshot)
+    found = askers(one.name, wish.size, one.devices, snapshot, kept)
+    if not (found or wish.last) and snapshot.cluster.clustered:
+        raise PodNotSeen(UNSEEN, f"no pod that waits for {wish.size} of {one.name} is known")
     choice = _Choice(one, board, _companions(found, one, offered, snapshot), packed=packed)
     names = set(free)
     fixed = [name for name in dict.fromkeys(wish.required) if name in names][: wish.size]

@@ -156,6 +156,11 @@ class ClusterSide:
         versions = partial(follow_versions, session, GROUP, self.known.topology_versions)
         self._keep(versions, "versions of the topology")
 
+    def wake_pods(self) -> None:
+        """Have the kubelet's list of pods read again soon; the poller bounds how often."""
+        if self.kubelet is not None:
+            self.kubelet.poller.poke()
+
     async def stop(self) -> None:
         """Write what is still to be written and told, each for a short while; end everything."""
         if self.outbox is not None:

@@ -56,9 +56,20 @@ class ContainerSide:
     """Belongs to the loop thread. On a recorded host it only looks: nothing is reached there."""
 
     def __init__(
-        self, parts: Parts, fleet: Fleet, collector: Executor, tell: Tell, *, clustered: bool
+        self,
+        parts: Parts,
+        fleet: Fleet,
+        collector: Executor,
+        tell: Tell,
+        *,
+        clustered: bool,
+        wake_pods: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin with nothing; reads and writes of files are done on `collector`."""
+        """Begin with nothing; reads and writes of files are done on `collector`.
+
+        `wake_pods` has the kubelet's list of pods read again soon, and returns at once.
+        """
+        self._wake_pods = wake_pods
         self._parts, self._fleet, self._collector = parts, fleet, collector
         self._tell = tell
         live = parts.opened.spec is None
@@ -162,6 +173,7 @@ class ContainerSide:
                 served=self._served,
                 tell=lambda reason, message: self._tell(reason, message, None),
                 prepare=_prepare,
+                wake=self._wake_pods,
             )
         )
         self._keep(self._plugin.run, "device plug-in")

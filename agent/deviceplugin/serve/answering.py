@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +27,16 @@ NOT_READY = "InventoryAwaited"
 NOT_PREPARED = "NotPrepared"
 
 Ids = tuple[str, ...]
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Decision(Protocol[T_co]):
+    """A decision of the device plug-in by the snapshot of the moment."""
+
+    def __call__(self, *, last: bool) -> T_co:
+        """Return it; raise `PodNotSeen`, but not at the last try."""
+        ...
 
 
 class Answering:
@@ -79,17 +90,21 @@ class Answering:
         finally:
             self.counts.allocated(result, self._site.clock.monotonic() - began_s)
 
-    def preferred(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
+    async def preferred(
+        self, request: pb.PreferredAllocationRequest
+    ) -> pb.PreferredAllocationResponse:
         """Return the best devices; no advice where there is none to give.
 
-        An error would fail the pod for want of advice.
+        An error would fail the pod for want of advice. The kubelet often asks before the agent
+        has heard of the pod; advice without it would make the kubelet account another device than
+        the pod was granted.
         """
         from proto.gen import deviceplugin_v1beta1_pb2 as pb  # noqa: PLC0415 - protobuf
 
         message = pb.PreferredAllocationResponse()
         for one in request.container_requests:
             available, required = tuple(one.available_deviceIDs), tuple(one.must_include_deviceIDs)
-            ids, result = self._advice(available, required, one.allocation_size)
+            ids, result = await self._advice(available, required, one.allocation_size)
             self.counts.advised(result)
             message.container_responses.add(deviceIDs=ids)
         return message
@@ -111,12 +126,17 @@ class Answering:
         finally:
             self.counts.checked(result)
 
-    def _advice(self, available: Ids, required: Ids, size: int) -> tuple[Ids, str]:
+    async def _advice(self, available: Ids, required: Ids, size: int) -> tuple[Ids, str]:
         decide, name = self._site.decide, self.offer.name
         if not self.live or not 0 < size <= len(available):
             return (), NOT_READY if not self.live else "NoSuchSize"
+
+        def decided(*, last: bool) -> Ids:
+            now = self._site.current()
+            return decide.preferred(name, available, required, size, now, last=last)
+
         try:
-            return decide.preferred(name, available, required, size, self._site.current()), OK
+            return await self._with_news(decided), OK
         except (NotAllocated, GrantRefused) as error:
             return (), error.reason
         except Exception:
@@ -152,15 +172,30 @@ class Answering:
         return answer
 
     async def _decided(self, ids: Ids) -> Allocated:
-        """Return the answer; for a pod that nobody told of yet, wait a little for news of it."""
-        decide, name, pace = self._site.decide, self.offer.name, self._site.pace
-        until_s = self._site.clock.monotonic() + pace.pod_s
-        while self._site.clock.monotonic() < until_s:
+        decide, name = self._site.decide, self.offer.name
+
+        def decided(*, last: bool) -> Allocated:
+            return decide.allocate(name, ids, self._site.current(), last=last)
+
+        return await self._with_news(decided)
+
+    async def _with_news(self, decide: Decision[T]) -> T:
+        """Return the decision; while it lacks news of a pod, wake their source and try again.
+
+        After `pod_s` the decision is made with what is known, by `decide(last=True)`.
+        """
+        pace, monotonic = self._site.pace, self._site.clock.monotonic
+        until_s = monotonic() + pace.pod_s
+        wake_at_s = -math.inf
+        while (now_s := monotonic()) < until_s:
             try:
-                return decide.allocate(name, ids, self._site.current())
+                return decide(last=False)
             except PodNotSeen:
+                if now_s >= wake_at_s:
+                    self._site.wake()
+                    wake_at_s = now_s + pace.wake_s
                 await asyncio.sleep(pace.pod_look_s)
-        return decide.allocate(name, ids, self._site.current(), last=True)
+        return decide(last=True)
 
 
 def _fitting(resource: Resource) -> Resource:

@@ -34,7 +34,7 @@ def service_of(answering: Answering, streams: Streams, options: bytes) -> grpc.G
 
     async def preferred(request: bytes) -> bytes:
         asked = pb.PreferredAllocationRequest.FromString(request)
-        return answering.preferred(asked).SerializeToString()
+        return (await answering.preferred(asked)).SerializeToString()
 
     async def allocate(request: bytes) -> bytes:
         answer = await answering.allocate(pb.AllocateRequest.FromString(request))

@@ -29,8 +29,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     refused_s: float = 300.0  # after a refusal that will not pass by itself
     jitter_ratio: float = 0.1
     list_s: float = 1.0  # between two lists in which nothing became better or worse
-    pod_s: float = 1.0  # an allocation waits for news of a pod that nobody told of yet
-    pod_look_s: float = 0.02  # and looks that often
+    # advice and an allocation, each, wait for news of a pod: the kubelet admits nothing meanwhile
+    pod_s: float = 2.0
+    pod_look_s: float = 0.02  # between two tries with what is known by then
+    wake_s: float = 0.5  # between two requests to the source of pods for a fresh list
     prepare_s: float = 5.0  # for what an answer refers to
     inventory_s: float = 10.0  # an allocation waits for a vendor's first answer
     kept_s: float = 300.0  # then devices are unhealthy whose vendor has not answered since a start
@@ -58,6 +60,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     `prepare` makes what an answer refers to, folders above all, off the loop; it raises an
     `AgentError` if that cannot be. `tell` takes the reason and message of an event for people.
+    `wake` has the source of pods, which is the kubelet's list, read again soon; it returns at once.
     """
 
     folder: str  # the kubelet's, for device plug-ins
@@ -70,5 +73,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     served: Callable[[ServedView], None] = lambda _: None
     tell: Callable[[str, str], None] = lambda _, __: None
     prepare: Callable[[ContainerEdits], Awaitable[None]] = nothing
+    wake: Callable[[], None] = lambda: None
     uniform: Callable[[float, float], float] = random.uniform
     pace: Pace = Pace()

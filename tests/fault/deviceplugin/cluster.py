@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -35,7 +34,7 @@ from tests import factory
 from tests.fault.deviceplugin.stage import BOOT, QUICK
 from tests.kubelet.admission import Admitted, Container, Kind
 from tests.kubelet.manager import FakeKubelet
-from tests.unit.deviceplugin.made import GPU, card, deciding, node
+from tests.unit.deviceplugin.made import GPU, VENDORS, card, node, plugin_settings
 from tests.unit.grants.made import WHOLE, entry, text
 
 LOOK_S = 0.01
@@ -106,14 +105,20 @@ class Cluster:
         base = node(devices=devices, handler="", in_force=in_force)
         self.store = SnapshotStore(base)
         self.known = Known(base.node.name, Machine(), self.store, SystemClock(), lambda: None)
-        settings = deciding(**self.settings)
-        self.decide = CountingDecisions(settings._device_plugin, settings._vendors)  # noqa: SLF001 - of the tests' own helper
+        self.decide = CountingDecisions(plugin_settings(**self.settings), VENDORS)
         self.plugin = DevicePlugin(self.site())
         self._tasks = [
             asyncio.create_task(self.plugin.run()),
             asyncio.create_task(self._check_grants()),
         ]
         self.tell_agent()
+
+    async def restart(self) -> None:
+        """End the agent as one that is killed, and begin another; the kubelet goes on."""
+        before = self.kubelet.endpoints[GPU]
+        await self.stop()
+        await self.start()
+        await self.kubelet.resource(GPU, not_this=before)
 
     async def stop(self) -> None:
         """End the agent as a process that is killed: nothing of it is left but its files."""
@@ -164,7 +169,9 @@ class Cluster:
     async def admit(self, one: PodView, *, aligned: bool = False) -> Admitted:
         """Admit a pod and begin its last container; the agent's cgroups have it from then on."""
         containers = [
-            Container(ask.container, {ask.resource: ask.count}, Kind.INIT if ask.init else Kind.MAIN)
+            Container(
+                ask.container, {ask.resource: ask.count}, Kind.INIT if ask.init else Kind.MAIN
+            )
             for ask in one.asks
         ]
         await self.kubelet.admit_pod(one.uid, containers, aligned=aligned)
@@ -212,7 +219,9 @@ def response_of(cluster: Cluster, one: PodView) -> pb.ContainerAllocateResponse:
 
 
 @contextlib.asynccontextmanager
-async def _running(root: Path, pace: Pace, cards: int, **settings: object) -> AsyncIterator[Cluster]:
+async def _running(
+    root: Path, pace: Pace, cards: int, **settings: object
+) -> AsyncIterator[Cluster]:
     cluster = Cluster(root, pace, cards, settings)
     try:
         await cluster.kubelet.start()
@@ -234,8 +243,3 @@ def in_cluster(test: Test, pace: Pace = PATIENT, *, cards: int = 4, **settings: 
             assert cluster.kubelet.complaints == []
 
     asyncio.run(live())
-
-
-def note(one: PodView) -> str:
-    """Return the grant as the scheduler wrote it."""
-    return json.dumps(dict(one.annotations))

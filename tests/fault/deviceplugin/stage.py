@@ -80,8 +80,10 @@ class Table:
         required: tuple[str, ...],
         size: int,
         snapshot: NodeSnapshot,
+        *,
+        last: bool = False,
     ) -> tuple[str, ...]:
-        del resource, required, snapshot
+        del resource, required, snapshot, last
         if isinstance(self.advice, Exception):
             raise self.advice
         return self.advice or tuple(sorted(available)[:size])

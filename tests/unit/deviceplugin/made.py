@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -39,9 +40,14 @@ def card(i: int) -> str:
     return factory.gpu(i).info.uuid or ""
 
 
-def deciding(**changes: object) -> Deciding:
+def plugin_settings(**changes: object) -> DevicePluginSettings:
+    """Settings that serve every vendor, with changes."""
     given = {"vendors": ("nvidia", "ascend", "cambricon", "rdma"), **changes}
-    return Deciding(DevicePluginSettings(**given), VENDORS)  # type: ignore[arg-type]  # its fields
+    return DevicePluginSettings(**given)  # type: ignore[arg-type]  # its fields
+
+
+def deciding(**changes: object) -> Deciding:
+    return Deciding(plugin_settings(**changes), VENDORS)
 
 
 def means(handler: str = "", *, in_force: bool = False) -> Mapping[str, HostMeans]:
@@ -78,7 +84,10 @@ def node(
     for i in refused:
         table[pods[i].uid] = PodGrant(uid=pods[i].uid, refusal="DeviceUnknown", message="gone")
     listed = tuple(
-        replace(pod, annotations=((KEY, "{}"),)) if pod.uid in table else pod for pod in pods
+        replace(pod, annotations=((KEY, _written(table[pod.uid])),), wants=((GPU, 8),))
+        if pod.uid in table
+        else pod
+        for pod in pods
     )
     base = factory.snapshot(devices, pods=begun)
     by_key: dict[str, tuple[str, ...]] = {}
@@ -98,6 +107,11 @@ def node(
         served=Part(ServedView(held=held), 1.0),
         **changes,
     )
+
+
+def _written(grant: PodGrant) -> str:
+    """The annotation behind a grant; what is refused names a card that is not there."""
+    return json.dumps({"gpu": [{"minor": 99, "id": "GPU-99"}]}) if grant.refusal else "{}"
 
 
 def device(info: VendorDevice, numa_node: int = -1) -> Device:

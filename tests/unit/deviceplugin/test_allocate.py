@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from agent.deviceplugin.base import NotAllocated, PodNotSeen
 from agent.deviceplugin.hardware import MLU
 from agent.model.foreign.device_allocated import KEY
+from agent.model.grant.checked import GrantsView, PodGrant
 from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import HostMeans
 from agent.model.grant.means import MeansView
@@ -27,6 +28,7 @@ from tests.unit.deviceplugin.made import (
     node,
     waiting,
 )
+from tests.unit.grants.made import WHOLE, entry, text
 
 # without a grant
 
@@ -216,13 +218,24 @@ def test_in_the_end_it_is_given_while_nri_corrects_it_and_else_refused() -> None
     assert "NRI" in str(error)
 
 
-def test_a_grant_that_nobody_looked_at_yet_is_worth_a_new_try_and_then_refused() -> None:
-    snapshot = node(waiting(1, annotations=((KEY, "{}"),)))
-    new = replace(snapshot, grants=Part(replace(snapshot.grants.value, looked=frozenset()), 1.0))
-    assert isinstance(refusal(new, 0, last=False), PodNotSeen)
-    error = refusal(new, 0)
-    assert error.reason == "GrantNotChecked"
-    assert not isinstance(error, PodNotSeen)
+def test_a_grant_that_no_check_has_seen_yet_is_checked_at_once() -> None:
+    """The check of all grants runs every half second, and the kubelet admits nothing meanwhile."""
+    asks = replace(
+        waiting(1), annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),), wants=((GPU, 1),)
+    )
+    snapshot = node(asks)
+    new = replace(snapshot, grants=Part(GrantsView(), 1.0))
+    assert visible(new, 0, last=False) == names(5)
+
+
+def test_a_refused_grant_is_checked_again_as_of_now() -> None:
+    """Who held the card has ended since the last check."""
+    asks = replace(
+        waiting(1), annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),), wants=((GPU, 1),)
+    )
+    refused = PodGrant(uid=asks.uid, refusal="DeviceTaken", message="taken")
+    view = GrantsView(pods={asks.uid: refused}, looked=frozenset({asks.uid}))
+    assert visible(replace(node(asks), grants=Part(view, 1.0)), 0, last=False) == names(5)
 
 
 @pytest.mark.parametrize(

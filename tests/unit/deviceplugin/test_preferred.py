@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.deviceplugin.base import NotAllocated
+from agent.deviceplugin.base import NotAllocated, PodNotSeen
 from agent.model.device import DevicePartition
 from agent.model.pod import ResourceAsk
 from agent.model.runtime.served import Held
@@ -30,7 +30,7 @@ def chosen(snapshot: NodeSnapshot, free: str, size: int, required: str = "") -> 
     """Minors of the cards that are preferred of these free ones."""
     available = tuple(card(int(i)) for i in free)
     must = tuple(card(int(i)) for i in required)
-    found = deciding().preferred(GPU, available, must, size, snapshot)
+    found = deciding().preferred(GPU, available, must, size, snapshot, last=True)
     return [ALL.index(name) for name in found]
 
 
@@ -72,9 +72,11 @@ def test_nics_are_near_to_the_cards_that_the_pod_has_and_cards_to_its_nics() -> 
     nics = tuple(factory.nic(i).info.bus_id or "" for i in range(4))
     held = (Held(pod_uid=pod.uid, resource=GPU, ids=(card(4),)),)
     snapshot = node(pod, held=held)
-    assert deciding().preferred(HCA, nics, (), 1, snapshot) == (nics[2],)  # below 0000:97
+    assert deciding().preferred(HCA, nics, (), 1, snapshot, last=True) == (
+        nics[2],
+    )  # below 0000:97
     # the first one is cut into functions
-    assert deciding().preferred(HCA, nics, (), 1, node(pod)) == (nics[1],)
+    assert deciding().preferred(HCA, nics, (), 1, node(pod), last=True) == (nics[1],)
     held = (Held(pod_uid=pod.uid, resource=HCA, ids=(nics[3],)),)
     assert chosen(node(pod, held=held), "01234567", 1)[0] // 4 == 1
     two = node(pod, waiting(2, asks=asks), held=held)  # whose the NIC is nobody can tell
@@ -87,17 +89,20 @@ def test_functions_are_of_the_nic_that_is_near_to_the_pods_cards() -> None:
     held = (Held(pod_uid=pod.uid, resource=GPU, ids=(card(0),)),)
     free = tuple(f"0000:{bus}:00.{i}" for _, _, bus in factory.NICS[::-1] for i in (1, 2))
     near = node(pod, devices=devices, held=held)
-    assert deciding().preferred(HCA, free, (), 1, near) == ("0000:18:00.1",)
+    assert deciding().preferred(HCA, free, (), 1, near, last=True) == ("0000:18:00.1",)
     two = node(waiting(1, 2, resource=HCA), devices=devices, held=held)
-    assert deciding().preferred(HCA, free, ("0000:ce:00.2",), 2, two) == (
+    assert deciding().preferred(HCA, free, ("0000:ce:00.2",), 2, two, last=True) == (
         "0000:ce:00.2",
         "0000:18:00.1",
     )
     # packed on few cards where nobody knows better
     other = node(pod, devices=devices)
-    assert deciding().preferred(HCA, free[:4], (), 2, other) == ("0000:9a:00.1", "0000:9a:00.2")
+    assert deciding().preferred(HCA, free[:4], (), 2, other, last=True) == (
+        "0000:9a:00.1",
+        "0000:9a:00.2",
+    )
     # and on those of which something is taken already
-    assert deciding().preferred(HCA, free[:3], (), 1, other) == ("0000:9a:00.1",)
+    assert deciding().preferred(HCA, free[:3], (), 1, other, last=True) == ("0000:9a:00.1",)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,7 @@ def test_replicas_are_spread_and_taken_from_free_or_from_used_cards(
     decide = deciding(sharing=rows, replicas_policy=policy)
     free = tuple(f"{card(i)}::{n}" for i, n in ((0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 4)))
     snapshot = node(devices=tuple(map(factory.gpu, range(2))))
-    found = decide.preferred(GPU, free, (), 2, snapshot)
+    found = decide.preferred(GPU, free, (), 2, snapshot, last=True)
     assert tuple(name.replace(card(0), "0").replace(card(1), "1") for name in found) == expected
 
 
@@ -126,31 +131,40 @@ def test_slices_are_packed_so_that_whole_cards_stay_empty() -> None:
 
     snapshot = node(devices=tuple(device(cut(i)) for i in range(2)))  # type: ignore[arg-type]  # cards
     free = ("MIG-0-0", "MIG-0-1", "MIG-0-2", "MIG-1-2", "MIG-1-1")  # one of the second is taken
-    found = deciding().preferred("nvidia.com/mig-1g.10gb", free, (), 3, snapshot)
+    found = deciding().preferred("nvidia.com/mig-1g.10gb", free, (), 3, snapshot, last=True)
     assert found == ("MIG-1-1", "MIG-1-2", "MIG-0-0")
 
 
 def test_chips_are_chosen_under_the_names_of_the_kubelet() -> None:
     snapshot = node(devices=tuple(device(npu(i)) for i in range(4)))
     free = ("Ascend910-3", "Ascend910-1", "Ascend910-2")
-    assert deciding().preferred("huawei.com/Ascend910", free, ("Ascend910-2",), 2, snapshot) == (
+    assert deciding().preferred(
+        "huawei.com/Ascend910", free, ("Ascend910-2",), 2, snapshot, last=True
+    ) == (
         "Ascend910-1",
         "Ascend910-2",
     )
 
 
 def test_an_id_that_is_gone_is_taken_last_and_never_a_failure() -> None:
-    found = deciding().preferred(GPU, ("GPU-gone", card(7)), (), 2, node())
+    found = deciding().preferred(GPU, ("GPU-gone", card(7)), (), 2, node(), last=True)
     assert found == (card(7), "GPU-gone")
     found = deciding(sharing=({"resource": GPU, "replicas": 2},)).preferred(
-        GPU, ("GPU-gone::0", f"{card(7)}::1"), (), 1, node()
+        GPU, ("GPU-gone::0", f"{card(7)}::1"), (), 1, node(), last=True
     )
     assert found == (f"{card(7)}::1",)
 
 
+def test_advice_waits_for_news_of_the_pod_where_there_is_a_cluster() -> None:
+    available = tuple(map(card, (0, 1)))
+    with pytest.raises(PodNotSeen, match="PodUnknown"):
+        deciding().preferred(GPU, available, (), 1, node(waiting(1, 2)))
+    assert deciding().preferred(GPU, available, (), 1, node(clustered=False)) == (card(0),)
+
+
 def test_too_few_ids_are_the_only_refusal() -> None:
     with pytest.raises(NotAllocated, match="not enough available devices to satisfy allocation"):
-        deciding().preferred(GPU, (card(0), card(0)), (), 2, node())
+        deciding().preferred(GPU, (card(0), card(0)), (), 2, node(), last=True)
 
 
 @given(
@@ -164,7 +178,7 @@ def test_whatever_the_kubelet_asks_is_answered_with_free_ids(
     snapshot = node(factory.pod(9), waiting(1, 2), grants={0: granted(card(3))})
     if size > len(set(free)):
         return
-    found = deciding().preferred(GPU, tuple(free), tuple(required), size, snapshot)
+    found = deciding().preferred(GPU, tuple(free), tuple(required), size, snapshot, last=True)
     assert len(set(found)) == len(found) == size
     assert set(found) <= set(free)
     must = set(required) & set(free)
