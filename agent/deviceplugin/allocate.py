@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from agent.cdi.way import by_way
+from agent.cdi.way import AUTO, by_way
 from agent.deviceplugin.base import UNSEEN, Allocated, NotAllocated, PodNotSeen
 from agent.deviceplugin.match import Asker, askers, granted_places
 from agent.deviceplugin.preferred import is_taken
@@ -19,7 +19,7 @@ from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
 from agent.model.grant.granted import Grant
 from agent.model.grant.host import HostMeans
-from agent.model.grant.refusal import Refusal
+from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.snapshot import NodeSnapshot
 
 Edits = Callable[[Sequence[VendorDevice], Grant, Container, HostMeans], ContainerEdits]
@@ -145,6 +145,7 @@ class _Giving:
         if means is None:
             text = f"what this host has for containers of {one.vendor} was not read yet"
             raise _refused(Refusal.HOST_NOT_READ_YET.value, text, last=request.last)
+        self._injection = request.injection
         self._means = by_way(means, one.vendor, request.injection)
 
     def edits(self, grant: Grant, asker: Asker | None = None) -> ContainerEdits:
@@ -158,7 +159,26 @@ class _Giving:
                 annotations=asker.pod.annotations,
                 host_network=asker.pod.host_network,
             )
-        return self._edits(self._one.devices, grant, container, self._means)
+        edits = self._edits(self._one.devices, grant, container, self._means)
+        return self._with_names(edits, grant, container) if edits.nodes else edits
+
+    def _with_names(
+        self, edits: ContainerEdits, grant: Grant, container: Container
+    ) -> ContainerEdits:
+        """Add the vendor's CDI names to bare nodes, which bring no libraries of the driver.
+
+        The kubelet does not say whether the runtime takes CDI names. One that does replaces the
+        nodes of a name by those of its file; one that does not passes the names over.
+        """
+        if self._injection != AUTO:
+            return edits
+        try:
+            by_name = self._edits(
+                self._one.devices, grant, container, replace(self._means, cdi_enabled=True)
+            )
+        except GrantRefused:
+            return edits
+        return replace(edits, cdi=by_name.cdi, notes=by_name.notes) if by_name.cdi else edits
 
     def answer(self, edits: ContainerEdits, pod_uid: str) -> Allocated:
         """Return the answer, CDI names in both ways that there are: runtimes drop the second."""

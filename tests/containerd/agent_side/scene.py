@@ -175,10 +175,11 @@ def _means(vendor: str, specs: tuple[CdiSpec, ...], *, memlock: bool) -> HostMea
     own = [found for device in DEVICES[vendor] for found in device.nodes]
     own += [n for device in DEVICES[vendor] for part in device.partitions for n in part.nodes]
     shared = {"nvidia": CONTROL, "ascend": MANAGERS, "rdma": (MANAGER,)}.get(vendor, ())
+    mounts = {path for spec in specs for path in spec.mounts if Path(path).exists()}
     return HostMeans(
         nodes=(*shared, *own),
         majors=MAJORS,
-        paths=frozenset((LIBRARY,)),
+        paths=frozenset((LIBRARY, *mounts)),
         functions=_functions() if vendor == "rdma" else (),
         cdi=specs,
         default_handler="runc",

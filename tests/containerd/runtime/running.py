@@ -40,7 +40,7 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
   disable_apparmor = true
   restrict_oom_score_adj = true
   tolerate_missing_hugetlb_controller = true
-  enable_cdi = true
+  enable_cdi = {cdi}
   cdi_spec_dirs = ["{folder}/cdi"]
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{folder}/cni/bin"
@@ -73,7 +73,7 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
 class Containerd:
     """One runtime. `kill` and `start` again what a crash leaves; `close` leaves nothing behind."""
 
-    def __init__(self, request_s: int = 2) -> None:
+    def __init__(self, request_s: int = 2, *, takes_cdi: bool = True) -> None:
         # short, for sockets; not in /tmp, of which its containers have another
         self.folder = Path(tempfile.mkdtemp(prefix="xr", dir="/var/tmp"))
         self.nri_socket = self.folder / "nri.sock"
@@ -90,6 +90,7 @@ class Containerd:
                 image=image.NAME,
                 runc=self._programs["runc"],
                 request_s=request_s,
+                cdi=str(takes_cdi).lower(),
             )
         )
         for below in ("cdi", "cni/conf", "nri/plugins", "nri/conf"):
@@ -181,9 +182,9 @@ def cannot_run() -> str:
 
 
 @contextlib.contextmanager
-def containerd(request_s: int = 2) -> Iterator[Containerd]:
-    """A runtime with the images imported."""
-    runtime = Containerd(request_s)
+def containerd(request_s: int = 2, *, takes_cdi: bool = True) -> Iterator[Containerd]:
+    """A runtime with the images imported; without CDI as containerd 1.7 is by default."""
+    runtime = Containerd(request_s, takes_cdi=takes_cdi)
     try:
         runtime.start()
         runtime.import_image()

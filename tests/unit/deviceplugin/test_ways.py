@@ -5,12 +5,24 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.model.grant.host import CdiDevice, CdiSpec
+from agent.model.device import DeviceNode
+from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans
 from agent.model.grant.means import MeansView
 from agent.model.grant.refusal import GrantRefused
 from agent.model.part import Part
+from agent.model.snapshot import NodeSnapshot
 from tests.unit.deviceplugin.asked import VISIBLE, names, visible
-from tests.unit.deviceplugin.made import GPU, card, deciding, granted, means, node, waiting
+from tests.unit.deviceplugin.made import (
+    GPU,
+    card,
+    deciding,
+    device,
+    granted,
+    means,
+    node,
+    npu,
+    waiting,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +63,61 @@ def test_limits_of_a_share_are_the_hooks_while_nri_is_in_force() -> None:
     assert visible(node(pod, grants={0: granted(card(6))}, in_force=True), 0) == names(6)
     with pytest.raises(GrantRefused, match="IncompleteGrant"):
         visible(node(pod, grants={0: granted(card(6))}), 0)
+
+
+SPEC = CdiSpec(
+    path="/etc/cdi/nvidia.yaml",
+    kind="nvidia.com/gpu",
+    devices=tuple(CdiDevice(name=card(i), nodes=(f"/dev/nvidia{i}",)) for i in range(4)),
+)
+
+
+def with_spec(snapshot: NodeSnapshot) -> NodeSnapshot:
+    view = snapshot.means.value
+    host = replace(view.vendors["nvidia"], cdi=(SPEC,))
+    return replace(snapshot, means=Part(replace(view, vendors={"nvidia": host}), 1.0))
+
+
+def test_by_default_the_vendors_cdi_name_comes_beside_the_bare_nodes() -> None:
+    """A runtime that takes CDI names adds the driver's libraries; another one has the nodes."""
+    bare = deciding().allocate(GPU, (card(1),), node(clustered=False, handler="")).edits
+    found = deciding().allocate(GPU, (card(1),), with_spec(node(clustered=False, handler="")))
+    assert bare.cdi == ()
+    assert [note.reason for note in bare.notes] == ["NoDriverInjection"]
+    assert found.edits == replace(bare, cdi=(f"nvidia.com/gpu={card(1)}",), notes=())
+    assert found.annotations == (
+        ("cdi.k8s.io/xpu-agent_nvidia.com-gpu", f"nvidia.com/gpu={card(1)}"),
+    )
+
+
+@pytest.mark.parametrize("in_force", [False, True])
+def test_a_grant_is_answered_by_the_vendors_cdi_name_too(in_force: bool) -> None:
+    pod = waiting(0)
+    snapshot = with_spec(node(pod, grants={0: granted(card(2))}, handler="", in_force=in_force))
+    found = deciding().allocate(GPU, (card(0),), snapshot).edits
+    assert found.cdi == (f"nvidia.com/gpu={card(2)}",)
+    assert "/dev/nvidia2" in [one.path for one in found.nodes]
+
+
+@pytest.mark.parametrize("injection", ["nodes", "env", "auto"])
+def test_no_cdi_name_comes_where_the_setting_or_the_makers_runtime_brings_the_driver(
+    injection: str,
+) -> None:
+    handler = "nvidia" if injection == "auto" else ""
+    snapshot = with_spec(node(clustered=False, handler=handler))
+    assert deciding(injection=injection).allocate(GPU, (card(1),), snapshot).edits.cdi == ()
+
+
+def test_a_name_that_the_vendor_refuses_leaves_the_bare_nodes() -> None:
+    """`ascend.injection: cdi` needs a file of CDI names; today's answer needs none."""
+    devices = (device(npu(0)),)
+    nodes = tuple(
+        DeviceNode(path=path, major=240, minor=minor)
+        for path, minor in (("/dev/davinci0", 0), ("/dev/davinci_manager", 1))
+    )
+    host = HostMeans(nodes=nodes, settings={"injection": "cdi"})
+    base = node(devices=devices, clustered=False)
+    snapshot = replace(base, means=Part(MeansView(vendors={"ascend": host}), 1.0))
+    found = deciding().allocate("huawei.com/Ascend910", ("Ascend910-0",), snapshot).edits
+    assert found.cdi == ()
+    assert [one.path for one in found.nodes] == ["/dev/davinci0", "/dev/davinci_manager"]
