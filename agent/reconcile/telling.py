@@ -97,11 +97,11 @@ class Telling:
             Audit(
                 wall_s=wall_s,
                 owner=one.entry.owner,
-                message=f"put back: {one.state}",
+                message=f"put back: {one.state}{': ' if one.detail else ''}{one.detail}",
                 path=_path(values, one),
                 key=one.entry.key,
                 old=one.current,
-                new=one.entry.original,
+                new=one.target or one.entry.original,
             )
             for one in done
             if one.state in ("restored", "refused", "foreign")

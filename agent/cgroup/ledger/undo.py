@@ -11,15 +11,18 @@ from agent.cgroup.layout import CONTROLLERS, CgroupLayout
 from agent.cgroup.ledger.entry import CORE, OOM, SWITCHES, SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import restore_processes
-from agent.cgroup.values.keys import BY_NAME, Value
+from agent.cgroup.values.keys import BY_NAME, CPUS, Value
 from agent.cgroup.writing.kernel import CgroupFiles, KernelFiles
 from agent.cgroup.writing.plan import plan
+from agent.cgroup.writing.refusals import burst_cause
 from agent.cgroup.writing.values import V2, CgroupValues
 from agent.cgroup.writing.wish import Step, Target, Wish
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveRoot
 
 BUDGET_S = 8.0
+WIDEST = "all CPUs of the group above: the kernel does not empty the set of a group with processes"
+KILLS = "in use is more than this limit: the kernel would kill processes"
 NEWER = "recorded by a newer version of the agent: this one cannot undo it"
 
 
@@ -36,7 +39,8 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
     state: str
     current: str = ""  # as found
-    detail: str = ""  # why not, for people
+    target: str = ""  # what is written in place of an original that the kernel would not take
+    detail: str = ""  # why not, or why the target, for people
 
     @property
     def done(self) -> bool:
@@ -47,14 +51,17 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """Return what `--dry-run` prints."""
         name = "" if self.entry.hierarchy == SYSCTL else f"/{self.entry.key}"
-        return f"{self.entry.path}{name} {self.current} → {self.entry.original}"
+        target = f"{self.target} ({self.detail})" if self.target else self.entry.original
+        return f"{self.entry.path}{name} {self.current} → {target}"
 
 
 class _Found(msgspec.Struct):
-    wishes: list[Wish]
-    entries: dict[Target, Entry]
-    values: dict[Target, Value]
-    states: dict[tuple[str, str, str], Undone]
+    wishes: list[Wish] = []  # that need a write
+    entries: dict[Target, Entry] = {}
+    values: dict[Target, Value] = {}  # as found, of those wishes
+    states: dict[tuple[str, str, str], Undone] = {}
+    cpus: dict[str, frozenset[int]] = {}  # by cgroup: in force afterwards, where that is a wish
+    targets: dict[Target, str] = {}  # written in place of originals
 
 
 def undo_all(
@@ -104,9 +111,9 @@ def undo(
     wanted = tuple(entries)
     found = _look(values, wanted, force=force)
     if dry_run:
-        for target in found.values:
-            _settle(found, target, "planned")
+        _plan(values, found)
     else:
+        _remember_targets(ledger, found)
         _write(values, found, monotonic, until_s)
         _of_processes(values, wanted, found, lambda: monotonic() < until_s, force=force)
         for one in found.states.values():
@@ -119,34 +126,44 @@ def undo(
 
 def _look(values: CgroupValues, entries: Iterable[Entry], *, force: bool) -> _Found:
     """Read every file; settle what needs no write, wish for the original of the others."""
-    found = _Found([], {}, {}, {})
+    found = _Found()
     for entry in entries:
         if not of_this_version(entry):
             found.states[entry.id] = Undone(entry=entry, state="refused", detail=NEWER)
-        if entry.hierarchy in (OOM, CORE, SYSCTL) or entry.id in found.states:
-            continue
-        key = BY_NAME.get(entry.key)
-        state = "gone"
-        if key is not None and values.hierarchy(key) == entry.hierarchy:
-            try:
-                value = key.kept(entry.original)
-                wish = Wish(cgroup=entry.path, key=key, value=value, owner=entry.owner)
-                current = _current(values, wish, entry)
-            except ParseError as error:
-                found.states[entry.id] = Undone(entry=entry, state="refused", detail=str(error))
-                continue
-            if current is not None:
-                found.entries[wish.target] = entry
-                found.values[wish.target] = current
-                state = _state(wish, current, entry, force=force)
-                if not state:
-                    found.wishes.append(wish)
-                    continue
-        found.states[entry.id] = Undone(entry=entry, state=state)
-        if key is not None and (entry.path, entry.key) in found.values:
-            _settle(found, (entry.path, entry.key), state)
-            del found.values[entry.path, entry.key]
+        elif entry.hierarchy not in (OOM, CORE, SYSCTL):
+            _look_at(values, found, entry)
+    wishes, found.wishes = sorted(found.wishes, key=lambda wish: wish.cgroup.count("/")), []
+    for read in wishes:  # outermost first: which CPUs a group can have depends on those above
+        wish = _possible(values, found, read)
+        state = _state(wish, found.values[wish.target], found.entries[wish.target], force=force)
+        if state:
+            _settle(found, wish.target, state)
+            del found.values[wish.target]
+        else:
+            found.wishes.append(wish)
+            if wish.key is CPUS and isinstance(wish.value, frozenset):
+                found.cpus[wish.cgroup] = wish.value
     return found
+
+
+def _look_at(values: CgroupValues, found: _Found, entry: Entry) -> None:
+    key = BY_NAME[entry.key]
+    if values.hierarchy(key) != entry.hierarchy:
+        found.states[entry.id] = Undone(entry=entry, state="gone")
+        return
+    try:
+        original = key.kept(entry.original)
+        wish = Wish(cgroup=entry.path, key=key, value=original, owner=entry.owner)
+        current = _current(values, wish, entry)
+    except ParseError as error:
+        found.states[entry.id] = Undone(entry=entry, state="refused", detail=str(error))
+        return
+    if current is None:
+        found.states[entry.id] = Undone(entry=entry, state="gone")
+        return
+    found.entries[wish.target] = entry
+    found.values[wish.target] = current
+    found.wishes.append(wish)
 
 
 def _current(values: CgroupValues, wish: Wish, entry: Entry) -> Value | None:
@@ -156,12 +173,69 @@ def _current(values: CgroupValues, wish: Wish, entry: Entry) -> Value | None:
     return values.value(entry.path, wish.key)
 
 
+def _possible(values: CgroupValues, found: _Found, wish: Wish) -> Wish:
+    """Return the wish; of an empty set of CPUs one for the widest set that the kernel takes."""
+    if wish.key is not CPUS or wish.value or not found.values[wish.target]:
+        return wish
+    if values.version != 2 or not values.populated(wish.cgroup):
+        return wish
+    widest = _effective_after(values, found, wish.cgroup.rpartition("/")[0])
+    if not widest:
+        return wish
+    found.targets[wish.target] = CPUS.keep(widest)
+    return msgspec.structs.replace(wish, value=widest)
+
+
+def _effective_after(values: CgroupValues, found: _Found, cgroup: str) -> frozenset[int] | None:
+    """Return the CPUs that a group has after the writes; `None` if nobody tells."""
+    if not any(cgroup == one or cgroup.startswith(f"{one}/") for one in found.cpus):
+        return values.effective_cpus(cgroup)
+    above = _effective_after(values, found, cgroup.rpartition("/")[0])
+    try:
+        own = found.cpus[cgroup] if cgroup in found.cpus else values.value(cgroup, CPUS)
+    except ParseError:
+        return None
+    if above is None or not isinstance(own, frozenset):
+        return above
+    return (own & above) or above
+
+
 def _state(wish: Wish, current: Value, entry: Entry, *, force: bool) -> str:
     """Return what is to be said of a file that needs no write; nothing for one that does."""
     if wish.met(current):
         return "same"
-    ours = wish.key.keep(current) in entry.ours
-    return "" if ours or force else "foreign"
+    return "" if force or wish.key.is_any_of(current, entry.ours) else "foreign"
+
+
+def _plan(values: CgroupValues, found: _Found) -> None:
+    """Say what the writes would come to, as far as that can be told before."""
+    refusals = {step.wish.target: _refusal(values, step) for step in _steps(values, found)}
+    for target in found.values:
+        refusal = refusals.get(target, "")
+        _settle(found, target, "refused" if refusal else "planned", refusal)
+
+
+def _steps(values: CgroupValues, found: _Found) -> tuple[Step, ...]:
+    return plan(found.wishes, found.values, values.version)
+
+
+def _refusal(values: CgroupValues, step: Step) -> str:
+    """Return why a write is better not made; empty if nothing is known against it."""
+    used = values.used_above(step)
+    return "" if used is None else f"{used} bytes {KILLS}"
+
+
+def _remember_targets(ledger: Ledger, found: _Found) -> None:
+    """Add what is written in place of originals to our values, before it is written.
+
+    So that a run that is killed between the write and the end of its entry can be begun again.
+    """
+    open_ = [found.entries[target] for target in found.targets if target in found.values]
+    for entry in open_:
+        target = found.targets[entry.path, entry.key]
+        ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, target)))
+    if open_:
+        ledger.flush()
 
 
 def _write(
@@ -169,19 +243,24 @@ def _write(
 ) -> None:
     """Make all writes in one order; a file that refuses stops only itself."""
     stuck: set[Target] = set()
-    for step in plan(found.wishes, found.values, values.version):
+    for step in _steps(values, found):
         target = step.wish.target
         if target in stuck:
             continue
         if monotonic() >= until_s:
             return
+        refusal = _refusal(values, step)
+        if refusal:
+            stuck.add(target)
+            _settle(found, target, "refused", refusal)
+            continue
         try:
             values.write(step)
             if step.last:
                 _confirm(values, found, step)
         except HostFileError as error:
             stuck.add(target)
-            _settle(found, target, "refused", str(error))
+            _settle(found, target, "refused", f"{error}{burst_cause(values, step, error.errno)}")
 
 
 def _confirm(values: CgroupValues, found: _Found, step: Step) -> None:
@@ -235,4 +314,12 @@ def _switch_back(files: CgroupFiles, entry: Entry, *, force: bool) -> Undone:
 def _settle(found: _Found, target: Target, state: str, detail: str = "") -> None:
     entry = found.entries[target]
     current = BY_NAME[entry.key].keep(found.values[target])
-    found.states[entry.id] = Undone(entry=entry, state=state, current=current, detail=detail)
+    # a value that stays has no target
+    text = found.targets.get(target, "") if state in ("planned", "restored", "same") else ""
+    found.states[entry.id] = Undone(
+        entry=entry,
+        state=state,
+        current=current,
+        target=text,
+        detail=detail or (WIDEST if text else ""),
+    )

@@ -8,7 +8,9 @@ version 2 it is the weight, as several weights stand for the same shares.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -25,6 +27,7 @@ NO_LIMIT = (1 << 63) - 1  # `max` where a plain number is meant
 V1_NO_LIMIT = (1 << 63) - (1 << 16)  # what version 1 prints for no limit, with 64 KiB pages too
 MAX_CPU = 4096
 SMALL, LARGE = 64, 4096  # bytes that are read of a file
+_NUMBER = re.compile("-?[0-9]{1,20}")
 
 
 class Kind(enum.Enum):
@@ -100,6 +103,17 @@ class Key(msgspec.Struct, frozen=True):
             return wanted == found or (wanted > 0 and _pages(wanted) == found)
         return wanted == found
 
+    def is_any_of(self, found: Value, texts: Iterable[str]) -> bool:
+        """Return whether a found value is one of those that the ledger keeps, as the kernel stores.
+
+        The kernel cuts bytes down to whole pages, so that texts cannot be compared.
+        """
+        for text in texts:
+            with suppress(ParseError):  # the ledger's file may hold anything
+                if self.same(self.kept(text), found):
+                    return True
+        return False
+
     def looser(self, new: Value, old: Value) -> bool:
         """Say whether a new value allows something that the old one does not."""
         if isinstance(new, Bandwidth) and isinstance(old, Bandwidth):
@@ -152,6 +166,7 @@ BVT = Key("cpu.bvt_warp_ns", "cpu", "cpu.bvt_warp_ns", low=-1, high=2)
 IDLE = Key("cpu.idle", "cpu", "cpu.idle", high=1)
 CPUS = Key("cpuset.cpus", "cpuset", "cpuset.cpus", Kind.CPUS)
 MEMORY = Key("memory.limit_in_bytes", "memory", "memory.max", Kind.LIMIT)
+HIGH = Key("memory.high", "memory", "memory.high", Kind.PROTECTION)
 
 ALL: tuple[Key, ...] = (
     SHARES,
@@ -161,7 +176,8 @@ ALL: tuple[Key, ...] = (
     IDLE,
     CPUS,
     MEMORY,
-    *(Key(f"memory.{n}", "memory", f"memory.{n}", Kind.PROTECTION) for n in ("min", "low", "high")),
+    HIGH,
+    *(Key(f"memory.{n}", "memory", f"memory.{n}", Kind.PROTECTION) for n in ("min", "low")),
     *(
         Key(f"memory.{name}", "memory", f"memory.{name}", low=low, high=high)
         for name, low, high in (
@@ -178,7 +194,7 @@ BY_NAME = {key.name: key for key in ALL}
 
 
 def _whole(shown: str) -> int:
-    value = int(shown) if shown.lstrip("-").isascii() and shown.lstrip("-").isdigit() else None
+    value = int(shown) if _NUMBER.fullmatch(shown) else None
     if value is None or not -NO_LIMIT <= value <= 1 << 64:
         raise ParseError("number of a cgroup file", shown)
     return value

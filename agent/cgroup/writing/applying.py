@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from agent.cgroup.values.keys import CPUS, Value
+from agent.cgroup.ledger.journal import LedgerError
+from agent.cgroup.values.keys import BURST, CPUS, HIGH, Value
 from agent.cgroup.writing.audit import Audit
-from agent.cgroup.writing.refusals import Answer, Refusals, classify
+from agent.cgroup.writing.refusals import Answer, Refusals, burst_cause, classify
 from agent.cgroup.writing.result import Trouble, Written
 from agent.cgroup.writing.values import CgroupValues, Raw
 from agent.cgroup.writing.wish import Step, Target, Wish
@@ -23,6 +24,14 @@ class Host(Protocol):
 
     def met(self, wish: Wish, raw: Raw, value: Value) -> None:
         """Remember bytes that are as wanted."""
+        ...
+
+    def limit_memory(self, step: Step, used: int) -> None:
+        """Write a limit below what is in use after reclaiming; see `reclaim.limit_memory`."""
+        ...
+
+    def original(self, wish: Wish) -> Value | None:
+        """Return what the file held before the first write; `None` if we never wrote it."""
         ...
 
 
@@ -70,10 +79,18 @@ class Applying:
 
     def _make(self, step: Step, found: Mapping[Target, Value]) -> None:
         wish, values = step.wish, self._host.values
+        used = values.used_above(step)
         try:
-            values.write(step)
+            if used is None:
+                values.write(step)
+            else:
+                self._host.limit_memory(step, used)
         except HostFileError as error:
-            self._failed(step, error.errno, found)
+            self._failed(step, error.errno, found, used)
+            return
+        except LedgerError:  # the next flush fails too, and is told of
+            self._stuck.add(wish.target)
+            self._left.add(wish.target)
             return
         if not step.last:
             return
@@ -85,7 +102,7 @@ class Applying:
             self.dead.add(wish.target)
             self._left.add(wish.target)
             return
-        self._audit(step, found, 0)
+        self._audit(step, found, 0, reclaimed=used is not None)
         if wish.met(value):
             self._host.met(wish, raw, value)
             self._host.refusals.took(wish)
@@ -94,7 +111,9 @@ class Applying:
             return
         self._refuse(wish, Answer.REFUSED, "taken, but not kept: it reads back otherwise")
 
-    def _failed(self, step: Step, number: int, found: Mapping[Target, Value]) -> None:
+    def _failed(
+        self, step: Step, number: int, found: Mapping[Target, Value], used: int | None
+    ) -> None:
         wish = step.wish
         self._stuck.add(wish.target)
         self._left.add(wish.target)
@@ -106,13 +125,27 @@ class Applying:
             self.blocked = True
             return
         self._audit(step, found, number)
-        cause = os.strerror(number)
+        cause = self._cause(step, number, used)
         if answer is Answer.DENIED:
             self.dead.add(wish.target)
             if self._host.refusals.denied(wish.owner, cause, self._now_s):
                 self._tell(wish, "WriteNotPermitted", cause)
             return
         self._refuse(wish, answer, cause)
+
+    def _cause(self, step: Step, number: int, used: int | None) -> str:
+        """Return why a write was refused, for people."""
+        if used is not None:
+            return (
+                f"{used} bytes were in use: at this limit the kernel would kill processes;"
+                f" they are reclaimed by {HIGH.name} first, as far as that is possible"
+            )
+        words = os.strerror(number)
+        cause = burst_cause(self._host.values, step, number)
+        if cause:
+            burst = Wish(cgroup=step.wish.cgroup, key=BURST, value=0, owner=step.wish.owner)
+            cause += "" if self._host.original(burst) is not None else "; another agent left it"
+        return words + cause
 
     def _refuse(self, wish: Wish, answer: Answer, cause: str) -> None:
         self.dead.add(wish.target)
@@ -125,8 +158,8 @@ class Applying:
         wanted = wish.value
         if wish.key is not CPUS or not wanted or not isinstance(wanted, frozenset):
             return
-        effective = self._host.values.effective_cpus(wish.cgroup, wish.key)
-        if isinstance(effective, frozenset) and not effective <= wanted:
+        effective = self._host.values.effective_cpus(wish.cgroup)
+        if effective is not None and not effective <= wanted:
             self._tell(wish, "CPUsNotInForce", "the group above has none of these CPUs")
 
     def _tell(self, wish: Wish, reason: str, cause: str) -> None:
@@ -134,14 +167,21 @@ class Applying:
         message = f"{wish.key.name} of {wish.cgroup} to {text!r}: {cause}"
         self._troubles.append(Trouble(wish=wish, reason=reason, message=message))
 
-    def _audit(self, step: Step, found: Mapping[Target, Value], number: int) -> None:
+    def _audit(
+        self,
+        step: Step,
+        found: Mapping[Target, Value],
+        number: int,
+        *,
+        reclaimed: bool = False,
+    ) -> None:
         wish, values = step.wish, self._host.values
         old = found.get(wish.target)
         self._audits.append(
             Audit(
                 wall_s=self._wall_s,
                 owner=wish.owner,
-                message=wish.message,
+                message=wish.message + (f", after reclaim by {HIGH.name}" if reclaimed else ""),
                 path=f"{values.layout.directory(wish.key.controller, wish.cgroup)}/{step.file}",
                 key=wish.key.name,
                 old="" if old is None else wish.key.text(values.version, old).strip(),

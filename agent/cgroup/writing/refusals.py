@@ -7,12 +7,14 @@ import errno
 
 import msgspec
 
-from agent.cgroup.values.keys import Key, Value
-from agent.cgroup.writing.wish import Target, Wish
+from agent.cgroup.values.keys import BURST, Key, Value
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Step, Target, Wish
 
 FIRST_S, LONGEST_S = 60.0, 3600.0
 SOON_S = 1.0  # a limit below what is in use: the group may shrink any moment
 BUSY_TOLD = 3  # refusals of that kind in a row until people are told
+BUSY_SOON = 60  # of them after which the limit is tried less often: each try takes page cache away
 KINDS_IN_A_ROW = 3  # groups that refuse one key until it counts as unsupported
 ABSENT_S = 60.0  # a file that is not there is looked for again: controllers get enabled
 
@@ -46,6 +48,15 @@ def classify(number: int, key: Key, version: int) -> Answer:
     if key.leveled and key.controller != "memory" and version == 1 and number in _ORDER:
         return Answer.ORDER
     return Answer.DENIED if number == errno.EACCES else Answer.REFUSED
+
+
+def burst_cause(values: CgroupValues, step: Step, number: int) -> str:
+    """Return the addition to a refusal where a burst is the cause of it; else nothing."""
+    burst = values.burst_above(step) if number == errno.EINVAL else None
+    if burst is None:
+        return ""
+    file = BURST.files(values.version)[0]
+    return f": {file} holds {burst}, more than this quota: write 0 to it"
 
 
 class _Refusal(msgspec.Struct):
@@ -89,7 +100,7 @@ class Refusals:
             known.value, known.times = wish.value, 0
         known.times += 1
         if answer is Answer.BUSY:
-            known.until_s = now_s + SOON_S
+            known.until_s = now_s + (SOON_S if known.times <= BUSY_SOON else FIRST_S)
             return known.times == BUSY_TOLD
         known.until_s = now_s + min(FIRST_S * 2.0 ** min(known.times - 1, 10), LONGEST_S)
         if answer is Answer.REFUSED:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.values.keys import Key, Value
+from agent.cgroup.values.bandwidth import Bandwidth
+from agent.cgroup.values.keys import BURST, CPUS, MEMORY, SMALL, UNLIMITED, Key, Value
 from agent.cgroup.writing.kernel import CgroupFiles
 from agent.cgroup.writing.wish import Step
 from agent.errors import HostFileError, ParseError
+from agent.topology.text import parse_cpu_list, parse_int
 
 ATTEMPTS = 3  # at a file that answers EAGAIN
 EFFECTIVE = "cpuset.cpus.effective"
+EVENTS, POPULATED = "cgroup.events", b"populated 1"
+USED, MAX_USED = "memory.current", 1 << 62
 V2 = "v2"  # of the ledger's hierarchies
 
 Raw = tuple[bytes, ...]
@@ -73,15 +77,54 @@ class CgroupValues:
         except HostFileError:
             return None
 
-    def effective_cpus(self, cgroup: str, key: Key) -> Value | None:
+    def effective_cpus(self, cgroup: str) -> frozenset[int] | None:
         """Return the CPUs that a group really has on version 2; `None` if nobody tells."""
-        directory = self.layout.directory(key.controller, cgroup)
-        if self.version != 2 or directory is None:
-            return None
-        path = f"{directory}/{EFFECTIVE}"
         try:
-            return key.parse(2, (self.files.read(path, key.size),))
+            return parse_cpu_list(
+                self._once(cgroup, EFFECTIVE, CPUS.size).decode("ascii", "replace")
+            )
         except (HostFileError, ParseError):
             return None
+
+    def populated(self, cgroup: str) -> bool:
+        """Return whether processes run in a group of version 2 or below it."""
+        try:
+            return POPULATED in self._once(cgroup, EVENTS, SMALL)
+        except HostFileError:
+            return False
+
+    def used_above(self, step: Step) -> int | None:
+        """Return the memory that a group uses where it is more than a step allows; else `None`.
+
+        Version 1 refuses such a limit. Version 2 takes it and kills processes, if what it reclaims
+        is not enough.
+        """
+        limit = step.after
+        if self.version != 2 or step.wish.key is not MEMORY or not isinstance(limit, int):
+            return None
+        try:
+            text = self._once(step.wish.cgroup, USED, SMALL).decode("ascii", "replace")
+            used = parse_int(text, 0, MAX_USED)
+        except (HostFileError, ParseError):
+            return None
+        return used if UNLIMITED != limit < used else None
+
+    def burst_above(self, step: Step) -> int | None:
+        """Return a burst that is more than the quota of a step: the kernel refuses the quota."""
+        if not isinstance(step.after, Bandwidth):
+            return None
+        try:
+            burst = self.value(step.wish.cgroup, BURST)
+        except ParseError:
+            return None
+        return burst if isinstance(burst, int) and burst > step.after.quota_us > 0 else None
+
+    def _once(self, cgroup: str, name: str, size: int) -> bytes:
+        """Read a file of version 2 that is read seldom; raise `HostFileError`."""
+        path = f"{self.layout.unified or ''}{cgroup}/{name}"
+        if self.version != 2:
+            raise HostFileError(path, errno.ENOENT)
+        try:
+            return self.files.read(path, size)
         finally:
             self.files.close(path)

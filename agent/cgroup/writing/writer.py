@@ -18,6 +18,7 @@ from agent.cgroup.values.keys import BY_NAME, IDLE, MEMORY, QUOTA, SHARES, Value
 from agent.cgroup.writing.applying import Applying
 from agent.cgroup.writing.foreign import Foreign
 from agent.cgroup.writing.plan import plan
+from agent.cgroup.writing.reclaim import limit_memory
 from agent.cgroup.writing.refusals import Refusals
 from agent.cgroup.writing.result import Prepared, Written
 from agent.cgroup.writing.values import CgroupValues, Raw
@@ -182,6 +183,10 @@ class Writer:
             work.run(steps, found)
         return work.result()
 
+    def limit_memory(self, step: Step, used: int) -> None:
+        """Write a limit below what is in use after reclaiming; see `reclaim.limit_memory`."""
+        limit_memory(self.values, self.ledger, step, used)
+
     def original(self, wish: Wish) -> Value | None:
         """Return what the file held before the first write; `None` if we never wrote it."""
         entry = self.ledger.entries.get((self.values.hierarchy(wish.key), *wish.target))
@@ -220,12 +225,13 @@ class Writer:
         """Say whether to write now: neither refused lately nor fought over."""
         if self.refusals.holds(wish, now_s):
             return False
-        key, kept = wish.key, wish.key.keep(value)
+        key = wish.key
         entry = self.ledger.entries.get((self.values.hierarchy(key), *wish.target))
-        if entry is not None and kept in entry.ours:  # also what lay between two wanted ones
+        # also what lay between two wanted ones
+        if entry is not None and key.is_any_of(value, entry.ours):
             return True
         if slot.last is None:
-            first = entry is None or not entry.ours or kept == entry.original
+            first = entry is None or not entry.ours or key.is_any_of(value, (entry.original,))
         else:
             first = key.same(slot.last, value)
         return first or self.foreign.may_write(wish.target, now_s)
@@ -247,7 +253,7 @@ class Writer:
                 owner=wish.owner,
                 original=kept,
             )
-        if key in _OF_THE_SPEC and kept not in known.ours:
+        if key in _OF_THE_SPEC and not key.is_any_of(found, known.ours):
             return msgspec.structs.replace(known, original=kept)
         return known
 

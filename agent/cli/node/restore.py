@@ -128,6 +128,9 @@ def _layout(root: LiveRoot, ledger: Ledger, *, force: bool) -> CgroupLayout:
 
 def _say(found: tuple[Undone, ...], problem: str) -> int:
     left = [one for one in found if not one.done]
+    for one in found:
+        if one.state == "restored" and one.target:
+            print(one.line)
     for one in left:
         print(_left(one))
     counts = Counter(one.state for one in found)

@@ -1,0 +1,215 @@
+"""Writes that version 2 refuses, or takes with consequences."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger.undo import undo
+from agent.cgroup.values.bandwidth import Bandwidth
+from agent.cgroup.values.keys import BURST, MEMORY, QUOTA, Key, Value
+from agent.cgroup.writing.refusals import BUSY_SOON, BUSY_TOLD, FIRST_S
+from agent.cgroup.writing.result import Written
+from agent.cgroup.writing.values import CgroupValues
+from agent.cgroup.writing.wish import Wish
+from agent.cgroup.writing.writer import Writer
+from tests.cgroup_v2.fake import MOUNT, NO_LIMIT, FakeFiles, FakeKernel, Group
+
+MIB = 1 << 20
+POD = "/kubepods/podx"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Node:
+    """One group with processes in it, and an agent whose ledger is on a disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "ledger.log")
+        self.kernel = FakeKernel("/kubepods")
+        self.kernel.make(POD)
+        self.group.processes = 1
+        self.files = FakeFiles(self.kernel)
+        self.start()
+
+    @property
+    def group(self) -> Group:
+        """What the group holds."""
+        return self.kernel.group(POD)
+
+    def start(self) -> None:
+        """Start the agent."""
+        layout = CgroupLayout(
+            version=2, driver="cgroupfs", mounts=(), unified=MOUNT, root="/kubepods"
+        )
+        ledger = Ledger(self.path, "boot")
+        ledger.load()
+        self.writer = Writer(CgroupValues(self.files, layout), ledger, lambda: 0.0)
+
+    def want(self, key: Key, value: Value, now_s: float = 0.0) -> Written:
+        """Let the agent write once."""
+        wish = Wish(cgroup=POD, key=key, value=value, owner="test", message="set it")
+        ready = self.writer.prepare((wish,), now_s)
+        self.writer.remember(ready)
+        self.writer.ledger.flush()
+        done = self.writer.apply(ready, now_s)
+        self.writer.ledger.flush()
+        return done
+
+    def undo(self, **how: bool) -> list[tuple[str, str]]:
+        """Put all back; return state and detail of each entry."""
+        ledger = Ledger(self.path, "boot")
+        ledger.load()
+        entries = tuple(ledger.entries.values())
+        done = undo(ledger, self.writer.values, entries, monotonic=lambda: 0.0, **how)
+        return [(one.state, one.detail) for one in done]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_page_cache_above_a_new_limit_is_reclaimed_first_and_nobody_is_killed(node: Node) -> None:
+    node.group.cache_bytes, node.group.anonymous_bytes = 200 * MIB, 50 * MIB
+    done = node.want(MEMORY, 100 * MIB)
+    assert (done.written, node.group.processes) == (1, 1)
+    assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
+    assert [one.message for one in done.audits] == ["set it, after reclaim by memory.high"]
+    assert [entry.key for entry in node.writer.ledger.entries.values()] == [MEMORY.name]
+
+
+def test_a_group_that_fits_is_limited_without_reclaim(node: Node) -> None:
+    node.group.cache_bytes = 50 * MIB
+    done = node.want(MEMORY, 100 * MIB)
+    assert (done.written, node.group.cache_bytes) == (1, 50 * MIB)
+    assert node.files.writes == [(f"{POD}/memory.max", str(100 * MIB))]
+
+
+def test_memory_that_cannot_be_reclaimed_is_not_taken_by_killing(node: Node) -> None:
+    node.group.anonymous_bytes, node.group.high_bytes = 200 * MIB, 300 * MIB
+    events = [node.want(MEMORY, 100 * MIB, float(second)).troubles for second in range(4)]
+    assert [len(one) for one in events] == [0, 0, 1, 0]
+    (trouble,) = events[BUSY_TOLD - 1]
+    assert trouble.reason == "LimitInUse"
+    assert f"{200 * MIB} bytes were in use" in trouble.message
+    assert "memory.high" in trouble.message
+    assert node.group.processes == 1
+    assert (node.group.max_bytes, node.group.high_bytes) == (NO_LIMIT, 300 * MIB)
+    node.group.anonymous_bytes = 50 * MIB
+    assert node.want(MEMORY, 100 * MIB, 9.0).written == 1
+
+
+def test_more_than_one_cycle_can_reclaim_is_reclaimed_in_several(node: Node) -> None:
+    node.group.cache_bytes = 2000 * MIB
+    left = [node.want(MEMORY, 100 * MIB, float(second)).left for second in range(5)]
+    assert left == [1, 1, 1, 0, 0]
+    assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
+
+
+def test_a_limit_that_stays_in_use_is_tried_less_often(node: Node) -> None:
+    node.group.anonymous_bytes = 200 * MIB
+    tried = []
+    for second in range(BUSY_SOON + 2 * int(FIRST_S)):
+        if node.want(MEMORY, 100 * MIB, float(second)).audits:
+            tried.append(second)
+    assert tried == [*range(BUSY_SOON + 1), 2 * BUSY_SOON]
+
+
+def test_killed_at_any_write_of_a_reclaim_a_restore_gives_memory_high_back(tmp_path: Path) -> None:
+    for step in range(20):
+        (tmp_path / str(step)).mkdir()
+        node = Node(tmp_path / str(step))
+        node.group.cache_bytes, node.group.high_bytes = 200 * MIB, 300 * MIB
+        write = node.files.write
+        left = [step]
+
+        def counted(path: str, text: str) -> None:
+            left[0] -= 1  # noqa: B023 - used within the round only
+            if left[0] < 0:  # noqa: B023
+                raise Killed
+            write(path, text)  # noqa: B023
+
+        node.files.write = counted  # type: ignore[method-assign]  # the process ends at a write
+        killed = False
+        try:
+            node.want(MEMORY, 100 * MIB)
+        except Killed:
+            killed = True
+        node.files.write = write  # type: ignore[method-assign]
+        node.undo()
+        assert (node.group.max_bytes, node.group.high_bytes) == (NO_LIMIT, 300 * MIB), step
+        assert node.group.processes == 1
+        if not killed:
+            break
+    assert 3 < step < 19
+
+
+def test_killed_in_a_reclaim_the_next_agent_keeps_the_true_original(node: Node) -> None:
+    node.group.cache_bytes, node.group.high_bytes = 200 * MIB, 300 * MIB
+    node.group.anonymous_bytes = 150 * MIB
+    write = node.files.write
+
+    def killing(path: str, text: str) -> None:
+        if not node.files.writes:  # after the first write the process is no more
+            write(path, text)
+        raise Killed
+
+    node.files.write = killing  # type: ignore[method-assign]  # the process ends after a write
+    with pytest.raises(Killed):
+        node.want(MEMORY, 100 * MIB)
+    node.files.write = write  # type: ignore[method-assign]
+    assert node.group.high_bytes != 300 * MIB
+    node.start()
+    node.want(MEMORY, 100 * MIB)
+    assert (node.group.max_bytes, node.group.high_bytes) == (NO_LIMIT, 300 * MIB)
+
+
+def test_a_restore_does_not_kill_either(node: Node) -> None:
+    node.group.max_bytes = 100 * MIB
+    node.want(MEMORY, -1)
+    node.group.anonymous_bytes = 200 * MIB
+    for how in ({"dry_run": True}, {}):
+        ((state, detail),) = node.undo(**how)
+        assert state == "refused"
+        assert f"{200 * MIB} bytes in use" in detail
+    assert (node.group.max_bytes, node.group.processes) == (NO_LIMIT, 1)
+    node.group.anonymous_bytes = 0
+    assert node.undo() == [("restored", "")]
+
+
+def test_the_burst_of_another_agent_is_named_as_the_cause_of_a_refused_quota(node: Node) -> None:
+    node.group.burst_us = 200_000
+    done = node.want(QUOTA, Bandwidth(50_000))
+    assert done.audits[0].errno == errno.EINVAL
+    assert done.troubles[0].message == (
+        f"cpu.cfs_quota_us of {POD} to '50000 100000': Invalid argument: cpu.max.burst holds"
+        " 200000, more than this quota: write 0 to it; another agent left it"
+    )
+
+
+def test_a_burst_of_our_own_is_not_said_to_be_anothers(node: Node) -> None:
+    node.want(BURST, 200_000)
+    message = node.want(QUOTA, Bandwidth(50_000)).troubles[0].message
+    assert message.endswith("write 0 to it")
+
+
+def test_a_quota_below_the_period_floor_has_no_burst_for_a_cause(node: Node) -> None:
+    node.group.burst_us = 10
+    message = node.want(QUOTA, Bandwidth(50_000, 10**7)).troubles[0].message
+    assert message.endswith("Invalid argument")
+
+
+def test_a_restore_names_the_burst_too(node: Node) -> None:
+    node.group.quota_us = 50_000
+    node.want(QUOTA, Bandwidth(-1))
+    node.group.burst_us = 200_000
+    ((state, detail),) = node.undo()
+    assert state == "refused"
+    assert "cpu.max.burst holds 200000" in detail
