@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import BinaryIO
 
 
 def temporary_of(path: str) -> str:
@@ -56,17 +57,27 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def read_file(path: str, limit: int, flags: int = 0) -> bytes:
-    """Return at most the first `limit` bytes of a regular file; `flags` are more open flags.
+class NotRegularFileError(OSError):
+    """A FIFO, a device or a directory stands where a regular file belongs."""
 
-    Raises `OSError`, also for a FIFO, a device or a directory: opening a FIFO would wait for a
-    writer that may never come.
+
+def open_file(path: str, flags: int = 0) -> BinaryIO:
+    """Open a regular file for reading; `flags` are more open flags.
+
+    Raises `OSError`, for anything but a regular file a `NotRegularFileError`: opening a FIFO would
+    wait for a writer that may never come.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(limit)
-    finally:
+            raise NotRegularFileError(errno.EINVAL, "not a regular file", path)
+        return os.fdopen(fd, "rb")
+    except OSError:
         os.close(fd)
+        raise
+
+
+def read_file(path: str, limit: int, flags: int = 0) -> bytes:
+    """Return at most the first `limit` bytes of a regular file; see `open_file`."""
+    with open_file(path, flags) as file:
+        return file.read(limit)

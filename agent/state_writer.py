@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import os
-import stat
 import threading
 import time
 from collections import deque
@@ -223,11 +222,6 @@ class StateWriter:
 
 def _read(path: str, limit: int) -> bytes | None:
     try:
-        # O_NONBLOCK: a FIFO in the file's place must not stop the reader
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return durable.read_file(path, limit + 1)
     except FileNotFoundError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", path)
-        return file.read(limit + 1)

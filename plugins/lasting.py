@@ -38,8 +38,7 @@ class LastingFile(Generic[T]):
         if self._path is None:
             return None
         try:
-            with open(self._path, "rb") as file:  # noqa: PTH123 - a worker needs no pathlib
-                data = file.read(MAX_FILE + 1)
+            data = durable.read_file(self._path, MAX_FILE + 1)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -31,6 +32,48 @@ def _usable() -> bool:
 needs_v1 = pytest.mark.skipif(
     not _usable(), reason="needs root and cgroup v1 with cpu, cpuset and memory mounted apart"
 )
+
+
+class PodGroups(Protocol):
+    """Groups of one kubelet on a real kernel, of either version and driver."""
+
+    @property
+    def root(self) -> str:
+        """The kubelet's root, below the mounts."""
+        ...
+
+    @property
+    def layout(self) -> CgroupLayout:
+        """The machine, with this root."""
+        ...
+
+    def pod_path(self, uid: str) -> str:
+        """Return the path of a pod's group."""
+        ...
+
+    def container_path(self, pod: str, number: int) -> str:
+        """Return the path of a container's group; `number` makes its id."""
+        ...
+
+    def pod(self, uid: str = UID) -> str:
+        """Make a pod's group."""
+        ...
+
+    def container(self, pod: str, number: int) -> str:
+        """Make a container's group."""
+        ...
+
+    def path(self, controller: str, cgroup: str) -> Path:
+        """Return a group's directory."""
+        ...
+
+    def get(self, cgroup: str, name: str) -> str:
+        """Read a file."""
+        ...
+
+    def put(self, cgroup: str, name: str, text: str) -> None:
+        """Write a file."""
+        ...
 
 
 class RealGroups:
@@ -61,13 +104,21 @@ class RealGroups:
                     self.write(path / name, (path.parent / name).read_text())
         return cgroup
 
+    def pod_path(self, uid: str) -> str:
+        """Return the path of a pod's group."""
+        return f"{self.root}/pod{uid}"
+
+    def container_path(self, pod: str, number: int) -> str:
+        """Return the path of a container's group; `number` makes its id."""
+        return f"{pod}/{number:064x}"
+
     def pod(self, uid: str = UID) -> str:
         """Make a pod's group."""
-        return self.make(f"{self.root}/pod{uid}")
+        return self.make(self.pod_path(uid))
 
     def container(self, pod: str, number: int) -> str:
-        """Make a container's group; `number` makes its id."""
-        return self.make(f"{pod}/{number:064x}")
+        """Make a container's group."""
+        return self.make(self.container_path(pod, number))
 
     def path(self, controller: str, cgroup: str) -> Path:
         """Return a group's directory."""

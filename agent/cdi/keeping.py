@@ -131,11 +131,10 @@ def with_names_of(old: bytes, new: bytes | None) -> bytes:
 def _read(path: Path) -> bytes | None:
     """Return a file's content; `None` for one that is gone, or that we would never write."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return None
-        return path.read_bytes()
-    except FileNotFoundError:
+        data = durable.read_file(str(path), MAX_BYTES + 1)
+    except (FileNotFoundError, durable.NotRegularFileError):
         return None
+    return data if len(data) <= MAX_BYTES else None
 
 
 def _document(text: bytes) -> _Document | None:

@@ -107,8 +107,8 @@ class FileApplier:
         if stamp[1] > MAX_BYTES:
             return None
         try:
-            body = _load(path.read_bytes())
-        except _BROKEN:
+            body = _load(durable.read_file(str(path), MAX_BYTES))
+        except (*_BROKEN, durable.NotRegularFileError):
             return None
         if not isinstance(body, dict):
             return None

@@ -72,7 +72,7 @@ def test_a_writer_that_is_closed_tries_a_failing_file_once(tmp_path: Path) -> No
 
 def test_a_fifo_in_the_place_of_a_file_is_refused(writer: StateWriter, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "state.json")
-    with pytest.raises(OSError, match="not a plain file"):
+    with pytest.raises(OSError, match="not a regular file"):
         writer.read(str(tmp_path / "state.json"), 10, LONG_S)
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from bench.harness import HEADER, Row
 from tests.cgroup_v2.session import CACHE_BYTES
-from tests.guest.known import FILE, FILE_BYTES, UNREAD_FILE
+from tests.guest.known import FILE, FILE_BYTES, UNREAD_FILES
 from tests.guest.machine import ROOT, Ended, run
 from tests.guest.packages import CannotRun, prepare
 
 CACHE = ROOT / "build" / "guest"
 LAST = CACHE / "last"  # kept until the next run, for who wants to know why it failed
 LIMIT = ROOT / "bench" / "usage" / "cgroup_read_limit.c"
-PARTS = ("soft_roce", "pods", "session", "devices", "hotplug", "systemd", "bench")
+PARTS = ("soft_roce", "pods", "session", "restore", "devices", "hotplug", "systemd", "bench")
 
 _rows = pytest.StashKey[list[Row]]()
 _ended = pytest.StashKey[Ended]()
@@ -40,7 +40,8 @@ def guest(request: pytest.FixtureRequest) -> Ended:
     share = LAST / "share"
     share.mkdir(parents=True)
     (share / FILE).write_bytes(b"x" * FILE_BYTES)
-    (share / UNREAD_FILE).write_bytes(b"y" * CACHE_BYTES)
+    for name in UNREAD_FILES.values():
+        (share / name).write_bytes(b"y" * CACHE_BYTES)
     library = str(share / "limit.so")
     subprocess.run(
         ["cc", "-O2", "-shared", "-fPIC", "-o", library, str(LIMIT)], check=True, timeout=60

@@ -17,7 +17,8 @@ HELD_NODE = 2
 HELD_BYTES = 32 << 20
 FILE = "pages"  # in the share: its page cache is the container's
 FILE_BYTES = 16 << 20
-UNREAD_FILE = "unread"  # in the share: a file of which nothing is cached before
+# in the share: a file for each part that fills the page cache, of which nothing is cached before
+UNREAD_FILES = {"session": "unread-session", "restore": "unread-restore"}
 
 _WORK = 20_000  # entries
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from agent import durable
 from agent.deviceplugin.serve.names import CHECKPOINT
 from agent.errors import ParseError
 from agent.model.runtime.served import Held
@@ -75,7 +76,7 @@ def read_checkpoint(folder: str, known: File | None) -> tuple[File, tuple[Held, 
 
     Raises `ParseError` and `OSError`; a file that is not there is an error too.
     """
-    with open(os.path.join(folder, CHECKPOINT), "rb") as file:  # noqa: PTH123 - bounded below
+    with durable.open_file(os.path.join(folder, CHECKPOINT)) as file:
         status = os.fstat(file.fileno())
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         if seen == known:

@@ -61,9 +61,8 @@ class InfoFileApplier:
 
 def _read(path: Path, size: int) -> bytes | None:
     try:
-        with path.open("rb") as file:
-            return file.read(size + 1)
-    except FileNotFoundError:
+        return durable.read_file(str(path), size + 1)
+    except (FileNotFoundError, durable.NotRegularFileError):
         return None
 
 

@@ -49,8 +49,7 @@ class OwnershipFile:
     def read(self) -> tuple[Owned, ...]:
         """Return what is ours; without a file nothing is."""
         try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_BYTES)
+            data = durable.read_file(str(self._path), MAX_BYTES)
             listed = msgspec.json.decode(data, type=tuple[Owned, ...])
         except FileNotFoundError:
             return ()

@@ -175,8 +175,7 @@ class StateFile:
         Other failures are an `OSError`.
         """
         try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_FILE + 1)
+            data = durable.read_file(str(self._path), MAX_FILE + 1)
         except FileNotFoundError:
             return State()
         try:

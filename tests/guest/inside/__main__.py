@@ -10,19 +10,20 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.guest.known import UNREAD_FILE
+from tests.guest.known import UNREAD_FILES
 
 SHARE = Path("/share")
 
 
 def main() -> None:
     """Run each part; one that fails leaves its error in place of its facts."""
-    from tests.guest.inside import bench, devices, hotplug, pods, session
+    from tests.guest.inside import bench, devices, hotplug, pods, restore, session
 
     outside = Path(sys.argv[1])  # where the share is in this machine's cached root
     part("soft_roce", devices.add_soft_roce)
     part("pods", lambda: pods.cgroupfs(outside))
-    part("session", lambda: session.facts(outside / UNREAD_FILE))
+    part("session", lambda: session.facts(outside / UNREAD_FILES["session"]))
+    part("restore", lambda: restore.facts(outside / UNREAD_FILES["restore"]))
     part("devices", lambda: devices.facts(SHARE))
     part("hotplug", lambda: hotplug.run(SHARE))
     part("systemd", lambda: pods.systemd(outside))

@@ -19,7 +19,7 @@ from agent.model.runtime.request import HookRequest, Stage
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.report import CycleReport
-from tests.realgroups import UID, RealGroups
+from tests.realgroups import UID, PodGroups
 
 Answer = Callable[[HookRequest], Adjustment]
 ONE, SANDBOX = f"{1:064x}", f"{2:064x}"
@@ -47,7 +47,7 @@ class Scene:
 
     def __init__(
         self,
-        groups: RealGroups,
+        groups: PodGroups,
         *hooks: Hook,
         modes: Mapping[str, str] | None = None,
         ledger: Ledger | None = None,
@@ -56,8 +56,9 @@ class Scene:
         self.clock = ManualClock()
         self.hooks = hooks
         self.ledger = ledger or Ledger(None, "")
-        self.pod = groups.root + f"/pod{UID}"
-        self.container, self.sandbox = f"{self.pod}/{ONE}", f"{self.pod}/{SANDBOX}"
+        self.pod = groups.pod_path(UID)
+        self.container = groups.container_path(self.pod, 1)
+        self.sandbox = groups.container_path(self.pod, 2)
         if not groups.path("cpu", self.pod).exists():
             groups.pod()
             groups.container(self.pod, 1)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,12 @@ from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.undo import undo_all
 from agent.host.files import LiveRoot
 from agent.model.runtime.adjustment import Adjustment, Resources
+from tests.kill_steps import killed_at
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
 
 pytestmark = [needs_v1, pytest.mark.root]
 
-CALLS = ("write", "pwrite", "fsync", "replace", "ftruncate", "unlink")  # all that change anything
 MOST = 80  # far more than one cycle makes
 
 
@@ -25,30 +23,6 @@ MOST = 80  # far more than one cycle makes
 def groups() -> Iterator[RealGroups]:
     with real_groups() as made:
         yield made
-
-
-def killed_at(step: int, work: Callable[[], object]) -> bool:
-    """Do the work in a child that is killed before its n-th change of anything; say if it was."""
-    pid = os.fork()
-    if pid == 0:
-        left = [step]
-
-        def counted(real: Callable[..., object]) -> Callable[..., object]:
-            def call(*args: object, **named: object) -> object:
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args, **named)
-
-            return call
-
-        for name in CALLS:
-            setattr(os, name, counted(getattr(os, name)))
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
 class Life:
