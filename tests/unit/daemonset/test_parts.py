@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tomllib
@@ -15,13 +16,15 @@ import yaml
 from agent.config.load import PREFIX, load
 from agent.config.sections import Settings
 from agent.model.foreign.device_allocated import KEY
+from agent.version import VERSION
 from tests.apiserver.access import AGENT
 from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, built, the
 
+APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 ANOTHER = {"namespace": "accelerators", "namePrefix": "prod-"}
 MOVED = ("accelerators", "prod-xpu-agent")
 PREFIX_OF_ACCOUNTS = "system:serviceaccount:"
-INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
+INSTRUCTIONS = {"FROM", "LABEL", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
 
 
 def overlay(
@@ -272,3 +275,17 @@ def test_the_image_starts_the_command_that_is_installed() -> None:
     (command,) = (yaml.safe_load(words) for name, words in dockerfile() if name == "ENTRYPOINT")
     assert command == ["xpu-agent"]
     assert command[0] in project["scripts"]
+
+
+def test_the_licence_is_one_text_and_named_alike_everywhere() -> None:
+    text = (ROOT / "LICENSE").read_bytes()
+    # of https://www.apache.org/licenses/LICENSE-2.0.txt
+    assert hashlib.sha256(text).hexdigest() == APACHE_2_0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (labels,) = (words for name, words in dockerfile() if name == "LABEL")
+    named = dict(word.split("=", 1) for word in labels.split())
+    assert named["org.opencontainers.image.licenses"] == project["license"] == "Apache-2.0"
+    assert project["license-files"] == ["LICENSE"]
+    assert named["org.opencontainers.image.version"] == VERSION == project["version"]
+    copied = {word for name, words in dockerfile() if name == "COPY" for word in words.split()}
+    assert "LICENSE" in copied
