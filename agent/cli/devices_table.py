@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.cli.output import table
+from agent.cli.terminal import DIM, GREEN, PLAIN, RED, YELLOW, Terminal, fitted
 from agent.model.device import Device, DevicePartition
 from agent.model.snapshot import DeviceView
 from agent.publish.device_view import group_rows, placement_text, short_name
@@ -12,12 +13,26 @@ from agent.publish.wire.conditions import UNSCHEDULABLE
 
 GIB = 2**30
 INDENT = "  "
+SPARE = ("id", "switch", "vendor", "memory", "numa", "model")  # left out first on a narrow terminal
+_STYLES = {
+    "healthy": GREEN,
+    "suspect": YELLOW,
+    "probing": RED,
+    "failed": RED,
+    "unmanaged": DIM,
+}
 
 
-def devices_text(view: DeviceView) -> str:
+def devices_text(view: DeviceView, terminal: Terminal = PLAIN) -> str:
     """Return the whole text, ending in a newline."""
     rows = [row for device in view.devices for row in _rows(device)]
-    return table(rows) + "\n" + "".join(f"{line}\n" for line in _together(view))
+    lines = fitted(_together(view), terminal)
+    text = table(rows, terminal, spare=SPARE, style=_style)
+    return text + "\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _style(column: str, text: str) -> str:
+    return _STYLES.get(text, "") if column == "health" else ""
 
 
 def _rows(device: Device) -> Iterator[dict[str, object]]:

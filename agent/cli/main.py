@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
 
 from agent.cli.parser import build_parser
+from agent.cli.streams import prepare_streams
 from agent.errors import AgentError, BadConfig
 
 DONE, BAD_NEWS, WRONG_USE, CANNOT = 0, 1, 2, 3
@@ -35,12 +37,10 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     given = sys.argv[1:] if argv is None else argv
-    arguments = build_parser(only_run=given[:1] == ["run"]).parse_args(given)
-    _load_msgspec()
-    module, name = COMMANDS[arguments.command]
-    command = getattr(importlib.import_module(module), name)
+    runs = given[:1] == ["run"]
+    prepare_streams(discard=runs)
     try:
-        status = _run(command, arguments)
+        status = _parsed_and_run(given, only_run=runs)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as with `| head`
         _drop_output()
@@ -49,6 +49,16 @@ def main(argv: list[str] | None = None) -> int:
         _drop_output()
         return _complain(f"{error.filename or 'standard output'}: {error.strerror}", CANNOT)
     return status
+
+
+def _parsed_and_run(given: list[str], *, only_run: bool) -> int:
+    try:
+        arguments = build_parser(only_run=only_run).parse_args(given)
+    except SystemExit as end:  # after --help, --version and wrong use
+        return end.code if isinstance(end.code, int) else DONE
+    _load_msgspec()
+    module, name = COMMANDS[arguments.command]
+    return _run(getattr(importlib.import_module(module), name), arguments)
 
 
 def _drop_output() -> None:
@@ -84,5 +94,6 @@ def _run(command: object, arguments: argparse.Namespace) -> int:
 
 
 def _complain(words: str, status: int) -> int:
-    print(f"xpu-agent: {words}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody hears it; the status tells
+        print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
     return status

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from agent.cli.terminal import BOLD, PLAIN, Terminal, standard_output, wrapped, write_document
 
 ABSENT = "-"
+GAP = "  "
+MIN_COLUMN = 16  # a column is made no narrower than that, unless its content is
+Row = Mapping[str, object]
+Style = Callable[[str, str], str]  # from column and cell to a style, "" for none
 
 
 def cell(value: object) -> str:
@@ -20,18 +26,120 @@ def cell(value: object) -> str:
     return str(value)
 
 
-def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as aligned columns under their names in capitals; the last is not padded."""
+def unstyled(_column: str, _cell: str) -> str:
+    """Return no style."""
+    return ""
+
+
+def table(
+    rows: Sequence[Row],
+    terminal: Terminal = PLAIN,
+    *,
+    spare: Sequence[str] = (),
+    style: Style = unstyled,
+) -> str:
+    """Return rows as aligned columns under their names in capitals; the last is not padded.
+
+    On a terminal that is too narrow the `spare` columns are left out, the first of them first, and
+    a last line says so; then long cells are wrapped. Where that does not do, each row becomes a
+    block of lines.
+    """
     if not rows:
         return ""
     names = list(rows[0])
-    lines = [[name.upper().replace("_", " ") for name in names]]
-    lines += [[cell(row[name]) for name in names] for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    cells = {name: [cell(row[name]) for row in rows] for name in names}
+    natural = {name: max(map(len, (_title(name), *cells[name]))) for name in names}
+    left_out = [name for name in spare if name in natural]
+    while left_out and _total(natural, names, MIN_COLUMN) > (terminal.width or sys.maxsize):
+        names.remove(left_out.pop(0))
+    widths = _widths({name: natural[name] for name in names}, terminal.width)
+    if widths is None:
+        lines = list(_blocks(names, cells, terminal))
+    else:
+        lines = list(_lines(names, cells, widths, terminal, style))
+    absent = [_title(name) for name in rows[0] if name not in names]
+    if absent:
+        lines += wrapped(f"(too narrow for {', '.join(absent)}: see -o json)", terminal.width or 80)
+    return "\n".join(lines)
+
+
+def _title(name: str) -> str:
+    return name.upper().replace("_", " ")
+
+
+def _total(natural: Mapping[str, int], names: Sequence[str], most: int) -> int:
+    """Return the width of a table whose columns are no wider than `most`."""
+    return sum(min(natural[name], most) for name in names) + len(GAP) * (len(names) - 1)
+
+
+def _widths(natural: Mapping[str, int], width: int | None) -> dict[str, int] | None:
+    """Return the width of each column, the widest made narrower first; `None`: too narrow."""
+    names = list(natural)
+    if width is None:
+        return dict(natural)
+    if _total(natural, names, MIN_COLUMN) > width:
+        return None
+    most = max(natural.values())
+    while _total(natural, names, most) > width:
+        most -= 1
+    widths = {name: min(natural[name], most) for name in names}
+    for name in names:  # what is left by rounding goes to the first that can use it
+        room = width - _total(widths, names, sys.maxsize)
+        widths[name] += min(room, natural[name] - widths[name])
+    return widths
+
+
+def _lines(
+    names: Sequence[str],
+    cells: Mapping[str, Sequence[str]],
+    widths: Mapping[str, int],
+    terminal: Terminal,
+    style: Style,
+) -> Iterator[str]:
+    titles = [[part] for part in map(_title, names)]
+    yield from _row(names, titles, widths, lambda _, text: terminal.paint(text, BOLD))
+    for at in range(len(cells[names[0]])):
+        columns = {name: cells[name][at] for name in names}
+
+        def paint(name: str, text: str, columns: Mapping[str, str] = columns) -> str:
+            return terminal.paint(text, style(name, columns[name]))
+
+        parts = [list(wrapped(columns[name], widths[name])) for name in names]
+        yield from _row(names, parts, widths, paint)
+
+
+def _row(
+    names: Sequence[str],
+    parts: Sequence[Sequence[str]],
+    widths: Mapping[str, int],
+    paint: Callable[[str, str], str],
+) -> Iterator[str]:
+    """Yield the lines of one row: as many as its highest cell has."""
+    for level in range(max(map(len, parts))):
+        texts = [column[level] if level < len(column) else "" for column in parts]
+        while texts and not texts[-1]:
+            texts.pop()
+        padded = [
+            " " * (widths[name] - len(text)) for name, text in zip(names, texts, strict=False)
+        ]
+        painted = [paint(name, text) for name, text in zip(names, texts, strict=False)]
+        pairs = zip(painted, [*padded[:-1], ""], strict=True)
+        yield GAP.join(text + blank for text, blank in pairs)
+
+
+def _blocks(
+    names: Sequence[str], cells: Mapping[str, Sequence[str]], terminal: Terminal
+) -> Iterator[str]:
+    """Yield each row as lines of name and value, with an empty line between rows."""
+    longest = max(len(_title(name)) for name in names)
+    width = max(1, (terminal.width or sys.maxsize) - longest - len(GAP))
+    for at in range(len(cells[names[0]])):
+        if at:
+            yield ""
+        for name in names:
+            first, *more = wrapped(cells[name][at], width)
+            yield terminal.paint(_title(name).ljust(longest), BOLD) + GAP + first
+            yield from (" " * longest + GAP + part for part in more)
 
 
 def dump(data: object, form: str) -> str:
@@ -43,7 +151,9 @@ def dump(data: object, form: str) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
-def show(rows: Sequence[Mapping[str, object]], form: str, key: str) -> None:
+def show(rows: Sequence[Row], form: str, key: str) -> None:
     """Print rows: a table, or `{key: rows}` for programs."""
-    text = table(rows) + "\n" if form == "table" else dump({key: list(rows)}, form)
-    sys.stdout.write(text)
+    if form == "table":
+        sys.stdout.write(table(rows, standard_output()) + "\n")
+    else:
+        write_document(dump({key: list(rows)}, form))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from agent.version import VERSION
+
+MIN_RELEASE_S, MAX_RELEASE_S = 1.0, 3600.0  # as the admin socket takes them
 EXIT_STATUS = """exit status: 0 done and fine; 1 done, and the answer is bad news;
 2 wrong use or settings; 3 could not do it (permission, unreadable host)"""
 
@@ -156,6 +159,18 @@ def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_host(record)
 
 
+def _release_s(text: str) -> float:
+    """Return the seconds of a release; raise what `argparse` reports with the flag's name."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not MIN_RELEASE_S <= seconds <= MAX_RELEASE_S:
+        allowed = f"from {MIN_RELEASE_S:g} to {MAX_RELEASE_S:g}"
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds {allowed}")
+    return seconds
+
+
 def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
     rescan = _command(
         commands,
@@ -174,9 +189,9 @@ def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
     release.add_argument(
         "--for-s",
         metavar="N",
-        type=float,
+        type=_release_s,
         default=600.0,
-        help="seconds, at most 3600; rescan ends it early; default: %(default)g",
+        help="seconds, from 1 to 3600; rescan ends it early; default: %(default)g",
     )
     clear = _command(
         commands,
@@ -265,6 +280,7 @@ def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"xpu-agent {VERSION}")
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_Parser
     )

@@ -9,6 +9,7 @@ import sys
 from agent.cli.context import parts_of
 from agent.cli.devices_table import devices_text
 from agent.cli.output import dump
+from agent.cli.terminal import standard_output, write_document
 from agent.model.part import Part
 from agent.model.snapshot import NodeSnapshot
 from agent.node.look import look
@@ -22,9 +23,9 @@ def devices(arguments: argparse.Namespace) -> int:
     snapshot = look(parts_of(arguments), samples=0)
     found = snapshot.devices.value.devices
     if arguments.output != "table":
-        sys.stdout.write(dump(devices_json(snapshot.devices.value), arguments.output))
+        write_document(dump(devices_json(snapshot.devices.value), arguments.output))
     elif found:
-        print(devices_text(snapshot.devices.value), end="")
+        print(devices_text(snapshot.devices.value, standard_output()), end="")
     else:
         print(f"{snapshot.node.source}: no accelerator and no RDMA device")
     for vendor, problem in snapshot.devices.value.problems:
@@ -39,21 +40,23 @@ def devices(arguments: argparse.Namespace) -> int:
 def topology(arguments: argparse.Namespace) -> int:
     """Print the topology as a tree, a matrix, JSON or SVG."""
     snapshot = look(parts_of(arguments), samples=0)
-    sys.stdout.write(_topology(snapshot, arguments.output))
+    _print_topology(snapshot, arguments.output)
     return 0
 
 
-def _topology(snapshot: NodeSnapshot, form: str) -> str:
+def _print_topology(snapshot: NodeSnapshot, form: str) -> None:
     if form == "svg":
         from agent.web.svg import topology_svg  # noqa: PLC0415 - only for this form
 
-        return topology_svg(snapshot) + "\n"
+        write_document(topology_svg(snapshot) + "\n")
+        return
     from agent.cli.topology import views  # noqa: PLC0415 - not for the picture
 
     if form == "json":
-        return dump(views.topology_json(snapshot), "json")
+        write_document(dump(views.topology_json(snapshot), "json"))
+        return
     view = views.matrix_text if form == "matrix" else views.tree_text
-    return view(snapshot).rstrip("\n") + "\n"
+    sys.stdout.write(view(snapshot, standard_output()).rstrip("\n") + "\n")
 
 
 def snapshot(arguments: argparse.Namespace) -> int:
@@ -62,9 +65,9 @@ def snapshot(arguments: argparse.Namespace) -> int:
     now = look(parts, usage=True)
     data = snapshot_json(now, parts.clock.monotonic())
     if arguments.output == "yaml":
-        sys.stdout.write(dump(data, "yaml"))
+        write_document(dump(data, "yaml"))
     else:
-        sys.stdout.write(dumps(data).decode())
+        write_document(dumps(data).decode())
     return 0
 
 
@@ -84,14 +87,14 @@ def render(arguments: argparse.Namespace) -> int:
             pods=parts.settings.metrics.pods,
             aliases=parts.settings.metrics.aliases,
         )
-        sys.stdout.write(page.decode())
+        write_document(page.decode())
         return 0
     if arguments.what == "cdi":
         return _cdi(parts, arguments.output)
     publisher = publishers(parts.settings)[arguments.what]
     found = publisher.render(now, parts.clock.wall())
     for desired in found:
-        sys.stdout.write(dump(desired.body, arguments.output))
+        write_document(dump(desired.body, arguments.output))
     if not found:
         why = "; ".join(part.error for part in (now.cpus, now.numa, now.report) if part.error)
         told = why or "this host does not tell what belongs in it"
@@ -111,7 +114,7 @@ def _cdi(parts: Parts, form: str) -> int:
     driver = driver_of(now, parts.host()) if parts.settings.cdi.nvidia else None
     found = wanted(now, parts.vendors, driver)
     for file in found.files:
-        sys.stdout.write(dump(json.loads(file.text), form))
+        write_document(dump(json.loads(file.text), form))
     for vendor, problem in found.problems:
         print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
     if not found.files:

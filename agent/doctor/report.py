@@ -33,16 +33,6 @@ def rows(found: Iterable[Finding]) -> list[dict[str, object]]:
     ]
 
 
-def text(found: Iterable[Finding]) -> str:
-    """Return findings for people: a line each, and below it what to do where something is."""
-    lines = []
-    for one in found:
-        lines.append(f"{one.result.value:<5} {one.id}: {one.seen}")
-        if one.result in (Result.WARN, Result.FAIL):
-            lines += [f"      {words}" for words in (one.why, one.do) if words]
-    return "\n".join(lines) + "\n"
-
-
 def bad(found: Iterable[Finding], *, strict: bool) -> bool:
     """Say whether it is bad news: a failed check, or with `strict` a warning."""
     counted = (Result.FAIL, Result.WARN) if strict else (Result.FAIL,)

@@ -6,14 +6,27 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterable
 
 from agent.cli.context import parts_of
 from agent.cli.output import dump
+from agent.cli.terminal import (
+    DIM,
+    GREEN,
+    PLAIN,
+    RED,
+    YELLOW,
+    Terminal,
+    fitted,
+    standard_output,
+    write_document,
+)
 from agent.config.load import chosen_file, load
 from agent.config.reference import effective_rows
 from agent.daemon.containers.looking import means_reader
+from agent.doctor.base import Finding, Result
 from agent.doctor.looking import look as look_around
-from agent.doctor.report import bad, bundle, findings, rows, text
+from agent.doctor.report import bad, bundle, findings, rows
 from agent.errors import AgentError
 from agent.model.part import Part
 from agent.node.look import look
@@ -23,8 +36,25 @@ from agent.publish.snapshot_json import dumps, snapshot_json
 DONE, BAD_NEWS = 0, 1
 
 
+_STYLES = {Result.OK: GREEN, Result.WARN: YELLOW, Result.FAIL: RED, Result.SKIP: DIM}
+_INDENT = " " * 6
+
+
 class NoBundle(AgentError):
     """The archive cannot be written; names it."""
+
+
+def findings_text(found: Iterable[Finding], terminal: Terminal = PLAIN) -> str:
+    """Return findings for people: a line each, and below it what to do where something is."""
+    lines: list[str] = []
+    for one in found:
+        result = one.result.value
+        first, *more = fitted(iter([f"{result:<5} {one.id}: {one.seen}"]), terminal, _INDENT)
+        lines += [terminal.paint(result, _STYLES[one.result]) + first[len(result) :], *more]
+        if one.result in (Result.WARN, Result.FAIL):
+            words = (_INDENT + text for text in (one.why, one.do) if text)
+            lines += fitted(words, terminal)
+    return "\n".join(lines) + "\n"
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -43,9 +73,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     facts = look_around(parts.settings, snapshot, parts.host(), live=live, own=own, remedy=remedy)
     found = findings(facts)
     if arguments.output == "table":
-        sys.stdout.write(text(found))
+        sys.stdout.write(findings_text(found, standard_output()))
     else:
-        sys.stdout.write(dump({"checks": rows(found)}, arguments.output))
+        write_document(dump({"checks": rows(found)}, arguments.output))
     if arguments.bundle:
         file = chosen_file(arguments.config)
         files = {

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from agent.cli.terminal import MIN_WIDTH, PLAIN, Terminal, wrapped
 from agent.cli.topology.branches import Branch, branches
 from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot
@@ -31,6 +32,19 @@ _PORTS = {
 _GIB = 1 << 30
 
 
+class _Strokes(msgspec.Struct, frozen=True):
+    """What the tree is drawn with: before a child, before the last one, and below either."""
+
+    child: str
+    last: str
+    below_child: str
+    below_last: str = "   "
+
+
+_BOXES = _Strokes("├─ ", "└─ ", "│  ")
+_ASCII = _Strokes("|- ", "`- ", "|  ")
+
+
 class _Line(msgspec.Struct, frozen=True):
     """A line and what hangs below it."""
 
@@ -38,7 +52,7 @@ class _Line(msgspec.Struct, frozen=True):
     below: tuple[_Line, ...] = ()
 
 
-def tree_text(snapshot: NodeSnapshot) -> str:
+def tree_text(snapshot: NodeSnapshot, terminal: Terminal = PLAIN) -> str:
     """Draw the node; of PCI only what leads to devices, network, display and NVMe functions.
 
     A root hangs below the memory node that all functions shown under it share; roots of
@@ -46,15 +60,28 @@ def tree_text(snapshot: NodeSnapshot) -> str:
     """
     picture = _Picture(snapshot)
     top = _Line(f"{snapshot.node.name} ({snapshot.node.source})", tuple(picture.machine()))
-    return "\n".join(_drawn(top, "", "")) + "\n"
+    strokes = _ASCII if terminal.ascii_only else _BOXES
+    return "\n".join(_drawn(top, "", "", strokes, terminal.width)) + "\n"
 
 
-def _drawn(line: _Line, first: str, rest: str) -> Iterable[str]:
-    yield first + line.text
+def _drawn(
+    line: _Line, first: str, rest: str, strokes: _Strokes, width: int | None
+) -> Iterable[str]:
+    """Yield a line and what is below it; one that is too long goes on below its own beginning."""
+    parts = [line.text]
+    below = rest + (strokes.below_child if line.below else strokes.below_last)
+    if width is not None:
+        parts = list(wrapped(line.text, max(MIN_WIDTH, width - len(below))))
+    yield first + parts[0]
+    yield from (below + part for part in parts[1:])
     for child in line.below:
         last = child is line.below[-1]
         yield from _drawn(
-            child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
+            child,
+            rest + (strokes.last if last else strokes.child),
+            rest + (strokes.below_last if last else strokes.below_child),
+            strokes,
+            width,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from agent.cli.output import GAP
+from agent.cli.terminal import PLAIN, Terminal, fitted
 from agent.cli.topology.branches import Branch, branches
 from agent.cli.topology.tree import tree_text
 from agent.model.device import Device
@@ -84,8 +86,11 @@ def _known(number: int) -> int | None:
     return number if number != UNKNOWN else None
 
 
-def matrix_text(snapshot: NodeSnapshot) -> str:
-    """Return the level of each pair of devices, as `nvidia-smi topo -m` lays it out."""
+def matrix_text(snapshot: NodeSnapshot, terminal: Terminal = PLAIN) -> str:
+    """Return the level of each pair of devices, as `nvidia-smi topo -m` lays it out.
+
+    Columns that do not fit the terminal follow below the others, behind the names again.
+    """
     view = snapshot.devices.value
     if not view.devices:
         return "no accelerator or RDMA device\n"
@@ -96,13 +101,14 @@ def matrix_text(snapshot: NodeSnapshot) -> str:
         [name, *_row(device, snapshot, levels)]
         for name, device in zip(names, view.devices, strict=True)
     ]
-    lines = _aligned(rows)
+    lines = _aligned(rows, terminal.width)
     legend = [f"  {name:<14} {meaning}" for name, meaning in _LEGEND]
     devices = [
         f"  {name:<14} {d.place.path[-1] if d.place.path else '-'}  {long_name(d)}"
         for name, d in zip(names, view.devices, strict=True)
     ]
-    return "\n".join([*lines, "", "Levels:", *legend, "", "Devices:", *devices, ""])
+    below = fitted(iter(["", "Levels:", *legend, "", "Devices:", *devices, ""]), terminal)
+    return "\n".join([*lines, *below])
 
 
 def _row(device: Device, snapshot: NodeSnapshot, levels: Levels) -> list[str]:
@@ -113,9 +119,22 @@ def _row(device: Device, snapshot: NodeSnapshot, levels: Levels) -> list[str]:
     return [*cells, cpus or "-", str(node.id) if node is not None else "-"]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines: list[str] = []
+    for columns in _columns(widths, width):
+        lines += [""] if lines else []
+        lines += [GAP.join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in rows]
+    return lines
+
+
+def _columns(widths: Sequence[int], width: int | None) -> Iterator[list[int]]:
+    """Yield the columns that fit beside each other, the first, which has the names, in each."""
+    block = [0]
+    for column in range(1, len(widths)):
+        taken = sum(widths[c] + len(GAP) for c in block) + widths[column]
+        if width is not None and taken > width and len(block) > 1:
+            yield block
+            block = [0]
+        block.append(column)
+    yield block

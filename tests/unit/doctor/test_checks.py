@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from agent.cli.node.doctor import findings_text
 from agent.config.containers import HookSettings, NriSettings
 from agent.config.sections import Settings
 from agent.doctor.base import Facts, Finding, Result, Runtime
 from agent.doctor.node_report import report_of
-from agent.doctor.report import bad, findings, rows, text
+from agent.doctor.report import bad, findings, rows
 from agent.model.device import Health, HealthState
 from agent.model.grant.host import HostMeans
 from agent.model.grant.means import MeansView
@@ -218,4 +219,4 @@ def test_void_leaves_nothing_to_warn_of() -> None:
 def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
     found = (Finding(id="a", result=Result.OK, seen="s"),)
     assert rows(found) == [{"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}]
-    assert text(found) == "ok    a: s\n"
+    assert findings_text(found) == "ok    a: s\n"
