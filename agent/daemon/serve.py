@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.daemon.assembly import build_containers, build_view, load_the_rest
@@ -71,6 +72,7 @@ class Daemon:
         self._cluster: ClusterSide | None = None
         self._containers: ContainerSide | None = None
         self._kept = parts.health_file()
+        self._minors = parts.published_minors(stores=True, adopts=parts.settings.publish.device)
         self._fleet = Fleet(
             crew,
             parts.settings,
@@ -175,7 +177,8 @@ class Daemon:
         return Reactions(self._parts, self._fleet, self._executor, loops.host_changed, tell)
 
     def _build_view(self, loops: Loops, beats: list[Loop]) -> DaemonView:
-        more = [loops.check_events, loops.check_devices, self._kept.check, self._heartbeat.check]
+        more = [loops.check_events, loops.check_devices, self._kept.check, self._minors.check]
+        more += [self._heartbeat.check]
         more += [self._reactions.check] if self._reactions is not None else []
         more += [self._options.lock.check] if self._options.lock is not None else []
         return build_view(
@@ -203,13 +206,21 @@ class Daemon:
             return Folder(self._options.out, self._parts.store, self._parts.clock)
         from agent.daemon.cluster.side import ClusterSide  # noqa: PLC0415 - see above
 
-        self._cluster = ClusterSide(self._parts, self._options.cluster, self._changed.set)
+        self._cluster = ClusterSide(
+            self._parts, self._options.cluster, self._changed.set, self._minors
+        )
         return await self._cluster.open()
 
     def _read_host(self) -> HostFacts:
         import agent.daemon.telling.device_changes  # noqa: F401, PLC0415 - loaded on this thread
 
-        facts = self._parts.facts()
+        if self._options.cluster is None and not self._minors.complete:
+            # imported here: few starts have lost their state
+            from agent.publish.device import FILE_NAME  # noqa: PLC0415 - see above
+            from agent.publish.files import read_object  # noqa: PLC0415 - see above
+
+            self._minors.adopt(read_object(Path(self._options.out, FILE_NAME)))
+        facts = self._parts.facts(self._minors)
         facts.read()
         return facts
 

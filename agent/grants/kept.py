@@ -93,7 +93,8 @@ def _of_boxes(now: NodeSnapshot) -> Parts:
 def _known(now: NodeSnapshot, _: KnownDevices | None) -> KnownDevices:
     part = now.devices
     complete = part.taken_s is not None and not part.value.awaited
-    return KnownDevices(part.value.devices, complete=complete)
+    final = not part.value.provisional_minors
+    return KnownDevices(part.value.devices, complete=complete and final, final_minors=final)
 
 
 def _pods(now: NodeSnapshot, _: Mapping[str, PodView] | None) -> Mapping[str, PodView]:

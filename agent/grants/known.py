@@ -33,8 +33,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class KnownDevices:
     """All devices of the node at one moment."""
 
-    def __init__(self, devices: Iterable[Device], *, complete: bool) -> None:
-        """Index them. Not `complete`: a vendor may still tell of more."""
+    def __init__(
+        self, devices: Iterable[Device], *, complete: bool, final_minors: bool = True
+    ) -> None:
+        """Index them. Not `complete`: a vendor may still tell of more.
+
+        Without `final_minors` a minor names no device: it may be that of another one.
+        """
         self._complete = complete
         self._by_id: dict[tuple[str, str], tuple[VendorDevice, DevicePartition | None]] = {}
         self._by_minor: dict[tuple[str, int], VendorDevice] = {}
@@ -43,7 +48,7 @@ class KnownDevices:
         for device in devices:
             info = device.info
             kind = info.kind.wire_type
-            if info.minor is not None:
+            if info.minor is not None and final_minors:
                 self._by_minor.setdefault((kind, info.minor), info)
             if info.vendor_minor is not None:
                 self._by_driver.setdefault((info.kind, info.vendor_minor), info)

@@ -11,7 +11,8 @@ from agent.errors import ParseError
 from agent.model.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
 from agent.model.foreign.device_info import FILE_FACT, NODE_FACT, ROOT_FACT
 from agent.model.inventory import Inventory, Problem
-from agent.model.minors import NOTHING_HELD, Held, unique_minors
+from agent.model.minor_records import Records
+from agent.model.minors import unique_minors
 from agent.model.snapshot import DeviceView
 from agent.topology.address import parse_address, sort_key
 from agent.topology.cpu import CpuTopology
@@ -51,18 +52,18 @@ def assemble(
     cpus: CpuTopology,
     numa: NumaTopology,
     settings: PlaceSettings = NO_SETTINGS,
-    held: Held = NOTHING_HELD,
+    records: Records = (),
 ) -> DeviceView:
     """Join what vendors say of their devices with where sysfs says that they are.
 
     Equal input gives an equal view, in whatever order the inventories come. Problems of places
-    are added to those of the vendors. Devices keep the minors that they are `held` to have.
+    are added to those of the vendors. Devices with a record have its minor.
     """
     rules, file_problems = _file_on(settings, pci)
     desk = _Desk(pci, cpus, numa, replace(settings, rules=rules))
     ordered = sorted(inventories, key=lambda inventory: inventory.vendor)
     told = [(inventory.vendor, device) for inventory in ordered for device in inventory.devices]
-    infos, minor_problems = unique_minors(one_each(told), parent_of, held)
+    infos, minor_problems = unique_minors(one_each(told), parent_of, records)
     devices = tuple(sorted((desk.device(info) for info in infos), key=_order))
     problems = [(i.vendor, problem) for i in ordered for problem in i.problems]
     problems += minor_problems

@@ -2,134 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from agent.model.device import HealthState, VendorDevice
 from agent.model.inventory import Problem
+from agent.model.minor_records import MinorRecord, Records, match_records
 from agent.topology.address import sort_key
 
 REASON = "DuplicateMinor"
-VENDOR_MINOR = "vendor_minor"  # fact: the number that the vendor's own tools use
-MAX_HELD = 4096  # devices whose minor is remembered, those that left long ago included
+VENDOR_MINOR = "vendor_minor"  # fact, for people: the number that the vendor gives a device
 
-# wire type and key of a device: the minor that its vendor gives it, the one that it has here, and
-# whether it was here last
-Held = Mapping[tuple[str, str], tuple[int, int, bool]]
-NOTHING_HELD: Held = {}
 AddressOf = Callable[[VendorDevice], str | None]
 _Item = tuple[str, VendorDevice]  # the vendor whose inventory it is from
+_Place = tuple[str, int]  # type of the Device object, minor
 
 
 def unique_minors(
-    devices: Sequence[_Item], address_of: AddressOf, held: Held = NOTHING_HELD
+    devices: Sequence[_Item], address_of: AddressOf, records: Records = ()
 ) -> tuple[tuple[VendorDevice, ...], list[tuple[str, Problem]]]:
-    """Return the devices with minors that are unique within their wire type, and the problems.
+    """Return the devices with minors that are unique within their type, and the problems.
 
-    Takes each device with the vendor whose inventory it is from. A device keeps the minor that it
-    is held to have, whoever came or left since. Of two others of one vendor with one minor the
-    later in PCI order loses it: none is replaced silently, but the second cannot be granted.
-    Vendors count on their own, so a card whose minor a card of an earlier vendor (by name) has
-    gets the next free number instead.
+    Takes each device with the vendor whose inventory it is from. A device with a record has the
+    minor of the record, whatever its vendor says now; no other device gets a recorded minor. A
+    device without one gets the number that its vendor proposes, or the lowest free number if that
+    is taken: the devices that a driver names by number choose first, then the order is that of
+    the vendors' names and of PCI. Of two devices of one vendor with one number the later in PCI
+    order cannot be granted, because the number does not name it.
     """
-    desk = _Desk()
-    waiting = _in_order(devices, address_of)
-    for here in (True, False):  # who comes back gets its number if nobody has it meanwhile
-        waiting = [item for item in waiting if not _keeps(desk, item, held, here=here)]
-    for vendor, device in waiting:
-        desk.give(vendor, device)
-    return desk.settled(), desk.problems
-
-
-def held_minors(devices: Iterable[VendorDevice], before: Held = NOTHING_HELD) -> Held:
-    """Return what is held from now on: the minors that these devices have, and earlier ones."""
-    now = {}
-    for device in devices:
-        if device.minor is not None:
-            told = dict(device.facts).get(VENDOR_MINOR, "")
-            own = int(told) if told.isascii() and told.isdecimal() else device.minor
-            now[_name(device)] = (own, device.minor, True)
-    left = [(name, (own, minor, False)) for name, (own, minor, _) in before.items()]
-    room = max(0, MAX_HELD - len(now))
-    others = [item for item in left if item[0] not in now]
-    return {**dict(others[max(0, len(others) - room) :]), **now}
-
-
-def _keeps(desk: _Desk, item: _Item, held: Held, *, here: bool) -> bool:
-    """Give a device the minor that it is held to have; `False` if it has none, or has lost it."""
-    vendor, device = item
-    own, minor, was_here = held.get(_name(device), (None, -1, False))
-    same = own is not None and own == device.minor and was_here is here
-    return same and desk.take(vendor, device, minor)
-
-
-def _name(device: VendorDevice) -> tuple[str, str]:
-    return device.kind.wire_type, device.key
+    ordered = _in_order(devices, address_of)
+    matched = match_records([device for _, device in ordered], records)
+    doubles = _doubles(ordered, matched)
+    proposals = {_place(device) for _, device in ordered} - {None}
+    taken = {(record.type, record.minor) for record in records}
+    result: list[VendorDevice] = []
+    later: list[VendorDevice] = []
+    problems: list[tuple[str, Problem]] = []
+    for place, (vendor, device) in enumerate(ordered):
+        proposal, record = _place(device), matched.get(place)
+        if place in doubles:
+            text = f"minor {device.minor} of {device.key} is that of {doubles[place].key}, too"
+            problems.append((vendor, Problem(reason=REASON, message=text)))
+            result.append(_without(device, text))
+        elif record is not None and (device.managed or proposal is not None):
+            result.append(_with(device, record.minor))
+        elif proposal is None:
+            result.append(device)
+        elif proposal in taken:
+            later.append(device)
+        else:
+            taken.add(proposal)
+            result.append(device)
+    for device in later:
+        place_of = _free(device.kind.wire_type, {*taken, *proposals})
+        taken.add(place_of)
+        result.append(_with(device, place_of[1]))
+    return tuple(result), problems
 
 
 def _in_order(devices: Sequence[_Item], address_of: AddressOf) -> list[_Item]:
-    def order(item: _Item) -> tuple[str, bool, tuple[int, ...], str]:
+    def order(item: _Item) -> tuple[bool, str, bool, tuple[int, ...], str]:
         vendor, device = item
         address = address_of(device)
-        return vendor, address is None, sort_key(address) if address else (), device.key
+        place = sort_key(address) if address else ()
+        return device.vendor_minor is None, vendor, address is None, place, device.key
 
     return sorted(devices, key=order)
 
 
-class _Desk:
-    """Hands out minors; each goes to one device of a wire type."""
-
-    def __init__(self) -> None:
-        self.problems: list[tuple[str, Problem]] = []
-        self._taken: dict[tuple[str, int], _Item] = {}
-        self._kept: list[VendorDevice] = []
-        self._clashes: list[VendorDevice] = []
-
-    def take(self, vendor: str, device: VendorDevice, minor: int) -> bool:
-        """Give a device this minor; `False` if another has it."""
-        place = (device.kind.wire_type, minor)
-        if place in self._taken:
-            return False
-        self._taken[place] = (vendor, device)
-        self._kept.append(device if device.minor == minor else _renumbered(device, minor))
-        return True
-
-    def give(self, vendor: str, device: VendorDevice) -> None:
-        """Give a device its vendor's minor, or note whose it is already."""
-        if device.minor is None:
-            self._kept.append(device)
-        elif not self.take(vendor, device, device.minor):
-            owner, first = self._taken[device.kind.wire_type, device.minor]
-            if (owner, first.minor) == (vendor, device.minor):
-                self._kept.append(_without(device, first))
-                self.problems.append((vendor, Problem(reason=REASON, message=_said(device, first))))
-            else:
-                self._clashes.append(device)
-
-    def settled(self) -> tuple[VendorDevice, ...]:
-        """Return all devices; those that met another vendor's get the next free numbers."""
-        highest = {kind: max(n for k, n in self._taken if k == kind) for kind, _ in self._taken}
-        for device in self._clashes:
-            kind = device.kind.wire_type
-            highest[kind] += 1
-            self._kept.append(_renumbered(device, highest[kind]))
-        return tuple(self._kept)
+def _place(device: VendorDevice) -> _Place | None:
+    return None if device.minor is None else (device.kind.wire_type, device.minor)
 
 
-def _renumbered(device: VendorDevice, minor: int) -> VendorDevice:
-    return replace(device, minor=minor, facts=(*device.facts, (VENDOR_MINOR, str(device.minor))))
+def _doubles(
+    ordered: Sequence[_Item], matched: Mapping[int, MinorRecord]
+) -> dict[int, VendorDevice]:
+    """Return the devices that have the number of another one of their vendor, with that one.
+
+    The number stays with the device that had it before, else with the first.
+    """
+    groups: dict[tuple[str, _Place], list[int]] = {}
+    for place, (vendor, device) in enumerate(ordered):
+        proposal = _place(device)
+        if proposal is not None:
+            groups.setdefault((vendor, proposal), []).append(place)
+    found: dict[int, VendorDevice] = {}
+    for (_, (_, minor)), places in groups.items():
+        owner = next((p for p in places if p in matched and _had(matched[p], minor)), places[0])
+        found |= {place: ordered[owner][1] for place in places if place != owner}
+    return found
 
 
-def _said(device: VendorDevice, first: VendorDevice) -> str:
-    return f"minor {device.minor} of {device.key} is that of {first.key}, too"
+def _had(record: MinorRecord, minor: int) -> bool:
+    number = record.minor if record.vendor_minor is None else record.vendor_minor
+    return number == minor
 
 
-def _without(device: VendorDevice, first: VendorDevice) -> VendorDevice:
-    # the driver's number is the first device's: it does not name this one
+def _free(kind: str, taken: set[_Place | None]) -> _Place:
+    minor = 0
+    while (kind, minor) in taken:
+        minor += 1
+    return kind, minor
+
+
+def _with(device: VendorDevice, minor: int) -> VendorDevice:
+    if device.minor in (None, minor):
+        return replace(device, minor=minor)
+    facts = (*device.facts, (VENDOR_MINOR, str(device.minor)))
+    return replace(device, minor=minor, facts=facts)
+
+
+def _without(device: VendorDevice, why: str) -> VendorDevice:
     facts = (*device.facts, (VENDOR_MINOR, str(device.minor)))
     lost = replace(device, minor=None, vendor_minor=None, facts=facts)
     if device.health.state is HealthState.FAILED:
         return lost  # its fault is the better reason
-    health = replace(device.health, reason=REASON, message=_said(device, first))
-    return replace(lost, health=health)
+    return replace(lost, health=replace(device.health, reason=REASON, message=why))

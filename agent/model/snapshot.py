@@ -77,6 +77,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
     topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
     awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far
+    # The minors published by an earlier agent are not read yet: these may differ from them.
+    provisional_minors: bool = False
     direct: tuple[DirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
 
 

@@ -21,9 +21,10 @@ from agent.hotplug.departed import with_departed
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
 from agent.model.inventory import Problem
-from agent.model.minors import NOTHING_HELD, Held, held_minors
+from agent.model.minor_records import renew_records, retain_records
 from agent.model.part import Part
 from agent.model.snapshot import DeviceView, NodeSnapshot
+from agent.node.published_minors import PublishedMinors
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from agent.topology.cpu import CpuTopology
@@ -105,15 +106,21 @@ class HostFacts:
     """
 
     def __init__(
-        self, opened: OpenedHost, settings: Settings, store: SnapshotStore, clock: Clock
+        self,
+        opened: OpenedHost,
+        settings: Settings,
+        store: SnapshotStore,
+        clock: Clock,
+        minors: PublishedMinors | None = None,
     ) -> None:
+        """Take published minors from `minors`; without it they last as long as this object."""
         self._plain = opened.files  # of `join`
         self._files = CountingFiles(opened.files)  # of `read`
         self._settings = settings
         self._overrides = overrides(settings)
         self._store = store
         self._clock = clock
-        self._held: Held = NOTHING_HELD  # of `join`: no device's minor changes any more
+        self._minors = minors or PublishedMinors()
         self._complete = False  # of `join`: every vendor of the start has answered, or failed to
         self._slow: dict[str, SlowRecord] = {}  # by address, of links below their speed
 
@@ -176,13 +183,19 @@ class HostFacts:
         ]
         inventories = with_departed(told, now.departed, self._clock.monotonic())
         places = (now.pci.value, now.cpus.value, now.numa.value)
-        view = assemble(inventories, *places, settings, self._held)
+        published, final = self._minors.current()
+        records = retain_records(published, inventories, now)
+        view = assemble(inventories, *places, settings, records)
         odd = (*now.cpus.value.warnings, *now.numa.value.warnings, *now.pci.value.warnings)
         problems = (*view.problems, *(("host", _problem(warning)) for warning in odd))
         problems += _deafness(now)
-        if not awaited:  # before, who answers first must not decide about numbers
-            self._held = held_minors((device.info for device in view.devices), self._held)
-        view = msgspec.structs.replace(view, awaited=awaited, problems=problems)
+        if final and not awaited:  # before, who answers first must not decide about numbers
+            infos = [device.info for device in view.devices]
+            plugins = {device.key: one.vendor for one in inventories for device in one.devices}
+            self._minors.keep(renew_records(infos, plugins, records))
+        view = msgspec.structs.replace(
+            view, awaited=awaited, problems=problems, provisional_minors=not final
+        )
         view = self._with_direct(view, now.pci.value)
         if view == now.devices.value:
             view = now.devices.value

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from agent.model.snapshot import NodeSnapshot
 from agent.node.fleet import with_vendor
 from agent.node.parts import Parts
+from agent.node.published_minors import PublishedMinors
 from agent.node.vendors import forced, vendor_settings
 from agent.probe.life import Timing
 from agent.probe.survey import survey
@@ -16,14 +17,19 @@ from agent.probe.tape import TapeWriter
 
 
 def look(
-    parts: Parts, *, samples: int = 1, usage: bool = False, tapes: Mapping[str, TapeWriter] = {}
+    parts: Parts,
+    *,
+    samples: int = 1,
+    usage: bool = False,
+    tapes: Mapping[str, TapeWriter] = {},
+    minors: PublishedMinors | None = None,
 ) -> NodeSnapshot:
     """Read the host, ask every vendor once, measure usage twice if wanted; return the picture.
 
     With `usage`, vendors are sampled twice as well, and rates span one collector interval.
     """
     settings = parts.settings
-    facts = parts.facts()
+    facts = parts.facts(minors)
     facts.read()
     measuring = parts.measuring() if usage else None
     if measuring is not None:

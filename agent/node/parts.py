@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agent.health.lasting import HealthFile
     from agent.node.host_facts import HostFacts
     from agent.node.measuring import Measuring
+    from agent.node.published_minors import PublishedMinors
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,14 +52,28 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
         return DirectoryFiles(Path(root))  # an absolute link of the host's stays on the host
 
-    def facts(self) -> HostFacts:
+    def facts(self, minors: PublishedMinors | None = None) -> HostFacts:
         """Build the reader of the host's facts; raise `BadConfig`.
+
+        It gives devices the published `minors`; without them those of the state directory, where
+        it changes nothing.
 
         Imported here: the vendors' workers are started before, and need as long to start.
         """
         from agent.node.host_facts import HostFacts  # noqa: PLC0415 - see above
 
-        return HostFacts(self.opened, self.settings, self.store, self.clock)
+        if minors is None:
+            minors = self.published_minors()
+        return HostFacts(self.opened, self.settings, self.store, self.clock, minors)
+
+    def published_minors(self, *, stores: bool = False, adopts: bool = False) -> PublishedMinors:
+        """Return the minors that the agent published before; of a recorded host none are kept."""
+        from agent.node.published_minors import PublishedMinors  # noqa: PLC0415 - as `facts`
+
+        if self.opened.spec is not None:
+            return PublishedMinors()
+        folder = self.settings.node.state_dir
+        return PublishedMinors(folder, self.state_writer, stores=stores, adopts=adopts)
 
     def measuring(self) -> Measuring:
         """Build the collector of usage; imported here, devices are known without it."""

@@ -20,6 +20,7 @@ from agent.publish.wire.vendor_facts import vendor_annotations
 
 API_VERSION = "scheduling.koordinator.sh/v1alpha1"
 KIND = "Device"
+FILE_NAME = "device.yaml"  # in standalone mode
 VENDOR_LABEL = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL = "node.koordinator.sh/gpu-driver-version"
@@ -87,11 +88,13 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         """Return the object, or nothing before every vendor has answered or failed to.
 
         What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
-        would take them from the pods that hold them. In a cluster nothing is published before the
+        would take them from the pods that hold them. Nor is anything published before the minors
+        of an earlier agent are known. In a cluster nothing is published before the
         Node is known, which owns the object, and a node without devices has none: one that is
         there goes when that is certain, and stays as it is while it is not.
         """
-        if snapshot.devices.taken_s is None or snapshot.devices.value.awaited:
+        view = snapshot.devices
+        if view.taken_s is None or view.value.awaited or view.value.provisional_minors:
             return ()
         if waits_for_node(snapshot):
             return ()
@@ -101,7 +104,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         vendors, vendor_keys = vendor_annotations(snapshot, published)
         return (
             Desired(
-                file_name="device.yaml",
+                file_name=FILE_NAME,
                 api_version=API_VERSION,
                 kind=KIND,
                 name=snapshot.node.name,
@@ -120,7 +123,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
 def _none(name: str) -> Desired:
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}}
     return Desired(
-        file_name="device.yaml",
+        file_name=FILE_NAME,
         api_version=API_VERSION,
         kind=KIND,
         name=name,

@@ -104,16 +104,26 @@ class FileApplier:
         known = self._known.get(path.name)
         if known is not None and known[0] == stamp:
             return known[1]
-        if stamp[1] > MAX_BYTES:
-            return None
-        try:
-            body = _load(durable.read_file(str(path), MAX_BYTES))
-        except (*_BROKEN, durable.NotRegularFileError):
-            return None
-        if not isinstance(body, dict):
-            return None
-        self._known[path.name] = (stamp, body)
+        body = _read(path) if stamp[1] <= MAX_BYTES else None
+        if body is not None:
+            self._known[path.name] = (stamp, body)
         return body
+
+
+def read_object(path: Path) -> Body | None:
+    """Return the object that a file holds; `None` without one, and for what cannot be read."""
+    try:
+        return _read(path) if _stamp(path)[1] <= MAX_BYTES else None
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> Body | None:
+    try:
+        body = _load(durable.read_file(str(path), MAX_BYTES))
+    except (*_BROKEN, durable.NotRegularFileError):
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def clean(folder: str, names: Iterable[str]) -> None:

@@ -90,7 +90,8 @@ def format_duration(seconds: int) -> str:
 
 def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
     report = snapshot.report.value
-    published = select(snapshot.devices.value.devices).published
+    view = snapshot.devices.value
+    published = () if view.provisional_minors else select(view.devices).published
     devices = {device.key: device for device in published}
     node: dict[str, object] = {
         "nodeUsage": _resource_map(report.node, report.devices, devices),

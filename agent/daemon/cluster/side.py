@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -14,13 +15,19 @@ from typing import TYPE_CHECKING, Any
 from agent.daemon.cluster.checks import cluster_checks
 from agent.daemon.cluster.known import Known
 from agent.daemon.cluster.outlet import ClusterOutlet
-from agent.kube.resources import NODE_METRICS
+from agent.errors import ParseError
+from agent.kube.apply.requests import Target, decode_object
+from agent.kube.backoff import Backoff
+from agent.kube.base import Api
+from agent.kube.errors import ApiError, NotFound
+from agent.kube.resources import DEVICES, NODE_METRICS
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import ApiTarget
 from agent.loop import keep
 from agent.model.selfcheck import Check
 from agent.node.identity import read_machine
 from agent.node.parts import Parts
+from agent.node.published_minors import PublishedMinors
 
 if TYPE_CHECKING:
     from agent.daemon.cluster.kubelet_side import KubeletSide
@@ -43,9 +50,20 @@ FLUSH_S = 1.5  # at a stop: for what is still to be written, and as long for wha
 class ClusterSide:
     """Everything of one cluster. Belongs to the loop thread."""
 
-    def __init__(self, parts: Parts, target: ApiTarget, changed: Callable[[], None]) -> None:
-        """Call `changed`, which is quick, when something that is published may differ."""
+    def __init__(
+        self,
+        parts: Parts,
+        target: ApiTarget,
+        changed: Callable[[], None],
+        minors: PublishedMinors | None = None,
+    ) -> None:
+        """Call `changed`, which is quick, when something that is published may differ.
+
+        `minors` are taken from the Device object if the state directory has none.
+        """
         self._parts = parts
+        self._minors = minors or PublishedMinors()
+        self._changed = changed
         self._target = target
         name = parts.store.current.node.name
         machine = read_machine(parts.opened.files)
@@ -109,6 +127,8 @@ class ClusterSide:
             )
             self._keep(self.sink.run, "events at the API server")
         self._keep(self._keep_ages, "ages")
+        if not self._minors.complete:
+            self._keep(partial(self._adopt_minors, session, name), "published minors")
         return ClusterOutlet(
             outbox,
             self.sink,
@@ -117,6 +137,24 @@ class ClusterSide:
             self.known.standing,
             asyncio.get_running_loop(),
         )
+
+    async def _adopt_minors(self, api: Api, name: str) -> None:
+        """Read the Device object once, for its minors; nothing is published before."""
+        target = Target(resource=DEVICES, name=name, deadline_s=self._parts.settings.api.deadline_s)
+        backoff, failures = Backoff(), 0
+        while True:
+            try:
+                body: object = decode_object((await api.call(target.read())).body)
+            except NotFound:
+                body = None
+            except (ApiError, ParseError) as error:
+                failures += 1
+                after_s = error.retry_after_s if isinstance(error, ApiError) else None
+                await asyncio.sleep(backoff.wait_s(failures, after_s, random.uniform))
+                continue
+            self._minors.adopt(body)
+            self._changed()
+            return
 
     async def met(self) -> None:
         """Wait until the Node is known, or is known not to be had; not for long."""

@@ -31,7 +31,7 @@ def all_told(snapshot: NodeSnapshot) -> bool:
         and not view.value.awaited
         and snapshot.pci.taken_s is not None
         and not snapshot.pci.error
-        and all(_answers(vendor) for vendor in snapshot.vendors)
+        and all(answers(vendor) for vendor in snapshot.vendors)
         and all(
             vendor == OF_THE_HOST and problem.reason not in BLINDING
             for vendor, problem in view.value.problems
@@ -39,6 +39,7 @@ def all_told(snapshot: NodeSnapshot) -> bool:
     )
 
 
-def _answers(vendor: VendorState) -> bool:
+def answers(vendor: VendorState) -> bool:
+    """Return whether what the vendor said last still stands."""
     told = vendor.inventory
     return vendor.state == READY and told.value is not None and not told.error

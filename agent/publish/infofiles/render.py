@@ -36,7 +36,8 @@ class InfoFilePublisher(msgspec.Struct, frozen=True):
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:  # noqa: ARG002 - see Publisher
         """Return the file, or nothing before every vendor has answered or failed to."""
-        if snapshot.devices.taken_s is None or snapshot.devices.value.awaited:
+        view = snapshot.devices
+        if view.taken_s is None or view.value.awaited or view.value.provisional_minors:
             return ()
         return (
             Desired(
