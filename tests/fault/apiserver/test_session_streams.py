@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from agent.kube import errors
 from agent.kube.base import MAX_BODY_BYTES, Request
 from agent.kube.errors import ApiError, BadAnswer, Expired, Unreachable
+from tests.stepped import pass_time_until, run_stepped, stepped_loop, turns
 from tests.unit.kube_session.conftest import account, authority
 from tests.unit.kube_session.servers import (
     CHUNKED,
@@ -31,13 +34,18 @@ def chunk(data: bytes) -> bytes:
 
 
 END = b"0\r\n\r\n"
+IDLE_S = 60.0
 
 
 async def read(
-    account: Path, authority: Authority, answer: Answer, idle_s: float = 20
+    account: Path,
+    authority: Authority,
+    answer: Answer,
+    idle_s: float = 20,
+    lines: list[bytes] | None = None,
 ) -> tuple[list[bytes], ApiError | None]:
-    """Return the lines that came, and how it ended."""
-    lines: list[bytes] = []
+    """Return the lines that came, and how it ended; `lines` are those that came so far."""
+    lines = [] if lines is None else lines
     async with (
         serving(answer, authority.server) as server,
         session_with(server.url, account) as session,
@@ -54,6 +62,12 @@ async def read(
         return lines, error
 
 
+async def until(good: Callable[[], bool]) -> None:
+    """Return when it is so: what travels over a socket comes in its own time."""
+    while not good():
+        await turns()
+
+
 def came(
     account: Path, authority: Authority, *parts: bytes, close: bool = True
 ) -> tuple[list[bytes], ApiError | None]:
@@ -62,7 +76,7 @@ def came(
         if close:
             asked.writer.close()
 
-    return asyncio.run(read(account, authority, answer))
+    return run_stepped(read(account, authority, answer))
 
 
 def test_a_watch_that_ends_in_order_ends(account: Path, authority: Authority) -> None:
@@ -109,7 +123,7 @@ def test_a_stream_that_breaks_or_is_reset_in_mid_chunk_is_out_of_reach(
         assert "nothing came" not in str(caught.value)  # it was seen, not waited for
 
     seen = asyncio.Event()
-    asyncio.run(run())
+    run_stepped(run())
 
 
 def test_a_silent_stream_is_given_up_after_its_idle_time(
@@ -117,12 +131,15 @@ def test_a_silent_stream_is_given_up_after_its_idle_time(
 ) -> None:
     async def answer(asked: Asked) -> None:
         await asked.answer(CHUNKED + chunk(LINE + b"\n"))
-        await asked.hold()
+        await until(lambda: len(lines) == 1)
+        left = asyncio.create_task(asked.hold())
+        await pass_time_until(left.done, IDLE_S / 4)
 
-    lines, error = asyncio.run(read(account, authority, answer, idle_s=0.1))
+    lines: list[bytes] = []
+    _, error = run_stepped(read(account, authority, answer, IDLE_S, lines))
     assert lines == [LINE]
     assert isinstance(error, Unreachable)
-    assert "no line came for 0.1 s" in str(error)
+    assert "no line came for 60 s" in str(error)
 
 
 def test_a_stream_whose_lines_keep_coming_outlasts_its_idle_time(
@@ -130,12 +147,15 @@ def test_a_stream_whose_lines_keep_coming_outlasts_its_idle_time(
 ) -> None:
     async def answer(asked: Asked) -> None:
         await asked.answer(CHUNKED)
-        for _ in range(8):
-            await asyncio.sleep(0.2)  # eight of them outlast the idle time, none comes near it
+        for sent in range(8):
+            await turns()
+            stepped_loop().advance(IDLE_S * 0.9)  # eight of them outlast the idle time, none alone
             await asked.answer(chunk(LINE + b"\n"))
+            await until(lambda sent=sent: len(lines) == sent + 1)  # type: ignore[misc]  # bound now
         await asked.answer(END)
 
-    assert asyncio.run(read(account, authority, answer, idle_s=1.2)) == ([LINE] * 8, None)
+    lines: list[bytes] = []
+    assert run_stepped(read(account, authority, answer, IDLE_S, lines)) == ([LINE] * 8, None)
 
 
 @pytest.mark.parametrize("drop", [b"x", b"\n"])
@@ -144,29 +164,38 @@ def test_a_stream_of_bytes_that_never_end_a_line_is_given_up_like_a_silent_one(
 ) -> None:
     async def answer(asked: Asked) -> None:
         await asked.answer(CHUNKED, chunk(LINE + b"\n"))
-        while not asked.writer.is_closing():
-            await asked.answer(chunk(drop))
-            await asyncio.sleep(0.01)
+        await until(lambda: len(lines) == 1)
+        left = asyncio.create_task(asked.hold())
+        while not left.done():
+            with contextlib.suppress(OSError):  # it may have left just now
+                await asked.answer(chunk(drop))
+            stepped_loop().advance(IDLE_S / 10)
+            await turns()
 
-    lines, error = asyncio.run(read(account, authority, answer, idle_s=0.2))
+    lines: list[bytes] = []
+    _, error = run_stepped(read(account, authority, answer, IDLE_S, lines))
     assert lines == [LINE]
-    assert "no line came for 0.2 s" in str(error)
+    assert "no line came for 60 s" in str(error)
 
 
 def test_a_stream_whose_first_byte_is_late_is_given_up_at_the_deadline(
     account: Path, authority: Authority
 ) -> None:
+    async def answer(asked: Asked) -> None:
+        left = asyncio.create_task(asked.hold())
+        await pass_time_until(left.done, 1.0)
+
     async def run() -> None:
-        request = Request(method="GET", path="/x", deadline_s=0.1)
+        request = Request(method="GET", path="/x", deadline_s=10)
         async with (
-            serving(Asked.hold, authority.server) as server,
+            serving(answer, authority.server) as server,
             session_with(server.url, account) as session,
         ):
-            with pytest.raises(Unreachable, match=r"within 0\.1 s: waiting for the answer"):
+            with pytest.raises(Unreachable, match=r"within 10 s: waiting for the answer"):
                 await session.stream(request, 20).__aenter__()
             assert session.state.requests == {("WATCH", "none"): 1}
 
-    asyncio.run(run())
+    run_stepped(run())
 
 
 def test_a_line_over_the_limit_is_refused(account: Path, authority: Authority) -> None:
@@ -186,7 +215,7 @@ def test_a_watch_that_is_refused_is_the_error_of_its_status(
     async def answer(asked: Asked) -> None:
         await asked.status(status, b'{"kind":"Status","reason":"Expired"}')
 
-    lines, error = asyncio.run(read(account, authority, answer))
+    lines, error = run_stepped(read(account, authority, answer))
     assert lines == []
     assert type(error) is kind
 
@@ -207,7 +236,7 @@ def test_leaving_a_stream_closes_its_connection(account: Path, authority: Author
             await server.left.wait()
             assert session.state.streams == 0
 
-    asyncio.run(run())
+    run_stepped(run())
 
 
 def test_cancelling_whoever_reads_closes_the_connection(
@@ -237,7 +266,7 @@ def test_cancelling_whoever_reads_closes_the_connection(
             await server.left.wait()
             assert session.state.last_error == ""
 
-    asyncio.run(run())
+    run_stepped(run())
 
 
 def test_an_error_of_whoever_reads_is_not_the_servers(account: Path, authority: Authority) -> None:
@@ -255,4 +284,4 @@ def test_an_error_of_whoever_reads_is_not_the_servers(account: Path, authority: 
                     raise BadAnswer("decoding", "mine")
             assert session.state.last_error == ""
 
-    asyncio.run(run())
+    run_stepped(run())

@@ -20,6 +20,9 @@ from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.topology.cpu import CpuTopology
 from tests.fault.kubelet.fake_http import HANG, TOKEN, FakeKubelet, pod
+from tests.stepped import run_stepped, stepped_loop, turns
+
+TIMEOUT_S = 2.0
 
 
 class Watched:
@@ -32,7 +35,7 @@ class Watched:
         self.clock = ManualClock()
         token = folder / "token"
         token.write_text(TOKEN)
-        settings = KubeletSettings(timeout_s=0.5)
+        settings = KubeletSettings(timeout_s=TIMEOUT_S)
         credentials = TokenFile(str(token), self.clock)
         self.client = KubeletClient(settings, credentials, self._node, self.clock)
         self.pods: Part[tuple[PodView, ...]] = Part(())
@@ -57,8 +60,18 @@ class Watched:
         self.facts = part
 
     async def look(self) -> str:
-        self.clock.advance(await self.poller.look())
+        """Look once. Time passes only while the kubelet hangs, so that nothing else is late."""
+        hangs = self._hangs()
+        look = asyncio.create_task(self.poller.look())
+        while not look.done():
+            if self._hangs() > hangs:
+                stepped_loop().advance(TIMEOUT_S / 4)
+            await turns()
+        self.clock.advance(await look)
         return self.poller.state.pods
+
+    def _hangs(self) -> int:
+        return sum(asked.status == HANG for asked in self.kubelet.asked)
 
     def asked(self, path: str) -> int:
         return sum(asked.path == path for asked in self.kubelet.asked)
@@ -74,7 +87,7 @@ def watching(folder: Path, test: Callable[[Watched], Awaitable[None]]) -> None:
             finally:
                 await watched.client.close()
 
-    asyncio.run(live())
+    run_stepped(live())
 
 
 def test_a_kubelet_that_is_absent_at_the_start_is_known_when_it_comes(tmp_path: Path) -> None:
