@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agent.model.grant.host import HostMeans
+from agent.model.snapshot import NodeSnapshot
 
 AUTO, CDI, NODES, ENV = "auto", "cdi", "nodes", "env"
 
@@ -23,4 +24,17 @@ def by_way(means: HostMeans, vendor: str, injection: str) -> HostMeans:
         settings=settings,
         cdi_enabled=injection == CDI,
         default_handler=vendor if injection == ENV else "",
+    )
+
+
+def by_kubelet(snapshot: NodeSnapshot, injection: str) -> NodeSnapshot:
+    """Return the snapshot in which hooks decide as the kubelet's way does by this setting."""
+    if injection == AUTO:
+        return snapshot
+    means, runtime = snapshot.means.value, snapshot.runtime.value
+    vendors = {name: by_way(one, name, injection) for name, one in means.vendors.items()}
+    return replace(
+        snapshot,
+        means=replace(snapshot.means, value=replace(means, vendors=vendors)),
+        runtime=replace(snapshot.runtime, value=replace(runtime, takes_cdi=injection == CDI)),
     )

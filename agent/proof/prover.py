@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from agent.cdi.way import AUTO, by_kubelet
 from agent.cgroup.layout import CgroupLayout, detect
 from agent.clock import Clock
 from agent.grants.kept import Kept
 from agent.hooks.base import Hook
 from agent.host.files import HostFiles
-from agent.model.grant.checked import PodGrant
 from agent.model.grant.edits import NONE
 from agent.model.grant.proof import Proof, ProofView, Verdict
 from agent.model.grant.refusal import GrantRefused
@@ -51,8 +51,13 @@ class Prover:
         proc: str = "/proc",
         records: tuple[str, ...] = RECORDS,
         exempt: Exempt = never,
+        injection: str = AUTO,
     ) -> None:
-        """`exempt` tells which pods without a grant are not looked at."""
+        """`exempt` tells which pods without a grant are not looked at.
+
+        `injection` is `device_plugin.injection`.
+        """
+        self._injection = injection
         self._host, self._hook, self._clock, self._exempt = host, hook, clock, exempt
         self._looker = Looker(host, clock, proc=proc, records=records)
         self._schedule = Schedule()
@@ -118,10 +123,10 @@ class Prover:
         nodes = (node for device in expected.devices for node in device.nodes)
         numbers = frozenset((node.major, node.minor) for node in nodes)
         evidence = self._looker.look(look.layout, target.where, expected.edits, numbers)
-        own = look.from_kubelet(target.pod.uid)
         if not target.granted:
-            cards = {} if is_privileged(evidence) else look.granted_cards(own)
+            cards = {} if is_privileged(evidence) else look.granted_cards
             return judge(NONE, (), cards, evidence)
+        own = look.from_kubelet(target.pod.uid)
         devices = (*expected.devices, *(DeviceNodes(name=name, optional=True) for name in own))
         judged = judge(expected.edits, devices, look.cards, evidence, expected.problem)
         if judged.verdict is Verdict.VERIFIED:
@@ -136,6 +141,8 @@ class Prover:
         """
         before = self._complete.get(target.id)
         if before is None:
+            if target.way == "kubelet":
+                snapshot = by_kubelet(snapshot, self._injection)
             return expected_of(self._hook, snapshot, target.pod, target.name)
         try:
             granted = granted_devices(snapshot, target.pod.uid)
@@ -159,10 +166,6 @@ class _Round:
         """Return which device each node belongs to."""
         return cards_of(self.snapshot)
 
-    @cached_property
-    def _holders(self) -> Mapping[str, PodGrant]:
-        return pods_with_cards(self.snapshot)
-
     def from_kubelet(self, uid: str) -> frozenset[str]:
         """Return the devices that the kubelet has assigned to a pod.
 
@@ -172,10 +175,16 @@ class _Round:
         granted = {entry.type for entry in pod.grant.devices} if pod else set()
         return names_from_kubelet(self._given, uid, TYPES.difference(granted))
 
-    def granted_cards(self, own: frozenset[str]) -> Cards:
-        """Return the cards that are granted to a pod and not among `own`, with the pod's name."""
+    @cached_property
+    def granted_cards(self) -> Cards:
+        """Return the nodes of cards that are granted, with the names of card and pod.
+
+        The kubelet's account does not count here: a card that it has assigned to a pod without a
+        grant is granted to no other pod, except where the account is wrong.
+        """
+        holders = pods_with_cards(self.snapshot)
         return {
             numbers: f"{name} of {pod.namespace}/{pod.name}"
             for numbers, name in self.cards.items()
-            if name not in own and (pod := self._holders.get(name)) is not None
+            if (pod := holders.get(name)) is not None
         }

@@ -44,7 +44,17 @@ class Looking:
         self._store: SnapshotStore = parts.store
         self._clock: Clock = parts.clock
         self._means = means_reader(parts)
-        self._prover = Prover(parts.host(), hook, parts.clock, exempt=exempt) if proves else None
+        self._prover = (
+            Prover(
+                parts.host(),
+                hook,
+                parts.clock,
+                exempt=exempt,
+                injection=parts.settings.device_plugin.injection,
+            )
+            if proves
+            else None
+        )
         self._judged: tuple[object, ...] = ()
         self._kept = Kept()
         self._first = (

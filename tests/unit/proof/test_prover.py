@@ -5,6 +5,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from agent.model.grant.means import MeansView
 from agent.model.grant.proof import Proof, Verdict
 from agent.model.grant.refusal import GrantRefused, Refusal
 from agent.model.part import Part
+from agent.model.pod import ResourceAsk
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.served import Held, ServedView
@@ -172,6 +174,36 @@ def test_who_has_a_card_is_told_by_what_was_granted_of_it() -> None:
         "MIG-1": HELD.uid,
         cards[1].key: HELD.uid,
     }
+
+
+def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_brings(
+    tmp_path: Path,
+) -> None:
+    host = HostMeans(default_handler="nvidia", settings={"ungranted": "off"})
+    means = Part(MeansView(vendors={"nvidia": host}))
+    asks = (ResourceAsk(container="worker-0", resource="nvidia.com/gpu", count=1),)
+    now = snapshot(missed={ID: "Late"}, pods=Part((replace(POD, asks=asks),)), means=means)
+
+    class Takes(Gives):
+        def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
+            vendor = snapshot.means.value.vendors["nvidia"]
+            injection = str(vendor.settings.get("injection"))
+            takes = snapshot.runtime.value.takes_cdi
+            self.ways.append((vendor.default_handler, injection, takes))
+            return super().adjust(request, snapshot)
+
+        ways: ClassVar[list[tuple[str, str, bool]]] = []
+
+    for injection in ("auto", "nodes", "env", "cdi"):
+        host_of_files = CgroupHost(tmp_path / injection)
+        hook = Takes(Adjustment(edits=ENV))
+        Prover(host_of_files.files, hook, ManualClock(), injection=injection).run_once(now)
+    assert Takes.ways == [
+        ("nvidia", "None", False),
+        ("", "nodes", False),
+        ("nvidia", "env", False),
+        ("", "cdi", True),
+    ]
 
 
 class Node:
@@ -380,14 +412,40 @@ def test_a_pod_without_a_grant_that_has_a_granted_card_is_told_and_no_other(
 
 
 @root_only
-@pytest.mark.parametrize("why", ["exempt", "privileged", "by the kubelet"])
-def test_a_pod_that_has_the_card_by_right_is_left_alone(tmp_path: Path, why: str) -> None:
+@pytest.mark.parametrize("why", ["exempt", "privileged"])
+def test_a_pod_without_a_grant_that_may_have_any_card_is_left_alone(
+    tmp_path: Path, why: str
+) -> None:
     there = Shows(tmp_path, exempt=lambda _: why == "exempt")
     there.rules("a *:* rwm\n" if why == "privileged" else "c 195:0 rw\n")
     there.show(0)
-    given = Held(pod_uid=POD.uid, resource="nvidia.com/gpu", ids=(CARDS[0].uuid or "",))
-    now = snapshot(devices=INVENTORY)
-    assert there.look(of_another(now, *((given,) if why == "by the kubelet" else ()))) == {}
+    assert there.look(of_another(snapshot(devices=INVENTORY))) == {}
+
+
+@root_only
+def test_a_granted_card_is_excess_also_where_the_kubelet_accounts_it_to_the_pod(
+    tmp_path: Path,
+) -> None:
+    there = Shows(tmp_path)
+    there.show(0)
+    held = Held(pod_uid=POD.uid, resource="nvidia.com/gpu", ids=(CARDS[0].uuid or "",))
+    found = there.look(of_another(snapshot(devices=INVENTORY), held))
+    assert found[ID].verdict is Verdict.EXCESS
+
+
+@root_only
+@pytest.mark.parametrize(("kind", "verdict"), [("rdma", Verdict.VERIFIED), ("gpu", Verdict.EXCESS)])
+def test_beside_a_grant_the_kubelet_gives_devices_of_other_types(
+    tmp_path: Path, kind: str, verdict: Verdict
+) -> None:
+    there = Shows(tmp_path)
+    there.show(0)
+    there.show(1)
+    other = factory.nic(0).info if kind == "rdma" else CARDS[1]
+    other = replace(other, nodes=CARDS[1].nodes)
+    held = Held(pod_uid=POD.uid, resource="a.com/b", ids=(other.uuid or "",))
+    now = snapshot(devices=inventory(CARDS[0], other), served=Part(ServedView(held=(held,))))
+    assert there.look(granted(now, GRANTED))[ID].verdict is verdict
 
 
 def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
