@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
+from proto.gen import cri_config_v1_pb2 as pb
 from tests.containerd.agent_side.whole import WholeAgent, granted, nodes, whole
 from tests.containerd.runtime.inside import cgroup_file, opening, opening_made, tell
+from tests.containerd.runtime.leavings import CGROUPS
 from tests.containerd.runtime.pods import Pod
 from tests.containerd.runtime.running import Containerd
 
@@ -66,6 +69,26 @@ def test_all_is_as_it_was_after_the_agent_and_the_runtime_were_killed_in_turn(
     assert opening(runtime.cri, container, nodes()[0]) == "allowed"
     assert opening(runtime.cri, pod.start("more"), nodes()[0]) == "allowed"
     agent.until(lambda: agent.verified(pod.name, "more") == "1")
+
+
+def test_a_lost_device_rule_and_a_granted_card_in_another_pod_are_told(
+    runtime: Containerd, agent: WholeAgent
+) -> None:
+    owner, other = Pod(runtime, granted(1)).run(), Pod(runtime).run()
+    container, node = owner.start(), nodes()[1]
+    agent.until(lambda: agent.verified(owner.name, "main") == "1")
+    group = Path(f"{CGROUPS}/devices{runtime.cgroup}{owner.cgroup}/{container}")
+    (group / "devices.deny").write_text("c 240:1 rw")
+    agent.until(lambda: agent.verified(owner.name, "main") == "0")
+    agent.until(lambda: "AllocationNotVerified" in agent.reasons(owner.name))
+    (group / "devices.allow").write_text("c 240:1 rw")
+    agent.until(lambda: agent.verified(owner.name, "main") == "1")
+    shown = pb.Device(host_path=node, container_path=node, permissions="rw")
+    other.start(devices=[shown])
+    agent.until(lambda: agent.verified(other.name, "main") == "0")
+    agent.until(lambda: "AllocationNotVerified" in agent.reasons(other.name))
+    tell("reasons", agent.reasons(owner.name), agent.reasons(other.name))
+    assert "AllocationVerified" in agent.reasons(owner.name)
 
 
 def test_what_was_made_while_the_agent_was_away_is_put_right_or_told(
