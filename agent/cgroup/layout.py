@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 import msgspec
@@ -16,16 +17,14 @@ DEFAULT_MOUNT = "/sys/fs/cgroup"
 # those read: a node's own mounts first, for an agent in a container sees its own in the others
 MOUNT_TABLES = ("/proc/1/mounts", "/proc/mounts", "/proc/self/mounts")
 CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "pids", "devices", "freezer")
-# kubelet's --cgroup-root moves the root: kind uses /kubelet
-KUBEPODS_ROOTS = (
-    "/kubepods.slice",
-    "/kubepods",
-    "/kubelet.slice/kubelet-kubepods.slice",
-    "/kubelet/kubepods",
-)
+KUBEPODS, SLICE = "kubepods", ".slice"
+KUBEPODS_ROOTS = (f"/{KUBEPODS}{SLICE}", f"/{KUBEPODS}")  # without --cgroup-root
+MAX_TOP_GROUPS = 4096  # that are searched for those of a kubelet with --cgroup-root
 MAX_MOUNTS_READ = 1 << 20  # bytes; every container on the node adds lines
 
-_POD = re.compile(r"(?:[a-z0-9-]+-)?pod([0-9A-Za-z_]{1,128})\.slice|pod([0-9A-Za-z-]{1,128})")
+_NAME = r"[A-Za-z0-9_.:@-]{1,255}"
+_PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # of a root that somebody names
+_POD = re.compile(rf"(?:{_NAME}-)?pod([0-9A-Za-z_]{{1,128}})\.slice|pod([0-9A-Za-z-]{{1,128}})")
 _CONTAINER = re.compile(r"(?:(?:cri-containerd|docker|crio|pouch)-)?([0-9a-f]{12,128})(?:\.scope)?")
 _QOS = {"burstable": KubeQos.BURSTABLE, "besteffort": KubeQos.BEST_EFFORT}
 
@@ -112,8 +111,39 @@ def parse_mounts(text: str) -> tuple[tuple[tuple[str, str], ...], str | None]:
     return tuple(sorted(first.items())), unified
 
 
-def detect(host: HostFiles) -> CgroupLayout | None:
-    """Return the host's layout; `None` if it has no cgroups that tell CPU and memory."""
+def named_roots(kubelet_root: str) -> tuple[str, ...]:
+    """Return where a kubelet with this `--cgroup-root` has its groups, for either driver.
+
+    The group itself, with `kubepods` in its name, is taken as it is; what is no path of cgroups
+    names nothing.
+    """
+    parts = [part for part in kubelet_root.split("/") if part]
+    if not kubelet_root.startswith("/") or not all(_PART.fullmatch(part) for part in parts):
+        return ()
+    if parts and parts[-1].removesuffix(SLICE).rpartition("-")[2] == KUBEPODS:
+        return (f"/{'/'.join(parts)}",)
+    # of a slice's name each `-` is a level of the tree: the kubelet writes `_` for those in a part
+    names = [*(part.replace("-", "_") for part in parts), KUBEPODS]
+    slices = [f"{'-'.join(names[: level + 1])}{SLICE}" for level in range(len(names))]
+    return f"/{'/'.join(slices)}", f"/{'/'.join([*parts, KUBEPODS])}"
+
+
+def _roots(host: HostFiles, point: str, kubelet_root: str) -> Iterator[str]:
+    """Yield where the kubelet's groups may be: where it is named, else at the top, else below."""
+    yield from named_roots(kubelet_root)
+    yield from KUBEPODS_ROOTS
+    for name in entries(host, point)[:MAX_TOP_GROUPS]:
+        if name.endswith(SLICE):
+            yield f"/{name}/{name.removesuffix(SLICE)}-{KUBEPODS}{SLICE}"
+        else:
+            yield f"/{name}/{KUBEPODS}"
+
+
+def detect(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
+    """Return the host's layout; `None` if it has no cgroups that tell CPU and memory.
+
+    `kubelet_root` is the kubelet's `--cgroup-root` as far as it is known.
+    """
     mounts, unified = _from_mounts(host)
     if not mounts and unified is None:
         mounts, unified = _from_tree(host)
@@ -123,7 +153,8 @@ def detect(host: HostFiles) -> CgroupLayout | None:
         version, point = 2, unified
     else:
         return None
-    root = next((path for path in KUBEPODS_ROOTS if host.exists(point + path)), None)
+    roots = _roots(host, point, kubelet_root)
+    root = next((path for path in roots if host.exists(point + path)), None)
     # without a root nothing tells; systemd is what kubeadm, RKE2 and the clouds set
     driver = "systemd" if root is None or root.endswith(".slice") else "cgroupfs"
     return CgroupLayout(version=version, driver=driver, mounts=mounts, unified=unified, root=root)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.locate import KubeletRoot, LayoutLocator, nowhere
 from agent.collect.arithmetic import busy_cores, node_usage, numa_usage, told
 from agent.collect.groups import GroupReader, GroupTable
 from agent.collect.hostapp.usage import ApplicationReader, Applications, none_known
@@ -94,17 +95,20 @@ class UsageCollector:
         pods: bool = True,
         layout: CgroupLayout | None = None,
         applications: Applications = none_known,
+        kubelet_root: KubeletRoot = nowhere,
     ) -> None:
         """Begin without a look at the host's cgroups.
 
         `interval_s` is that of the cycles, from which the pace of slow files follows; without a
         `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
         `layout` is for who knows it; else it is looked for until the kubelet's root is there.
-        `applications` tells, at any moment, which host applications are to be measured.
+        `applications` tells, at any moment, which host applications are to be measured, and
+        `kubelet_root` where the kubelet says that its cgroups are.
         """
         self._host = host
         self._known = known
         self._layout = layout
+        self._locator = LayoutLocator(host, kubelet_root)
         self._found: CgroupLayout | None = None
         self._wanted = pods
         self._pace = Pace.of(interval_s, pressure_interval_s)
@@ -158,7 +162,7 @@ class UsageCollector:
         if self._looked_s is not None and now_s - self._looked_s < LOOK_AGAIN_S:
             return
         self._looked_s = now_s
-        layout = self._layout or detect(self._host)
+        layout = self._layout or self._locator.look(now_s)
         if layout is not None and layout.root is not None and layout != self._found:
             self._found = layout
             if self._groups is not None:

@@ -69,6 +69,9 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: Annotated[float, Rule("look at its pods", unit="s", low=1, high=300)] = 10.0
     timeout_s: Annotated[float, Rule("one look takes at most", unit="s", low=0.5, high=60)] = 3.0
     root_dir: Annotated[str, Rule("its folder on this host")] = "/var/lib/kubelet"
+    cgroup_root: Annotated[
+        str, Rule("its --cgroup-root; empty: as it says itself, else searched for")
+    ] = ""
     pod_resources_proxy: Annotated[
         bool, Rule("serve its pod-resources with our grants added", maturity="alpha")
     ] = False

@@ -69,7 +69,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     paths: frozenset[str] = frozenset()  # that exist, of those that checks look for
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None
-    cgroup_driver: str | None = None  # None: the kubelet has made no group yet
+    cgroup_driver: str | None = None  # None: no group of a kubelet was found
+    kubelet: str = ""  # what shows that this node has one, in words; empty: nothing does
     protobuf: str = ""  # implementation
 
     def part(self, name: str) -> Mapping[str, object]:

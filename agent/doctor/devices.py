@@ -75,6 +75,14 @@ def cgroups(facts: Facts) -> Iterator[Finding]:
             why="usage of pods cannot be measured, and no limit set",
             do="mount the host's /sys/fs/cgroup into the agent's container",
         )
+    elif facts.cgroup_driver is None and facts.kubelet:
+        yield Finding(
+            id="cgroups",
+            result=Result.FAIL,
+            seen=f"version {facts.cgroup_version}; {facts.kubelet}, and its groups are not found",
+            why="usage of pods is not measured, and no limit set",
+            do="set kubelet.cgroup_root to the --cgroup-root of the kubelet",
+        )
     else:
         driver = facts.cgroup_driver
         words = "no group of the kubelet's yet" if driver is None else f"driver {driver}"

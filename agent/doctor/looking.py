@@ -10,12 +10,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 
 from agent.cgroup.layout import detect
+from agent.cgroup.locate import KubeletProcess, kubelet_process
 from agent.config.address import parse_address
 from agent.config.sections import Settings
 from agent.doctor.base import Facts, Remedy, Runtime, no_remedy
 from agent.doctor.containers import PATHS
 from agent.doctor.node_report import NodeReport, parse_report, report_of
 from agent.errors import BadConfig, HostFileError, ParseError
+from agent.host.attributes import entries
 from agent.host.files import HostFiles, text
 from agent.model.snapshot import NodeSnapshot
 
@@ -42,8 +44,10 @@ def look(
 
     In the agent's container `own` files are those that it sees itself: its cgroups, its socket.
     """
-    layout = detect(own)
     agent, why = ask_agent(settings) if live else (None, "a recorded host")
+    process = kubelet_process(host) if live else None
+    named = settings.kubelet.cgroup_root or _named_root(agent)
+    layout = detect(own, named or (process.cgroup_root if process is not None else ""))
     discovered, running = report_of(snapshot), None
     if agent is not None:
         agent, running, why = _compared(agent, discovered)
@@ -65,6 +69,7 @@ def look(
         char_links=_char_links(snapshot, host) if live else {},
         cgroup_version=layout.version if layout is not None else None,
         cgroup_driver=layout.driver if layout is not None and layout.root is not None else None,
+        kubelet=_kubelet(process, settings, host) if live else "",
         protobuf=api_implementation.Type(),
     )
 
@@ -105,6 +110,23 @@ def _compared(
     if not running.is_same_machine(discovered):
         return None, None, f"the agent that answers shows another machine: {running.node.source}"
     return agent, running, ""
+
+
+def _named_root(agent: Mapping[str, object] | None) -> str:
+    """Return the `--cgroup-root` that the kubelet told the running agent; empty if it did not."""
+    found: object = agent
+    for name in ("cluster", "kubelet", "value", "cgroup_root"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+def _kubelet(process: KubeletProcess | None, settings: Settings, host: HostFiles) -> str:
+    """Return what shows that a kubelet manages this node; empty if nothing does."""
+    if process is not None:
+        root = f" with the cgroup root {process.cgroup_root!r}" if process.cgroup_root else ""
+        return f"the kubelet runs as process {process.pid}{root}"
+    pods = f"{settings.kubelet.root_dir}/pods"
+    return f"{pods} has pods" if entries(host, pods) else ""
 
 
 def _there(files: HostFiles, paths: tuple[str, ...]) -> list[str]:

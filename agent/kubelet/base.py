@@ -57,6 +57,7 @@ class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
     topology_policy: str | None = None
     topology_scope: str | None = None
     cgroup_driver: str | None = None
+    cgroup_root: str | None = None
     odd: tuple[str, ...] = ()  # keys whose type we do not know
 
 

@@ -55,6 +55,7 @@ def parse_config(data: bytes) -> KubeletConfig:
         topology_policy=read("topologyManagerPolicy", _word),
         topology_scope=read("topologyManagerScope", _word),
         cgroup_driver=read("cgroupDriver", _word),
+        cgroup_root=read("cgroupRoot", _word),
         odd=tuple(odd),
     )
 

@@ -61,6 +61,7 @@ def facts_of(
         topology_policy=known.topology_policy,
         topology_scope=known.topology_scope,
         cgroup_driver=known.cgroup_driver,
+        cgroup_root=known.cgroup_root,
         pod_cpus=given.pod_cpus if policy == STATIC else (),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.entry import CORE_SWITCH, IDENTITY_SWITCH
+from agent.cgroup.locate import KubeletRoot, LayoutLocator, nowhere
 from agent.cgroup.paths import qos_directory
 from agent.host.attributes import fact
 from agent.host.files import HostFiles
@@ -19,18 +20,13 @@ MAX_SWITCH = 1 << 31
 class KernelReader:
     """Reads one host. Belongs to one thread."""
 
-    def __init__(self, host: HostFiles) -> None:
+    def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = nowhere) -> None:
         self._host = host
-        self._layout: CgroupLayout | None = None
+        self._locator = LayoutLocator(host, kubelet_root)
 
-    def read(self) -> KernelMeans:
-        """Return what there is now; what cannot be read is as if it were not there.
-
-        Where cgroups are is looked for until the kubelet has made its own, and then remembered.
-        """
-        if self._layout is None or self._layout.root is None:
-            self._layout = detect(self._host)
-        layout = self._layout
+    def read(self, now_s: float) -> KernelMeans:
+        """Return what there is now; what cannot be read is as if it were not there."""
+        layout = self._locator.layout(now_s)
         switch_present = self._host.exists(IDENTITY_SWITCH)
         return KernelMeans(
             cgroup_version=None if layout is None else layout.version,

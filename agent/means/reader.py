@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
+from agent.cgroup.locate import KubeletRoot, nowhere
 from agent.clock import Clock
 from agent.errors import HostFileError
 from agent.host.files import HostFiles, text
@@ -38,6 +39,7 @@ class MeansReader:
         needs: Mapping[str, HostNeeds],
         settings: Mapping[str, Mapping[str, object]],
         clock: Clock,
+        kubelet_root: KubeletRoot = nowhere,
     ) -> None:
         """Begin without a look. By the vendors' names: what each needs, and its own settings."""
         self._host = host
@@ -48,7 +50,7 @@ class MeansReader:
         self._specs = SpecReader(host, clock.wall)
         self._handler = HandlerReader(host, clock.wall)
         self._functions = FunctionReader(host)
-        self._kernel = KernelReader(host)
+        self._kernel = KernelReader(host, kubelet_root)
         self._last = MeansView()
 
     def read(self, snapshot: NodeSnapshot) -> MeansView:
@@ -78,7 +80,7 @@ class MeansReader:
         view = MeansView(
             vendors=vendors,
             resctrl_groups=self._resctrl(),
-            kernel=self._kernel.read(),
+            kernel=self._kernel.read(self._clock.monotonic()),
             problems=(*problems, *_stale(specs, mounts, drivers.get("nvidia"))),
         )
         if view != self._last:

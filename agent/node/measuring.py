@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from agent.cgroup.locate import KubeletRoot, nowhere
 from agent.clock import Clock
 from agent.collect.history import History
 from agent.collect.report import LEAST_AGGREGATE_S, ReportPolicy
@@ -55,6 +56,8 @@ class Measuring:
         store: SnapshotStore,
         clock: Clock,
         known: Known = nobody,
+        *,
+        kubelet_root: KubeletRoot = nowhere,
     ) -> None:
         collect = settings.collect
         self._collector = UsageCollector(
@@ -64,6 +67,7 @@ class Measuring:
             pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
             pods=collect.pods,
             applications=lambda: store.current.cluster.slo.value.slo.host_applications,
+            kubelet_root=kubelet_root,
         )
         self._history = History(
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s

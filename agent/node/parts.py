@@ -52,6 +52,12 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
         return DirectoryFiles(Path(root))  # an absolute link of the host's stays on the host
 
+    def kubelet_root(self) -> str:
+        """Return the kubelet's `--cgroup-root`: by the setting, else by `/configz`, else empty."""
+        kubelet = self.store.current.cluster.kubelet.value
+        told = kubelet.cgroup_root if kubelet is not None else None
+        return self.settings.kubelet.cgroup_root or told or ""
+
     def facts(self, minors: PublishedMinors | None = None) -> HostFacts:
         """Build the reader of the host's facts; raise `BadConfig`.
 
@@ -79,7 +85,14 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         """Build the collector of usage; imported here, devices are known without it."""
         from agent.node.measuring import Measuring  # noqa: PLC0415 - see above
 
-        return Measuring(self.opened, self.settings, self.store, self.clock, self.known_pods)
+        return Measuring(
+            self.opened,
+            self.settings,
+            self.store,
+            self.clock,
+            self.known_pods,
+            kubelet_root=self.kubelet_root,
+        )
 
     def health_file(self) -> HealthFile:
         """Return where health outlives the agent: nowhere without a folder, or on a recording."""

@@ -198,7 +198,7 @@ _GROUP_FILES = (
     "rdma.current", "rdma.max",
 )  # fmt: skip
 _KUBEPODS = (
-    "kubepods", "kubepods.slice", "kubelet/kubepods", "kubelet.slice/kubelet-kubepods.slice",
+    "kubepods", "kubepods.slice", "*/kubepods", "*.slice/*-kubepods.slice",
 )  # fmt: skip
 CGROUP_FILE_SYSTEMS = ("cgroup", "cgroup2", "cpuset")  # the last is what came before version 1
 CGROUP_MOUNTS = tuple(

@@ -10,10 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 from agent.cdi.keeping import CdiFolder
-from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.entry import SYSCTL
 from agent.cgroup.ledger.journal import MAX_BYTES, Ledger, LedgerError
 from agent.cgroup.ledger.undo import Undone, undo_all
+from agent.cgroup.locate import LayoutLocator
 from agent.cli.options import settings_of
 from agent.config.sections import Settings
 from agent.daemon.containers.keeping import LEDGER, ledger_of
@@ -52,7 +53,7 @@ def restore(arguments: argparse.Namespace) -> int:
         raise StillRunning(f"{where}: an agent holds the lock: stop it first, or it writes again")
     try:
         ledger = _ledger(settings.node.state_dir)
-        found = _undo(ledger, force=arguments.force)
+        found = _undo(ledger, settings, force=arguments.force)
         removed = CdiFolder(settings.cdi.dir).remove_all()
         KubeletFolder(plugin_folder(settings.kubelet.root_dir), _nobody).sweep()
     finally:
@@ -79,7 +80,7 @@ def _dry(settings: Settings, folder: str) -> int:
     except OSError as error:
         raise LedgerError(source, error) from error
     ledger = _ledger(folder)
-    found = _undo(ledger, dry_run=True)
+    found = _undo(ledger, settings, dry_run=True)
     for one in found:
         print(one.line if one.state == "planned" else _left(one))
     if ledger.problem:
@@ -108,15 +109,17 @@ def _ledger(folder: str) -> Ledger:
     return ledger
 
 
-def _undo(ledger: Ledger, *, force: bool = False, dry_run: bool = False) -> tuple[Undone, ...]:
+def _undo(
+    ledger: Ledger, settings: Settings, *, force: bool = False, dry_run: bool = False
+) -> tuple[Undone, ...]:
     root = LiveRoot()
-    layout = _layout(root, ledger, force=force)
+    layout = _layout(root, ledger, settings.kubelet.cgroup_root, force=force)
     return undo_all(ledger, layout, root, monotonic=time.monotonic, force=force, dry_run=dry_run)
 
 
-def _layout(root: LiveRoot, ledger: Ledger, *, force: bool) -> CgroupLayout:
+def _layout(root: LiveRoot, ledger: Ledger, kubelet_root: str, *, force: bool) -> CgroupLayout:
     """Return where cgroups are; raise `CgroupsNotSeen` where those of pods are not to be seen."""
-    layout = detect(root)
+    layout = LayoutLocator(root, lambda: kubelet_root).look(time.monotonic())
     of_groups = any(entry.hierarchy != SYSCTL for entry in ledger.entries.values())
     if of_groups and not force and (layout is None or layout.root is None):
         raise CgroupsNotSeen(

@@ -7,8 +7,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from agent.cgroup.layout import CgroupLayout, detect
 from agent.cgroup.ledger.journal import Ledger, LedgerError
+from agent.cgroup.locate import LayoutLocator
 from agent.cgroup.writing.audit import Audit
 from agent.daemon.schedule import Timed
 from agent.hooks.base import Hook
@@ -60,7 +60,7 @@ class Keeping:
         """Nothing is written by a hook that is off in `modes`."""
         self._parts = parts
         self._tell = tell
-        self._layout: CgroupLayout | None = None
+        self._locator = LayoutLocator(parts.opened.files, parts.kubelet_root)
         self._conditions: tuple[Condition, ...] = ()
         self._loaded = False
         self.written = 0
@@ -80,9 +80,8 @@ class Keeping:
     def cycle(self) -> None:
         """Compare and write once."""
         self._load()
-        if self._layout is None or self._layout.root is None:
-            self._layout = detect(self._parts.opened.files)  # the kubelet may come after us
-        report = self._reconciler.cycle(self._parts.store.current, self._layout)
+        layout = self._locator.layout(self._parts.clock.monotonic())
+        report = self._reconciler.cycle(self._parts.store.current, layout)
         self.written += report.written
         self.left = report.left
         for hook, error in report.failed_hooks:
@@ -95,9 +94,8 @@ class Keeping:
     def write_pod(self, request: HookRequest) -> PodReport:
         """Write a new pod's own files."""
         self._load()
-        if self._layout is None or self._layout.root is None:
-            self._layout = detect(self._parts.opened.files)
-        report = self._reconciler.apply_pod(request, self._parts.store.current, self._layout)
+        layout = self._locator.layout(self._parts.clock.monotonic())
+        report = self._reconciler.apply_pod(request, self._parts.store.current, layout)
         self.written += report.written
         self._tell_notes(report.notes)
         return report

@@ -28,7 +28,7 @@ def means_reader(parts: Parts) -> MeansReader:
     """Return the reader of this host for the vendors that are wanted."""
     own = vendor_settings(parts.settings)
     needs = {name: needs_of(vendor, own.get(name, {})) for name, vendor in parts.vendors.items()}
-    return MeansReader(parts.host(), needs, own, parts.clock)
+    return MeansReader(parts.host(), needs, own, parts.clock, parts.kubelet_root)
 
 
 class Looking:

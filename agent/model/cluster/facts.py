@@ -59,6 +59,7 @@ class KubeletFacts(msgspec.Struct, frozen=True, kw_only=True):
     topology_policy: str | None = None
     topology_scope: str | None = None
     cgroup_driver: str | None = None
+    cgroup_root: str | None = None  # `--cgroup-root`: its cgroups are below
     # pod uid -> CPUs that the static policy gave its containers, from the kubelet's checkpoint
     pod_cpus: tuple[tuple[str, frozenset[int]], ...] = ()
 

@@ -11,7 +11,7 @@ import pytest
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger.entry import SYSCTL, Entry
 from agent.cgroup.ledger.journal import Ledger
-from agent.cli.node import restore
+from agent.cgroup.locate import LayoutLocator
 from agent.cli.node.restore import CgroupsNotSeen
 from agent.cli.node.restore import restore as command
 from agent.daemon.containers.keeping import LEDGER
@@ -63,7 +63,7 @@ def test_groups_that_cannot_be_seen_from_here_are_not_taken_for_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = recorded(tmp_path / "state")
-    monkeypatch.setattr(restore, "detect", lambda _: layout)
+    monkeypatch.setattr(LayoutLocator, "look", lambda *_: layout)
     for arguments.dry_run in (True, False):
         with pytest.raises(CgroupsNotSeen, match="mount the node's /sys/fs/cgroup"):
             command(arguments)
@@ -79,7 +79,7 @@ def test_switches_of_the_kernel_need_no_groups(
     arguments: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(tmp_path / "state", SYSCTL)  # of a path that is no switch: refused, and kept
-    monkeypatch.setattr(restore, "detect", lambda _: None)
+    monkeypatch.setattr(LayoutLocator, "look", lambda *_: None)
     assert command(arguments) == 1
     assert (tmp_path / "state" / LEDGER).exists()
 

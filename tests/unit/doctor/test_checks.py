@@ -209,6 +209,17 @@ def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
     assert findings(facts(agent=agent))
 
 
+def test_a_node_with_a_kubelet_and_without_its_groups_is_bad_news() -> None:
+    words = "the kubelet runs as process 812"
+    (found,) = (
+        one for one in findings(facts(cgroup_driver=None, kubelet=words)) if one.id == "cgroups"
+    )
+    assert (found.result, words in found.seen) == (Result.FAIL, True)
+    assert "kubelet.cgroup_root" in found.do
+    bare = of(findings(facts(cgroup_driver=None)), "cgroups")
+    assert (bare.result, "no group of the kubelet's yet" in bare.seen) == (Result.OK, True)
+
+
 def test_void_leaves_nothing_to_warn_of() -> None:
     view = MeansView(vendors={"nvidia": HostMeans(default_handler="nvidia")})
     snapshot = replace(node(), means=Part(view, 0.0))

@@ -68,6 +68,25 @@ def test_cgroups_and_the_socket_are_looked_for_where_the_agent_finds_them(tmp_pa
     assert found.paths == {"/var/run/nri/nri.sock"}
 
 
+def test_a_kubelet_whose_groups_are_not_found_is_named_with_what_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "proc/812").mkdir(parents=True)
+    (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    (tmp_path / "sys/fs/cgroup/a/b").mkdir(parents=True)
+    host = LiveRoot(str(tmp_path))
+    assert look(Settings(), node(), host, live=True, own=host).kubelet == ""
+    (tmp_path / "var/lib/kubelet/pods/8f1c").mkdir(parents=True)
+    found = look(Settings(), node(), host, live=True, own=host)
+    assert (found.kubelet, found.cgroup_driver) == ("/var/lib/kubelet/pods has pods", None)
+    (tmp_path / "proc/812/comm").write_text("kubelet\n")
+    (tmp_path / "proc/812/cmdline").write_text("/usr/bin/kubelet\0--cgroup-root=/a/b\0")
+    found = look(Settings(), node(), host, live=True, own=host)
+    assert found.kubelet == "the kubelet runs as process 812 with the cgroup root '/a/b'"
+    assert found.cgroup_driver is None
+    (tmp_path / "sys/fs/cgroup/a/b/kubepods").mkdir()
+    assert look(Settings(), node(), host, live=True, own=host).cgroup_driver == "cgroupfs"
+    assert look(Settings(), node(), host, live=False, own=host).kubelet == ""
+
+
 def test_a_driver_of_cgroups_that_nothing_tells_of_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")

@@ -21,6 +21,7 @@ STATIC = {
     "topologyManagerPolicy": "single-numa-node",
     "topologyManagerScope": "pod",
     "cgroupDriver": "systemd",
+    "cgroupRoot": "/kubelet",
     "logging": {"format": "text", "flushFrequency": "5s"},
 }
 
@@ -38,6 +39,7 @@ def test_all_that_is_read() -> None:
         topology_policy="single-numa-node",
         topology_scope="pod",
         cgroup_driver="systemd",
+        cgroup_root="/kubelet",
     )
 
 

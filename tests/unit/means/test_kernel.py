@@ -39,13 +39,13 @@ def host(mounts: str, **files: bytes) -> TreeFiles:
 )
 def test_the_squeezed_directory_of_version_1(text: bytes, cpus: frozenset[int] | None) -> None:
     path = "/sys/fs/cgroup/cpuset/kubepods/besteffort/cpuset.cpus"
-    found = KernelReader(host(V1, **{path: text})).read()
+    found = KernelReader(host(V1, **{path: text})).read(0.0)
     assert found == KernelMeans(cgroup_version=1, besteffort_cpus=cpus)
 
 
 def test_version_2_needs_no_look() -> None:
     path = f"/sys/fs/cgroup/{SYSTEMD}/cpuset.cpus"
-    found = KernelReader(host(V2, **{path: b"0-1\n"})).read()
+    found = KernelReader(host(V2, **{path: b"0-1\n"})).read(0.0)
     assert found == KernelMeans(cgroup_version=2)
 
 
@@ -70,8 +70,8 @@ def test_version_2_needs_no_look() -> None:
     ],
 )
 def test_files_that_only_some_kernels_have(files: dict[str, bytes], expected: KernelMeans) -> None:
-    assert KernelReader(host(V1, **files)).read() == expected
+    assert KernelReader(host(V1, **files)).read(0.0) == expected
 
 
 def test_a_host_without_cgroups_tells_nothing() -> None:
-    assert KernelReader(TreeFiles.of({"/proc/mounts": b""})).read() == KernelMeans()
+    assert KernelReader(TreeFiles.of({"/proc/mounts": b""})).read(0.0) == KernelMeans()

@@ -8,10 +8,12 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
+from agent.model.cluster.facts import ClusterFacts, KubeletFacts
 from agent.model.inventory import DeviceSample, ProcessSample
 from agent.model.part import Part
 from agent.model.snapshot import NodeIdentity, NodeSnapshot, VendorState
 from agent.node.measuring import Measuring
+from agent.node.parts import build_parts
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
 from tests.cgroups import CgroupHost
@@ -46,6 +48,27 @@ def test_pods_are_measured_unless_a_setting_says_no(tmp_path: Path, wanted: bool
     snapshot = measured(host_with_a_pod(tmp_path), {"pods": wanted})
     assert [pod.uid for pod in snapshot.pods.value] == (["a"] if wanted else [])
     assert list(snapshot.usage.value.pods) == (["a"] if wanted else [])
+
+
+@pytest.mark.parametrize(
+    ("setting", "configz", "uids"),
+    [("", None, []), ("", "/a/b", ["a"]), ("/a/b", None, ["a"]), ("/a/b", "/c", ["a"])],
+)
+def test_pods_below_the_root_that_a_setting_or_the_kubelet_names_are_measured(
+    tmp_path: Path, setting: str, configz: str | None, uids: list[str]
+) -> None:
+    host = host_with_a_pod(tmp_path)
+    moved = tmp_path / "sys/fs/cgroup/a/b"
+    moved.mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/kubepods").rename(moved / "kubepods")
+    settings = settings_from({"kubelet": {"cgroup_root": setting}})
+    parts = build_parts(settings, OpenedHost(files=host.files), ManualClock(), vendors={})
+    facts = ClusterFacts(kubelet=Part(KubeletFacts(cgroup_root=configz)))
+    parts.store.put(cluster=facts)
+    measuring = parts.measuring()
+    measuring.cycle()
+    measuring.close()
+    assert [pod.uid for pod in parts.store.current.pods.value] == uids
 
 
 @pytest.mark.parametrize("wanted", [True, False])
