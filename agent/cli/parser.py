@@ -142,6 +142,27 @@ def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_inputs(render)
     _add_output(render, ("yaml", "json"))
 
+    cgroup = _command(
+        commands,
+        "cgroup",
+        "show the control groups of this host",
+        "xpu-agent cgroup dump",
+        "xpu-agent cgroup dump /kubepods.slice/kubepods-burstable.slice -o json",
+    )
+    actions = cgroup.add_subparsers(dest="action", required=True, metavar="ACTION")
+    dump = actions.add_parser(
+        "dump",
+        help="print groups with what their files hold; version 1 needs the extra v1-tools",
+    )
+    dump.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="a group, or its directory; default: the kubelet's root, else all groups",
+    )
+    _add_host(dump)
+    _add_output(dump)
+
     record = _command(
         commands,
         "record",
