@@ -234,10 +234,15 @@ def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
         "doctor",
         "check this node: what is wrong, why it matters, what to do",
         "xpu-agent doctor",
-        "xpu-agent doctor --bundle /tmp/node-17.tar.gz",
+        "xpu-agent doctor --bundle /tmp/node-17.tar.gz --pseudonymise",
     )
     doctor.add_argument(
         "--bundle", metavar="FILE", help="also write all that was seen into a .tar.gz"
+    )
+    doctor.add_argument(
+        "--pseudonymise",
+        action="store_true",
+        help="in the bundle: replace names of pods and hosts, serials, UUIDs and addresses",
     )
     doctor.add_argument("--strict", action="store_true", help="warnings are bad news as well")
     _add_host(doctor)

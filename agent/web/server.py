@@ -186,6 +186,22 @@ class Pages:
 
         return await self._body(render, JSON, request)
 
+    async def objects(self, request: web.Request) -> web.Response:
+        """Return each object as it was published last, as text, and where it went."""
+
+        def render() -> bytes:
+            return dumps({"objects": [plain(one) for one in self._view.objects()]})
+
+        return await self._body(render, JSON, request)
+
+    async def events(self, request: web.Request) -> web.Response:
+        """Return the last events, oldest first."""
+
+        def render() -> bytes:
+            return dumps({"events": [plain(one) for one in self._view.events()]})
+
+        return await self._body(render, JSON, request)
+
     async def whole(self, request: web.Request) -> web.Response:
         """Return what `xpu-agent snapshot` prints."""
 
@@ -209,4 +225,6 @@ def create_app(view: AgentView) -> web.Application:
     app.router.add_get("/api/v1/devices", pages.devices)
     app.router.add_get("/api/v1/snapshot", pages.whole)
     app.router.add_get("/api/v1/audit", pages.audit)
+    app.router.add_get("/api/v1/objects", pages.objects)
+    app.router.add_get("/api/v1/events", pages.events)
     return app

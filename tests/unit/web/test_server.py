@@ -37,6 +37,16 @@ def get(
     return status, received, body.decode()
 
 
+def test_published_objects_and_events_are_told_as_json() -> None:
+    view = StillView(eight_cards())
+    objects = json.loads(get("/api/v1/objects", view)[2])["objects"]
+    assert [one["text"] for one in objects] == [one.text for one in view.objects()]
+    events = json.loads(get("/api/v1/events", view)[2])["events"]
+    assert [one["reason"] for one in events] == [one.reason for one in view.events()]
+    assert objects
+    assert events
+
+
 @pytest.mark.parametrize("path", ["/", "/status", "/topology.svg", "/api/v1/devices", "/metrics"])
 def test_every_page_answers_and_keeps_other_pages_out(path: str) -> None:
     status, headers, body = get(path)
