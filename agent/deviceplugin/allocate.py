@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from agent.cdi.way import AUTO, by_way
-from agent.deviceplugin.base import UNSEEN, Allocated, NotAllocated, PodNotSeen
-from agent.deviceplugin.match import Asker, askers, granted_places
-from agent.deviceplugin.preferred import is_taken
+from agent.deviceplugin.accounts import Accounts
+from agent.deviceplugin.base import EXCHANGE, UNSEEN, Allocated, NotAllocated, PodNotSeen
+from agent.deviceplugin.match import Asker, askers
 from agent.deviceplugin.units import Served, Unit, grant_of
 from agent.grants.kept import Kept
-from agent.model.device import VendorDevice
+from agent.model.device import Pairs, VendorDevice
 from agent.model.grant.container import Container
-from agent.model.grant.edits import ContainerEdits
+from agent.model.grant.edits import ContainerEdits, Note
 from agent.model.grant.granted import Grant
 from agent.model.grant.host import HostMeans
 from agent.model.grant.refusal import GrantRefused, Refusal
@@ -26,8 +26,9 @@ Edits = Callable[[Sequence[VendorDevice], Grant, Container, HostMeans], Containe
 
 AMBIGUOUS = "AmbiguousPod"
 UNKNOWN = "UnknownDevice"
+EXCHANGED = "DeviceExchanged"
 TOO_MANY = "TooManyReplicas"
-CDI_ANNOTATION = "cdi.k8s.io/"  # read by runtimes below kubelets that know no CDI names
+CDI_ANNOTATION = "cdi.k8s.io/xpu-agent_"  # read by runtimes below kubelets that know no CDI names
 MAX_ANNOTATION = 63  # characters behind the slash
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -44,6 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 def allocate(
     request: Request,
     one: Served,
+    offered: Mapping[str, Served],
     snapshot: NodeSnapshot,
     edits: Edits,
     kept: Kept | None = None,
@@ -52,8 +54,9 @@ def allocate(
 
     The grant of the one pod that can be meant wins over the kubelet's choice. Where several can,
     what all of them get alike is given while the runtime's plug-in gives the rest to each pod by
-    its uid; without it nothing is guessed. `PodNotSeen` is worth a new try with a newer snapshot.
-    `kept` saves time and changes nothing.
+    its uid; without it nothing is guessed. A pod without a grant that is sent a device in use gets
+    one that the kubelet holds for used and that nobody has; `offered` are all resources.
+    `PodNotSeen` is worth a new try with a newer snapshot. `kept` saves time and changes nothing.
     """
     units = _units(request, one)
     giving = _Giving(request, one, snapshot, edits)
@@ -62,9 +65,41 @@ def allocate(
         _unseen(request, one, snapshot)
     elif any(asker.granted for asker in found):
         return _granted(found, one, snapshot, giving, last=request.last)
-    _free(units, one.devices, snapshot, last=request.last)
-    pod_uid = found[0].pod.uid if len(found) == 1 else ""
-    return giving.answer(giving.edits(grant_of(units)), pod_uid)
+    uids = [asker.pod.uid for asker in found]
+    exchange = Accounts(one, offered, snapshot, request.ids, uids).exchange(units)
+    if exchange is None:
+        text = f"of {', '.join(request.ids)[:200]} a device is in use by a pod that was granted "
+        text += "it, or got it in exchange, and no other is free"
+        raise _refused(Refusal.DEVICE_TAKEN.value, text, last=request.last)
+    given = [one.units[exchange[unit.id]] for unit in units]
+    answer = giving.answer(giving.edits(grant_of(given)), uids[0] if len(uids) == 1 else "")
+    pairs = tuple(sorted((name, other) for name, other in exchange.items() if name != other))
+    return _with_exchange(answer, one, found, pairs) if pairs else answer
+
+
+def _with_exchange(
+    answer: Allocated, one: Served, found: Sequence[Asker], pairs: Pairs
+) -> Allocated:
+    """Return the answer with what it exchanges, for the kubelet to keep and for people to read."""
+    names = ", ".join(f"{asker.pod.namespace}/{asker.pod.name}" for asker in found[:4])
+    told = ", ".join(f"{other} in place of {name}" for name, other in pairs)
+    text = f"{one.name}: {names or 'a pod'} was given {told}, which another pod has: the kubelet "
+    text += "accounts the device that it chose"
+    value = msgspec.json.encode(dict(pairs)).decode()
+    return replace(
+        answer,
+        edits=replace(
+            answer.edits, notes=(*answer.edits.notes, Note(reason=EXCHANGED, message=text))
+        ),
+        annotations=(*answer.annotations, (_annotation(EXCHANGE, one.name), value)),
+        exchanges=pairs,
+    )
+
+
+def _annotation(prefix: str, resource: str) -> str:
+    """Return a key of an annotation that no two resources of a container have in common."""
+    domain, _, start = prefix.partition("/")
+    return f"{domain}/{_ODD.sub('-', start + resource)[:MAX_ANNOTATION].rstrip('._-')}"
 
 
 def _units(request: Request, one: Served) -> tuple[Unit, ...]:
@@ -96,19 +131,6 @@ def _refused(reason: str, text: str, *, last: bool) -> NotAllocated:
     A newer snapshot may know that who had a device has ended, or that another pod has begun.
     """
     return NotAllocated(reason, text) if last else PodNotSeen(reason, text)
-
-
-def _free(
-    units: Sequence[Unit], devices: Sequence[VendorDevice], snapshot: NodeSnapshot, *, last: bool
-) -> None:
-    """Refuse devices that another pod was granted: the kubelet does not know of grants."""
-    if not any(unit.device.key in snapshot.grants.value.held for unit in units):
-        return
-    taken = granted_places(devices, snapshot)
-    for unit in units:
-        if is_taken(unit, taken):
-            text = f"{unit.id} is granted to a pod by the scheduler, and this pod has no grant"
-            raise _refused(Refusal.DEVICE_TAKEN.value, text, last=last)
 
 
 def _granted(
@@ -184,8 +206,8 @@ class _Giving:
         """Return the answer, CDI names in both ways that there are: runtimes drop the second."""
         annotations: tuple[tuple[str, str], ...] = ()
         if edits.cdi:
-            key = _ODD.sub("-", f"xpu-agent_{self._one.name}")[:MAX_ANNOTATION].rstrip("._-")
-            annotations = ((CDI_ANNOTATION + key, ",".join(edits.cdi)),)
+            key = _annotation(CDI_ANNOTATION, self._one.name)
+            annotations = ((key, ",".join(edits.cdi)),)
         return Allocated(edits=edits, annotations=annotations, pod_uid=pod_uid)
 
 

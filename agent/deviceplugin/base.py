@@ -7,10 +7,12 @@ from typing import Protocol
 import msgspec
 
 from agent.errors import AgentError
+from agent.model.device import Pairs
 from agent.model.grant.edits import ContainerEdits
 from agent.model.snapshot import NodeSnapshot
 
 MAX_DETAIL = 300
+EXCHANGE = "xpu-agent.io/exchange-"  # of an annotation: what is given for the kubelet's ids
 UNSEEN = "PodUnknown"  # the reason where no pod is known that the kubelet can be asking for
 
 
@@ -30,6 +32,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Listed, ...] = ()
     check_start: bool = False  # have the kubelet ask before each start of a container
     choose: bool = True  # have the kubelet ask which devices are best
+    withdrawn: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
 
 
 class NotAllocated(AgentError):
@@ -49,12 +52,14 @@ class Allocated(msgspec.Struct, frozen=True, kw_only=True):
 
     What the kubelet cannot express is not in it: rlimits and file modes are of no effect here.
     `pod_uid` is whose it was taken to be, to be remembered as `Held` until the kubelet's own
-    checkpoint says so; empty if that is not known.
+    checkpoint says so; empty if that is not known. `exchanges` are those of `Held`; the kubelet
+    keeps them with its account, in an annotation of the answer.
     """
 
     edits: ContainerEdits
     annotations: tuple[tuple[str, str], ...] = ()
     pod_uid: str = ""
+    exchanges: Pairs = ()
 
 
 class Decisions(Protocol):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from agent.deviceplugin.accounts import Accounts
 from agent.deviceplugin.allocate import Request, allocate
 from agent.deviceplugin.base import Allocated, NotAllocated, Resource
 from agent.deviceplugin.hardware import vendor_of
@@ -16,6 +17,7 @@ from agent.deviceplugin.resources import Offer, Offering, Problems
 from agent.deviceplugin.units import Served
 from agent.errors import BadConfig
 from agent.grants.kept import Kept
+from agent.grants.remember import Remembered
 from plugins.injection.preferred.board import Board, board_of
 from plugins.injection.preferred.cards import NotEnough
 
@@ -42,16 +44,12 @@ class Deciding:
         self._offering = Offering(settings)
         self._kept = Kept()
         self._offered: tuple[DeviceView, Offer] | None = None
-        self._listed: tuple[Offer, tuple[Resource, ...]] | None = None
+        self._listed = Remembered(_of_list, lambda now, _: self._list(now))
         self._boarded: tuple[DeviceView, PciTree, Board] | None = None
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
         """Return what is offered now, by name; of vendors that have not answered yet nothing."""
-        offer = self._offer(snapshot)
-        if self._listed is None or self._listed[0] is not offer:
-            found = offer.resources(check_start=self._device_plugin.check_occupancy)
-            self._listed = offer, found
-        return self._listed[1]
+        return self._listed(snapshot)
 
     def problems(self, snapshot: NodeSnapshot) -> Problems:
         """Return why something is not offered that the settings ask for, by vendor."""
@@ -89,12 +87,21 @@ class Deciding:
             single=device_plugin.fail_requests_greater_than_one,
             last=last,
         )
-        return allocate(request, one, snapshot, self._vendors[one.vendor].edits, self._kept)
+        offered, edits = self._offer(snapshot).served, self._vendors[one.vendor].edits
+        return allocate(request, one, offered, snapshot, edits, self._kept)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
         """Raise `NotAllocated` if another pod's process is on a whole card of these."""
         if self._device_plugin.check_occupancy:
             check(ids, self._served(resource, snapshot), snapshot)
+
+    def _list(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
+        offer = self._offer(snapshot)
+        resources = offer.resources(check_start=self._device_plugin.check_occupancy)
+        return tuple(
+            without(resource, Accounts(one, offer.served, snapshot).withdrawn())
+            for resource, one in zip(resources, offer.served.values(), strict=True)
+        )
 
     def _served(self, resource: str, snapshot: NodeSnapshot) -> Served:
         one = self._offer(snapshot).served.get(resource)
@@ -117,3 +124,29 @@ class Deciding:
             devices = tuple(one for one in view.devices if vendor_of(one) in vendors)
             kept = self._boarded = view, tree, board_of(replace(view, devices=devices), tree)
         return kept[2]
+
+
+def without(resource: Resource, withdrawn: frozenset[str]) -> Resource:
+    """Return the resource with these ids as unhealthy: the kubelet gives them to no pod."""
+    if not withdrawn:
+        return resource
+    return replace(
+        resource,
+        devices=tuple(
+            replace(one, healthy=False) if one.id in withdrawn else one for one in resource.devices
+        ),
+        withdrawn=tuple(one.id for one in resource.devices if one.id in withdrawn),
+    )
+
+
+def _of_list(now: NodeSnapshot) -> tuple[object, ...]:
+    """Return what the lists for the kubelet are made of."""
+    cluster = now.cluster
+    return (
+        now.devices.value,
+        now.grants.value,
+        now.served.value.held,
+        cluster.pods,
+        cluster.deleted,
+        cluster.kubelet.value,
+    )

@@ -151,13 +151,20 @@ def places(found: Iterable[Match]) -> frozenset[tuple[str, str, str]]:
     )
 
 
+def holders_of(devices: Sequence[VendorDevice], snapshot: NodeSnapshot) -> Mapping[str, None]:
+    """Return the uids of pods that were granted something of these devices, in a fixed order."""
+    keys = {device.key for device in devices}
+    held = snapshot.grants.value.held.items()
+    return dict.fromkeys(uid for key, pods in held if key in keys for uid in pods)
+
+
 def granted_places(
     devices: Sequence[VendorDevice], snapshot: NodeSnapshot
 ) -> Mapping[tuple[str, str, str], str]:
     """Return what pods hold by a grant, each with the uid of one of them."""
     grants = snapshot.grants.value
     keys = {device.key for device in devices}
-    uids = dict.fromkeys(uid for key, pods in grants.held.items() if key in keys for uid in pods)
+    uids = holders_of(devices, snapshot)
     held: dict[tuple[str, str, str], str] = {}
     for uid in uids:
         pod = grants.pods.get(uid)

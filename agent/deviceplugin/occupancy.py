@@ -28,7 +28,8 @@ def check(ids: Sequence[str], one: Served, snapshot: NodeSnapshot) -> None:
     mine = frozenset(held.pod_uid for held in pods if set(held.ids) & set(ids))
     if not mine:
         return
-    keys = _cards(ids, mine, one, snapshot)
+    exchanges = {name: given for held in pods for name, given in held.pairs if name in ids}
+    keys = _cards(tuple(exchanges.values()), mine, one, snapshot)
     living = {pod.uid: pod for pod in snapshot.pods.value if pod.cgroup}
     owners, granted = snapshot.usage.value.owners, snapshot.grants.value.held
     for key, pid in _processes(keys, snapshot):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from agent.deviceplugin.accounts import Accounts
 from agent.deviceplugin.base import UNSEEN, PodNotSeen
-from agent.deviceplugin.match import Asker, askers, granted_places, places
+from agent.deviceplugin.match import Asker, askers, places
 from agent.deviceplugin.units import Place, Served, Unit, slot_of
 from agent.grants.kept import Kept
 from agent.model.snapshot import NodeSnapshot
@@ -57,21 +58,33 @@ def preferred(
     choice = _Choice(one, board, _companions(found, one, offered, snapshot), packed=packed)
     names = set(free)
     fixed = [name for name in dict.fromkeys(wish.required) if name in names][: wish.size]
-    if any(asker.granted for asker in found):
-        mine = frozenset.intersection(*(places(asker.found) for asker in found))
-        first = tuple(name for name in free if choice.place(name) in mine)
-    else:
-        taken = granted_places(one.devices, snapshot)
-        first = tuple(name for name in free if not is_taken(one.units.get(name), taken))
-    steered = tuple(dict.fromkeys((*fixed, *first)))
-    if len(steered) >= wish.size:
-        return choice.of(steered, fixed, wish.size)
+    accounts = Accounts(one, offered, snapshot, free, [asker.pod.uid for asker in found])
+    steered: Sequence[str] = fixed
+    for tier in _tiers(free, found, choice, one, accounts):
+        more = tuple(dict.fromkeys((*steered, *tier)))
+        if len(more) >= wish.size:
+            return choice.of(more, steered, wish.size)
+        steered = more
     return choice.of(free, steered, wish.size)
 
 
-def is_taken(unit: Unit | None, taken: Collection[Place]) -> bool:
-    """Say whether a grant holds a unit: itself, or the card that it is of."""
-    return unit is not None and (unit.place in taken or (unit.device.key, "", "") in taken)
+def _tiers(
+    free: Ids, found: Sequence[Asker], choice: _Choice, one: Served, accounts: Accounts
+) -> Iterator[Ids]:
+    """Yield ids from the best to the worst for the kubelet's account.
+
+    For granted pods the devices that they have, then what other pods have that the kubelet holds
+    for free: so its account of free devices stays as near to the truth as it can be. For pods
+    without a grant what nobody has.
+    """
+    taken = tuple(name for name in free if name in one.units and accounts.taken(one.units[name]))
+    if not any(asker.granted for asker in found):
+        yield tuple(name for name in free if name not in taken)
+        return
+    mine = [places(asker.found) for asker in found]
+    yield tuple(name for name in free if choice.place(name) in frozenset.intersection(*mine))
+    yield tuple(name for name in free if choice.place(name) in frozenset.union(*mine))
+    yield taken
 
 
 def _companions(
@@ -87,7 +100,7 @@ def _companions(
     for held in snapshot.served.value.held:
         other = offered.get(held.resource)
         if held.pod_uid == found[0].pod.uid and other is not None and other.name != one.name:
-            units = (other.units.get(name) for name in held.ids)
+            units = (other.units.get(name) for name in held.device_ids)
             keys += [_board_id(unit) for unit in units if unit is not None]
     return tuple(dict.fromkeys(keys))
 

@@ -33,9 +33,10 @@ def allocations(
 ) -> Mapping[str, tuple[Allocation, ...]]:
     """Return who holds what by the kubelet's account, by Device.key; `pods` are by uid.
 
-    Of a pod that the scheduler granted such devices to those count, whichever ids the kubelet
-    chose: whoever asks leaves such pods out. NICs that many share by replicas are nobody's; ids
-    that mean nothing here are passed over.
+    A device that was exchanged for the kubelet's choice counts in its place. Of a pod that the
+    scheduler granted such devices to those count, whichever ids the kubelet chose: whoever asks
+    leaves such pods out. NICs that many share by replicas are nobody's; ids that mean nothing here
+    are passed over.
     """
     by_key: dict[str, list[Allocation]] = {}
     for held in snapshot.served.value.held:
@@ -44,7 +45,7 @@ def allocations(
         if gone or (pod is not None and pod.phase in ENDED):
             continue
         name = f"{pod.namespace}/{pod.name}" if pod is not None else f"pod {held.pod_uid}"
-        for device_id in held.ids:
+        for device_id in held.device_ids:
             found = _hold(device_id, known)
             if found is not None:
                 kind, hold = found

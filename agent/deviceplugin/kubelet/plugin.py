@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 MAX_RESOURCES = 64
 ASTRAY = "GrantGivenToAnotherPod"
+WITHDRAWN = "DeviceWithdrawn"
 AGAIN_S = 1.0  # after a bug, doubled each time
 ANSWERED = ("ready", "released")  # states of a vendor whose devices are those it told of
 
@@ -159,6 +160,8 @@ class DevicePlugin:
 
     def _put(self, resource: Resource, *, live: bool) -> None:
         life = self._lives.get(resource.name)
+        if resource.withdrawn and not (life is not None and life.answering.offer.withdrawn):
+            self._tell_withdrawn(resource)
         if life is not None:
             life.answering.put(resource, live=live)
         elif resource.devices and len(self._lives) < MAX_RESOURCES:
@@ -166,6 +169,14 @@ class DevicePlugin:
             life = Life(self._site, self._folder, self._bell, answering, self._publish)
             self._lives[resource.name] = life
             self._keep(resource.name, life.run)
+
+    def _tell_withdrawn(self, resource: Resource) -> None:
+        """Tell that devices are withdrawn; more of them while there are some are told by metric."""
+        text = f"{resource.name}: {', '.join(resource.withdrawn)[:200]} is in use by a pod whose "
+        text += (
+            "device the kubelet does not account, and is listed as unhealthy until that pod ends"
+        )
+        self._site.tell(WITHDRAWN, text)
 
     def _aged(self, resource: Resource) -> Resource:
         """Return what was kept; without the vendor's word nobody can tell after a while."""
@@ -236,6 +247,7 @@ def _served(life: Life) -> ResourceServed:
         message=standing.message,
         devices=len(answering.devices),
         healthy=sum(device.healthy for device in answering.devices),
+        withdrawn=answering.offer.withdrawn,
         registrations=answering.counts.registrations,
         lists_sent=answering.counts.lists_sent,
     )

@@ -154,8 +154,10 @@ class Answering:
 
     async def _one(self, ids: Ids) -> Allocated:
         answer = await self._decided(ids)
-        held = Held(pod_uid=answer.pod_uid, resource=self.offer.name, ids=ids)
-        if answer.pod_uid:  # the next question must find it in its snapshot
+        held = Held(
+            pod_uid=answer.pod_uid, resource=self.offer.name, ids=ids, exchanges=answer.exchanges
+        )
+        if answer.pod_uid or answer.exchanges:  # the next question must find it in its snapshot
             self._holding.answered(held)
         try:
             async with asyncio.timeout(self._site.pace.prepare_s):

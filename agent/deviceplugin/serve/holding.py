@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 
 from agent import durable
+from agent.deviceplugin.base import EXCHANGE
 from agent.deviceplugin.serve.names import CHECKPOINT
 from agent.errors import ParseError
+from agent.model.device import Pairs
 from agent.model.runtime.served import Held
 
 MAX_BYTES = 64 << 20  # of the checkpoint, which repeats every answer
@@ -29,6 +32,7 @@ class _Entry(msgspec.Struct, rename="pascal"):
     device_ids: dict[str, list[str] | None] | list[str] | None = msgspec.field(
         name="DeviceIDs", default=None
     )
+    alloc_resp: bytes | None = None  # our answer, as the kubelet keeps it
 
 
 class _Data(msgspec.Struct, rename="pascal"):
@@ -51,18 +55,39 @@ def parse_checkpoint(data: bytes) -> tuple[Held, ...]:
         raise ParseError(f"device checkpoint: {str(error)[:120]}", "") from error
     if len(entries) > MAX_ENTRIES:
         raise ParseError(f"device checkpoint: more than {MAX_ENTRIES} entries", "")
-    held = tuple(
-        Held(
-            pod_uid=entry.pod_uid,
-            resource=entry.resource_name,
-            ids=tuple(sorted(set(_ids(entry.device_ids)))),  # one of two nodes stands twice
-            container=entry.container_name,
-        )
-        for entry in entries
-    )
+    held = tuple(map(_held, entries))
     if sum(len(one.ids) for one in held) > MAX_IDS:
         raise ParseError(f"device checkpoint: more than {MAX_IDS} ids", "")
     return tuple(sorted(held, key=lambda one: (one.pod_uid, one.container, one.resource)))
+
+
+def _held(entry: _Entry) -> Held:
+    ids = tuple(sorted(set(_ids(entry.device_ids))))  # one of two nodes stands twice
+    return Held(
+        pod_uid=entry.pod_uid,
+        resource=entry.resource_name,
+        ids=ids,
+        container=entry.container_name,
+        exchanges=_exchanges(entry.alloc_resp or b"", ids),
+    )
+
+
+def _exchanges(answer: bytes, ids: tuple[str, ...]) -> Pairs:
+    """Return what our answer gave for some of the ids, as its annotation says."""
+    if EXCHANGE.encode() not in answer:
+        return ()
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - only where something is exchanged
+
+    from proto.gen import deviceplugin_v1beta1_pb2 as pb  # noqa: PLC0415 - the same
+
+    try:
+        annotations = pb.ContainerAllocateResponse.FromString(answer).annotations
+        values = [value for key, value in annotations.items() if key.startswith(EXCHANGE)]
+        found = [msgspec.json.decode(value, type=dict[str, str]) for value in values]
+    except (DecodeError, msgspec.MsgspecError, RecursionError) as error:
+        raise ParseError(f"device checkpoint: an answer of ours: {str(error)[:120]}", "") from error
+    pairs = {name: given for table in found for name, given in table.items() if name in ids}
+    return tuple(sorted(pairs.items()))
 
 
 def _ids(found: dict[str, list[str] | None] | list[str] | None) -> Iterator[str]:
@@ -136,8 +161,12 @@ class Holding:
         return wrong
 
     def _came(self, entry: Held) -> bool:
-        """Forget the answer to the same pod, and say whether there was one."""
-        return self._taken(lambda held: held.pod_uid == entry.pod_uid, entry) is not None
+        """Forget the answer to the same pod, or to one that was not known; return whether it was.
+
+        Devices are exchanged for a pod of which several can be meant, too.
+        """
+        uids = (entry.pod_uid, "")
+        return any(self._taken(partial(_is_of, uid), entry) is not None for uid in uids)
 
     def _came_to_another(self, entry: Held) -> Held | None:
         return self._taken(lambda _: True, entry)
@@ -163,3 +192,7 @@ class Holding:
         if len(new) < len(self._answered):
             self._answered = new
             self._changed()
+
+
+def _is_of(uid: str, held: Held) -> bool:
+    return held.pod_uid == uid

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.model.device import Pairs
+
 
 class ResourceServed(msgspec.Struct, frozen=True, kw_only=True):
     """One resource. `state`: conflict, waiting, registering, registered, watched, refused."""
@@ -15,17 +17,34 @@ class ResourceServed(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     devices: int = 0
     healthy: int = 0
+    withdrawn: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
     registrations: int = 0
     lists_sent: int = 0
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one resource that the kubelet gave to one container, by its own account."""
+    """Devices of one resource that the kubelet gave to one container, by its own account.
+
+    `exchanges` name for some of the ids the device that the container has instead: the kubelet's
+    account cannot be changed. What a pod has by a grant is not in here.
+    """
 
     pod_uid: str
     resource: str
     ids: tuple[str, ...] = ()  # as the kubelet knows them
     container: str = ""  # name; empty: of one of the pod's, it is not known which
+    exchanges: Pairs = ()  # (id that the kubelet knows, id of the device that is given)
+
+    @property
+    def pairs(self) -> Pairs:
+        """Return each id that the kubelet knows with the id of the device that is given for it."""
+        given = dict(self.exchanges)
+        return tuple((name, given.get(name, name)) for name in self.ids)
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """Return the ids of the devices that the container has, unless it has a grant."""
+        return tuple(given for _, given in self.pairs)
 
 
 class ServedView(msgspec.Struct, frozen=True, kw_only=True):

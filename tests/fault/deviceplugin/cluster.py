@@ -38,17 +38,18 @@ from tests.unit.deviceplugin.made import GPU, VENDORS, card, node, plugin_settin
 from tests.unit.grants.made import WHOLE, entry, text
 
 LOOK_S = 0.01
+NODE = factory.snapshot().node.name
 PATIENT = replace(QUICK, pod_s=600.0)  # for pods that the agent hears of: however slow the machine
 
 Test = Callable[["Cluster"], Awaitable[None]]
 
 
 def pod(index: int, *cards: int, count: int = 1, init: int = 0, **changes: object) -> PodView:
-    """Return a pod that asks for `count` cards, and was granted these if there are any."""
-    asks = [ResourceAsk(container="main", resource=GPU, count=count)]
+    """Return a pod that asks the kubelet for `count` cards, and was granted these if any."""
+    asks = [ResourceAsk(container="main", resource=GPU, count=count)] if count else []
     if init:
         asks.insert(0, ResourceAsk(container="init", resource=GPU, count=init, init=True))
-    made = factory.pod(index, 0, cgroup="", phase="Pending", asks=tuple(asks), node_name="")
+    made = factory.pod(index, 0, cgroup="", phase="Pending", asks=tuple(asks), node_name=NODE)
     grant = text(*(entry(factory.gpu(i), WHOLE) for i in cards))
     annotations = ((KEY, grant),) if cards else ()
     wants = (("nvidia.com/gpu", max(count, len(cards))),)
@@ -177,10 +178,10 @@ class Cluster:
         await self.kubelet.admit_pod(one.uid, containers, aligned=aligned)
         return await self.kubelet.begin(one.uid, containers[-1])
 
-    async def run(self, one: PodView) -> Admitted:
+    async def run(self, one: PodView, *, aligned: bool = False) -> Admitted:
         """Create a pod, admit it, and wait until the agent has read whose the devices are."""
         self.create(one)
-        admitted = await self.admit(one)
+        admitted = await self.admit(one, aligned=aligned)
         await self.kubelet.until(lambda: self.holds(one), "the kubelet's account")
         self.change(one, phase="Running")
         return admitted

@@ -7,9 +7,13 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from agent.model.cluster.facts import KubeletFacts
+from agent.model.part import Part
+from agent.model.pod import PodView
 from tests.fault.deviceplugin.cluster import PATIENT, Cluster, given, in_cluster, pod
 from tests.fault.deviceplugin.stage import QUICK
 from tests.kubelet.admission import NotAdmitted
+from tests.unit.deviceplugin.made import GPU, card
 
 
 @pytest.mark.parametrize("ahead", ["kubelet", "agent"])
@@ -94,3 +98,108 @@ def test_before_a_refusal_that_is_for_good_the_source_of_pods_is_woken_and_waite
         assert given(await admission) == [0, 1, 2, 3]
 
     in_cluster(test, PATIENT)
+
+
+async def with_other_accounts(cluster: Cluster) -> tuple[PodView, int]:
+    """Run a pod that was granted card 5, and that the kubelet accounts another card for.
+
+    The kubelet gives its CPUs on memory node 0, so that card 5 is none of those that it offers.
+    """
+    owner = pod(1, 5)
+    assert given(await cluster.run(owner, aligned=True)) == [5]
+    (accounted,) = cluster.account(owner)
+    assert accounted < 4
+    return owner, accounted
+
+
+def test_a_pod_that_is_sent_a_granted_card_gets_the_one_that_the_kubelet_holds_for_used() -> None:
+    async def test(cluster: Cluster) -> None:
+        _, accounted = await with_other_accounts(cluster)
+        plain = pod(2, count=7)
+        assert given(await cluster.run(plain)) == [n for n in range(8) if n != 5]
+        assert cluster.account(plain) == [n for n in range(8) if n != accounted]
+        text = dict(cluster.told)["DeviceExchanged"]
+        assert f"{card(accounted)} in place of {card(5)}" in text
+        assert "team-a/train-2" in text
+
+    in_cluster(test, cards=8)
+
+
+@pytest.mark.parametrize("who", ["agent", "kubelet", "both"])
+def test_what_was_exchanged_is_known_after_a_restart(who: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        owner, accounted = await with_other_accounts(cluster)
+        plain, next_one, last = pod(2, count=7), pod(3), pod(4)
+        await cluster.run(plain)
+        if who != "agent":
+            before = cluster.kubelet.endpoints[GPU]
+            await cluster.kubelet.restart()
+            await cluster.kubelet.resource(GPU, not_this=before)
+        if who != "kubelet":
+            await cluster.restart()
+        await cluster.kubelet.until(lambda: cluster.holds(plain), "the kubelet's account")
+        await cluster.delete(owner)
+        # the kubelet has freed a card that the plain pod has, and only card 5 is free in truth
+        assert given(await cluster.run(next_one)) == [5]
+        assert cluster.account(next_one) == [accounted]
+        await cluster.delete(plain)
+        assert given(await cluster.run(last)) != [5]
+
+    in_cluster(test, cards=8)
+
+
+def test_a_container_that_reuses_devices_of_an_init_container_has_the_same_exchanged_ones() -> None:
+    async def test(cluster: Cluster) -> None:
+        await with_other_accounts(cluster)
+        reuses = pod(2, count=6, init=7)
+        main = given(await cluster.run(reuses))
+        assert len(main) == 6
+        assert 5 not in main
+        init, last = (one for one in cluster.kubelet.allocations if one.pod_uid == reuses.uid)
+        assert set(last.ids) < set(init.ids)
+
+    in_cluster(test, cards=8)
+
+
+def test_a_card_in_use_that_nothing_can_be_exchanged_for_is_withdrawn_until_its_owner_ends() -> (
+    None
+):
+    async def test(cluster: Cluster) -> None:
+        owner = pod(1, 3, count=0)
+        cluster.create(owner)
+        endpoint = await cluster.kubelet.resource(GPU, healthy=3)
+        assert card(3) not in endpoint.healthy()
+        plain = pod(2, count=3)
+        assert given(await cluster.run(plain)) == [0, 1, 2]
+        assert card(3) in dict(cluster.told)["DeviceWithdrawn"]
+        assert "DeviceExchanged" not in dict(cluster.told)
+        await cluster.delete(owner)
+        await cluster.kubelet.resource(GPU, healthy=4)
+        assert given(await cluster.run(pod(3))) == [3]
+
+    in_cluster(test)
+
+
+def test_a_granted_pod_that_has_yet_to_be_admitted_finds_as_many_cards_as_it_needs() -> None:
+    async def test(cluster: Cluster) -> None:
+        owner, waits = pod(1, 3, count=0), pod(2, 0, 1, 2, count=3)
+        cluster.create(owner)
+        cluster.create(waits)
+        endpoint = await cluster.kubelet.resource(GPU, healthy=3)
+        assert endpoint.healthy() == {card(0), card(1), card(2)}
+        assert given(await cluster.run(waits)) == [0, 1, 2]
+
+    in_cluster(test)
+
+
+def test_under_a_policy_that_promises_memory_nodes_a_card_of_another_node_does_not_fit() -> None:
+    async def test(cluster: Cluster) -> None:
+        await with_other_accounts(cluster)
+        cluster.known.kubelet_facts(Part(KubeletFacts(topology_policy="restricted"), 1.0))
+        endpoint = await cluster.kubelet.resource(GPU, healthy=7)
+        assert card(5) not in endpoint.healthy()
+        # under any other policy it fits: nothing is withdrawn
+        cluster.known.kubelet_facts(Part(KubeletFacts(topology_policy="best-effort"), 1.0))
+        await cluster.kubelet.resource(GPU, healthy=8)
+
+    in_cluster(test, cards=8)

@@ -94,7 +94,8 @@ def node(
     for uid, one in table.items():
         for entry in one.grant.devices:
             for device in base.devices.value.devices:
-                if entry.id in (device.info.uuid, device.info.bus_id):
+                slices = (part.uuid for part in device.info.partitions)
+                if entry.id in (device.info.uuid, device.info.bus_id, *slices):
                     by_key[device.key] = (*by_key.get(device.key, ()), uid)
     return replace(
         base,

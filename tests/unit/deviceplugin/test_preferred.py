@@ -52,7 +52,18 @@ def test_several_pods_that_wait_steer_to_what_all_of_them_were_granted() -> None
     alike = {0: granted(card(6), card(3)), 1: granted(card(3), card(6))}
     assert chosen(node(waiting(1, 2), waiting(2, 2), grants=alike), "01234567", 2) == [3, 6]
     apart = {0: granted(card(6), card(3)), 1: granted(card(4), card(5))}
-    assert chosen(node(waiting(1, 2), waiting(2, 2), grants=apart), "01234567", 2) == [0, 1]
+    # what one of them has: whosever turn it is, the account of free cards stays true
+    assert chosen(node(waiting(1, 2), waiting(2, 2), grants=apart), "01234567", 2) == [4, 5]
+
+
+def test_a_granted_card_that_the_kubelet_does_not_offer_is_replaced_by_one_that_others_have() -> (
+    None
+):
+    held = (Held(pod_uid=factory.pod(9).uid, resource=GPU, ids=(card(6),), container="main"),)
+    grants = {0: granted(card(3)), 1: granted(card(6))}
+    snapshot = node(factory.pod(9), waiting(1), grants=grants, held=held)
+    # the kubelet accounts card 6 for the owner of card 3: so it may account card 3 for this pod
+    assert chosen(snapshot, "0123457", 1) == [3]
 
 
 def test_a_pod_without_a_grant_is_kept_off_what_others_were_granted() -> None:

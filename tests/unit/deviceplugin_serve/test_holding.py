@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.clock import ManualClock
 from agent.deviceplugin.serve import holding
 from agent.deviceplugin.serve.holding import FORGET_S, MAX_ANSWERED, Holding, parse_checkpoint
 from agent.errors import ParseError
 from agent.model.runtime.served import Held
+from proto.gen import deviceplugin_v1beta1_pb2 as pb
 
 ENTRY = {
     "PodUID": "u1",
@@ -69,6 +72,42 @@ def test_no_checkpoint_crashes_us(noise: bytes, at: int) -> None:
         parse_checkpoint(whole[:at] + noise + whole[at + 1 :])
     except ParseError:
         return
+
+
+def answer(**annotations: str) -> str:
+    """An answer of ours as the kubelet writes it into its checkpoint."""
+    response = pb.ContainerAllocateResponse(annotations=annotations)
+    return base64.b64encode(response.SerializeToString()).decode()
+
+
+def test_what_was_exchanged_stands_in_the_answer_that_the_kubelet_keeps() -> None:
+    text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": '{"GPU-2":"GPU-7","GPU-9":"GPU-3"}'})
+    (held,) = parse_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
+    assert held.exchanges == (("GPU-2", "GPU-7"),)  # the container reuses one of two devices
+    assert held.ids == ("GPU-0", "GPU-2")
+    assert held.device_ids == ("GPU-0", "GPU-7")
+    (other,) = parse_checkpoint(checkpoint({**ENTRY, "AllocResp": answer(a="b")}))
+    assert other.device_ids == other.ids
+
+
+@pytest.mark.parametrize("value", ["", "[]", '{"GPU-2": 1}', "[" * 100_000])
+def test_an_answer_of_ours_that_is_damaged_is_refused_with_the_whole_file(value: str) -> None:
+    text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": value})
+    with pytest.raises(ParseError, match="an answer of ours"):
+        parse_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
+
+
+def test_an_exchange_for_a_pod_that_was_not_known_is_remembered_until_the_kubelet_names_it() -> (
+    None
+):
+    known = Holding(ManualClock().monotonic, lambda: None)
+    known.written(())
+    given = Held(pod_uid="", resource="r/x", ids=("a",), exchanges=(("a", "b"),))
+    known.answered(given)
+    assert known.held == (given,)
+    named = replace(given, pod_uid="u1", container="main")
+    assert known.written((named,)) == ()
+    assert known.held == (named,)
 
 
 def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
