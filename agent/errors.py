@@ -40,6 +40,10 @@ class NotSupported(AgentError):
     """This device, driver or kernel cannot tell; the fact stays absent."""
 
 
+class CallSuspended(NotSupported):
+    """The call hung before and is left out for a while; the message says which, and until when."""
+
+
 class DeviceGone(AgentError):
     """The device no longer answers on its bus."""
 

@@ -44,7 +44,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         str, Rule("where the host's root is mounted in the agent's container; empty: it is /")
     ] = ""
     run_dir: Annotated[
-        str, Rule("folder of the lock that keeps a second agent from writing; gone at boot")
+        str,
+        Rule(
+            "folder of the lock that keeps a second agent from writing, and of the journals of "
+            "calls into vendors' libraries; gone at boot"
+        ),
     ] = "/run/xpu-agent"
 
 

@@ -17,6 +17,8 @@ _REMEDIES = {
     "node if it does not come back",
     "DriverReleased": "nothing, if somebody works on the driver; `xpu-agent rescan` ends it",
     "Released": "nothing, if somebody works on the driver; `xpu-agent rescan` ends it",
+    "CallHung": "see why the driver hangs in the kernel's log (hung task, Xid); drain the card and "
+    "reset it; the agent makes the call again by itself",
     "Flapping": "see what changes in the agent's events; `xpu-agent clear DEVICE` ends the hold",
     "DeviceGone": "nothing, if it was taken out; else look at the slot and the kernel's log",
     "NoPermission": "give the agent's container access to the device nodes (privileged)",

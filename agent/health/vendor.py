@@ -146,11 +146,14 @@ class VendorHealth:
         return replace(sighted, devices=devices)
 
     def _look_at(self, answer: Inventory, now: Moment) -> None:
-        """Take a whole answer in: everything that is listed was looked at, the rest was not."""
+        """Take an answer in: what it examined was looked at, the rest was not."""
         verdicts = _verdicts(answer)
         self._keys, self._asked_s = tuple(verdicts), None
+        subjects = None if answer.subjects is None else frozenset(answer.subjects)
         for key, health in verdicts.items():
-            self._look(key, health, now)
+            looked = subjects is None or key.partition("/")[0] in subjects
+            if looked or key not in self._tracks:
+                self._look(key, health, now)
         for key in [key for key in self._tracks if key not in verdicts]:
             self._miss(key, now)
         self._happened = {key: r for key, r in self._happened.items() if key in verdicts}

@@ -39,6 +39,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     groups: tuple[DeviceGroup, ...] = ()
     group_policy: str | None = None  # Prefer, Honor; None: no table or nobody's wish
+    subjects: tuple[str, ...] | None = None  # devices that this answer examined; None: all of them
+    partial: bool = False  # the others follow: the next discovery is wanted at once
 
 
 class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from agent.host.files import OneLook
 from agent.model.device import VendorDevice
 from agent.node.vendors import forced, vendor_settings
 from agent.probe.base import DeviceVendor, Inside, is_isolated, replayed
+from agent.probe.call_journal import prepare_journal
 from agent.probe.process.launch import Launched, launch
 from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import OpenedHost
@@ -56,16 +57,23 @@ def recruits(
         tape = host.tape(vendor.name)
         if not seen and tape is None and not forced(settings, vendor.name):
             continue
+        isolated = is_isolated(vendor) or tape is not None
+        calls = isolated and host.spec is None and tape is None
         spec = WorkerSpec(
             vendor=vendor.name,
             host_spec=host.spec,
             tape=None if tape is None or isinstance(tape, bytes) else str(tape),
             settings=own.get(vendor.name, {}),
+            journal=prepare_journal(journal_folder(settings), vendor.name) if calls else "",
         )
-        isolated = is_isolated(vendor) or tape is not None
         yield Enlisted(
             spec=spec, sighted=seen, inside=None if isolated else _inside(vendor, host, spec)
         )
+
+
+def journal_folder(settings: Settings) -> str:
+    """Return where journals of calls outlive the agent; empty if nothing does (standalone mode)."""
+    return settings.node.run_dir if settings.node.state_dir else ""
 
 
 def _inside(vendor: DeviceVendor, host: OpenedHost, spec: WorkerSpec) -> Inside:

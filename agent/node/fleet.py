@@ -195,6 +195,8 @@ class Fleet:
     def _heard_events(self, vendor: str, events: tuple[DeviceEvent, ...]) -> None:
         for event in events:
             fields = {"vendor": vendor, "device": event.key, "reason": event.reason}
+            if event.message:
+                fields["detail"] = event.message
             log.warning("device_event", extra=fields)
         client = next(client for client in self.clients if client.state.vendor == vendor)
         if self._health[vendor].happened(events, self._now()):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from agent.model.snapshot import NodeSnapshot
+from agent.node.crew import journal_folder
 from agent.node.fleet import with_vendor
 from agent.node.parts import Parts
 from agent.node.published_minors import PublishedMinors
@@ -49,6 +50,7 @@ def look(
             forced=[name for name in parts.vendors if forced(settings, name)],
             tapes=tapes,
             clock=parts.clock,
+            journals=journal_folder(settings),
         )
     )
     for state in states:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent.model.grant.edits import ContainerEdits
     from agent.model.grant.granted import Grant
     from agent.model.grant.host import HostMeans, HostNeeds
+    from agent.probe.call_journal import CallJournal
 
 Settings = Mapping[str, object]  # the vendor's own section of `discovery`, decoded YAML
 
@@ -130,6 +131,19 @@ def slices_in(
         raise NotSupported("this vendor's cards are not cut for pods")
     kept: SlicesKept = slices(wishes, pods)
     return kept
+
+
+def journal_calls_of(session: VendorSession, journal: CallJournal) -> None:
+    """Have the session tell the journal which call of its library it is in.
+
+    A vendor whose library may hang in a call about one device has a method
+    `journal_calls(journal)`, called once, before the first question. Its calls then begin with
+    `journal.enter(symbol, device key)`, which raises `CallSuspended` for a call that hung before,
+    and end with `journal.leave()`.
+    """
+    journal_calls = getattr(session, "journal_calls", None)
+    if journal_calls is not None:
+        journal_calls(journal)
 
 
 def needs_of(vendor: DeviceVendor, settings: Settings) -> HostNeeds:

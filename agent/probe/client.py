@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from time import monotonic
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from agent.model.device import VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.part import Part
 from agent.model.snapshot import VendorState
+from agent.probe.call_journal import Call, call_in_progress, read_journal
 from agent.probe.conversation import MEMORY_LIMIT, Conversation, Resident, Sleep, Wishes
 from agent.probe.life import TIMING, Errand, Start, Timing, Worker
 from agent.probe.process.launch import Launched
@@ -75,6 +77,7 @@ class VendorClient:
         self._worker: Worker | None = None
         self._stuck: list[Worker] = []
         self._deaths = 0
+        self._hung: Call | None = None  # what the last process ended in
         self._outworn_s = float("-inf")  # monotonic, of the last replacement in good order
         self._released_until_s: float | None = None
         self._away = asyncio.Event()  # released, and no process is left that could be ended
@@ -159,7 +162,9 @@ class VendorClient:
         try:
             launched, self._launched = self._launched, None
             self._wishes.end = self._stopping
-            self._worker = worker = self._start(self._spec, self._heard, launched)
+            spec = replace(self._spec, hung=self._hung)
+            self._hung = None
+            self._worker = worker = self._start(spec, self._heard, launched)
             worker.lost.add_done_callback(lambda _: self._wishes.nudge())
             self._publish(pid=worker.pid, restarts=self._deaths)
             await worker.opened(self._timing.open_deadline_s)
@@ -168,7 +173,9 @@ class VendorClient:
         except WorkerError as error:
             if self._stopping or self._released_until_s is not None:
                 return True
-            self._died(error)
+            call = self._call_of(error)
+            self._hung = call if call is not None and call.device else None
+            self._died(error, call)
             return False
         else:
             return True
@@ -224,15 +231,29 @@ class VendorClient:
     def _heard(self, events: tuple[DeviceEvent, ...]) -> None:
         self._on_events(self._spec.vendor, events)
 
-    def _died(self, error: WorkerError) -> None:
+    def _call_of(self, error: WorkerError) -> Call | None:
+        """Return the call of the library in which a process hung or crashed, by its journal."""
+        worker, late = self._worker, error.reason == LATE
+        if worker is None or not self._spec.journal or not (late or worker.crashed):
+            return None
+        call = call_in_progress(read_journal(self._spec.journal))
+        # not the client's own clock: the worker wrote the time
+        if call is not None and late and monotonic() - call.began_s < self._timing.hung_call_s:
+            return None  # it was slow on the whole, and this call is one of many
+        return call
+
+    def _died(self, error: WorkerError, call: Call | None) -> None:
+        """Publish the death, and count it unless the next process will leave its cause out."""
         self._deaths += 1
-        self._history = self._history.died(self._clock.monotonic(), self._timing.restart)
+        if self._hung is None:
+            self._history = self._history.died(self._clock.monotonic(), self._timing.restart)
+        message = str(error) if call is None else f"{error}; it was in {call}"
         state = "stalled" if error.reason == LATE else "restarting"
         if self._history.quarantined:
             state = "quarantined"
-        fields = {"vendor": self._spec.vendor, "state": state, "error": str(error)}
+        fields = {"vendor": self._spec.vendor, "state": state, "error": message}
         log.warning("worker_lost", extra=fields)
-        self._publish_trouble(state, error.reason, str(error))
+        self._publish_trouble(state, error.reason, message)
 
     def _leave(self, worker: Worker) -> None:
         """Go on without the process: the kernel does not end it before its call returns."""

@@ -138,6 +138,8 @@ class Conversation:
         inventory = await self._worker.discover(self._timing.discover_deadline_s)
         self._ear.discovered(inventory)
         self._allowed_s = began_s + AGAIN_S
+        if inventory.partial:
+            self._wishes.discovery, self._allowed_s = True, began_s
         self._discover_s = began_s + self._timing.discover_every_s
         self._sample_s = began_s
 

@@ -99,6 +99,11 @@ class InsideWorker:
         """Say whether a call has not returned yet."""
         return bool(self._calls)
 
+    @property
+    def crashed(self) -> bool:
+        """Return whether it ended by a fault of its own: then the agent would have, too."""
+        return False
+
     def _opened(self) -> VendorSession:
         assert self._session is not None  # noqa: S101 - the client opens first
         return self._session

@@ -29,6 +29,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     open_deadline_s: float = 30.0  # until the first answer of a fresh process
     discover_deadline_s: float = 30.0
     sample_deadline_s: float = 5.0
+    hung_call_s: float = 2.0  # a call of a late process that took so long is what it hangs in
     restart: RestartPolicy = RestartPolicy()
     memory_limit_bytes: int = 0  # resident; a process beyond it is replaced; 0: no limit
 
@@ -50,6 +51,11 @@ class Worker(Protocol):
     @property
     def alive(self) -> bool:
         """Say whether something of it is still running."""
+        ...
+
+    @property
+    def crashed(self) -> bool:
+        """Return whether it ended by a fault of its own, inside a call."""
         ...
 
     async def opened(self, deadline_s: float) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 from agent.errors import AgentError, WorkerError
 from agent.probe.base import VendorSession, clear_in, slices_in
+from agent.probe.call_journal import CallJournal
 from agent.probe.wire import (
     GARBAGE,
     MAX_LINE,
@@ -85,9 +86,12 @@ class Pipe:
 class Service:
     """Answers serially; events have a thread of their own."""
 
-    def __init__(self, pipe: Pipe, session: VendorSession) -> None:
+    def __init__(
+        self, pipe: Pipe, session: VendorSession, journal: CallJournal | None = None
+    ) -> None:
         self._pipe = pipe
         self._session = session
+        self._journal = journal or CallJournal()
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="events", daemon=True)
         self._turn_s: float | None = None  # monotonic, since when the library is asked for events
@@ -97,6 +101,7 @@ class Service:
         """Answer until `close` or the end of the requests."""
         if events:
             self._watcher.start()
+            self._pipe.say(0, self._happened_before)
         for ask in requests:
             if not isinstance(ask, Ask):
                 raise WorkerError("", GARBAGE, "a second start")
@@ -107,7 +112,7 @@ class Service:
 
     def _answer(self, ask: Ask) -> Reply:
         if ask.method == "discover":
-            return Discovered(ask.id, self._session.discover())
+            return Discovered(ask.id, self._journal.mark(self._session.discover()))
         if ask.method == "sample":
             return Sampled(ask.id, finite(self._session.sample()))
         if ask.method == "clear":
@@ -135,6 +140,10 @@ class Service:
             self._told_s = turn_s
             detail = f"a wait for events has not returned for {EVENTS_STUCK_S:g} s; none is heard"
             self._pipe.say(0, lambda: Failed(0, EVENTS_STUCK, detail))
+
+    def _happened_before(self) -> Reply | None:
+        events = self._journal.events()
+        return Happened(events) if events else None
 
     def _events(self) -> Reply | None:
         events = self._session.events(EVENTS_WAIT_S)

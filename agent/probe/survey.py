@@ -16,6 +16,7 @@ from agent.model.inventory import DeviceEvent, Inventory
 from agent.model.part import Part
 from agent.model.snapshot import VendorState
 from agent.probe.base import DeviceVendor, Inside, Settings, is_isolated, replayed
+from agent.probe.call_journal import find_journal
 from agent.probe.inside import InsideWorker
 from agent.probe.life import TIMING, Timing, Worker
 from agent.probe.process.spec import WorkerSpec
@@ -27,9 +28,10 @@ from agent.recording.open import OpenedHost
 log = logging.getLogger(__name__)
 
 CLOSE_S = 1.0
+MAX_PARTS = 128  # answers in which a vendor tells of its devices, as they come
 
 
-async def survey(
+async def survey(  # noqa: PLR0913 - all but three are keywords that most callers leave out
     vendors: Iterable[DeviceVendor],
     host: OpenedHost,
     settings: Mapping[str, Settings],
@@ -39,13 +41,15 @@ async def survey(
     forced: Container[str] = (),
     tapes: Mapping[str, TapeWriter] | None = None,
     clock: Clock | None = None,
+    journals: str = "",
 ) -> tuple[VendorState, ...]:
     """Return the state of every vendor that has something on this host or is forced, by name.
 
     All are asked at the same time: one discovery, then `samples` samples, apart as `timing` says.
     `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if it has one.
     A vendor that fails is `stalled` with the reason and what it said until then; no process is
-    left.
+    left. `journals` is the folder in which a running agent notes calls that hung: they are left
+    out here as well.
     """
     plan = _Plan(samples, timing, clock or SystemClock())
     asked = []
@@ -57,6 +61,8 @@ async def survey(
                 host_spec=host.spec,
                 settings=settings.get(vendor.name, {}),
                 events=False,
+                journal=find_journal(journals, vendor.name) if host.spec is None else "",
+                record=False,
             )
             inside = _inside(vendor, host, spec)
             asked.append(_survey_one(spec, inside, sighted, plan, (tapes or {}).get(vendor.name)))
@@ -90,7 +96,10 @@ async def _survey_one(
     try:
         worker = InsideWorker(inside, _ignore) if inside else WorkerProcess.start(spec, _ignore)
         await worker.opened(plan.timing.open_deadline_s)
-        state = await _discover(worker, state, plan, tape)
+        for _ in range(MAX_PARTS):
+            state = await _discover(worker, state, plan, tape)
+            if state.inventory.value is None or not state.inventory.value.partial:
+                break
         for turn in range(plan.samples):
             if turn:
                 await asyncio.sleep(plan.timing.sample_every_s)
@@ -117,8 +126,8 @@ async def _discover(
     began_s = plan.clock.monotonic()
     inventory = await worker.discover(plan.timing.discover_deadline_s)
     now_s = plan.clock.monotonic()
-    if tape is not None:
-        tape.discovered(inventory, now_s - began_s)
+    if tape is not None and not inventory.partial:
+        tape.discovered(replace(inventory, subjects=None), now_s - began_s)
     return replace(state, state="ready", inventory=Part(inventory, now_s))
 
 

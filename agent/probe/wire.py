@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from agent.errors import AgentError, HostFileError, WorkerError
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.model.runtime.slices import SlicesKept, SliceWish
+from agent.probe.call_journal import Call
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
 
@@ -38,6 +39,9 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
     settings: dict[str, object] = {}  # the vendor's own section; msgspec copies the default
     events: bool = True  # False: nobody listens, do not wait for them
+    journal: str = ""  # path of the file for the call in progress, see `call_journal`; "": none
+    record: bool = True  # False: another process keeps that file
+    hung: Call | None = None  # the call that ended the process before this one
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
@@ -147,10 +151,18 @@ def encode(message: Request | Reply) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-def encode_start(vendor: str, settings: Mapping[str, object], *, events: bool) -> bytes:
+def encode_start(
+    vendor: str,
+    settings: Mapping[str, object],
+    *,
+    events: bool,
+    journal: str = "",
+    record: bool = True,
+    hung: Call | None = None,
+) -> bytes:
     """Return the first line; settings that cannot be sent raise with the reason `BadConfig`."""
     try:
-        line = encode(Start(dict(settings), events))
+        line = encode(Start(dict(settings), events, journal, record, hung))
     except (TypeError, ValueError) as error:
         raise WorkerError(vendor, BAD_CONFIG, f"discovery.{vendor}: {error}") from error
     if len(line) > MAX_LINE:

@@ -13,13 +13,14 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from agent.errors import HostFileError, WorkerError
 from agent.host.files import HostFiles, LiveRoot
-from agent.probe.base import Settings, VendorSession, replayed
+from agent.probe.base import Settings, VendorSession, journal_calls_of, replayed
+from agent.probe.call_journal import CallJournal
 from agent.probe.service import Pipe, Service
 from agent.probe.tape import MAX_TAPE, TapeSession, parse_tape
 from agent.probe.vendors import load_vendor
@@ -76,17 +77,27 @@ def serve(arguments: Arguments, questions: int, pipe: Pipe) -> None:
     start = next(requests, None)
     if not isinstance(start, Start):
         raise WorkerError(arguments.vendor, GARBAGE if start else CLOSED, "no start came first")
+    answer(requests, pipe, start, lambda: open_session(arguments, start.settings))
+
+
+def answer(
+    requests: Iterator[Request], pipe: Pipe, start: Start, open_vendor: Callable[[], VendorSession]
+) -> None:
+    """Open a session and serve it, with the journal of calls that the agent named."""
+    journal = CallJournal(start.journal, record=start.record, hung=start.hung)
     opened: list[VendorSession] = []
 
     def open_first() -> Reply:
-        opened.append(open_session(arguments, start.settings))
+        session = open_vendor()
+        journal_calls_of(session, journal)
+        opened.append(session)
         return Opened()
 
-    answer = pipe.say(0, open_first)
+    reply = pipe.say(0, open_first)
     gc.freeze()
     gc.enable()
-    if not isinstance(answer, Failed):
-        Service(pipe, opened[0]).run(requests, events=start.events)
+    if not isinstance(reply, Failed):
+        Service(pipe, opened[0], journal).run(requests, events=start.events)
 
 
 def open_session(arguments: Arguments, settings: Settings) -> VendorSession:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from agent.model.cluster.annotation import Refused
 from agent.model.cluster.node_wishes import wishes
 from agent.model.cluster.pod_cpus import scheduled_cpus
-from agent.model.device import Device, Health, HealthState
+from agent.model.device import Device, DeviceCondition, Health, HealthState
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.containers.events import container_events
 from agent.publish.device import KIND
@@ -15,6 +15,7 @@ from agent.publish.device_view import short_name
 from agent.publish.eventing.event import NORMAL, WARNING, Event, PodRef
 from agent.publish.wire import sanitise
 
+DEGRADED = "Degraded"
 _HEALTH = {
     HealthState.HEALTHY: (NORMAL, "DeviceHealthy"),
     HealthState.SUSPECT: (WARNING, "DeviceSuspect"),
@@ -62,6 +63,9 @@ def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
             health = device.info.health
             kind, reason = _HEALTH[health.state] if health.certain else _UNKNOWN
             yield _about_device(kind, reason, device, _words(health), now_s, _kin(health))
+        if condition := _newly_degraded(earlier, device):
+            text = f"{condition.reason}: {condition.message}"
+            yield _about_device(WARNING, "DeviceDegraded", device, text, now_s)
     for key, device in before.items():
         if key not in after:
             text = "no longer there; pods that hold it have lost it"
@@ -109,6 +113,13 @@ def _health_changed(earlier: Device | None, device: Device) -> bool:
     if health.state is HealthState.HEALTHY:
         return known.state is not HealthState.HEALTHY
     return (known.state, known.reason) != (health.state, health.reason)
+
+
+def _newly_degraded(earlier: Device | None, device: Device) -> DeviceCondition | None:
+    """Return the condition that people should see to, if it was not there for this reason."""
+    known = {c.reason for c in earlier.info.conditions if c.type == DEGRADED} if earlier else set()
+    found = [c for c in device.info.conditions if c.type == DEGRADED and c.status]
+    return next((c for c in found if c.reason not in known), None)
 
 
 def _place(device: Device) -> str:

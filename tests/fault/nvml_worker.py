@@ -10,9 +10,9 @@ import os
 import sys
 
 from agent.host.files import HostFiles, LiveRoot
-from agent.probe.service import Pipe, Service
-from agent.probe.wire import Opened, Start
-from agent.probe.worker import read_requests, take_pipes
+from agent.probe.service import Pipe
+from agent.probe.wire import Start
+from agent.probe.worker import answer, read_requests, take_pipes
 from agent.recording.open import open_host
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 
@@ -25,9 +25,8 @@ def main() -> None:
     assert isinstance(start, Start)
     tree, live = sys.argv[1], "live" in sys.argv[2:]
     host: HostFiles = LiveRoot(tree) if live else open_host(tree).files
-    session = NvidiaVendor().open(host, start.settings)
-    pipe.say(0, Opened)
-    Service(pipe, session).run(requests, events=start.events)
+    settings = start.settings
+    answer(requests, pipe, start, lambda: NvidiaVendor().open(host, settings))
     os._exit(0)
 
 

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,19 +81,11 @@ class Agent:
         return self.process.wait(DEADLINE_S)
 
 
-def running(out: Path, *arguments: str, **environment: str) -> AbstractContextManager[Agent]:
-    """Run the daemon on a free port until the block ends."""
-    return started_by((), out, *arguments, **environment)
-
-
 @contextmanager
-def started_by(
-    prefix: tuple[str, ...], out: Path, *arguments: str, **environment: str
-) -> Iterator[Agent]:
-    """Run the daemon as `running` does, started by another command."""
-    fixed = ("run", "--standalone", "--listen", "127.0.0.1:0", "--out", str(out))
+def running(out: Path, *arguments: str, **environment: str) -> Iterator[Agent]:
+    """Run the daemon on a free port until the block ends."""
     process = subprocess.Popen(
-        [*prefix, *command(*fixed, *arguments)],
+        command(*("run", "--standalone", "--listen", "127.0.0.1:0", "--out", str(out)), *arguments),
         stdout=subprocess.PIPE,
         stderr=(out.parent / "stderr.log").open("w"),
         text=True,

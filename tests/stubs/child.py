@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.probe.call_journal import Call
 from agent.probe.wire import (
     Ask,
     Discovered,
@@ -39,6 +40,8 @@ class Child:
     environment: Mapping[str, str]
     settings: Mapping[str, object] = field(default_factory=dict)
     forked: bool = False  # from the nursery, instead of a fresh interpreter
+    journal: str = ""  # path of the file for the call in progress
+    hung: Call | None = None  # that ended the process before this one
     events: list[DeviceEvent] = field(default_factory=list)
     _number: int = 0
     _process: Forked | subprocess.Popen[bytes] | None = None
@@ -58,7 +61,11 @@ class Child:
                 cwd=ROOT,
                 env=environment,
             )
-        self._say(encode_start(self.vendor, self.settings, events=True))
+        self._say(
+            encode_start(
+                self.vendor, self.settings, events=True, journal=self.journal, hung=self.hung
+            )
+        )
         assert isinstance(self._reply(time.monotonic() + 20), Opened)
         return self
 

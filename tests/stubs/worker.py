@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
-from agent.probe.service import Pipe, Service
+from agent.probe.service import Pipe
 from agent.probe.vendors import load_vendor
-from agent.probe.wire import Opened, Start
-from agent.probe.worker import read_requests, take_pipes
+from agent.probe.wire import Start
+from agent.probe.worker import answer, read_requests, take_pipes
 from agent.recording.open import open_host
 
 
@@ -22,9 +22,8 @@ def main() -> None:
     requests, pipe = read_requests(vendor, questions), Pipe(answers)
     start = next(requests)
     assert isinstance(start, Start)
-    session = load_vendor(vendor).open(open_host(tree).files, start.settings)
-    pipe.say(0, Opened)
-    Service(pipe, session).run(requests, events=start.events)
+    host, settings = open_host(tree).files, start.settings
+    answer(requests, pipe, start, lambda: load_vendor(vendor).open(host, settings))
     os._exit(0)
 
 

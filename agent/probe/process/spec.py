@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from agent.probe.call_journal import Call
+
 # The worker finds its own interpreter's packages, then ours: nothing of the caller's directory
 # or environment decides what it imports. Otherwise this is `python -m agent.probe.worker`.
 # msgspec takes from `typing_extensions`, if it is there, what `typing` has as well: a fifth of a
@@ -35,6 +37,9 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     tape: str | None = None  # a file to play instead of the vendor's answers
     settings: Mapping[str, object] = msgspec.field(default_factory=dict)  # the vendor's own section
     events: bool = True
+    journal: str = ""  # path of the file for the call in progress; empty: none
+    record: bool = True  # False: another process keeps that file
+    hung: Call | None = None  # the call that ended the process before this one
 
     def arguments(self) -> tuple[str, ...]:
         """Return the command line."""

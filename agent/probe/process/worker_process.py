@@ -47,6 +47,11 @@ LAST_WORDS_S = 0.2  # between the end of a process and the end of what it wrote
 MAX_PUSHED = 1000  # event messages in the time below
 PUSHED_S = 10.0
 
+_CRASHES = frozenset(
+    -int(one)
+    for one in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+)
+
 T = TypeVar("T")
 EventSink = Callable[[tuple[DeviceEvent, ...]], None]
 
@@ -93,7 +98,14 @@ class WorkerProcess:
         `StartFailed`, `BadConfig` if that cannot be.
         """
         worker = cls(spec.vendor, on_events)
-        settings = encode_start(spec.vendor, spec.settings, events=spec.events)
+        settings = encode_start(
+            spec.vendor,
+            spec.settings,
+            events=spec.events,
+            journal=spec.journal,
+            record=spec.record,
+            hung=spec.hung,
+        )
         try:
             worker._child = Child(launched or launch(spec), worker)
         except (OSError, ValueError) as error:
@@ -173,6 +185,11 @@ class WorkerProcess:
     def alive(self) -> bool:
         """Say whether the process has not been reaped."""
         return not self._exited.is_set()
+
+    @property
+    def crashed(self) -> bool:
+        """Return whether the process ended by its own fault, and not because somebody killed it."""
+        return self._child.status in _CRASHES
 
     async def _within(self, deadline_s: float, answer: asyncio.Future[T], what: str) -> T:
         try:

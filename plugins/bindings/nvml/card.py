@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from agent.errors import DeviceGone, NotSupported
+from agent.errors import CallSuspended, DeviceGone, NotSupported
 from plugins.bindings.nvml import bounds, library
 from plugins.bindings.nvml.bounds import Range
 from plugins.bindings.nvml.library import GarbledAnswer, Nvml, NvmlFault
@@ -40,6 +40,7 @@ class Card:
         self.faults: dict[int, str] = {}  # code: what was asked
         self.garbled = False
         self.denied = False  # some call is not allowed to us; normal without rights
+        self.suspended = False  # some call hung before and is left out
         self.nothing = False  # the last call had nothing to tell, which is an answer
         self.unknown_cycles = 0  # in a row with code 999
         self.slow_until_s = 0.0  # monotonic; a late card is asked less often
@@ -61,7 +62,7 @@ class Card:
     def forget(self) -> None:
         """Ask everything again, as after a change of the card or its driver."""
         self._mute.clear()
-        self.denied = False
+        self.denied = self.suspended = False
 
     def slow(self, now_s: float) -> bool:
         """Say whether the card is to be left alone in this cycle."""
@@ -84,6 +85,8 @@ class Card:
                 if error.code != library.UNKNOWN:
                     raise
                 return call()
+        except CallSuspended:
+            self.suspended = True  # for a while only: the journal says when it is over
         except NotSupported:
             self._mute.add(what)
         except GarbledAnswer:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from plugins.bindings.locate import LibraryAbsent
+from plugins.calls import NO_JOURNAL, CallJournal
 
 SONAME = "libnvidia-ml.so.1"
 INIT_NO_GPUS = 1  # a node whose cards all belong to somebody else is no error
@@ -47,6 +48,10 @@ STOPS_CARD = frozenset({8, 11, 16})
 
 # busy, short of something or not ready: the next cycle may do better
 PASSES_BY = frozenset({NO_PERMISSION, TIMEOUT, 19, 20, 23, 27})
+
+_HANDLES = ("c_nvmlDevice_t", "c_nvmlGpuInstance_t", "c_nvmlComputeInstance_t")
+MAX_HANDLES = 4096
+_WAITS = frozenset({"nvmlEventSetWait_v2"})  # it is in progress most of the time
 
 # the library is of another driver than the kernel's, or lost its connection
 STOPS_PROCESS = frozenset({UNINITIALIZED, 17, MISMATCH})
@@ -131,10 +136,13 @@ def find_library(settings: Mapping[str, object]) -> str:
 class Nvml:
     """NVML, loaded and initialised; calls are by their name in the binding.
 
-    Once loaded a library stays for the life of the process, as do its entry points.
+    Once loaded a library stays for the life of the process, as do its entry points. The journal
+    of calls is told which call of which card is in progress.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, calls: CallJournal = NO_JOURNAL) -> None:
+        self._calls = calls
+        self._devices: dict[int, str] = {}  # by pointer of a handle: whose it is
         try:
             # the absolute path first: the binding's bare name then means this very file
             self._dll = ctypes.CDLL(path)
@@ -142,6 +150,7 @@ class Nvml:
             message = f"{path} cannot be loaded: {str(error)[:120]}"
             raise LibraryAbsent("LibraryMissing", message) from error
         self._binding: ModuleType = importlib.import_module("pynvml")
+        self._handles = tuple(getattr(self._binding, name) for name in _HANDLES)
         self.path = path
         self.missing: set[str] = set()  # calls that this driver does not have, as they are met
         self._start()
@@ -158,14 +167,36 @@ class Nvml:
     def call(self, name: str, *args: object) -> object:
         """Call one function of the binding; raise what `error_of` makes of its code."""
         function = getattr(self._binding, name)
+        device = self._device_of(args)
+        if name not in _WAITS:
+            self._calls.enter(name, device)
         try:
-            return function(*args)
+            answer = function(*args)
         except self._binding.NVMLError as error:
             if error.value == FUNCTION_NOT_FOUND:
                 self.missing.add(name)
             raise error_of(name, int(error.value)) from error
         except UnicodeDecodeError as error:
             raise GarbledAnswer(f"{name}: the answer is not text") from error
+        finally:
+            if name not in _WAITS:
+                self._calls.leave()
+        if device and isinstance(answer, self._handles):
+            self.assign(answer, device)
+        return answer
+
+    def assign(self, handle: object, device: str) -> None:
+        """Note whose a handle is: of a card, or of an instance of it."""
+        if len(self._devices) >= MAX_HANDLES:
+            self._devices.clear()  # handles of instances that are long gone
+        self._devices[address_of(handle)] = device
+
+    def _device_of(self, args: tuple[object, ...]) -> str:
+        """Return the card that a call is about, by its handle or its name; empty if none."""
+        first = args[0] if args else None
+        if isinstance(first, str):
+            return first
+        return self._devices.get(address_of(first), "") if isinstance(first, self._handles) else ""
 
     def memory(self, handle: object, *, version2: bool) -> tuple[int, int]:
         """Return (total, used) bytes; version 1 counts the driver's reserve as used."""
@@ -199,7 +230,11 @@ class Nvml:
         function = getattr(self._dll, symbol, None)
         if function is None:
             raise error_of(symbol, FUNCTION_NOT_FOUND)
-        code = int(function(*args))
+        self._calls.enter(symbol, self._device_of(args))
+        try:
+            code = int(function(*args))
+        finally:
+            self._calls.leave()
         if code != SUCCESS:
             raise error_of(symbol, code)
         return code

@@ -85,4 +85,5 @@ def applied(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
 
 
 def _over(own: Health, found: Health) -> Health:
-    return judged(found, own if own.state is not HealthState.HEALTHY else None)
+    plain = own.state is HealthState.HEALTHY and own.certain
+    return judged(found, None if plain else own)

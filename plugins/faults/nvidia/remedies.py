@@ -65,6 +65,10 @@ REMEDIES: dict[str, str] = {
     # the agent's own reach
     "KernelLogUnread": "give the agent's container CAP_SYSLOG and /dev/kmsg (privileged)",
     "MIGModePending": _AT_RESET,
+    # the driver's answers and manners
+    "PersistenceModeOff": "switch persistence mode on: run nvidia-persistenced, or "
+    "`nvidia-smi -pm 1`",
+    "ImplausibleReading": "see the kernel's log for Xid lines; update the driver if it stays",
 }
 
 

@@ -30,6 +30,7 @@ from plugins.vendors.nvidia.links import CardLinks, read_links
 from plugins.vendors.nvidia.sight import WSL, WSL_NODE, Sighting, device, node_of
 
 LABEL = "xpu-agent.io/"
+UNIFIED = ("unified-memory", "true")  # a fact of cards that share the machine's memory
 MIG_PENDING = "MIGModePending"
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
 _HOSTS = (3, 4)  # the card carries virtual machines
@@ -76,7 +77,7 @@ def describe(
 
 def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice | None) -> Found:
     name = card.text("nvmlDeviceGetName")
-    total, unified = _memory(card, around.system_bytes, before)
+    total, unified = _memory(card, around.system_bytes, before, seen, name)
     mig = _flags(card, "nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     is_cut = mig is not None and mig[0] == 1
@@ -88,7 +89,7 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
     fabric = links.fabric.facts() if links.fabric is not None else ()
     facts = (*_facts(card, name, virtual), *_placing(card, seen), *fabric, *obstacle)
     if unified:
-        facts = (*facts, ("unified-memory", "true"))
+        facts = (*facts, UNIFIED)
     uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
     module = card.measure("nvmlDeviceGetModuleId", (0, MAX_MODULE))
     polled = health.poll(card)
@@ -132,15 +133,27 @@ def _nodes(host: HostFiles, seen: Sighting, minor: int | None) -> tuple[DeviceNo
 
 
 def _memory(
-    card: Card, system_bytes: int | None, before: VendorDevice | None
+    card: Card,
+    system_bytes: int | None,
+    before: VendorDevice | None,
+    seen: Sighting,
+    name: str | None,
 ) -> tuple[int | None, bool]:
-    """Return the card's memory in bytes and whether it is the machine's own."""
+    """Return the card's memory in bytes and whether it is the machine's own.
+
+    A card that had memory of its own keeps it. One that answers 0 shares the machine's memory only
+    if it is of a kind that does.
+    """
     found = card.memory()
     if found and found[0]:
         return found[0], False
+    if before is not None and before.memory_bytes and UNIFIED not in before.facts:
+        return before.memory_bytes, False
     noise = "memory total" in card.implausible
-    if card.faults or card.denied or noise:  # which says nothing of its kind
-        return before.memory_bytes if before else None, False
+    if card.faults or card.denied or card.suspended or noise:  # which says nothing of its kind
+        return None, False
+    if found is not None and not (seen.platform or names.is_integrated(name or "")):
+        return None, False
     return system_bytes, system_bytes is not None
 
 

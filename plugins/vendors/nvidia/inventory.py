@@ -13,12 +13,13 @@ from agent.model.device import DeviceLink, Health, HealthState, Pairs, VendorDev
 from agent.model.grouping.graph import Grouping, adjacency, components
 from agent.model.grouping.islands import IslandCard, island_groups
 from agent.model.inventory import Inventory, Problem
+from agent.topology.address import sort_key
 from agent.topology.text import format_cpu_list
 from plugins.bindings.nvml.library import Nvml
 from plugins.slices.mig import annotation as mig_annotation
 from plugins.slices.mig.strategy import is_cut
 from plugins.vendors.nvidia import names
-from plugins.vendors.nvidia.discover import LABEL, Found, distinct_modules
+from plugins.vendors.nvidia.discover import LABEL, UNIFIED, distinct_modules
 from plugins.vendors.nvidia.fabric import (
     MANAGER_DOWN,
     FabricWatch,
@@ -27,7 +28,15 @@ from plugins.vendors.nvidia.fabric import (
     verdict,
 )
 from plugins.vendors.nvidia.links import CardLinks, matrix, node_clique, peers
-from plugins.vendors.nvidia.roster import Known, Roster, quiet_number, quiet_text
+from plugins.vendors.nvidia.roster import (
+    PERSISTENCE_OFF,
+    SLOW_ATTACH_S,
+    Asked,
+    Known,
+    Roster,
+    quiet_number,
+    quiet_text,
+)
 from plugins.vendors.nvidia.sight import Sight
 
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -79,22 +88,30 @@ def imex_channels(host: HostFiles) -> str | None:
 
 def inventory(
     roster: Roster,
-    found: Mapping[str, Found],
+    asked: Asked,
     sight: Sight,
     system: System,
     settings: Mapping[str, object],
     fabrics: FabricWatch,
 ) -> Inventory:
-    """Say all that this discovery found; verdicts that last are left in the roster, too."""
+    """Say all that is known after a part of a discovery; lasting verdicts go to the roster, too."""
     here = {seen.key for seen in sight.cards} | set(roster.cards)
     vanished = roster.vanished(here)
     sides = {key: known.links for key, known in roster.known.items() if known.device.bus_id}
     links, problems = matrix(sides)
-    told = [*problems, *(problem for item in found.values() for problem in item.problems)]
+    told = [*problems, *(problem for known in roster.known.values() for problem in known.problems)]
+    told += _slow_attach(roster)
     told += _judge_fabrics(roster.known, sight, settings, fabrics)
     told += _judge_twins(roster.known)
-    joined = peers({key: roster.cards[key] for key in found if key in sides}, links)
+    answering = {
+        key: card
+        for key, card in roster.cards.items()
+        if key in sides and roster.known[key].answers
+    }
+    joined = peers(answering, links)
+    pending = [s for s in sight.cards if s.key in asked.pending and s.key not in roster.known]
     unasked = {seen.key: roster.unasked(seen) for seen in sight.cards if seen.reason}
+    unasked |= {seen.key: roster.pending(seen) for seen in pending}
     devices = [
         _joined(known.device, joined)
         for key, known in roster.known.items()
@@ -102,7 +119,8 @@ def inventory(
     ]
     devices += unasked.values()
     devices = sorted((*devices, *vanished), key=lambda card: card.key)
-    grouping = _grouping(devices, links, sides, settings)
+    # a table without the cards that follow would be wrong
+    grouping = _grouping(devices, links, sides, settings) if not pending else Grouping()
     facts = (
         *system.facts,
         ("clique", node_clique(sides)),
@@ -120,11 +138,40 @@ def inventory(
         problems=tuple(told),
         groups=grouping.groups,
         group_policy=str(settings.get("partition_policy") or "Prefer") if grouping.groups else None,
+        subjects=_subjects(devices, sight, asked),
+        partial=bool(asked.pending),
     )
 
 
+def _subjects(
+    devices: Sequence[VendorDevice], sight: Sight, asked: Asked
+) -> tuple[str, ...] | None:
+    """Return the devices that this part of a discovery examined; `None` if that is all."""
+    elsewhere = {seen.key for seen in sight.cards if not seen.reason} - asked.keys
+    if not elsewhere:
+        return None
+    return tuple(card.key for card in devices if card.key not in elsewhere)
+
+
+def _slow_attach(roster: Roster) -> list[Problem]:
+    """Name persistence mode where cards without it took seconds to attach."""
+    slow = {
+        key: took_s
+        for key, took_s in roster.slow_s.items()
+        if key in roster.known and PERSISTENCE_OFF in roster.known[key].device.facts
+    }
+    if not slow:
+        return []
+    first = min(slow, key=sort_key)
+    told = (
+        f"{first} took {slow[first]:.1f} s to attach, {len(slow)} cards took over"
+        f" {SLOW_ATTACH_S:g} s: persistence mode is off, and the driver lets go of idle cards"
+    )
+    return [Problem(reason="PersistenceModeOff", message=told)]
+
+
 def _unified(card: VendorDevice) -> bool:
-    return ("unified-memory", "true") in card.facts
+    return UNIFIED in card.facts
 
 
 def _judge_fabrics(

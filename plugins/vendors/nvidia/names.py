@@ -9,6 +9,7 @@ from agent.topology.address import parse_address
 
 MAX_LABEL = 63  # characters of a Kubernetes label value
 _FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
+_INTEGRATED = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b|\(nvgpu\)", re.IGNORECASE)
 _ENDS = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$")
 
 ARCHITECTURES: dict[int, str] = {
@@ -39,6 +40,11 @@ def model_label(name: str) -> str | None:
     """Make a product name fit a label value: `NVIDIA H100 80GB HBM3` is `H100-80GB-HBM3`."""
     text = _FOREIGN.sub("-", name.removeprefix("NVIDIA ").replace(" ", "-"))
     return _ENDS.sub("", _ENDS.sub("", text)[:MAX_LABEL]) or None
+
+
+def is_integrated(name: str) -> bool:
+    """Return whether a product's name is that of a GPU which shares the machine's memory."""
+    return _INTEGRATED.search(name) is not None
 
 
 def cuda_version(number: int) -> str:

@@ -7,17 +7,29 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from agent.errors import DeviceGone, NotSupported, VendorFault
+from agent.errors import CallSuspended, DeviceGone, NotSupported, VendorFault
 from agent.model.device import Health, HealthState, VendorDevice
+from agent.model.inventory import Problem
 from plugins.bindings.nvml import library
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.library import GarbledAnswer, Nvml
 from plugins.vendors.nvidia import names
-from plugins.vendors.nvidia.discover import Around, Found, describe, silent
+from plugins.vendors.nvidia.discover import (
+    UNIFIED,
+    Around,
+    Found,
+    describe,
+    resources,
+    silent,
+)
 from plugins.vendors.nvidia.links import CardLinks
-from plugins.vendors.nvidia.sight import Sight, Sighting, device, placeless
-from plugins.vendors.nvidia.stored import CardMemory
+from plugins.vendors.nvidia.sight import NOT_YET, Sight, Sighting, device, placeless
+from plugins.vendors.nvidia.stored import CardMemory, CardRecord
 
+PART_S = 1.0  # of one answer; the cards that are not asked by then follow in the next
+SLOW_ATTACH_S = 1.0  # the driver wakes a card when its first client comes, unless it persists
+PERSISTENCE_OFF = ("persistence", "off")
+HUNG = "CallHung"
 MAX_INDEX = 64  # cards asked for by index
 UPGRADE_S = 60.0  # that a driver may take from its library to its kernel module
 UNBOUND = ("DriverNotBound", "DriverMissing")  # functions that no driver has
@@ -33,6 +45,16 @@ class Known(msgspec.Struct):
     links: CardLinks = CardLinks()
     standing: Health | None = None  # a verdict that no look at the card can lift
     shared_bytes: int | None = None  # the machine's memory, of a card that shares it
+    answers: bool = False  # it was described the last time that it was asked
+    problems: tuple[Problem, ...] = ()
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What one part of a discovery told."""
+
+    found: Mapping[str, Found]  # cards that answered
+    keys: frozenset[str]  # cards that were asked
+    pending: tuple[str, ...] = ()  # cards that the next part asks
 
 
 class Clocks(msgspec.Struct, frozen=True):
@@ -53,38 +75,74 @@ class Roster:
         self._forget_s = forget_s
         self._owners: dict[str, str] = {}  # of UUIDs, in this discovery
         self._mismatch_s: float | None = None  # since when library and kernel do not fit
+        self._asked: dict[str, Mapping[int, str]] = {}  # in this discovery: why there is no handle
+        self._unseen: set[str] = set()  # cards that sysfs does not show
+        self._suspended: dict[str, str] = {}  # cards whose look-up hung before, in words
+        self.slow_s: dict[str, float] = {}  # what a slow first handle of a card took
 
-    def ask(self, nvml: Nvml, sight: Sight, around: Around) -> dict[str, Found]:
-        """Ask every card everything; one that does not answer hides no other.
+    def ask(self, nvml: Nvml, sight: Sight, around: Around) -> Asked:
+        """Ask cards everything for a while; one that does not answer hides no other.
 
-        Raises `VendorFault` if none answers for a reason that only a new process gets over.
+        A first handle may take seconds, so the cards are asked in parts: each call goes on where
+        the last one ended. Raises `VendorFault` if none answers for a reason that only a new
+        process gets over.
         """
         ours = [seen for seen in sight.cards if not seen.reason]
         others = {seen.key for seen in sight.cards if seen.reason}
         given_away = {seen.key for seen in sight.cards if seen.reason not in ("", *UNBOUND)}
-        faults = {seen.key: self._handle(nvml, seen.key) for seen in ours}
-        refuse_if_over(faults.values())
-        ours += self._unsighted(nvml, sight, len(ours))
-        here = {seen.key for seen in ours}
+        if not self._asked:
+            self._owners = {}
+        here = {seen.key for seen in ours} | self._unseen
         self.cards = {key: card for key, card in self.cards.items() if key in here}
         self.known = {key: known for key, known in self.known.items() if key not in given_away}
-        self._owners = {}
         found: dict[str, Found] = {}
-        for seen in ours:
-            card, before = self.cards.get(seen.key), self.known.get(seen.key)
-            told = describe(card, seen, around, before.device if before else None) if card else None
-            if told is not None:
-                found[seen.key] = told
-                self._answered(told, seen, around)
-            else:
-                noted = card.faults if card is not None else faults.get(seen.key, {})
-                self._silent(seen, noted)
-        self._recall(here | others)
-        return found
+        until_s = self._clocks.monotonic() + PART_S
+        todo = [seen for seen in ours if seen.key not in self._asked]
+        done = 0
+        for seen in todo:
+            if done and self._clocks.monotonic() >= until_s:
+                break
+            done += 1
+            self._asked[seen.key] = faults = self._handle(nvml, seen.key)
+            self._describe(seen, faults, around, found)
+        keys = {seen.key for seen in todo[:done]}
+        pending = tuple(seen.key for seen in todo[done:])
+        if not pending:
+            keys |= self._finish(nvml, sight, len(ours), around, found)
+        self._recall(here | others | keys)
+        return Asked(found, frozenset(keys), pending)
 
-    def _handle(self, nvml: Nvml, bus_id: str) -> dict[int, str]:
+    def _finish(
+        self, nvml: Nvml, sight: Sight, count: int, around: Around, found: dict[str, Found]
+    ) -> set[str]:
+        """Ask the cards that sysfs does not show, and end the discovery; return their keys."""
+        faults, self._asked = self._asked, {}
+        refuse_if_over(faults.values())
+        unseen = self._unsighted(nvml, sight, count)
+        gone = self._unseen - {seen.key for seen in unseen}
+        self._unseen = {seen.key for seen in unseen}
+        self.cards = {key: card for key, card in self.cards.items() if key not in gone}
+        for seen in unseen:
+            self._describe(seen, {}, around, found)
+        return set(self._unseen)
+
+    def _describe(
+        self, seen: Sighting, faults: Mapping[int, str], around: Around, found: dict[str, Found]
+    ) -> None:
+        card, known = self.cards.get(seen.key), self.known.get(seen.key)
+        before = known.device if known else self.unasked(seen, NOT_YET)
+        told = describe(card, seen, around, before) if card else None
+        if told is not None:
+            found[seen.key] = told
+            self._answered(told, seen, around)
+        else:
+            self._silent(seen, card.faults if card is not None else faults)
+
+    def _handle(self, nvml: Nvml, bus_id: str) -> Mapping[int, str]:
         """Get the card's handle; return the code and call if there is none."""
         name = "nvmlDeviceGetHandleByPciBusId"
+        self._suspended.pop(bus_id, None)
+        began_s, first = self._clocks.monotonic(), bus_id not in self.cards
         try:
             try:
                 handle = nvml.call(name, bus_id)
@@ -92,15 +150,23 @@ class Roster:
                 if error.code != library.UNKNOWN:
                     raise
                 handle = nvml.call(name, bus_id)
+        except CallSuspended as error:
+            self.cards.pop(bus_id, None)
+            self._suspended[bus_id] = str(error)
+            return {library.TIMEOUT: name}
         except (VendorFault, DeviceGone, NotSupported) as error:
             self.cards.pop(bus_id, None)
             return {library.code_of(error): name}
+        took_s = self._clocks.monotonic() - began_s
+        if first and took_s > SLOW_ATTACH_S:
+            self.slow_s[bus_id] = took_s
         self._take(nvml, bus_id, handle)
         return {}
 
     def _take(self, nvml: Nvml, key: str, handle: object) -> None:
         card = self.cards.setdefault(key, Card(nvml, key, handle, self._clocks.monotonic))
         card.handle = handle
+        nvml.assign(handle, key)
         card.begin()
         card.forget()
 
@@ -122,13 +188,15 @@ class Roster:
         return added
 
     def _answered(self, found: Found, seen: Sighting, around: Around) -> None:
-        unified = ("unified-memory", "true") in found.device.facts
+        unified = UNIFIED in found.device.facts
         known = Known(
             device=found.device,
             seen=seen,
             last_s=self._clocks.monotonic(),
             links=found.links,
             shared_bytes=around.system_bytes if unified else None,
+            answers=True,
+            problems=found.problems,
         )
         self._renumbered(known)
         self.known[seen.key] = known
@@ -141,6 +209,10 @@ class Roster:
         told = silent(seen, faults, before.device if before else None)
         if stored is not None and told.minor is None:
             told = replace(told, minor=stored[1].minor)
+        if words := self._suspended.get(seen.key):
+            told = replace(
+                told, health=Health(state=HealthState.FAILED, reason=HUNG, message=words)
+            )
         known = Known(
             device=told,
             seen=seen,
@@ -157,7 +229,10 @@ class Roster:
             return
         if self._owners.setdefault(card.uuid, card.key) != card.key:
             return  # two cards with one UUID: nothing can be kept by it
-        old = self.memory.see(card.uuid, card.bus_id, card.vendor_minor, self._clocks.wall())
+        own = card.memory_bytes if known.answers and UNIFIED not in card.facts else None
+        size = (own, bool(card.resources)) if own else None
+        wall_s = self._clocks.wall()
+        old = self.memory.see(card.uuid, card.bus_id, card.vendor_minor, wall_s, size)
         if old is None:
             return
         told = (
@@ -196,12 +271,20 @@ class Roster:
         health = told.health
         if seen.reason:
             health = replace(health, state=HealthState.FAILED)
+        if reason == NOT_YET and stored is not None and self.memory.same_boot:
+            told = _with_size(told, stored[1])
         if stored is not None:
             uuid, record = stored
             minor = told.minor if told.minor is not None else record.minor
             told = replace(told, uuid=told.uuid or uuid, minor=minor)
             self.memory.see(uuid, record.bdf, None, self._clocks.wall())
         return replace(before.device if before else told, managed=True, health=health)
+
+    def pending(self, seen: Sighting) -> VendorDevice:
+        """Describe a card that was never asked and is to be: nobody can tell how it is."""
+        card = self.unasked(seen, NOT_YET)
+        health = Health(reason=NOT_YET, message=card.health.message, certain=False)
+        return card if seen.excluded else replace(card, health=health)
 
     def unanswered(self, sight: Sight, reason: str, message: str) -> tuple[VendorDevice, ...]:
         """Describe all cards while the library cannot be asked."""
@@ -235,6 +318,14 @@ class Roster:
         if known is None or known.standing is None or known.standing.reason != "MinorChanged":
             return False
         return known.device.uuid is not None and self.memory.renumber(known.device.uuid)
+
+
+def _with_size(card: VendorDevice, record: CardRecord) -> VendorDevice:
+    """Return a card that is still to be asked with what it had: pods may hold all of it."""
+    if not record.memory_bytes:
+        return card
+    granted = resources(record.memory_bytes) if record.whole else ()
+    return replace(card, memory_bytes=record.memory_bytes, resources=granted)
 
 
 def _failed(card: VendorDevice) -> VendorDevice:

@@ -254,10 +254,14 @@ class Sampler:
         """Take one round of figures; raises `CardStopped` if the card answers nothing more."""
         wall_s = self._wall()
         fields = card.fields(FIELDS)
-        memory = card.memory() if known.shared_bytes is None else None
+        memory: tuple[int | None, int | None] | None = None
+        if known.shared_bytes is None:
+            memory = card.memory()
         known.performance.read(card, known.instances, self._cycle)
         busy = core_percent(card, wall_s) if not known.partitions else None
         processes = self._processes(card, known, wall_s)
+        if memory is not None and not memory[0]:
+            memory = (card.memory_bytes, None)  # a card does not lose the size that it told
         total, used = memory or (known.shared_bytes, total_memory(processes))
         if known.partitions and total:
             busy = card_percent(known.partitions, known.performance.values, total)

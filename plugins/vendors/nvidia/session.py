@@ -15,6 +15,7 @@ from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
 from plugins.bindings.locate import LibraryAbsent, LibraryFile
 from plugins.bindings.nvml import platform
 from plugins.bindings.nvml.library import Nvml, find_library
+from plugins.calls import NO_JOURNAL, CallJournal
 from plugins.faults.nvidia.opened import applied, judged, open_diagnosis
 from plugins.slices.mig.caps import Capabilities
 from plugins.vendors.nvidia.discover import Around, Found, memory_total
@@ -54,6 +55,11 @@ class NvidiaSession:
         forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
         memory = CardMemory(settings.get("state_dir"), text(host, BOOT_ID) or "")
         self._roster = Roster(memory, Clocks(clock, wall), forget_s)
+        self._calls: CallJournal = NO_JOURNAL
+
+    def journal_calls(self, journal: CallJournal) -> None:
+        """Tell the journal of each call of the library, which is not loaded yet."""
+        self._calls = journal
 
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
@@ -64,20 +70,20 @@ class NvidiaSession:
             nvml = self._library()
         except LibraryAbsent as absent:
             return self._without(sight, absent)
-        found = self._roster.ask(nvml, sight, self._around(nvml))
+        asked = self._roster.ask(nvml, sight, self._around(nvml))
         parts = {key: known.device.partitions for key, known in self._roster.known.items()}
         self._watch.watch(nvml, self._roster.cards, parts)
         system = read_system(nvml, self._host, sight)
-        answer = inventory(self._roster, found, sight, system, self._settings, self._fabrics)
+        answer = inventory(self._roster, asked, sight, system, self._settings, self._fabrics)
         self._roster.memory.save()
-        return self._told(answer, found)
+        return self._told(answer, asked.found)
 
     def _library(self) -> Nvml:
         self._refuse_replaced()
         if self._nvml is None:
             path = find_library(self._settings)
             self._file = LibraryFile.of(path)
-            self._nvml = Nvml(path)
+            self._nvml = Nvml(path, self._calls)
         return self._nvml
 
     def _refuse_replaced(self) -> None:
@@ -117,7 +123,8 @@ class NvidiaSession:
                 clique=known.links.fabric is not None and known.links.fabric.clique_id is not None,
             )
         for told in answer.devices:
-            if told.managed and told.key not in found:
+            examined = answer.subjects is None or told.key in answer.subjects
+            if told.managed and examined and told.key not in found:
                 self._sampler.silent(told.key, judged(told.health, self._standing(told.key)))
         self._sampler.keep(set(self._roster.known))
         devices = tuple(self._verdict(told) for told in answer.devices)

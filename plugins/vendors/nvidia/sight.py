@@ -16,6 +16,7 @@ _PCI_VENDORS = (b"0x10de",)
 _DISPLAYS = ("0x0300", "0x0302")  # VGA and 3D; 0x0403 is the card's audio
 _SWITCH = "0x0680"  # an NVSwitch
 WSL, TEGRA = "wsl", "tegra"
+NOT_YET = "NotYetAsked"
 WSL_NODE = "/dev/dxg"
 _OTHERS = {"vfio-pci": "BoundToVFIO", "nouveau": "BoundToNouveau", "nvgpu": "BoundToNvgpu"}
 
@@ -139,12 +140,12 @@ MESSAGES: dict[str, str] = {
     "DriverMissing": "NVIDIA's kernel module is not loaded",
     "VirtualFunction": "a virtual function seen from its host",
     "Excluded": "the driver was told to leave this card out",
-    "NotYetAsked": "seen in sysfs; NVML has not answered yet",
+    NOT_YET: "seen in sysfs; NVML has not answered yet",
     "NoRecordedAnswers": "the recording holds no answers of NVML",
 }
 
 
-def device(seen: Sighting, reason: str = "NotYetAsked", message: str = "") -> VendorDevice:
+def device(seen: Sighting, reason: str = NOT_YET, message: str = "") -> VendorDevice:
     """Describe a function by what was seen of it; `reason` says why there is no more."""
     why = seen.reason or ("Excluded" if seen.excluded else reason)
     state = HealthState.FAILED if seen.excluded else HealthState.SUSPECT

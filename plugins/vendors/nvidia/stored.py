@@ -28,6 +28,8 @@ class CardRecord(msgspec.Struct, frozen=True, kw_only=True):
     bdf: _Text
     minor: _Minor | None = None
     last_seen_s: float  # wall time
+    memory_bytes: int | None = None  # of its own
+    whole: bool = False  # it could be granted as one
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,8 @@ class CardMemory:
         self.cards: dict[str, CardRecord] = _sound(found.cards) if found and usable else {}
         self._saved = dict(self.cards)
         self._moved = not found or found.boot_id != boot_id
+        # of another boot nobody knows whether the cards are the same
+        self.same_boot = found is not None and bool(boot_id) and found.boot_id == boot_id
 
     @property
     def problem(self) -> Problem | None:
@@ -58,17 +62,30 @@ class CardMemory:
         here = [(uuid, card) for uuid, card in self.cards.items() if card.bdf == bus_id]
         return max(here, key=lambda item: item[1].last_seen_s, default=None)
 
-    def see(self, uuid: str, bus_id: str, minor: int | None, wall_s: float) -> int | None:
+    def see(
+        self,
+        uuid: str,
+        bus_id: str,
+        minor: int | None,
+        wall_s: float,
+        size: tuple[int, bool] | None = None,
+    ) -> int | None:
         """Note a card; return the minor that it was published under before, if that was another.
 
-        The old number stays until `renumber`: pods may hold the card under it.
+        The old number stays until `renumber`: pods may hold the card under it. `size` is its
+        memory in bytes and whether it can be granted whole; `None`: as before.
         """
         before = self.cards.get(uuid)
         kept = before.minor if before is not None and before.minor is not None else minor
         for other, record in list(self.cards.items()):
             if record.bdf == bus_id and other != uuid:
                 del self.cards[other]  # another card is in its place
-        self.cards[uuid] = CardRecord(bdf=bus_id, minor=kept, last_seen_s=wall_s)
+        if size is None and before is not None and before.memory_bytes:
+            size = before.memory_bytes, before.whole
+        memory_bytes, whole = size or (None, False)
+        self.cards[uuid] = CardRecord(
+            bdf=bus_id, minor=kept, last_seen_s=wall_s, memory_bytes=memory_bytes, whole=whole
+        )
         return kept if minor is not None and kept != minor else None
 
     def renumber(self, uuid: str) -> bool:
@@ -108,7 +125,7 @@ def _differ(old: dict[str, CardRecord], new: dict[str, CardRecord]) -> bool:
     if old.keys() != new.keys():
         return True
     return any(
-        (old[uuid].bdf, old[uuid].minor) != (card.bdf, card.minor)
+        replace(old[uuid], last_seen_s=card.last_seen_s) != card
         or card.last_seen_s - old[uuid].last_seen_s > REFRESH_S
         for uuid, card in new.items()
     )

@@ -1,10 +1,12 @@
 /* libnvidia-ml: handles of cards and instances, and what is asked of a card but one member. */
+#define _GNU_SOURCE
 #include "nvml.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 static char cards[MAX_GPUS], slots[MAX_GPUS][MAX_MIGS]; /* only their addresses count */
 
@@ -96,9 +98,18 @@ int nvml_count(unsigned *to) {
     return OK;
 }
 
+/* The first handle of a card in a process wakes it, unless persistence mode keeps it awake */
+static void attach(const struct call *call) {
+    static char attached[MAX_GPUS];
+    long long ms = nvml_get(call, "gpu.{0}.attach_ms", 0);
+    if (!attached[call->keys[0]] && !nvml_get(call, "gpu.{0}.persistence", 0)) usleep((useconds_t)ms * 1000);
+    attached[call->keys[0]] = 1;
+}
+
 int nvml_handle(const struct call *call, void **to) {
     if (call->keys[0] == NOWHERE) return NOT_FOUND;
     if (!here(call->keys[0])) return INVALID;
+    attach(call);
     *to = nvml_card_handle(call->keys[0]);
     return OK;
 }

@@ -7,6 +7,7 @@ A card is `gpu.<i>` with a member a line; `statements.py` writes these lines fro
     gpu.<i>.{arch,cc,virt,ecc,persistence,mode,pstate,width,maxwidth,clock.1,clock.2,energy}
     gpu.<i>.{throttle,migmode,migpending,events,remap,addressing,numanode,chassis,rack}
     gpu.<i>.{sram,repair,unrepairable,encoder,decoder,uncorrected}
+    gpu.<i>.attach_ms  that the first handle takes in each process while persistence is not on
     mig.<i>.<j> 1      mig.<i>.<j>.{uuid,gi,ci,k,cik,start,size,mb,sm,used}
     profile.<i>.<k> 1  profile.<i>.<k>.{id,slices,max,mb,size,starts,name}
     proc.<i>.<n> pid;mem;sm;ts;gi;ci;list        link.<i>.<l> 1   link.<i>.<l>.{state,type,remote}

@@ -43,8 +43,10 @@ class Vendor:
         cards = (replace(c, health=h) for c, h in zip(CARDS, healths, strict=False))
         return self.list(*cards, after_s=after_s)
 
-    def list(self, *cards: VendorDevice, after_s: float = 1.0) -> str:
-        answer = Inventory(vendor="x", devices=cards)
+    def list(
+        self, *cards: VendorDevice, after_s: float = 1.0, subjects: tuple[str, ...] | None = None
+    ) -> str:
+        answer = Inventory(vendor="x", devices=cards, subjects=subjects)
         return self.hear(after_s, state="ready", message="", inventory=Part(answer))
 
     def sample(self, *healths: Health | None) -> str:

@@ -54,6 +54,28 @@ def test_samples_without_a_verdict_and_states_without_a_new_sample_are_no_looks(
     assert [vendor.sample(None) for _ in range(9)] == ["PH"] * 9
 
 
+def test_an_answer_that_examined_some_devices_is_no_look_at_the_others() -> None:
+    vendor = Vendor(failed_looks=3)
+    cards = (replace(CARDS[0], health=BAD), replace(CARDS[1], health=GOOD))
+    vendor.list(*cards)
+    for _ in range(5):
+        assert vendor.list(*cards, subjects=(CARDS[1].key,)) == "FH"
+    vendor = Vendor(failed_looks=3)
+    vendor.answer(GOOD, GOOD)
+    for _ in range(5):
+        assert vendor.list(*cards, subjects=(CARDS[1].key,)) == "HH"
+    assert [vendor.list(*cards, subjects=(CARDS[0].key,)) for _ in range(3)] == ["SH", "SH", "FH"]
+
+
+def test_a_device_that_is_listed_before_it_was_examined_is_followed() -> None:
+    vendor = Vendor()
+    waits = replace(CARDS[1], health=replace(GOOD, reason="NotYetAsked", certain=False))
+    assert vendor.list(CARDS[0], waits, subjects=(CARDS[0].key,)) == "HH"
+    assert not vendor.told.devices[1].health.certain
+    assert vendor.list(*CARDS, subjects=(CARDS[1].key,)) == "HH"
+    assert vendor.told.devices[1].health.certain
+
+
 def test_while_nothing_changes_the_same_object_is_told() -> None:
     vendor = Vendor()
     vendor.answer(GOOD, BAD)

@@ -184,7 +184,8 @@ def test_a_card_cut_by_mig_grants_nothing_and_lists_its_instances(stub: Stub, tr
 def test_a_card_that_shares_the_machines_memory_has_all_of_it(
     stub: Stub, tree: Path, memory: int | None
 ) -> None:
-    stub.play(SYSTEM, gpu(0, BUSES[0], mem=memory), "proc 0 pid=9 mem=7000 sm=1")
+    spark = gpu(0, BUSES[0], mem=memory, name='"NVIDIA GB10"')
+    stub.play(SYSTEM, spark, "proc 0 pid=9 mem=7000 sm=1")
     with on_tree(stub, tree) as child:
         card = one(child)
         sample = child.sample()[0]
@@ -192,6 +193,28 @@ def test_a_card_that_shares_the_machines_memory_has_all_of_it(
     assert dict(card.resources)["koordinator.sh/gpu-memory"] == "125Gi"
     assert dict(card.facts)["unified-memory"] == "true"
     assert (sample.memory_total_bytes, sample.memory_used_bytes) == (131072000 * 1024, 7000)
+
+
+def test_a_discrete_card_that_answers_no_memory_keeps_its_size(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, gpu(0, BUSES[0]))
+    with on_tree(stub, tree) as child:
+        before = one(child)
+        stub.play(SYSTEM, gpu(0, BUSES[0], mem=0, used=0))
+        card = one(child)
+        sample = child.sample()[0]
+    assert (card.memory_bytes, card.resources) == (before.memory_bytes, before.resources)
+    assert "unified-memory" not in dict(card.facts)
+    assert (sample.memory_total_bytes, sample.memory_used_bytes) == (before.memory_bytes, None)
+
+
+def test_a_discrete_card_that_never_told_its_memory_has_not_the_machine_s(
+    stub: Stub, tree: Path
+) -> None:
+    stub.play(SYSTEM, gpu(0, BUSES[0], mem=0, used=0))
+    with on_tree(stub, tree) as child:
+        card = one(child)
+    assert (card.memory_bytes, card.resources) == (None, ())
+    assert dict(card.facts)["unschedulable"] == "MemoryUnknown"
 
 
 @pytest.mark.parametrize("mode", [3, 4])

@@ -107,6 +107,23 @@ def test_a_card_that_lost_its_driver_stays_listed(stub: Stub, tree: Path, *, ane
     )
 
 
+@pytest.mark.parametrize("boot", ["0001", "0002"])
+def test_a_discrete_card_keeps_its_size_over_a_restart(stub: Stub, tree: Path, boot: str) -> None:
+    file = tree / "proc/sys/kernel/random/boot_id"
+    file.parent.mkdir(parents=True)
+    file.write_text("0001\n")
+    stub.play(SYSTEM, gpu(0, BUSES[0]))
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
+        before = child.discover().devices[0]
+    file.write_text(f"{boot}\n")
+    stub.play(SYSTEM, gpu(0, BUSES[0], mem=0, used=0))
+    with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
+        card = child.discover().devices[0]
+    same = (before.memory_bytes, before.resources)
+    # after a boot another card may be in the slot
+    assert (card.memory_bytes, card.resources) == (same if boot == "0001" else (None, ()))
+
+
 def test_while_the_driver_is_away_all_cards_stay_listed(stub: Stub, tree: Path) -> None:
     once(stub, tree, *GPUS)
     (tree / "sys/bus/pci/devices" / BUSES[0]).rename(tree / "away")

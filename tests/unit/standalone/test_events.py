@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from agent.model.device import Device, Health, HealthState
+from agent.model.device import Device, DeviceCondition, Health, HealthState
 from agent.model.part import Part
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.eventing.event import Event, as_object
@@ -85,6 +85,32 @@ def test_a_change_of_health_is_an_event(
 ) -> None:
     old, new = snapshot((gpu(0, health=before),)), snapshot((gpu(0, health=after),))
     assert reasons(old, new) == found
+
+
+def degraded(*reasons: str) -> NodeSnapshot:
+    conditions = tuple(
+        DeviceCondition(type="Degraded", status=True, reason=reason, message="GetHeat hung")
+        for reason in reasons
+    )
+    return snapshot((gpu(0, conditions=conditions),))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (None, degraded("CallHung"), ["CallHung"]),
+        (degraded(), degraded("CallHung"), ["CallHung"]),
+        (degraded("CallHung"), degraded("CallHung"), []),
+        (degraded("CallHung"), degraded(), []),
+        (degraded("CallHung"), degraded("RowRemapPending"), ["RowRemapPending"]),
+    ],
+)
+def test_a_device_that_is_degraded_for_another_reason_is_a_warning(
+    before: NodeSnapshot | None, after: NodeSnapshot, found: list[str]
+) -> None:
+    events = events_between(before, after, AT_S)
+    assert [(e.type, e.reason) for e in events] == [("Warning", "DeviceDegraded")] * len(found)
+    assert all(f"{reason}: GetHeat hung" in events[0].message for reason in found)
 
 
 @pytest.mark.parametrize(

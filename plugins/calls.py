@@ -1,0 +1,31 @@
+"""What a binding tells before and after each call of its library, for when one hangs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class CallJournal(Protocol):
+    """Where the call in progress is noted; the worker provides it."""
+
+    def enter(self, symbol: str, device: str) -> None:
+        """Note that a call begins; raise `CallSuspended` if it hung before and is left out.
+
+        `device` is the key of the device that it is about, empty if it is about no single one.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Note that the call of this thread has returned."""
+        ...
+
+
+class _NoJournal:
+    def enter(self, symbol: str, device: str) -> None:
+        """Note nothing."""
+
+    def leave(self) -> None:
+        """Note nothing."""
+
+
+NO_JOURNAL = _NoJournal()
