@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.model.cluster.bare import is_bare
+from agent.model.cluster.bare import has_devices, is_bare
 from agent.model.device import Device, DeviceKind, Pairs, VfGroup
 from agent.model.snapshot import NodeSnapshot
 from agent.publish.base import Desired, Json
@@ -98,7 +98,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
             return ()
         if waits_for_node(snapshot):
             return ()
-        if snapshot.cluster.clustered and not snapshot.devices.value.devices:
+        if snapshot.cluster.clustered and not has_devices(snapshot):
             return (_none(snapshot.node.name),) if is_bare(snapshot) else ()
         published = select(snapshot.devices.value.devices).published
         vendors, vendor_keys = vendor_annotations(snapshot, published)

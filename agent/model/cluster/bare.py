@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from agent.model.device import DeviceKind
 from agent.model.snapshot import NodeSnapshot, VendorState
 
 OF_THE_HOST = "host"  # whose problems these are: of reading the machine, not of a vendor
 READY = "ready"
 BLINDING = ("PciLimit", "PciUnreadable", "PciVanished")  # a device may have been overlooked
+
+
+def has_devices(snapshot: NodeSnapshot) -> bool:
+    """Return whether anything is listed that an object of the node has to show.
+
+    NICs that are well and serve no RDMA are Ethernet NICs, which every node has. A card that is
+    another driver's is a device all the same.
+    """
+    return any(
+        one.info.kind is not DeviceKind.RDMA or one.info.managed or not one.info.health.in_service
+        for one in snapshot.devices.value.devices
+    )
 
 
 def is_bare(snapshot: NodeSnapshot) -> bool:
@@ -15,7 +28,7 @@ def is_bare(snapshot: NodeSnapshot) -> bool:
     A card that was pulled is listed for ten minutes more. A vendor that a setting switches off
     is not asked: a person has said that its cards are not ours.
     """
-    return not snapshot.devices.value.devices and all_told(snapshot)
+    return not has_devices(snapshot) and all_told(snapshot)
 
 
 def all_told(snapshot: NodeSnapshot) -> bool:

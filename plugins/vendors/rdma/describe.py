@@ -162,7 +162,8 @@ def absence(function: Function, seen: Seen | None, scan: Scan) -> Absence:
         return Absence(health_of("BoundToVFIO", HealthState.SUSPECT), managed=False)
     if function.driver is None or (seen is not None and not same):
         return Absence(health_of("DriverUnbound", HealthState.FAILED), managed=False)
-    state = HealthState.FAILED if seen is not None else HealthState.SUSPECT
+    # one that never had a device since the boot is an Ethernet NIC as far as anybody can tell
+    state = HealthState.FAILED if seen is not None else HealthState.HEALTHY
     return Absence(health_of("NoRdmaDevice", state), managed=seen is not None)
 
 

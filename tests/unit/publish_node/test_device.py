@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.model.device import Device
+from agent.model.device import Device, Health, HealthState
 from agent.model.inventory import Inventory, Problem
 from agent.model.part import Part
 from agent.model.snapshot import DeviceView, NodeSnapshot, VendorState
 from agent.publish.base import Desired
 from agent.publish.device import DevicePublisher
+from agent.publish.events import events_between
 from agent.topology.pci import PciTree
+from plugins.vendors.rdma.session import RdmaSession
+from plugins.vendors.rdma.settings import RdmaSettings
 from tests import clustered
-from tests.factory import gpu
+from tests.factory import gpu, nic
+from tests.unit.rdma import made
 
 Tree = Any
 SILENT = ("stalled", "restarting", "quarantined", "released", "starting")
@@ -123,6 +127,38 @@ def test_a_card_that_is_not_ours_to_grant_is_hardware_all_the_same() -> None:
     (desired,) = rendered(seen(gpu(0, managed=False)))
     assert not desired.absent
     assert desired.body["spec"] == {}
+
+
+def plain_nics() -> tuple[Device, ...]:
+    """NICs of a CPU node, as the vendor describes them: their RDMA module is not loaded."""
+    entries = made.nics(("0000:1a:00.0", "mlx5_0"), ("0000:3e:00.0", "mlx5_1"))
+    found = {path: entry for path, entry in entries.items() if "infiniband" not in path}
+    infos = RdmaSession(made.tree(found), RdmaSettings(replay=True)).discover().devices
+    return tuple(Device(info=info) for info in infos)
+
+
+def test_a_node_with_nics_that_serve_no_rdma_has_no_device_and_nobody_is_warned() -> None:
+    nics = plain_nics()
+    assert [(nic.info.managed, nic.info.health.reason) for nic in nics] == [
+        (False, "NoRdmaDevice")
+    ] * 2
+    assert absent(seen(*nics, vendors=(vendor("rdma"),)))
+    assert rendered(seen(*nics, vendors=(vendor("rdma", "stalled"),))) == ()
+    kinds = {event.type for event in events_between(None, seen(*nics), 0.0)}
+    assert "Warning" not in kinds
+
+
+def test_such_nics_beside_other_devices_change_nothing() -> None:
+    nics = plain_nics()
+    (desired,) = rendered(seen(gpu(0), *nics))
+    body: Tree = desired.body
+    assert [one["type"] for one in body["spec"]["devices"]] == ["gpu"]
+    assert not absent(seen(gpu(0, managed=False), *nics))
+
+
+def test_a_nic_that_lost_its_driver_keeps_the_object() -> None:
+    unbound = Health(state=HealthState.FAILED, reason="DriverUnbound", message="…")
+    assert not absent(seen(nic(0, managed=False, health=unbound)))
 
 
 def test_a_vendor_that_is_switched_off_leaves_nothing_behind() -> None:
