@@ -26,6 +26,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     holder: str
     type: str  # of the device, as grants call it
     hold: Hold
+    resource: str = ""  # nvidia.com/gpu
+    container: str = ""  # name; empty: which of the pod's is not known
 
 
 def allocations(
@@ -50,7 +52,14 @@ def allocations(
             if found is not None:
                 kind, hold = found
                 holder = f"{name}, by {held.resource},"
-                one = Allocation(uid=held.pod_uid, holder=holder, type=kind, hold=hold)
+                one = Allocation(
+                    uid=held.pod_uid,
+                    holder=holder,
+                    type=kind,
+                    hold=hold,
+                    resource=held.resource,
+                    container=held.container,
+                )
                 by_key.setdefault(hold.key, []).append(one)
     return {key: tuple(given) for key, given in by_key.items()}
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.grants.allocations import Allocation
 from agent.hooks.base import Hook
@@ -18,13 +19,14 @@ from agent.model.device import DeviceKind, DeviceNode, VendorDevice
 from agent.model.grant.checked import PodGrant
 from agent.model.grant.container import Container
 from agent.model.grant.edits import ContainerEdits
-from agent.model.grant.granted import REPLICA, Match, matches
+from agent.model.grant.granted import REPLICA, GrantedDevice, Match, matches
 from agent.model.grant.host import RdmaFunction
 from agent.model.grant.refusal import GrantRefused
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import SandboxSeen
 from agent.model.snapshot import NodeSnapshot
 from agent.proof.judge import Cards, DeviceNodes, Numbers
+from agent.proof.watching import Target
 
 Allocations = Mapping[str, tuple[Allocation, ...]]
 
@@ -167,11 +169,34 @@ def pods_with_cards(snapshot: NodeSnapshot) -> Mapping[str, PodGrant]:
     return holders
 
 
-def names_from_kubelet(given: Allocations, uid: str, types: frozenset[str]) -> frozenset[str]:
-    """Return the devices and slices of these types that the kubelet has assigned to a pod."""
-    names: set[str] = set()
-    for key, allocations in given.items():
-        for one in allocations:
-            if one.uid == uid and one.type in types:
-                names |= {key, one.hold.piece.partition(REPLICA)[0], *one.hold.functions}
-    return frozenset(names)
+def assigned_devices(
+    snapshot: NodeSnapshot, given: Allocations, target: Target
+) -> tuple[DeviceNodes, ...]:
+    """Return the devices that the kubelet has assigned to a pod, beside those of its grant.
+
+    A container must have those that this agent's device plug-in brought it. Of a type that the pod
+    was granted, the grant counts and not the kubelet's choice.
+    """
+    held = snapshot.grants.value.pods.get(target.pod.uid)
+    types = {entry.type for entry in held.grant.devices} if held is not None else set()
+    ours = {one.name for one in snapshot.served.value.resources if one.state != "conflict"}
+    functions = {function.address: function for function in _functions(snapshot)}
+    devices = {device.key: device for device in _devices(snapshot)}
+    found: dict[str, DeviceNodes] = {}
+    for one in chain.from_iterable(given.values()):
+        device = devices.get(one.hold.key)
+        if one.uid != target.pod.uid or one.type in types or device is None:
+            continue
+        required = one.resource in ours and one.container == target.name
+        for nodes in _of_match(_match(one, device), functions):
+            optional = nodes.optional or not required
+            if nodes.name not in found or not optional:
+                found[nodes.name] = replace(nodes, optional=optional)
+    return tuple(found.values())
+
+
+def _match(one: Allocation, device: VendorDevice) -> Match:
+    piece = one.hold.piece.partition(REPLICA)[0]
+    part = next((part for part in device.partitions if part.uuid == piece), None)
+    entry = GrantedDevice(type=one.type, vfs=one.hold.functions)
+    return Match(entry=entry, device=device, partition=part)

@@ -21,10 +21,10 @@ from agent.model.snapshot import NodeSnapshot
 from agent.proof.expected import (
     Allocations,
     Expected,
+    assigned_devices,
     cards_of,
     expected_of,
     granted_devices,
-    names_from_kubelet,
     pods_with_cards,
 )
 from agent.proof.judge import Cards, DeviceNodes, Judgement, is_privileged, judge
@@ -32,7 +32,6 @@ from agent.proof.look import RECORDS, Looker
 from agent.proof.watching import Exempt, Schedule, Target, never, targets
 
 LATE = "all that was granted: the grant was written after the pod's sandbox had been made"
-TYPES = frozenset(("gpu", "rdma"))  # of devices, as grants call them
 
 
 class Prover:
@@ -87,7 +86,7 @@ class Prover:
 
         A reload of systemd, and some of the runtime, write the rules of running containers anew.
         """
-        granted = tuple(target.id for target in here if target.granted)
+        granted = tuple(target.id for target in here if target.has_devices)
         loads = (snapshot.runtime.value.turned_s, self._looker.units_loaded()) if granted else ()
         before, self._loads = self._loads, loads
         return granted if before and loads != before else self._looker.changed(granted)
@@ -96,7 +95,9 @@ class Prover:
         found = self._judged(target, look)
         verdict = found.verdict if found else Verdict.VERIFIED
         self._schedule.looked(target, verdict, self._clock.monotonic())
-        if found is None or (verdict is not Verdict.EXCESS and not (target.granted or target.late)):
+        must_have = any(not device.optional for device in look.assigned(target))
+        shown = target.granted or target.late or must_have
+        if found is None or (verdict is not Verdict.EXCESS and not shown):
             self._proofs.pop(target.id, None)
             return
         self._proofs[target.id] = Proof(
@@ -116,18 +117,17 @@ class Prover:
         if target.late:
             return Judgement(verdict=Verdict.MISSING, details=(LATE,))
         expected = self._expected(target, look.snapshot) if target.granted else Expected()
+        devices = (*expected.devices, *look.assigned(target))
         if target.granted and expected.nothing:
             return None
         if look.layout is None:
             return Judgement(verdict=Verdict.UNKNOWN, details=("this host has no cgroups",))
-        nodes = (node for device in expected.devices for node in device.nodes)
+        nodes = (node for device in devices for node in device.nodes)
         numbers = frozenset((node.major, node.minor) for node in nodes)
         evidence = self._looker.look(look.layout, target.where, expected.edits, numbers)
         if not target.granted:
             cards = {} if is_privileged(evidence) else look.granted_cards
-            return judge(NONE, (), cards, evidence)
-        own = look.from_kubelet(target.pod.uid)
-        devices = (*expected.devices, *(DeviceNodes(name=name, optional=True) for name in own))
+            return judge(NONE, devices, cards, evidence)
         judged = judge(expected.edits, devices, look.cards, evidence, expected.problem)
         if judged.verdict is Verdict.VERIFIED:
             self._complete[target.id] = expected
@@ -166,14 +166,9 @@ class _Round:
         """Return which device each node belongs to."""
         return cards_of(self.snapshot)
 
-    def from_kubelet(self, uid: str) -> frozenset[str]:
-        """Return the devices that the kubelet has assigned to a pod.
-
-        Of a type that the pod was granted, the grant counts and not the kubelet's choice.
-        """
-        pod = self.snapshot.grants.value.pods.get(uid)
-        granted = {entry.type for entry in pod.grant.devices} if pod else set()
-        return names_from_kubelet(self._given, uid, TYPES.difference(granted))
+    def assigned(self, target: Target) -> tuple[DeviceNodes, ...]:
+        """Return the devices that the kubelet has assigned to a container's pod."""
+        return assigned_devices(self.snapshot, self._given, target)
 
     @cached_property
     def granted_cards(self) -> Cards:

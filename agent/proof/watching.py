@@ -23,7 +23,7 @@ AGAIN_S: Mapping[Verdict, float] = {
     Verdict.MISSING: 50.0,  # people mend them, or reconciling does
     Verdict.EXCESS: 50.0,
 }
-UNGRANTED_S = 300.0  # of a container without a grant that has no granted card
+UNGRANTED_S = 300.0  # of a container without devices that has no granted card
 ALIVE = frozenset((ContainerState.RUNNING, ContainerState.CREATED, ContainerState.UNKNOWN))
 WITHOUT_NAME = "POD"  # what old runtimes call the sandbox's own container
 
@@ -39,12 +39,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     way: str  # nri, kubelet; empty: it came by none of ours
     granted: bool = True  # its pod has a grant
+    assigned: bool = False  # the kubelet has assigned devices to its pod, by our device plug-in
     late: bool = False  # its pod's grant was written after the sandbox had been made
 
     @property
     def id(self) -> str:
         """Return the container's id."""
         return self.where.container_id
+
+    @property
+    def has_devices(self) -> bool:
+        """Return whether the container is to have devices."""
+        return self.granted or self.assigned
 
 
 def never(_: SandboxSeen) -> bool:
@@ -53,33 +59,47 @@ def never(_: SandboxSeen) -> bool:
 
 
 def targets(snapshot: NodeSnapshot, exempt: Exempt = never) -> tuple[Target, ...]:
-    """Return the containers to look at, each once; pods without a grant may be exempt.
+    """Return the containers to look at, each once; pods without any device may be exempt.
 
-    Without any grant on the node no container is looked at.
+    Those are looked at only where another pod has a grant.
     """
     grants = snapshot.grants.value.pods
     granted = {uid for uid, pod in grants.items() if not pod.refusal and pod.grant.devices}
-    late = _late(snapshot, granted)
-    if not granted and not late:
+    late, assigned = _late(snapshot, granted), _assigned(snapshot)
+    if not granted and not late and not assigned:
         return ()
     # of the two lists the later one has what runs, with its cgroups
     pods = {pod.uid: pod for pod in (*snapshot.cluster.pods, *snapshot.pods.value)}
     groups = {pod.uid: pod.cgroup for pod in snapshot.pods.value}
     found = {one.id: one for one in _listed(pods.values(), groups)}
     found |= {one.id: one for one in _told(snapshot, groups, pods)}  # it knows more
-    return tuple(_chosen(found.values(), granted, late, exempt))
+    return tuple(_chosen(found.values(), granted, assigned, late, exempt))
 
 
 def _chosen(
-    found: Iterable[Target], granted: Collection[str], late: Collection[str], exempt: Exempt
+    found: Iterable[Target],
+    granted: Collection[str],
+    assigned: Collection[str],
+    late: Collection[str],
+    exempt: Exempt,
 ) -> Iterator[Target]:
     for target in found:
-        if target.pod.uid in granted:
+        uid = target.pod.uid
+        if uid in granted:
             yield target
-        elif target.pod.uid in late:
+        elif uid in late:
             yield replace(target, granted=False, late=True)
+        elif uid in assigned:
+            yield replace(target, granted=False, assigned=True, way="kubelet")
         elif granted and not exempt(target.pod):
             yield replace(target, granted=False)
+
+
+def _assigned(snapshot: NodeSnapshot) -> frozenset[str]:
+    """Return the pods to which the kubelet has assigned devices of this agent's plug-in."""
+    served = snapshot.served.value
+    ours = {one.name for one in served.resources if one.state != "conflict"}
+    return frozenset(held.pod_uid for held in served.held if held.resource in ours)
 
 
 def _late(snapshot: NodeSnapshot, granted: Collection[str]) -> frozenset[str]:
@@ -160,12 +180,12 @@ class Schedule:
     def due(self, here: Iterable[Target], now_s: float) -> list[Target]:
         """Return those to look at now, the longest overdue first; forget those that are gone.
 
-        Of containers that are due at the same time those with a grant come first.
+        Of containers that are due at the same time those with devices come first.
         """
         known = {target.id: target for target in here}
         self._due = {key: self._due.get(key) or _Due(now_s) for key in known}
         overdue = [key for key, due in self._due.items() if due.at_s <= now_s]
-        overdue.sort(key=lambda key: (self._due[key].at_s, not known[key].granted))
+        overdue.sort(key=lambda key: (self._due[key].at_s, not known[key].has_devices))
         return [known[key] for key in overdue[:LOOKS_A_RUN]]
 
     def hasten(self, ids: Iterable[str], now_s: float) -> None:
@@ -182,6 +202,6 @@ class Schedule:
         if again_s is None:
             due.at_s, due.wait_s = now_s + due.wait_s, min(LONGEST_S, due.wait_s * 2)
             return
-        if verdict is Verdict.VERIFIED and not target.granted:
+        if verdict is Verdict.VERIFIED and not target.has_devices:
             again_s = UNGRANTED_S
         due.at_s, due.wait_s = now_s + again_s, FIRST_S

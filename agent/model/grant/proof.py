@@ -37,6 +37,9 @@ def _none() -> Mapping[str, Proof]:
 
 
 class ProofView(msgspec.Struct, frozen=True, kw_only=True):
-    """By container id. Of containers without a grant only those that have another pod's card."""
+    """By container id: those that were granted devices, or got them by our device plug-in.
+
+    Of the others only those that have a card of another pod.
+    """
 
     containers: Mapping[str, Proof] = msgspec.field(default_factory=_none)

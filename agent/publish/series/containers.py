@@ -65,12 +65,12 @@ _ROWS: tuple[_Row, ...] = (
     (
         *("allocation_verified", "gauge", (*NODE, "namespace", "pod", "container"), ""),
         "Whether a running container has what was granted and nothing else; absent: not known. "
-        "Of a container without a grant 0: it has a card that another pod was granted.",
+        "0 also of a container without devices of its own that has a card of another pod.",
     ),
     (
         *("allocations", "gauge", (*NODE, "verdict"), ""),
-        "Running containers by what a look into them found: all that have a grant, and those "
-        "without one that have a card of another pod.",
+        "Running containers by what a look into them found: all that have a grant or a device of "
+        "the agent's device plug-in, and others that have a card of another pod.",
     ),
     (
         *("deviceplugin_state", "gauge", (*RESOURCE, "state"), ""),

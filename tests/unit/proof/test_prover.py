@@ -25,7 +25,7 @@ from agent.model.part import Part
 from agent.model.pod import ResourceAsk
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.served import Held, ServedView
+from agent.model.runtime.served import Held, ResourceServed, ServedView
 from agent.model.snapshot import DeviceView, NodeSnapshot
 from agent.proof.expected import cards_of, expected_of, pods_with_cards
 from agent.proof.judge import DeviceNodes
@@ -446,6 +446,58 @@ def test_beside_a_grant_the_kubelet_gives_devices_of_other_types(
     held = Held(pod_uid=POD.uid, resource="a.com/b", ids=(other.uuid or "",))
     now = snapshot(devices=inventory(CARDS[0], other), served=Part(ServedView(held=(held,))))
     assert there.look(granted(now, GRANTED))[ID].verdict is verdict
+
+
+def assigned(*cards: VendorDevice, container: str = "worker-0", state: str = "watched") -> object:
+    """The kubelet has assigned cards to the pod; the resource is served by the agent."""
+    ids = tuple(card.uuid or "" for card in cards)
+    held = Held(pod_uid=POD.uid, resource="nvidia.com/gpu", ids=ids, container=container)
+    served = ResourceServed(name="nvidia.com/gpu", vendor="nvidia", state=state)
+    return Part(ServedView(resources=(served,), held=(held,)))
+
+
+@root_only
+@pytest.mark.parametrize(
+    ("shown", "verdict", "details"),
+    [
+        (0, Verdict.VERIFIED, ()),
+        (1, Verdict.MISSING, (f"{CARDS[0].key} is not there: no node is c 195:0",)),
+    ],
+)
+def test_a_card_that_the_kubelet_assigned_is_looked_for_by_its_own_node(
+    tmp_path: Path, shown: int, verdict: Verdict, details: tuple[str, ...]
+) -> None:
+    there = Shows(tmp_path, exempt=lambda _: True)  # of no meaning: it has devices
+    there.show(shown)
+    now = snapshot(devices=INVENTORY, served=assigned(CARDS[0]))
+    found = there.look(replace(now, grants=Part(GrantsView())))[ID]
+    assert (found.verdict, found.details, found.way) == (verdict, details, "kubelet")
+
+
+@root_only
+def test_the_card_of_another_pod_in_the_place_of_the_assigned_one_is_excess(
+    tmp_path: Path,
+) -> None:
+    there = Shows(tmp_path)
+    there.rules("c 195:* rw\n")
+    there.show(0)
+    now = replace(of_another(snapshot(devices=INVENTORY)), served=assigned(CARDS[1]))
+    found = there.look(now)[ID]
+    assert found.verdict is Verdict.EXCESS
+    assert found.details == (
+        f"/dev/nvidia0 shows {CARDS[0].key} of a/owner, which was not granted",
+        f"{CARDS[1].key} is not there: no node is c 195:1",
+    )
+
+
+@root_only
+@pytest.mark.parametrize(("container", "state"), [("other", "watched"), ("worker-0", "conflict")])
+def test_a_container_that_got_nothing_by_our_plug_in_is_not_judged_by_the_kubelets_account(
+    tmp_path: Path, container: str, state: str
+) -> None:
+    there = Shows(tmp_path)
+    now = snapshot(devices=INVENTORY, served=assigned(CARDS[0], container=container, state=state))
+    assert there.look(replace(now, grants=Part(GrantsView()))) == {}
 
 
 def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:

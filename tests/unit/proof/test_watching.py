@@ -13,6 +13,7 @@ from agent.model.grant.proof import Verdict
 from agent.model.part import Part
 from agent.model.pod import ContainerView, ResourceAsk
 from agent.model.runtime.seen import ContainerSeen, ContainerState, RuntimeView, SandboxSeen
+from agent.model.runtime.served import Held, ResourceServed, ServedView
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.proof.look import Whereabouts
 from agent.proof.watching import (
@@ -115,6 +116,14 @@ def test_pods_without_a_grant_are_looked_at_where_another_has_one() -> None:
     assert targets(beside(), lambda pod: pod.uid == UID) == ()
     refused = replace(HELD, refusal="DeviceTaken")
     assert targets(snapshot(refused)) == ()
+
+
+def test_pods_with_devices_of_our_plug_in_are_looked_at_on_a_node_without_grants() -> None:
+    held = (Held(pod_uid=UID, resource="a.com/b", ids=("1",)),)
+    for name, looked_at in (("a.com/b", [(True, "kubelet")]), ("another", [])):
+        served = ServedView(resources=(ResourceServed(name=name, vendor="v"),), held=held)
+        now = replace(snapshot(), grants=Part(GrantsView()), served=Part(served))
+        assert [(one.assigned, one.way) for one in targets(now, lambda _: True)] == looked_at
 
 
 def told(phase: str = "Running", *annotations: tuple[str, str]) -> NodeSnapshot:
