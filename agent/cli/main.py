@@ -26,6 +26,7 @@ COMMANDS = {
     "release": ("agent.cli.node.acting", "release"),
     "clear": ("agent.cli.node.acting", "clear"),
     "doctor": ("agent.cli.node.doctor", "doctor"),
+    "cgroup": ("agent.cli.node.cgroup", "cgroup"),
     "restore": ("agent.cli.node.restore", "restore"),
     "config": ("agent.cli.asking", "config"),
     "metrics": ("agent.cli.asking", "metrics"),

@@ -142,6 +142,27 @@ def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_inputs(render)
     _add_output(render, ("yaml", "json"))
 
+    cgroup = _command(
+        commands,
+        "cgroup",
+        "show the control groups of this host",
+        "xpu-agent cgroup dump",
+        "xpu-agent cgroup dump /kubepods.slice/kubepods-burstable.slice -o json",
+    )
+    actions = cgroup.add_subparsers(dest="action", required=True, metavar="ACTION")
+    dump = actions.add_parser(
+        "dump",
+        help="print groups with what their files hold; version 1 needs the extra v1-tools",
+    )
+    dump.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="a group, or its directory; default: the kubelet's root, else all groups",
+    )
+    _add_host(dump)
+    _add_output(dump)
+
     record = _command(
         commands,
         "record",
@@ -213,10 +234,15 @@ def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
         "doctor",
         "check this node: what is wrong, why it matters, what to do",
         "xpu-agent doctor",
-        "xpu-agent doctor --bundle /tmp/node-17.tar.gz",
+        "xpu-agent doctor --bundle /tmp/node-17.tar.gz --pseudonymise",
     )
     doctor.add_argument(
         "--bundle", metavar="FILE", help="also write all that was seen into a .tar.gz"
+    )
+    doctor.add_argument(
+        "--pseudonymise",
+        action="store_true",
+        help="in the bundle: replace names of pods and hosts, serials, UUIDs and addresses",
     )
     doctor.add_argument("--strict", action="store_true", help="warnings are bad news as well")
     _add_host(doctor)

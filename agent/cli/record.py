@@ -18,7 +18,9 @@ import msgspec
 from agent.cli.context import parts_of
 from agent.clock import SystemClock, rfc3339
 from agent.host.boot import read_identity
+from agent.model.snapshot import NodeSnapshot
 from agent.node.look import look
+from agent.node.parts import Parts
 from agent.probe.tape import TapeWriter
 from agent.recording.capture import capture
 from agent.recording.entries import Entry, Link, RecordingError, Refused
@@ -29,7 +31,7 @@ from agent.recording.tree import TreeFiles
 from agent.version import VERSION
 
 ARCHIVES = (".tar.gz", ".tgz")
-_SALT = 32  # bytes
+SALT_BYTES = 32
 SAMPLES = 3
 
 _README = """\
@@ -69,12 +71,12 @@ def record(
     """
     tree, answers = capture(host.files, pods=pods), dict(tapes)
     if pseudonymise:
-        tree, answers = with_other_names(tree, answers, secrets.token_bytes(_SALT))
+        tree, answers = with_other_names(tree, answers, secrets.token_bytes(SALT_BYTES))
     names = _REPLACED if pseudonymise else _GENUINE
     readme = _README.format(host=HOST_FILE, tapes=TAPES, names=names, version=VERSION)
     files = {
         "README.md": readme.encode(),
-        HOST_FILE: write(tree, _header(host, pseudonymised=pseudonymise)).encode(),
+        HOST_FILE: write(tree, recording_header(host, pseudonymised=pseudonymise)).encode(),
         **{f"{TAPES}/{vendor}.jsonl": data for vendor, data in answers.items()},
     }
     save(Path(out), files)
@@ -100,7 +102,8 @@ def save(out: Path, files: Mapping[str, bytes]) -> None:
         raise RecordingError(f"{out}: cannot be written: {error.strerror}") from error
 
 
-def _header(host: OpenedHost, *, pseudonymised: bool) -> dict[str, str]:
+def recording_header(host: OpenedHost, *, pseudonymised: bool) -> dict[str, str]:
+    """Return what a recording says about itself: when, of which kernel, with which names."""
     header = {"pseudonymised": "yes" if pseudonymised else "no"}
     if host.wall_s is not None or host.spec is None:
         header["recorded"] = rfc3339(
@@ -145,22 +148,28 @@ def _report(
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Write a recording of this host, or of a recorded one."""
-    parts = parts_of(arguments)
+def look_with_tapes(parts: Parts, *, usage: bool = False) -> tuple[NodeSnapshot, dict[str, bytes]]:
+    """Look at the host once; return the snapshot and what each vendor's library answered."""
     tapes: dict[str, bytearray] = {name: bytearray() for name in parts.vendors}
     writers = {name: TapeWriter(name, tape.extend) for name, tape in tapes.items()}
-    snapshot = look(parts, samples=SAMPLES, tapes=writers)
+    snapshot = look(parts, samples=SAMPLES, usage=usage, tapes=writers)
     # what sysfs alone tells is in the files; a tape would only freeze it
-    kept = {
+    answered = {
         state.vendor: bytes(tapes[state.vendor])
         for state in snapshot.vendors
         if state.state == "ready" and state.inventory.value and state.inventory.value.library
     }
+    return snapshot, answered
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write a recording of this host, or of a recorded one."""
+    parts = parts_of(arguments)
+    _, tapes = look_with_tapes(parts)
     report = record(
         arguments.out,
         parts.opened,
-        kept,
+        tapes,
         pseudonymise=arguments.pseudonymise,
         pods=arguments.pods,
     )

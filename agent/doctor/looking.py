@@ -76,6 +76,18 @@ def look(
 
 def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
     """Return the snapshot of the agent that runs on this machine, or why there is none."""
+    body, why = fetch(settings, "/api/v1/snapshot")
+    if body is None:
+        return None, why
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return None, f"the snapshot is no JSON: {error}"
+    return (found, "") if isinstance(found, dict) else (None, "the snapshot is no JSON object")
+
+
+def fetch(settings: Settings, path: str) -> tuple[bytes | None, str]:
+    """Return what the agent that runs on this machine serves at a path, or why it does not."""
     metrics = settings.metrics
     try:
         address = parse_address(metrics.page_listen or metrics.listen)
@@ -84,16 +96,15 @@ def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
     url = address.url()
     connection = http.client.HTTPConnection(address.near, address.port, timeout=ANSWER_S)
     try:
-        connection.request("GET", "/api/v1/snapshot")
+        connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != 200:
             return None, f"{url} answers {answer.status}"
-        found = json.loads(answer.read(MAX_ANSWER))
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        return answer.read(MAX_ANSWER), ""
+    except (OSError, http.client.HTTPException) as error:
         return None, f"none answers at {url}: {error}"
     finally:
         connection.close()
-    return (found, "") if isinstance(found, dict) else (None, f"{url}: no snapshot")
 
 
 def _compared(

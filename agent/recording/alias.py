@@ -74,6 +74,11 @@ class Aliases:
         label = name.lower().partition(".")[0].encode("utf-8", "surrogatepass")
         return self._alias("host", label, _host).decode()
 
+    def name(self, text: str) -> str:
+        """Replace the name of a pod, a namespace or a Node object."""
+        raw = text.lower().encode("utf-8", "surrogatepass")
+        return self._alias("name", raw, lambda noise: b"name-" + noise[:4].hex().encode()).decode()
+
     def _prefix(self, prefix: bytes) -> bytes:
         owned = prefix[0] & 0xE0 == 0x20  # a global address names its owner
         if not owned and prefix[2:] == bytes(6):

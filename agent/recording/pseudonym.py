@@ -34,6 +34,7 @@ _IDENTIFIER = re.compile(
 _BARE = re.compile(  # containers, machine ids; `pod` and 32 digits are a pod of the node's own
     rb"(?:(?<=pod)|(?<![0-9a-z]))(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE
 )
+_IPV4 = re.compile(rb"(?<![0-9A-Za-z.-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z-]|\.[0-9])")
 _CPU_SERIAL = re.compile(r"^Serial\s*:\s*(\w+)", re.MULTILINE)  # of some Arm boards
 _BUILDER = re.compile(rb"\([^()@\s]+@[^()\s]+\)")  # who compiled a kernel, and where
 
@@ -49,6 +50,7 @@ class Secrets(msgspec.Struct):
     """Words of this host that have no form of their own: names and serial numbers."""
 
     hosts: set[str] = msgspec.field(default_factory=set)
+    names: set[str] = msgspec.field(default_factory=set)  # of pods, namespaces and the Node object
     serials: set[str] = msgspec.field(default_factory=set)
 
 
@@ -62,14 +64,37 @@ def pseudonymise(
     does not read are left out. Without the salt the originals cannot be had back, and guessing
     them does not help; so the salt must be random and is not to be kept.
     """
+    other = pseudonymise_all(Originals(tree=tree, tapes=tapes), salt)
+    return other.tree, dict(other.tapes)
+
+
+class Originals(msgspec.Struct, frozen=True, kw_only=True):
+    """A recording, and texts about the same host that are to keep equal names equal."""
+
+    tree: TreeFiles
+    tapes: Mapping[str, bytes]  # by vendor
+    texts: Mapping[str, bytes] = {}  # by name of the file: JSON, metrics, YAML, plain text
+    names: frozenset[str] = frozenset()  # of pods, namespaces and the Node object
+
+
+def pseudonymise_all(originals: Originals, salt: bytes) -> Originals:
+    """Replace in texts what `pseudonymise` replaces, IPv4 addresses, and the given names."""
+    tree, tapes, texts = originals.tree, originals.tapes, originals.texts
     secrets = _secrets(tree, tapes)
-    words = _Words(Aliases(salt), secrets, _vocabulary(tree, tapes))
+    for data in texts.values():
+        secrets.serials.update(_serials_of(data, whole=True))
+    secrets.names = set(originals.names) - secrets.hosts - {""}
+    words = _Words(Aliases(salt), secrets, _vocabulary(tree, {**tapes, **texts}))
     builder = TreeBuilder()
     for directory, entries in tree.walk():
         for name, entry in entries.items():
             path = f"{directory}/{name}"
             builder.put(words.name(path), _entry(words, path, entry))
-    return builder.build(), {vendor: words.tape(data) for vendor, data in tapes.items()}
+    return Originals(
+        tree=builder.build(),
+        tapes={vendor: words.tape(data) for vendor, data in tapes.items()},
+        texts={name: words.text(data) for name, data in texts.items()},
+    )
 
 
 class _Words:
@@ -80,6 +105,8 @@ class _Words:
         chosen: dict[bytes, bytes] = {}
         for serial in sorted(secrets.serials):
             chosen[_bytes(serial).lower()] = _bytes(aliases.serial(serial))
+        for name in sorted(secrets.names):
+            chosen[_bytes(name).lower()] = _bytes(aliases.name(name))
         for host in sorted(secrets.hosts):
             chosen[_bytes(host).lower()] = _bytes(aliases.host(host))
         self._all = _replacer(chosen)
@@ -107,6 +134,16 @@ class _Words:
     def tape(self, data: bytes) -> bytes:
         """Replace in recorded answers."""
         return self._bare(self._free(_IDENTIFIER.sub(self._swap, data)))
+
+    def text(self, data: bytes) -> bytes:
+        """Replace in a text about the host: as in recorded answers, and IPv4 addresses."""
+        return _IPV4.sub(self._ipv4, self.tape(data))
+
+    def _ipv4(self, match: re.Match[bytes]) -> bytes:
+        parts = [int(part) for part in match[0].split(b".")]
+        if max(parts) > 255 or parts[0] in (0, 127):
+            return match[0]  # no address, any address, or this machine's own
+        return b".".join(b"%d" % part for part in self.aliases.ipv4(bytes(parts)))
 
     def _bare(self, data: bytes) -> bytes:
         return _BARE.sub(lambda match: self._digits(match[0]), data)
@@ -219,8 +256,9 @@ def _hosts_of(description: str, device: str) -> list[str]:
     return words if len(words) == 1 and words != [device] else []
 
 
-def _serials_of(tape: bytes) -> Iterator[str]:
-    for line in tape.splitlines():
+def _serials_of(tape: bytes, *, whole: bool = False) -> Iterator[str]:
+    """Yield serial numbers in JSON: of each line, or of the `whole` text."""
+    for line in [tape] if whole else tape.splitlines():
         try:
             yield from _serials_in(json.loads(line))
         except (ValueError, RecursionError):

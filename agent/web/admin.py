@@ -10,6 +10,7 @@ Answers are `{"done": text}` or `{"error": text}`. Each action is told to `Agent
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal, Protocol, TypeVar
@@ -18,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from agent.errors import AgentError
+from agent.web.connections import BODY_S, add_headers, note_request
 from agent.web.unix_socket import peer_uid
 
 MAX_BODY = 4096  # bytes
@@ -116,7 +118,9 @@ class Actions:
             status, outcome = 403, f"user {uid} may not: only root, or who runs the agent"
         else:
             try:
-                outcome = await act(_decoded(await request.read(), kind))
+                outcome = await act(_decoded(await _body(request), kind))
+            except web.HTTPRequestTimeout:
+                status, outcome = 408, f"{action}: no whole request within {BODY_S:g} s"
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 status, outcome = 400, f"{action}: {error}"
             except web.HTTPRequestEntityTooLarge:
@@ -128,6 +132,14 @@ class Actions:
         done = status == 200
         self._control.audit(action, uid, outcome, done=done)
         return web.json_response({"done" if done else "error": outcome}, status=status)
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout from error
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:
@@ -146,7 +158,8 @@ def _uid_of(request: web.Request) -> int:
 def create_admin_app(control: AgentControl) -> web.Application:
     """Return the application; nothing listens yet."""
     actions = Actions(control)
-    app = web.Application(client_max_size=MAX_BODY)
+    app = web.Application(middlewares=[note_request], client_max_size=MAX_BODY)
+    app.on_response_prepare.append(add_headers)
     app.router.add_post("/debug/rescan", actions.rescan)
     app.router.add_post("/debug/release", actions.release)
     app.router.add_post("/debug/clear", actions.clear)

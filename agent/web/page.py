@@ -22,6 +22,8 @@ LINKS = (
     ("/api/v1/devices", "devices as JSON"),
     ("/api/v1/snapshot", "snapshot as JSON"),
     ("/api/v1/audit", "changes of files as JSON"),
+    ("/api/v1/objects", "published objects as JSON"),
+    ("/api/v1/events", "events as JSON"),
     ("/healthz?verbose", "checks"),
 )
 

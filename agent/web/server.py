@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import ipaddress
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Callable
 
 from aiohttp import web
 
 from agent.publish.device_view import devices_json
 from agent.publish.snapshot_json import dumps, plain, snapshot_json
 from agent.web.base import AgentView
+from agent.web.connections import Handler, add_headers, note_request
 from agent.web.page import render_page
 from agent.web.svg import topology_svg
 
@@ -20,78 +21,45 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 MAX_REFRESH_S = 3600
 MAX_RENDERING = 16  # pages that wait for their turn
-MAX_CALLERS = 32  # connections that asked something: each may hold an answer that nobody reads
 COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
-
-SECURITY = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 PUBLIC = frozenset(("/metrics", "/livez", "/readyz"))  # all else is for loopback alone
 
 
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]{1,5})?")
+
+
 def is_loopback(address: str | None) -> bool:
-    """Say whether an address or a Host header names this machine's loopback."""
-    name = (address or "").strip()
-    if name.startswith("["):
-        name = name[1:].partition("]")[0]
-    elif name.count(":") == 1:
-        name = name.partition(":")[0]
-    if name == "localhost":
-        return True
+    """Return whether an IP address is one of this machine's loopback."""
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return ipaddress.ip_address(address or "").is_loopback
     except ValueError:
         return False
 
 
+def names_loopback(host: str | None) -> bool:
+    """Return whether a Host header, with or without a port, names the loopback and nothing else."""
+    parts = _HOST.fullmatch((host or "").strip())
+    if parts is None:
+        return False
+    name = parts["six"] or parts["name"]
+    return name.lower() == "localhost" or is_loopback(name)
+
+
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer GET and HEAD only; add the headers that keep other pages out.
+    """Answer GET and HEAD only, and what names pods and devices to nobody else.
 
     What names pods and devices is for loopback. The Host header counts too: a page of another
     site may resolve its own name to 127.0.0.1 and ask with it.
     """
     if request.method not in ("GET", "HEAD"):
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
-    private = request.path not in PUBLIC
-    if private and not (is_loopback(request.remote) and is_loopback(request.headers.get("Host"))):
+    local = is_loopback(request.remote) and names_loopback(request.headers.get("Host"))
+    if request.path not in PUBLIC and not local:
         raise web.HTTPForbidden(text="only by loopback: use http://127.0.0.1 or port-forward\n")
-    response = await handler(request)
-    response.headers.update(SECURITY)
-    return response
-
-
-class Callers:
-    """Holds a bounded number of connections; the one that asked last the longest ago goes."""
-
-    def __init__(self) -> None:
-        self._known: dict[asyncio.Transport, None] = {}  # in the order of their last questions
-
-    @web.middleware
-    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer, and hang up on somebody else if there are too many."""
-        transport = request.transport
-        if transport is not None:
-            self._known.pop(transport, None)
-            self._known[transport] = None
-        if len(self._known) > MAX_CALLERS:
-            self._forget()
-        return await handler(request)
-
-    def _forget(self) -> None:
-        self._known = {known: None for known in self._known if not known.is_closing()}
-        for known in list(self._known)[: max(0, len(self._known) - MAX_CALLERS)]:
-            del self._known[known]
-            known.abort()
+    return await handler(request)
 
 
 class Pages:
@@ -186,6 +154,22 @@ class Pages:
 
         return await self._body(render, JSON, request)
 
+    async def objects(self, request: web.Request) -> web.Response:
+        """Return each object as it was published last, as text, and where it went."""
+
+        def render() -> bytes:
+            return dumps({"objects": [plain(one) for one in self._view.objects()]})
+
+        return await self._body(render, JSON, request)
+
+    async def events(self, request: web.Request) -> web.Response:
+        """Return the last events, oldest first."""
+
+        def render() -> bytes:
+            return dumps({"events": [plain(one) for one in self._view.events()]})
+
+        return await self._body(render, JSON, request)
+
     async def whole(self, request: web.Request) -> web.Response:
         """Return what `xpu-agent snapshot` prints."""
 
@@ -198,7 +182,8 @@ class Pages:
 def create_app(view: AgentView) -> web.Application:
     """Return the application; nothing listens yet."""
     pages = Pages(view)
-    app = web.Application(middlewares=[Callers().admit, _guard], client_max_size=1024)
+    app = web.Application(middlewares=[note_request, _guard], client_max_size=1024)
+    app.on_response_prepare.append(add_headers)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/livez", pages.livez)
     app.router.add_get("/readyz", pages.readyz)
@@ -209,4 +194,6 @@ def create_app(view: AgentView) -> web.Application:
     app.router.add_get("/api/v1/devices", pages.devices)
     app.router.add_get("/api/v1/snapshot", pages.whole)
     app.router.add_get("/api/v1/audit", pages.audit)
+    app.router.add_get("/api/v1/objects", pages.objects)
+    app.router.add_get("/api/v1/events", pages.events)
     return app

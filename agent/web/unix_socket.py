@@ -17,7 +17,7 @@ OFF = "off"
 MODE = 0o600
 CONNECT_S = 10.0
 _CREDENTIALS = struct.Struct("=iII")  # process, user, group
-_BACKLOG = 8
+_BACKLOG = 64
 
 
 class NoAdminSocket(AgentError):

@@ -18,7 +18,7 @@ from tests.guest.pci_ids import H100, set_ids
 ROOT = Path(__file__).parents[2]
 NODES = 4
 NODE_MIB = 768
-DEADLINE_S = 420.0
+DEADLINE_S = 700.0
 PACE = ("-accel", "tcg,thread=multi,tb-size=256")
 
 

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,19 @@ class Agent:
         return self.process.wait(DEADLINE_S)
 
 
-@contextmanager
-def running(out: Path, *arguments: str, **environment: str) -> Iterator[Agent]:
+def running(out: Path, *arguments: str, **environment: str) -> AbstractContextManager[Agent]:
     """Run the daemon on a free port until the block ends."""
+    return started_by((), out, *arguments, **environment)
+
+
+@contextmanager
+def started_by(
+    prefix: tuple[str, ...], out: Path, *arguments: str, **environment: str
+) -> Iterator[Agent]:
+    """Run the daemon as `running` does, started by another command."""
+    fixed = ("run", "--standalone", "--listen", "127.0.0.1:0", "--out", str(out))
     process = subprocess.Popen(
-        command(*("run", "--standalone", "--listen", "127.0.0.1:0", "--out", str(out)), *arguments),
+        [*prefix, *command(*fixed, *arguments)],
         stdout=subprocess.PIPE,
         stderr=(out.parent / "stderr.log").open("w"),
         text=True,

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.captures import SHARED, needs_shared
-from tests.process.agent import EIGHT_CARDS, NO_DEVICES, ROOT, command, run_agent
+from tests.process.agent import (
+    DEADLINE_S,
+    EIGHT_CARDS,
+    NO_DEVICES,
+    ROOT,
+    command,
+    run_agent,
+    running,
+)
 
 QEMU = SHARED / "captures" / "qemu" / "sysfs-4numa-8xh100-4rxe.tar.xz"
 GPU_BUSES = ["23", "24", "53", "54", "83", "84", "b3", "b4"]
@@ -178,3 +187,57 @@ def test_a_recording_answers_as_the_host_it_was_made_of(tmp_path: Path) -> None:
     again = run_agent("record", str(tmp_path / "copy"), "--host", str(EIGHT_CARDS))
     assert again.returncode == 3
     assert "exists already" in again.stderr
+
+
+def files_of(bundle: Path) -> dict[str, bytes]:
+    """Return the files of a bundle by name."""
+    with tarfile.open(bundle) as archive:
+        return {
+            member.name.partition("/")[2]: file.read()
+            for member in archive
+            if (file := archive.extractfile(member)) is not None
+        }
+
+
+def test_a_bundle_is_a_recording_with_metrics_and_objects(tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tar.gz"
+    done = run_agent("doctor", "--host", str(EIGHT_CARDS), "--bundle", str(bundle))
+    assert done.returncode == 0, done.stderr
+    files = files_of(bundle)
+    assert b"xpu_device_memory_total_bytes" in files["metrics.txt"]
+    rendered = run_agent("render", "device", "--host", str(EIGHT_CARDS)).stdout
+    assert files["objects/device.yaml"].decode() == rendered
+    assert {"objects/nodemetric.yaml", "objects/noderesourcetopology.yaml"} <= files.keys()
+    assert json.loads(files["agent.json"]) is None
+    first, second = (
+        run_agent("devices", "-o", "json", "--host", host).stdout
+        for host in (str(EIGHT_CARDS), str(bundle))
+    )
+    assert first == second
+
+
+def test_a_bundle_of_a_running_agent_has_what_that_publishes(tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tar.gz"
+    cards = tmp_path / "cards.yaml"
+    cards.write_text("devices: [{uuid: FAKE-7f3a9c21-0000, minor: 0}]\n")
+    scene = {"XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards), "XPU_AGENT_NODE__NAME": "worker-17"}
+    with running(tmp_path / "out", "--host", "/", **scene) as agent:
+        agent.wait_until((agent.out / "device.yaml").exists, "the object")
+        published = yaml.safe_load((agent.out / "device.yaml").read_text())
+        own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
+        line = ("doctor", "--bundle", str(bundle))
+        done = run_agent(*line, timeout_s=DEADLINE_S, **own)
+        assert done.returncode == 0, done.stderr
+        files = files_of(bundle)
+        run_agent(*line, "--pseudonymise", timeout_s=DEADLINE_S, **own)
+        assert agent.end() == 0
+    assert yaml.safe_load(files["objects/device.yaml"]) == published
+    assert {"healthz.txt", "events.json", "audit.json", "metrics.txt"} <= files.keys()
+    assert b"worker-17" in files["agent.json"]
+    assert not [name for name, data in files_of(bundle).items() if b"worker-17" in data]
+
+
+def test_pseudonyms_are_for_bundles() -> None:
+    done = run_agent("doctor", "--pseudonymise", "--host", str(NO_DEVICES))
+    assert done.returncode == 2
+    assert "--bundle FILE" in done.stderr

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterable
 
 from agent.cli.context import parts_of
+from agent.cli.node.bundle import BundleSource, bundle_files
 from agent.cli.output import dump
+from agent.cli.record import look_with_tapes
 from agent.cli.terminal import (
     DIM,
     GREEN,
@@ -27,11 +29,10 @@ from agent.daemon.containers.looking import means_reader
 from agent.doctor.base import Finding, Result
 from agent.doctor.looking import look as look_around
 from agent.doctor.report import bad, bundle, findings, rows
-from agent.errors import AgentError
+from agent.errors import AgentError, BadConfig
 from agent.model.part import Part
 from agent.node.look import look
 from agent.probe.base import remedy_of
-from agent.publish.snapshot_json import dumps, snapshot_json
 
 DONE, BAD_NEWS = 0, 1
 
@@ -59,8 +60,14 @@ def findings_text(found: Iterable[Finding], terminal: Terminal = PLAIN) -> str:
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Check everything once; status 1 if a check failed, or warns with --strict."""
+    if arguments.pseudonymise and not arguments.bundle:
+        raise BadConfig("doctor: --pseudonymise is about what --bundle FILE writes")
     parts = parts_of(arguments)
-    snapshot = look(parts, samples=1)
+    tapes: dict[str, bytes] = {}
+    if arguments.bundle:
+        snapshot, tapes = look_with_tapes(parts, usage=True)
+    else:
+        snapshot = look(parts, samples=1)
     means = Part(means_reader(parts).read(snapshot), parts.clock.monotonic())
     snapshot = parts.store.put(means=means)
     live = parts.opened.spec is None
@@ -77,13 +84,15 @@ def doctor(arguments: argparse.Namespace) -> int:
     else:
         write_document(dump({"checks": rows(found)}, arguments.output))
     if arguments.bundle:
-        file = chosen_file(arguments.config)
-        files = {
-            "checks.json": dumps({"checks": rows(found)}),
-            "snapshot.json": dumps(snapshot_json(snapshot, parts.clock.monotonic())),
-            "agent.json": dumps(facts.agent),
-            "settings.json": dumps({"settings": effective_rows(load(file, os.environ, {}))}),
-        }
+        source = BundleSource(
+            parts=parts,
+            snapshot=snapshot,
+            tapes=tapes,
+            facts=facts,
+            findings=found,
+            settings=effective_rows(load(chosen_file(arguments.config), os.environ, {})),
+        )
+        files = bundle_files(source, pseudonymise=arguments.pseudonymise)
         try:
             bundle(arguments.bundle, files, time.time())
         except OSError as error:

@@ -18,6 +18,8 @@ from agent.web.unix_socket import NoAdminSocket, bind, file_of, remove, socket_p
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from agent.web.connections import Listener
+
 log = logging.getLogger(__name__)
 
 HEARD_FACTOR = 5.0  # the full look is that much rarer while the kernel tells of changes
@@ -45,6 +47,7 @@ class Reactions:
         self._hardware = Hardware(parts, fleet, executor, read_host)
         self._looks: list[Loop] = []
         self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
         self._path = ""
         self._file: tuple[int, int] | None = None  # of the socket that we made
         self._problem = "switched off"
@@ -87,18 +90,21 @@ class Reactions:
 
         from agent.daemon.reactions.control import Control  # noqa: PLC0415 - as above
         from agent.web.admin import create_admin_app  # noqa: PLC0415 - as above
+        from agent.web.connections import MIN_CONNECTIONS, Listener  # noqa: PLC0415 - as above
 
         control = Control(self._parts, self._fleet, self._hardware.look, self._tell)
         runner = web.AppRunner(create_admin_app(control), access_log=None, shutdown_timeout=1.0)
         try:
-            listener = bind(path)
+            listening = bind(path)
         except NoAdminSocket as error:
             self._problem = str(error)
             log.warning("admin_socket_missing", extra={"error": self._problem})
             return
         self._runner, self._path, self._file = runner, path, file_of(path)
         await runner.setup()
-        await web.SockSite(runner, listener).start()
+        assert runner.server is not None  # noqa: S101 - made by `setup`
+        self._listener = Listener(runner.server, listening, MIN_CONNECTIONS)
+        self._listener.open()
         self._problem = ""
 
     def check(self) -> Check:
@@ -110,4 +116,6 @@ class Reactions:
         """Serve nobody any more."""
         if self._runner is not None:
             remove(self._path, self._file)  # first: who comes after us may listen at once
+            if self._listener is not None:
+                self._listener.close()
             await self._runner.cleanup()

@@ -243,3 +243,14 @@ def test_an_error_says_the_file_and_the_errno(groups: RealGroups) -> None:
     path = str(groups.path("cpu", pod) / "cpu.cfs_quota_us")
     with pytest.raises(HostFileError, match=r"cpu\.cfs_quota_us: EINVAL"):
         KernelFiles(LiveRoot()).write(path, "667")
+
+
+def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
+    groups: RealGroups,
+) -> None:
+    pod = groups.pod()
+    groups.put(pod, "cpu.cfs_burst_us", "200000")
+    done = applied(writer_of(groups), wish(pod, QUOTA, Bandwidth(50000)))
+    assert done.written == 0
+    assert "cpu.cfs_burst_us holds 200000" in done.troubles[0].message
+    assert done.troubles[0].message.endswith("another agent left it")

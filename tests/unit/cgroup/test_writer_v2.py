@@ -171,6 +171,15 @@ def test_killed_in_a_reclaim_the_next_agent_keeps_the_true_original(node: Node) 
     assert (node.group.max_bytes, node.group.high_bytes) == (NO_LIMIT, 300 * MIB)
 
 
+def test_a_limit_that_the_kernel_rounded_is_not_counted_as_another_writers(node: Node) -> None:
+    for limit in (10**9, 2 * 10**9, 3 * 10**9):
+        assert node.want(MEMORY, limit).written == 1
+        node.start()
+        assert node.writer.foreign.reverts == 0
+    assert node.want(MEMORY, 4 * 10**9).written == 1
+    assert node.writer.foreign.reverts == 0
+
+
 def test_a_restore_does_not_kill_either(node: Node) -> None:
     node.group.max_bytes = 100 * MIB
     node.want(MEMORY, -1)

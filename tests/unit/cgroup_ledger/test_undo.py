@@ -10,7 +10,7 @@ from agent.cgroup.ledger.journal import Ledger
 from agent.cgroup.ledger.processes import KEY
 from agent.cgroup.ledger.undo import Undone, undo
 from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import CPUS, QUOTA, SHARES, Key, Value
+from agent.cgroup.values.keys import CPUS, MEMORY, QUOTA, SHARES, Key, Value
 from agent.cgroup.writing.kernel import KernelFiles
 from agent.cgroup.writing.values import CgroupValues
 from agent.cgroup.writing.wish import Wish
@@ -77,6 +77,17 @@ def test_everything_is_as_it_was_before(groups: RealGroups) -> None:
     assert groups.get(child, "cpuset.cpus") == "0-1"
     assert groups.get(pod, "cpu.shares") == "1024"
     assert run.ledger.entries == {}
+
+
+def test_a_limit_that_is_no_multiple_of_a_page_is_put_back(groups: RealGroups) -> None:
+    pod = groups.pod()
+    for limits in ((10**9,), (10**9, 2 * 10**9, 3 * 10**9)):
+        run = Run(groups)
+        for limit in limits:
+            run.write((pod, MEMORY, limit))
+        assert int(groups.get(pod, "memory.limit_in_bytes")) < limits[-1]
+        assert states(run.undo()) == {"restored"}
+        assert int(groups.get(pod, "memory.limit_in_bytes")) > 1 << 62
 
 
 def test_a_dry_run_writes_nothing_and_says_both_values(groups: RealGroups) -> None:

@@ -6,7 +6,7 @@ import io
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.cli.output import table
@@ -24,6 +24,7 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
+@example(rows=[{"name": "n" * 60, "bus_id": "b c" * 20, "reason": "r" * 9}], width=60)
 @given(rows=ROWS, width=st.integers(MIN_WIDTH, 200))
 def test_every_width_shows_every_cell_whole(rows: list[dict[str, str]], width: int) -> None:
     lines = table(rows, Terminal(width=width)).splitlines()

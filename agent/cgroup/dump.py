@@ -1,0 +1,166 @@
+"""All groups below one group with what their files hold: for people, read once, never written.
+
+Version 1 is read by cgroupspy, which knows the files of each of its controllers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.values.keys import ALL
+from agent.errors import AgentError, HostFileError
+from agent.host.files import HostFiles, LiveRoot
+
+MAX_GROUPS = 8192
+MAX_DEPTH = 32  # of groups below the first
+MAX_FILE = 64 << 10  # bytes
+MAX_PROCESSES = 1 << 20  # bytes of `cgroup.procs`
+PROCESSES = "cgroup.procs"
+EXTRA = "v1-tools"
+# what lists processes, and is counted instead of printed
+LISTS = (PROCESSES, "tasks")
+V2_FILES = (
+    *("cgroup.type", "cgroup.controllers", "cgroup.subtree_control", "cgroup.events"),
+    *dict.fromkeys(key.v2 for key in ALL if key.v2 is not None),
+    *("cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective", "memory.current"),
+    *("memory.swap.max", "memory.swap.current", "memory.events"),
+    *("pids.max", "pids.current", "io.max", "rdma.max"),
+)
+
+
+class CannotDump(AgentError):
+    """The groups cannot be read here; says what to do."""
+
+
+class GroupDump(msgspec.Struct, frozen=True, kw_only=True):
+    """One group. `processes` is `None` where the kernel does not tell, as in threaded groups."""
+
+    path: str
+    processes: int | None
+    files: Mapping[str, str]
+
+
+def dump(host: HostFiles, layout: CgroupLayout, cgroup: str) -> Iterator[GroupDump]:
+    """Yield the group and all groups below it, parents first; at most `MAX_GROUPS` and one more.
+
+    Raise `CannotDump` if there is no such group, or version 1 cannot be read here.
+    """
+    tree = _Version1(host, layout) if layout.version == 1 else _Version2(host, layout)
+    if not tree.exists(cgroup):
+        raise CannotDump(f"{cgroup}: no such group; see `xpu-agent cgroup dump /`")
+    waiting = [(cgroup, 0)]
+    for _ in range(MAX_GROUPS + 1):
+        if not waiting:
+            return
+        path, depth = waiting.pop()
+        yield tree.group(path)
+        if depth < MAX_DEPTH:
+            below = sorted(tree.below(path), reverse=True)
+            waiting += [(f"{path.rstrip('/')}/{name}", depth + 1) for name in below]
+
+
+class _Version2:
+    """The unified hierarchy of any host."""
+
+    def __init__(self, host: HostFiles, layout: CgroupLayout) -> None:
+        self._host = host
+        self._mount = layout.unified or ""
+
+    def exists(self, cgroup: str) -> bool:
+        """Return whether a path is a group."""
+        return self._host.exists(f"{self._path(cgroup)}/{PROCESSES}")
+
+    def below(self, cgroup: str) -> list[str]:
+        """Return the names of the groups in a group."""
+        try:
+            names = self._host.names(self._path(cgroup))
+        except HostFileError:
+            return []  # it is gone
+        return [name for name in names if self.exists(f"{cgroup.rstrip('/')}/{name}")]
+
+    def group(self, cgroup: str) -> GroupDump:
+        """Read a group's files; those that are not there are left out."""
+        found = {name: self._text(cgroup, name, MAX_FILE) for name in V2_FILES}
+        listed = self._text(cgroup, PROCESSES, MAX_PROCESSES)
+        return GroupDump(
+            path=cgroup,
+            processes=None if listed is None else len(listed.split()),
+            files={name: text for name, text in found.items() if text is not None},
+        )
+
+    def _path(self, cgroup: str) -> str:
+        return self._mount + cgroup.rstrip("/")
+
+    def _text(self, cgroup: str, name: str, limit: int) -> str | None:
+        try:
+            data = self._host.read(f"{self._path(cgroup)}/{name}", limit)
+        except HostFileError:
+            return None
+        return data.decode("utf-8", "replace").strip()
+
+
+class _Version1:
+    """The hierarchies of this machine, as cgroupspy reads them."""
+
+    def __init__(self, host: HostFiles, layout: CgroupLayout) -> None:
+        if not isinstance(host, LiveRoot):
+            raise CannotDump(
+                "this recording is of a host with version 1 of control groups, which are read on"
+                " the machine itself only"
+            )
+        try:
+            from cgroupspy.nodes import Node  # noqa: PLC0415 - an extra, for this command alone
+        except ImportError as error:
+            raise CannotDump(
+                f"version 1 of control groups needs the extra {EXTRA}:"
+                f" pip install 'xpu-node-agent[{EXTRA}]'"
+            ) from error
+        self._node = Node
+        self._mounts = {name: host.path(point) for name, point in layout.mounts}
+
+    def exists(self, cgroup: str) -> bool:
+        """Return whether a path is a group of any controller."""
+        return any(os.path.isdir(mount + cgroup) for mount in self._mounts.values())
+
+    def below(self, cgroup: str) -> set[str]:
+        """Return the names of the groups in a group, of all controllers."""
+        names: set[str] = set()
+        for mount in self._mounts.values():
+            try:
+                with os.scandir(mount + cgroup) as entries:
+                    names.update(one.name for one in entries if one.is_dir(follow_symlinks=False))
+            except OSError:
+                continue  # not in this hierarchy, or gone
+        return names
+
+    def group(self, cgroup: str) -> GroupDump:
+        """Read the files that cgroupspy knows of each controller."""
+        files: dict[str, str] = {}
+        listed: list[str] = []
+        for name, mount in self._mounts.items():
+            kind = self._node.CONTROLLERS.get(name.encode())
+            if kind is None:
+                continue
+            controller = kind(self._node((mount + cgroup).encode()))
+            for interface in controller.list_interfaces().values():
+                file = os.fsdecode(interface.filename)
+                if interface.writeonly or file in files:
+                    continue
+                try:
+                    text = controller.get_property(interface.filename)
+                except (OSError, UnicodeDecodeError):
+                    continue  # not on this kernel, or not for reading
+                if file == PROCESSES:
+                    listed.append(text)
+                elif file not in LISTS:
+                    files[file] = text
+        processes = {pid for text in listed for pid in text.split()}
+        return GroupDump(
+            path=cgroup,
+            processes=len(processes) if listed else None,
+            files=dict(sorted(files.items())),
+        )

@@ -1,0 +1,275 @@
+"""The connections of one listening socket: a bounded number, and none is waited for without end.
+
+aiohttp bounds neither. Its event loop accepts whatever comes, so that unfinished requests used up
+memory and descriptors until probes were not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 32  # each may hold a header, or an answer that nobody reads
+MIN_CONNECTIONS = 8
+DESCRIPTORS_EACH = 8  # the process must be allowed so many descriptors for each connection
+BACKLOG = 128
+RESERVE = 2  # descriptors that are held back for connections, for a process that has used up all
+GRACE_S = 0.05  # a connection has so long to send its request, however many others come
+IDLE_S = 20.0  # for the whole header of a request, and between two requests
+BODY_S = 5.0
+LINGER_S = 1.0  # a body that the handler did not read is read and dropped for so long
+UNREAD_S = 10.0  # a peer that reads nothing of its answer for so long has gone
+PAUSE_S = 0.1  # without a descriptor, accept is tried again then
+READ_BYTES = 16 << 10
+
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def max_connections() -> int:
+    """Return how many connections one listening socket may hold in this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft // DESCRIPTORS_EACH
+    return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, allowed))
+
+
+class Connection(web.RequestHandler):
+    """One connection, as aiohttp handles it. It closes itself when a header takes too long."""
+
+    __slots__ = ("_link", "_listener", "accepted_s", "unread")
+
+    def __init__(self, listener: Listener, server: web.Server) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=IDLE_S,
+            lingering_time=LINGER_S,
+            read_bufsize=READ_BYTES,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp takes it for "no log"
+        )
+        self._listener = listener
+        self.accepted_s = loop.time()
+        self._link: asyncio.Transport | None = None  # aiohttp drops its own before all is sent
+        self.unread = (0, self.accepted_s)  # bytes of answers not sent yet, and since when
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count it."""
+        if isinstance(transport, asyncio.Transport):
+            self._link = transport
+        self._listener.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count it no more."""
+        self._listener.discard(self)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP without a line in the log, and each error with our headers."""
+        if status < 500 and request.writer.output_size == 0:
+            answer: web.StreamResponse = web.Response(status=status, text=message)
+            answer.force_close()
+        else:
+            answer = super().handle_error(request, status, exc, message)
+        answer.headers.update(SECURITY)
+        return answer
+
+    def note_request(self) -> None:
+        """Tell the listener that a whole request has come."""
+        self._listener.note_request(self)
+
+    def abort(self) -> None:
+        """Hang up at once; what was not sent is lost."""
+        if self._link is not None:
+            self._link.abort()
+
+    def stalls(self, now_s: float) -> bool:
+        """Return whether the peer has read nothing of its answer for too long."""
+        unsent = 0 if self._link is None else self._link.get_write_buffer_size()
+        if unsent == 0 or unsent != self.unread[0]:
+            self.unread = (unsent, now_s)
+        return now_s - self.unread[1] >= UNREAD_S
+
+
+class Listener:
+    """Accepts connections of one listening socket, and hangs up where there are too many.
+
+    Of those that have not sent a whole request the oldest goes; but where more than half of all
+    have, the one whose last request is the oldest. So neither kind keeps the other out.
+    """
+
+    def __init__(self, server: web.Server, listening: socket.socket, limit: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = server
+        self._socket = listening
+        self._limit = limit
+        self._waiting: dict[Connection, None] = {}  # without a whole request, the oldest first
+        self._asked: dict[Connection, None] = {}  # the one whose last request is oldest first
+        self._accepting: set[asyncio.Task[object]] = set()
+        self._reserve: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """Return the port of a TCP socket."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def open(self) -> None:
+        """Accept from now on."""
+        self._socket.settimeout(0)
+        self._refill()
+        self._loop.add_reader(self._socket, self._accept)
+        self._sweep = self._loop.call_later(UNREAD_S / 4, self._hang_up_on_stalled)
+
+    def close(self) -> None:
+        """Accept no more; connections that are there stay."""
+        for timer in (self._timer, self._sweep):
+            if timer is not None:
+                timer.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+        for task in self._accepting:
+            task.cancel()
+        while self._reserve:
+            os.close(self._reserve.pop())
+
+    def add(self, connection: Connection) -> None:
+        """Count a connection."""
+        self._waiting[connection] = None
+
+    def note_request(self, connection: Connection) -> None:
+        """Count a connection as one that has sent a whole request."""
+        self._waiting.pop(connection, None)
+        self._asked.pop(connection, None)
+        self._asked[connection] = None
+
+    def discard(self, connection: Connection) -> None:
+        """Count a connection no more; its descriptor goes to the reserve first."""
+        self._waiting.pop(connection, None)
+        self._asked.pop(connection, None)
+        if self._socket.fileno() >= 0:
+            self._loop.call_soon(self._refill)  # the transport closes its socket after this
+
+    def _accept(self) -> None:
+        """Accept one connection; the event loop calls again while more wait."""
+        if not self._has_room():
+            return
+        try:
+            accepted, _ = self._socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            self._use_reserve()
+            return
+        accepted.settimeout(0)
+        task: asyncio.Task[object] = self._loop.create_task(self._begin(accepted))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    async def _begin(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: Connection(self, self._server), accepted
+            )
+        except OSError as error:
+            log.debug("connection_lost", extra={"error": str(error)})
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _has_room(self) -> bool:
+        """Make room for one more; without a connection that may go, accept again a bit later."""
+        count = len(self._waiting) + len(self._asked) + len(self._accepting)
+        if count < self._limit:
+            return True
+        victim = self._victim()
+        if victim is None:
+            self._pause(GRACE_S)
+            return False
+        self._hang_up(victim)
+        return True
+
+    def _victim(self) -> Connection | None:
+        if len(self._asked) > self._limit // 2 or not self._waiting:
+            return next(iter(self._asked), None)
+        oldest = next(iter(self._waiting))
+        return oldest if self._loop.time() - oldest.accepted_s >= GRACE_S else None
+
+    def _hang_up(self, connection: Connection) -> None:
+        self._waiting.pop(connection, None)
+        self._asked.pop(connection, None)
+        connection.abort()
+
+    def _use_reserve(self) -> None:
+        """Give a descriptor to the next connection: a held one, else that of another connection."""
+        if self._reserve:
+            os.close(self._reserve.pop())
+            return
+        victim = self._victim()
+        if victim is not None:
+            self._hang_up(victim)
+        else:
+            self._pause(PAUSE_S)
+
+    def _refill(self) -> None:
+        with contextlib.suppress(OSError):  # there is none left: with the next that is closed
+            while len(self._reserve) < RESERVE and self._socket.fileno() >= 0:
+                self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _pause(self, pause_s: float) -> None:
+        self._loop.remove_reader(self._socket)
+        self._timer = self._loop.call_later(pause_s, self._resume)
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _hang_up_on_stalled(self) -> None:
+        now_s = self._loop.time()
+        for connection in [one for one in (*self._waiting, *self._asked) if one.stalls(now_s)]:
+            self._hang_up(connection)
+        self._sweep = self._loop.call_later(UNREAD_S / 4, self._hang_up_on_stalled)
+
+
+@web.middleware
+async def note_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Tell the listener of a connection that a whole request has come on it."""
+    if isinstance(request.protocol, Connection):
+        request.protocol.note_request()
+    return await handler(request)
+
+
+async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Add the headers that keep other pages out, also to the pages of errors."""
+    response.headers.update(SECURITY)
