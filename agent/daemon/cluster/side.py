@@ -8,7 +8,7 @@ import logging
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -139,22 +139,10 @@ class ClusterSide:
         )
 
     async def _adopt_minors(self, api: Api, name: str) -> None:
-        """Read the Device object once, for its minors; nothing is published before."""
-        target = Target(resource=DEVICES, name=name, deadline_s=self._parts.settings.api.deadline_s)
-        backoff, failures = Backoff(), 0
-        while True:
-            try:
-                body: object = decode_object((await api.call(target.read())).body)
-            except NotFound:
-                body = None
-            except (ApiError, ParseError) as error:
-                failures += 1
-                after_s = error.retry_after_s if isinstance(error, ApiError) else None
-                await asyncio.sleep(backoff.wait_s(failures, after_s, random.uniform))
-                continue
-            self._minors.adopt(body)
-            self._changed()
-            return
+        """Take the minors of the Device object; no Device is published before."""
+        deadline_s = self._parts.settings.api.deadline_s
+        self._minors.adopt(await read_device(api, name, deadline_s))
+        self._changed()
 
     async def met(self) -> None:
         """Wait until the Node is known, or is known not to be had; not for long."""
@@ -275,6 +263,27 @@ class ClusterSide:
             self.known.api_answers(not self.watches["pods"].state.last_error)
             if self.kubelet is not None:
                 self.kubelet.look_at_pods()
+
+
+async def read_device(
+    api: Api,
+    name: str,
+    deadline_s: float,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    uniform: Callable[[float, float], float] = random.uniform,
+) -> object:
+    """Return the Device object as JSON data, `None` if there is none; try until that is known."""
+    request = Target(resource=DEVICES, name=name, deadline_s=deadline_s).read()
+    backoff, failures = Backoff(), 0
+    while True:
+        try:
+            return decode_object((await api.call(request)).body)
+        except NotFound:
+            return None
+        except (ApiError, ParseError) as error:
+            failures += 1
+            after_s = error.retry_after_s if isinstance(error, ApiError) else None
+            await sleep(backoff.wait_s(failures, after_s, uniform))
 
 
 def _tell_if_it_failed(task: asyncio.Task[None]) -> None:

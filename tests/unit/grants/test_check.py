@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agent.grants.check import check_grants
 from agent.model.device import DevicePartition, Health, HealthState
+from agent.model.part import Part
 from tests import factory
 from tests.unit.grants.made import (
     GPUS,
@@ -134,6 +135,16 @@ def test_a_device_that_may_still_be_told_of_is_not_called_unknown() -> None:
     one = pod(1, text(entry("GPU-late", WHOLE)))
     found = check_grants(snapshot([one], awaited=("nvidia",))).pods
     assert verdict(found[one.uid]) == "DevicesNotKnownYet"
+
+
+def test_a_minor_means_no_device_while_it_may_differ_from_the_published_one() -> None:
+    by_minor, by_id = pod(1, text(entry(1, WHOLE))), pod(2, text(entry(GPUS[1], WHOLE)))
+    node = snapshot([by_minor, by_id])
+    early = replace(node.devices.value, provisional_minors=True)
+    found = check_grants(replace(node, devices=Part(early, 1.0))).pods
+    assert verdict(found[by_minor.uid]) == "DevicesNotKnownYet"
+    assert verdict(found[by_id.uid]) == "held"
+    assert verdict(check_grants(snapshot([by_minor])).pods[by_minor.uid]) == "held"
 
 
 @pytest.mark.parametrize(

@@ -275,5 +275,7 @@ def test_nothing_is_published_while_a_vendor_is_only_starting() -> None:
     snap = snapshot()
     view = replace(snap.devices.value, awaited=("rdma",))
     assert DevicePublisher().render(replace(snap, devices=Part(view, 1.0)), 0.0) == ()
+    view = replace(snap.devices.value, provisional_minors=True)
+    assert DevicePublisher().render(replace(snap, devices=Part(view, 1.0)), 0.0) == ()
     dead = replace(snap, vendors=(*snap.vendors, VendorState(vendor="rdma", state="quarantined")))
     assert len(DevicePublisher().render(dead, 0.0)) == 1

@@ -167,6 +167,11 @@ def test_devices_that_are_not_published_have_no_usage(changes: Any) -> None:
     assert "devices" not in node_metric(replace(SNAPSHOT, devices=view))["nodeUsage"]
 
 
+def test_no_use_is_reported_under_a_minor_that_is_not_the_published_one() -> None:
+    view = Part(replace(SNAPSHOT.devices.value, provisional_minors=True), 1.0)
+    assert "devices" not in node_metric(replace(SNAPSHOT, devices=view))["nodeUsage"]
+
+
 def test_a_device_is_called_as_in_the_device_object() -> None:
     odd = Device(info=replace(GPU.info, uuid="GPU-\x00 \ud800"))
     view = Part(DeviceView(devices=(odd,)), 1.0)
