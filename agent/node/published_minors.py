@@ -105,7 +105,8 @@ class PublishedMinors:
             self._set_aside()
         except OSError as error:
             self._problem = f"{self._path} cannot be read: {error.strerror}"
-        log.error("published_minors_unreadable", extra={"error": self._problem})
+        if self._file is not None:
+            log.error("published_minors_unreadable", extra={"error": self._problem})
         return None
 
     def _set_aside(self) -> None:
