@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -15,7 +17,19 @@ from agent.config.reference import effective_rows, reference_rows
 from agent.errors import BadConfig
 from agent.version import VERSION
 
-LIBRARIES = ("aiohttp", "msgspec", "nvidia-ml-py", "prometheus-client", "psutil", "PyYAML")
+NOT_INSTALLED = "not installed"
+DISTRIBUTION = "xpu-node-agent"
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)[^;]*(?:;.*extra == [\"']([\w-]+)[\"'])?")
+PROTOCOLS = (
+    ("Device", "scheduling.koordinator.sh/v1alpha1"),
+    ("NodeMetric", "slo.koordinator.sh/v1alpha1"),
+    ("NodeSLO", "slo.koordinator.sh/v1alpha1"),
+    ("NodeResourceTopology", "topology.node.k8s.io/v1alpha1"),
+    ("NRI", "v1alpha1"),
+    ("kubelet device plug-in", "v1beta1"),
+    ("kubelet pod-resources", "v1"),
+    ("CDI", "0.3.0 to 0.6.0"),
+)
 
 
 def config(arguments: argparse.Namespace) -> int:
@@ -68,18 +82,47 @@ def _library_version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
+
+
+def _libraries() -> Iterator[str]:
+    """Yield what the distribution requires, and what of its extras is installed."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        requirements = []
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
+        if match is None or match[2] == "dev":
+            continue
+        if match[2] is None or _library_version(match[1]) != NOT_INSTALLED:
+            yield match[1]
+
+
+def _vendors() -> Iterator[tuple[str, str]]:
+    """Yield each device vendor with the module and the distribution that it comes from."""
+    from agent.probe.vendors import load_vendors  # noqa: PLC0415 - only here
+
+    try:
+        vendors = load_vendors()
+    except BadConfig as error:  # an installed plug-in that cannot be loaded
+        yield "plug-ins", str(error)
+        return
+    owners = metadata.packages_distributions()
+    for name, vendor in vendors.items():
+        module = type(vendor).__module__
+        owner = next(iter(owners.get(module.partition(".")[0], [])), DISTRIBUTION)
+        yield name, f"{module} of {owner} {_library_version(owner)}"
 
 
 def version(arguments: argparse.Namespace) -> int:
-    """Print versions of the agent, Python, the libraries and the protocols."""
+    """Print versions of the agent, Python, libraries, vendor plug-ins and protocols."""
     rows = [
         {"what": "xpu-agent", "version": VERSION},
         {"what": "Python", "version": platform.python_version()},
-        *({"what": name, "version": _library_version(name)} for name in LIBRARIES),
-        {"what": "Device", "version": "scheduling.koordinator.sh/v1alpha1"},
-        {"what": "NodeMetric", "version": "slo.koordinator.sh/v1alpha1"},
-        {"what": "NodeResourceTopology", "version": "topology.node.k8s.io/v1alpha1"},
+        *({"what": name, "version": _library_version(name)} for name in _libraries()),
+        *({"what": f"vendor {name}", "version": origin} for name, origin in _vendors()),
+        *({"what": name, "version": number} for name, number in PROTOCOLS),
     ]
     show(rows, arguments.output, "versions")
     return 0

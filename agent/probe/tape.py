@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.errors import NotSupported, ParseError
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Reading
 from agent.probe.wire import MAX_LINE, finite
 
 VERSION = 1
@@ -130,10 +130,33 @@ def _numbered(inventory: Inventory) -> Inventory:
     return replace(inventory, devices=tuple(devices))
 
 
+_Series = tuple[str, str, tuple[str, ...]]  # device, family, labels
+
+
+def _series(sample: DeviceSample, reading: Reading) -> _Series:
+    return sample.key, reading.family, reading.labels
+
+
+def _is_counter(reading: Reading) -> bool:
+    return reading.family.endswith("_total")  # as only counters may be called
+
+
+def _increase(samples: tuple[tuple[DeviceSample, ...], ...]) -> dict[_Series, float]:
+    """Return by how much each counter grows from its first value of the tape to its last."""
+    first: dict[_Series, float] = {}
+    last: dict[_Series, float] = {}
+    for sample in (sample for answer in samples for sample in answer):
+        for reading in filter(_is_counter, sample.readings):
+            first.setdefault(_series(sample, reading), reading.value)
+            last[_series(sample, reading)] = reading.value
+    return {series: max(0.0, value - first[series]) for series, value in last.items()}
+
+
 class TapeSession:
     """Plays a tape as a `VendorSession`: at once, without the delays of its recording.
 
-    `discover` gives one inventory after the other and stays at the last; `sample` starts over.
+    `discover` gives one inventory after the other and stays at the last. `sample` starts over, with
+    counters that go on from where they were: one that falls would be taken for a restart.
     """
 
     def __init__(self, tape: Tape, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -142,6 +165,7 @@ class TapeSession:
         self._opened_s = monotonic()
         self._discovered = 0
         self._sampled = 0
+        self._increase = _increase(tape.samples)
         self._played = 0  # events
         self._closed = threading.Event()
 
@@ -156,9 +180,20 @@ class TapeSession:
         """Return the next samples; a tape without any cannot tell."""
         if not self._tape.samples:
             raise NotSupported(f"the tape of {self._tape.vendor} has no samples")
-        found = self._tape.samples[self._sampled % len(self._tape.samples)]
+        lap, at = divmod(self._sampled, len(self._tape.samples))
         self._sampled += 1
-        return found
+        found = self._tape.samples[at]
+        return found if lap == 0 else tuple(self._advanced(sample, lap) for sample in found)
+
+    def _advanced(self, sample: DeviceSample, lap: int) -> DeviceSample:
+        """Return a sample with the increase of all earlier laps in its counters."""
+        readings = tuple(
+            replace(reading, value=reading.value + lap * self._increase[_series(sample, reading)])
+            if _is_counter(reading)
+            else reading
+            for reading in sample.readings
+        )
+        return replace(sample, readings=readings)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Return what is due; wait for the next at most that long."""

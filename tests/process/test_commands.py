@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import tarfile
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
 
+from agent.deviceplugin.serve.messages import VERSION
+from agent.nri.session import SERVICE
+from agent.probe.vendors import load_vendors
 from tests.captures import SHARED, needs_shared
 from tests.process.agent import (
     DEADLINE_S,
@@ -149,7 +155,17 @@ def test_references_and_versions_print_in_every_form() -> None:
         assert table.returncode == 0, table.stderr
         rows = json.loads(run_agent(*words, "-o", "json").stdout)
         assert len(next(iter(rows.values()))) == len(table.stdout.splitlines()) - 1
-    assert "xpu-agent" in run_agent("version").stdout
+    versions = json.loads(run_agent("version", "-o", "json").stdout)["versions"]
+    rows = {row["what"]: row["version"] for row in versions}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[<>=;]", line)[0] for line in project["dependencies"]}
+    assert required <= rows.keys()
+    assert not {"pytest", "mypy"} & rows.keys()
+    assert all(rows[name] == metadata.version(name) for name in required)
+    assert {f"vendor {name}" for name in load_vendors()} <= rows.keys()
+    assert rows["vendor nvidia"].startswith("plugins.vendors.nvidia.vendor of xpu-node-agent ")
+    assert rows["NRI"] in SERVICE.split(".")
+    assert rows["kubelet device plug-in"] == VERSION
     assert "xpu-agent" in run_agent("completion", "bash").stdout
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent.clock import ManualClock
 from agent.errors import NotSupported, ParseError
 from agent.model.device import DeviceKind, VendorDevice
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Reading
 from agent.probe import tape
 from agent.probe.wire import MAX_LINE
 
@@ -46,6 +46,49 @@ def test_inventories_follow_each_other_and_the_last_one_stays() -> None:
 def test_samples_start_over() -> None:
     session = _session(ManualClock())
     assert [session.sample()[0].core_percent for _ in range(3)] == [1.0, 2.0, 1.0]
+
+
+def _counted(value: float, key: str = "a") -> tuple[DeviceSample, ...]:
+    return (
+        DeviceSample(
+            key=key,
+            memory_used_bytes=int(value),
+            readings=(
+                Reading(family="xpu_x_errors_total", value=value, labels=("link",)),
+                Reading(family="xpu_x_celsius", value=value),
+            ),
+        ),
+    )
+
+
+def _readings(played: tuple[DeviceSample, ...], family: str) -> list[float]:
+    return [r.value for sample in played for r in sample.readings if r.family == family]
+
+
+def test_counters_go_on_where_the_tape_starts_over() -> None:
+    data = bytearray()
+    writer = tape.TapeWriter("x", data.extend)
+    writer.discovered(_inventory("a"), 0.5)
+    for value in (5.0, 6.0, 9.0):
+        writer.sampled(_counted(value), 0.1)
+    session = tape.TapeSession(tape.parse_tape(bytes(data), "x"))
+    played = [session.sample() for _ in range(8)]
+    counters = [_readings(one, "xpu_x_errors_total")[0] for one in played]
+    assert counters == [5.0, 6.0, 9.0, 9.0, 10.0, 13.0, 13.0, 14.0]
+    assert [_readings(one, "xpu_x_celsius")[0] for one in played[:5]] == [5.0, 6.0, 9.0, 5.0, 6.0]
+    assert [one[0].memory_used_bytes for one in played[3:5]] == [5, 6]
+
+
+def test_a_counter_that_is_not_in_every_sample_goes_on_as_well() -> None:
+    data = bytearray()
+    writer = tape.TapeWriter("x", data.extend)
+    writer.discovered(_inventory("a"), 0.5)
+    for samples in ((), _counted(3.0), _counted(7.0), _counted(2.0, "b")):
+        writer.sampled(samples, 0.1)
+    session = tape.TapeSession(tape.parse_tape(bytes(data), "x"))
+    played = [session.sample() for _ in range(8)]
+    family = "xpu_x_errors_total"
+    assert [_readings(one, family) for one in played[4:]] == [[], [7.0], [11.0], [2.0]]
 
 
 def test_events_come_at_their_offsets_once_and_in_order() -> None:
