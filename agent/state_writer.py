@@ -6,7 +6,6 @@ each file one content waits at most; a newer one takes its place. A write that f
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -15,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent import durable
 
@@ -117,9 +116,10 @@ class StateWriter:
     def __init__(self, name: str = "state files", late_s: float = LATE_S) -> None:
         self.late_s = late_s
         self.changed = threading.Condition()
+        self._since_s: float | None = None  # monotonic, when the work in progress began
         self._name = name
         self._files: dict[str, StateFile] = {}
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[], None]]] = deque()
         self._thread: threading.Thread | None = None
         self.closing = False
 
@@ -149,6 +149,25 @@ class StateWriter:
         Raises what the work raises. If that takes too long, an `OSError` with ETIMEDOUT: work that
         has not begun by then is not done any more.
         """
+        with self.changed:
+            since_s = self._since_s
+        if since_s is not None and time.monotonic() - since_s > deadline_s:
+            raise OSError(errno.ETIMEDOUT, HANGS, path)
+        future = self.begin(work, path)
+        try:
+            return future.result(deadline_s)
+        except TimeoutError as error:
+            if future.done() and not future.cancelled():
+                raise  # of the work itself
+            future.cancel()
+            raise OSError(errno.ETIMEDOUT, HANGS, path) from error
+
+    def begin(self, work: Callable[[], T], path: str) -> Future[T]:
+        """Have the thread do a piece of work on a path; do not wait for it.
+
+        Raises an `OSError` with ETIMEDOUT if too much waits already. Work that is cancelled before
+        the thread begins it is not done.
+        """
         future: Future[T] = Future()
 
         def run() -> None:
@@ -162,17 +181,13 @@ class StateWriter:
                 future.set_result(result)
 
         with self.changed:
-            full = len(self._calls) >= MAX_CALLS
-            if not full:
-                self._calls.append(run)
-                self.start()
-        try:
-            return future.result(0 if full else deadline_s)
-        except TimeoutError as error:
-            if future.cancel():
-                with self.changed, contextlib.suppress(ValueError):
-                    self._calls.remove(run)
-            raise OSError(errno.ETIMEDOUT, HANGS, path) from error
+            waiting = [call for call in self._calls if not call[0].cancelled()]
+            self._calls = deque(waiting)
+            if len(self._calls) >= MAX_CALLS:
+                raise OSError(errno.ETIMEDOUT, HANGS, path)
+            self._calls.append((future, run))
+            self.start()
+        return future
 
     def start(self) -> None:
         """Have the thread look for work; for files, with the lock."""
@@ -199,14 +214,16 @@ class StateWriter:
                         return
                     self.changed.wait(self._pause_s())
                     work = self._work()
+                self._since_s = time.monotonic()
             work()
             with self.changed:
+                self._since_s = None
                 self.changed.notify_all()
 
     def _work(self) -> Callable[[], None] | None:
         """Return the next piece of work; a writer that is being closed writes each file at once."""
         if self._calls:
-            return self._calls.popleft()
+            return self._calls.popleft()[1]
         now_s = time.monotonic()
         for file in self._files.values():
             due_s = file.due_s()

@@ -30,7 +30,7 @@ from agent.model.snapshot import NodeSnapshot
 from agent.reconcile.directories import Directories
 from agent.reconcile.givens import Givens
 from agent.reconcile.leaving import Leaving, pods_of
-from agent.reconcile.looked import Looked, look, wanted_of_ons, wanted_targets
+from agent.reconcile.looked import CoreWish, Looked, look, wanted_of_ons, wanted_targets
 from agent.reconcile.places import PodPlace
 from agent.reconcile.processes.cores import Cores
 from agent.reconcile.processes.oom import OomScores
@@ -79,6 +79,7 @@ class Reconciler:
         self._wanted: frozenset[Target] = frozenset()  # what hooks that are on want, of any kind
         self._pods: frozenset[str] = frozenset()  # whose hooks were asked
         self._disk = ""  # why the ledger is not written
+        self._hangs = False  # the ledger's file system does not answer
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
         """Compare and write once. `layout` is the host's; without one nothing is done."""
@@ -122,10 +123,10 @@ class Reconciler:
                 report = self._apply(one.place, ready, now_s)
                 written, left = written + report.written, left + report.left
                 notes += report.notes
-        self.audits.extend(self._oom.apply(scores, now_s))
-        if not self._directories.problem:  # a switch that must be off before there are cookies
-            self._cores.apply(cores, layout, now_s)
-        self._undo(snapshot, writer.values, now_s)
+        if not self._hangs:
+            self.audits.extend(self._oom.apply(scores, now_s))
+            self._apply_cores(cores, layout, now_s)
+            self._undo(snapshot, writer.values, now_s)
         for one in looked.values():
             notes += self._telling.new(one.place.pod, one.notes)
         return CycleReport(
@@ -211,6 +212,8 @@ class Reconciler:
     def _apply(self, place: PodPlace, ready: Prepared, now_s: float) -> PodReport:
         if self._writer is None or not ready.steps:
             return PodReport()
+        if self._hangs:
+            return PodReport(left=len(ready.wishes))
         done = self._writer.apply(ready, now_s)
         self.audits.extend(done.audits)
         notes = tuple(Note(reason=one.reason, message=one.message) for one in done.troubles)
@@ -244,16 +247,23 @@ class Reconciler:
         return sum(len(one.wishes) for one in ready)
 
     def _flush(self) -> None:
-        """Have the originals on the disk. Without it pods' files are written all the same.
+        """Have the originals on the disk. A disk that refuses them does not stop pods' files.
 
         Their originals follow from the pods' own specs; limits that are not in force harm others.
+        While the disk does not answer nothing is written: the entries may come to it much later.
         """
         try:
             self.ledger.flush()
         except LedgerError as error:
-            self._disk = str(error)
+            self._disk, self._hangs = str(error), error.hangs
+            if self._hangs:
+                self._disk += ": no file of a pod is written until it does"
         else:
-            self._disk = ""
+            self._disk, self._hangs = "", False
+
+    def _apply_cores(self, cores: tuple[CoreWish, ...], layout: CgroupLayout, now_s: float) -> None:
+        if not self._directories.problem:  # a switch that must be off before there are cookies
+            self._cores.apply(cores, layout, now_s)
 
     def _undo(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
         looked = self._pods | self._directories.looked(values.layout)

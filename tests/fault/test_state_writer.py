@@ -113,9 +113,12 @@ class TestAFileSystemThatHangs:
         self, writer: StateWriter, files: HangingFiles
     ) -> None:
         done: list[int] = []
-        writer.file(str(files.path / "state.json")).write(b"1")
+        file = writer.file(str(files.path / "state.json"))
+        file.write(b"1")
+        assert file.wait(LONG_S)
         files.hang()
-        writer.file(str(files.path / "state.json")).write(b"2")
+        file.write(b"2")
+        assert not file.wait(0.2)
         for number in range(2 * MAX_CALLS):
             with pytest.raises(TimeoutError):
                 writer.call(partial(done.append, number), "", 0.001)

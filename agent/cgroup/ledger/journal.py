@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from agent.cgroup.ledger.entry import MAX_OURS, VERSION, Entry, Line, NewerLine, decode, encode
 from agent.durable import read_file, replace_file
 from agent.errors import AgentError
+from agent.state_writer import CALL_S, HANGS, READ_S, StateWriter
 
 MODE = 0o600
 FOLDER_MODE = 0o750
@@ -20,6 +27,7 @@ MAX_LINES = 1 << 30  # more than the file can have: rewrite it whatever it has
 QUARANTINE = ".bad"
 
 Id = tuple[str, str, str]
+T = TypeVar("T")
 
 
 class LedgerError(AgentError):
@@ -29,16 +37,38 @@ class LedgerError(AgentError):
         super().__init__(f"ledger {path}: {error.strerror or error}")
         self.errno = error.errno or 0
 
+    @property
+    def hangs(self) -> bool:
+        """Return whether the file system has not answered, so that the outcome is not known."""
+        return self.errno == errno.ETIMEDOUT
+
+
+class _Write(msgspec.Struct, frozen=True):
+    """A write that was begun, and what holds once it is on the disk."""
+
+    future: Future[None]
+    begun_s: float  # monotonic
+    pending: int  # so many of the pending lines are in it
+    lines: int  # of the file
+    size: int  # of the file
+
 
 class Ledger:
     """What was found before our first writes. Not for two threads.
 
     Entries of an earlier boot are dropped, for its cgroups are gone. Without a path everything is
     kept in memory only: undoing works until the process ends.
+
+    With a `writer`, which is the ledger's alone, its thread does what may hang; each method waits
+    for it for a limited time.
     """
 
-    def __init__(self, path: str | None, boot_id: str) -> None:
+    def __init__(self, path: str | None, boot_id: str, writer: StateWriter | None = None) -> None:
         self.path = path
+        self._writer = writer
+        self._write: _Write | None = None  # begun, and not known to have ended
+        self._cleared = False  # since that write was begun, pending lines were given up
+        self._unread = OSError(errno.EIO, "it could not be read")
         self.entries: dict[Id, Entry] = {}
         self.problem = ""  # what was found wrong with the file, for people
         self.newer: list[NewerLine] = []  # of a newer version: kept in the file for that version
@@ -60,12 +90,25 @@ class Ledger:
         if self.path is None:
             return
         try:
-            data = _read(self.path)
+            data = self._call(partial(_read, self.path))
             lines, good, damaged = self._parse(data)
             if damaged:
-                replace_file(self.path + QUARANTINE, data, MODE)
+                self._call(partial(replace_file, self.path + QUARANTINE, data, MODE))
         except OSError as error:
+            if error.errno == errno.ETIMEDOUT:
+                self._unread = error
             raise LedgerError(self.path, error) from error
+        self._take_all(lines)
+        if damaged:
+            self.problem = f"damaged, put aside as {self.path}{QUARANTINE}"
+            self._rewrite()
+        else:
+            self._lines, self._size = len(lines), good
+
+    def _take_all(self, lines: Iterable[Line | NewerLine]) -> None:
+        """Begin with what the file has; what was added before it could be read comes after."""
+        added, self.entries = self.entries, {}
+        self._pending.clear()
         for line in lines:
             if isinstance(line, NewerLine):
                 if line.boot in ("", self._boot):
@@ -73,11 +116,9 @@ class Ledger:
             else:
                 self._take(line)
         self._loaded = True
-        if damaged:
-            self.problem = f"damaged, put aside as {self.path}{QUARANTINE}"
-            self._rewrite()
-        else:
-            self._lines, self._size = len(lines), good
+        for entry in added.values():
+            if entry.id not in self.entries:
+                self.set(entry)
 
     def set(self, entry: Entry) -> None:
         """Have an entry from the next flush on; one that is there is replaced."""
@@ -105,30 +146,20 @@ class Ledger:
         What could not be written stays to be written by the next flush. Nothing is ever written
         over a file that could not be read.
         """
+        self._finish()
         if self.path is None or not (self._pending or self._lines == MAX_LINES):
             self._pending.clear()
             return
         if not self._loaded:
-            self.writable = False
-            self._bound()
-            raise LedgerError(self.path, OSError(errno.EIO, "it could not be read"))
+            raise self._failed(self._unread)
         lines = [encode(line) for line in self._pending]
         if self._too_long(len(lines)):
             self._rewrite()
             return
         data = b"".join(lines)
-        try:
-            _append(self.path, self._size, data)
-        except OSError as error:
-            self.writable = False
-            self._bound()
-            raise LedgerError(self.path, error) from error
-        self._pending.clear()
-        self._lines, self._size, self.writable = (
-            self._lines + len(lines),
-            self._size + len(data),
-            True,
-        )
+        work = partial(_append, self.path, self._size, data)
+        self._begin(work, self._lines + len(lines), self._size + len(data))
+        self._finish()
 
     def remove_if_empty(self) -> None:
         """Remove the file when nothing is left to undo, by any version. Raise `LedgerError`."""
@@ -136,7 +167,7 @@ class Ledger:
         if self.path is None or self.entries or self.newer:
             return
         try:
-            Path(self.path).unlink(missing_ok=True)
+            self._call(partial(Path(self.path).unlink, missing_ok=True))
         except OSError as error:
             raise LedgerError(self.path, error) from error
         self._lines = self._size = 0
@@ -145,11 +176,49 @@ class Ledger:
         self._seq += 1
         self._pending.append(Line(v=VERSION, boot=self._boot, seq=self._seq, op=op, entry=entry))
 
+    def _call(self, work: Callable[[], T]) -> T:
+        if self._writer is None:
+            return work()
+        return self._writer.call(work, str(self.path), READ_S)
+
+    def _begin(self, work: Callable[[], None], lines: int, size: int) -> None:
+        """Begin a write that has all pending lines in it."""
+        try:
+            future = _done(work) if self._writer is None else self._writer.begin(work, "")
+        except OSError as error:
+            raise self._failed(error) from error
+        self._cleared = False
+        self._write = _Write(future, time.monotonic(), len(self._pending), lines, size)
+
+    def _finish(self) -> None:
+        """Take in what became of the write that was begun; wait for it until it is late."""
+        write = self._write
+        if write is None:
+            return
+        left_s = max(0.0, write.begun_s + CALL_S - time.monotonic())
+        if not wait((write.future,), left_s).done:
+            raise self._failed(OSError(errno.ETIMEDOUT, HANGS))
+        self._write = None
+        error = write.future.exception()
+        if isinstance(error, OSError):
+            raise self._failed(error) from error
+        if error is not None:
+            raise error
+        self.writable = True
+        if not self._cleared:
+            del self._pending[: write.pending]
+            self._lines, self._size = write.lines, write.size
+
+    def _failed(self, error: OSError) -> LedgerError:
+        self.writable = False
+        self._bound()
+        return LedgerError(str(self.path), error)
+
     def _bound(self) -> None:
         """Keep no more lines than that for a disk that takes none: a rewrite has all entries."""
         if len(self._pending) > MAX_PENDING:
             self._pending.clear()
-            self._lines = MAX_LINES
+            self._cleared, self._lines = True, MAX_LINES
 
     def _take(self, line: Line) -> None:
         self._seq = max(self._seq, line.seq)
@@ -197,19 +266,26 @@ class Ledger:
             return
         newer = b"".join(line.data + b"\n" for line in self.newer)
         data = newer + b"".join(self._as_lines(self.entries.values()))
-        try:
-            replace_file(self.path, data, MODE)
-        except OSError as error:
-            self.writable = False
-            self._bound()
-            raise LedgerError(self.path, error) from error
-        self._pending.clear()
-        self._lines, self._size, self.writable = data.count(b"\n"), len(data), True
+        work = partial(replace_file, self.path, data, MODE)
+        self._begin(work, data.count(b"\n"), len(data))
+        self._finish()
 
     def _as_lines(self, entries: Iterable[Entry]) -> Iterable[bytes]:
         for entry in entries:
             self._seq += 1
             yield encode(Line(v=VERSION, boot=self._boot, seq=self._seq, op="set", entry=entry))
+
+
+def _done(work: Callable[[], None]) -> Future[None]:
+    """Do a piece of work now, and return what became of it."""
+    future: Future[None] = Future()
+    try:
+        work()
+    except OSError as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+    return future
 
 
 def _read(path: str) -> bytes:

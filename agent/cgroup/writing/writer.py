@@ -7,7 +7,6 @@ while the wish is the same, which costs no parsing.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -177,8 +176,11 @@ class Writer:
             found = {**prepared.found, **self._look(wishes)}
             steps = plan(wishes, found, self.values.version)
             self.remember(Prepared(wishes=wishes, found=found, steps=steps))
-            with contextlib.suppress(LedgerError):  # the next flush fails too, and is told of
+            try:
                 self.ledger.flush()
+            except LedgerError as error:  # the next flush fails too, and is told of
+                if error.hangs:
+                    return work.result()
             work.again()
             work.run(steps, found)
         return work.result()

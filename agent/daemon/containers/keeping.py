@@ -21,6 +21,7 @@ from agent.node.parts import Parts
 from agent.publish.eventing.event import PodRef
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.report import Condition, PodNote, PodReport
+from agent.state_writer import StateWriter
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,9 @@ LEDGER = "ledger.log"
 Tell = Callable[[str, str, PodRef | None], None]
 
 
-def ledger_of(state_dir: str, boot_id: str) -> Ledger:
+def ledger_of(state_dir: str, boot_id: str, writer: StateWriter | None = None) -> Ledger:
     """Return the ledger of a folder, not yet read; without a folder nothing outlives the agent."""
-    return Ledger(os.path.join(state_dir, LEDGER) if state_dir else None, boot_id)
+    return Ledger(os.path.join(state_dir, LEDGER) if state_dir else None, boot_id, writer)
 
 
 def newly(before: Iterable[Condition], now: Iterable[Condition]) -> Iterator[Condition]:
@@ -63,11 +64,15 @@ class Keeping:
         self._locator = LayoutLocator(parts.opened.files, parts.kubelet_root)
         self._conditions: tuple[Condition, ...] = ()
         self._loaded = False
+        self._unread = ""  # why the ledger was not read, as logged last
+        self._writer = StateWriter("ledger")
         self.written = 0
         self.left: int | None = None
         self._reconciler = Reconciler(
             root=LiveRoot(),
-            ledger=ledger_of(parts.settings.node.state_dir, parts.store.current.node.boot_id),
+            ledger=ledger_of(
+                parts.settings.node.state_dir, parts.store.current.node.boot_id, self._writer
+            ),
             hooks=hooks,
             modes=modes,
             clock=parts.clock,
@@ -127,6 +132,7 @@ class Keeping:
     def close(self) -> None:
         """Let go of all files; what they say stays."""
         self._reconciler.close()
+        self._writer.close()
 
     def _load(self) -> None:
         if self._loaded:
@@ -134,8 +140,12 @@ class Keeping:
         try:
             self._reconciler.ledger.load()
         except LedgerError as error:
-            log.error("ledger_not_read", extra={"error": str(error)})
-        self._loaded = True
+            if str(error) != self._unread:
+                log.error("ledger_not_read", extra={"error": str(error)})
+            self._unread = str(error)
+            self._loaded = not error.hangs  # a file system that hangs may answer yet
+        else:
+            self._loaded = True
 
     def _tell_notes(self, notes: tuple[PodNote, ...]) -> None:
         for one in notes:
