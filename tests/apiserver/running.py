@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from tests.patience import PATIENCE_S
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = PATIENCE_S
 
 
 class Running:

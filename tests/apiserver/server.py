@@ -23,6 +23,7 @@ from tests.apiserver.serve.app import App
 from tests.apiserver.serve.route import Asked
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.registry import Registry
+from tests.patience import PATIENCE_S
 
 NAMESPACES = ("default", "kube-system", "xpu-agent")
 
@@ -179,7 +180,7 @@ class ApiServer(Objects):
         """Return what the open watches ask for."""
         return [watch.asked for watch in list(self.app.watches)]
 
-    def wait_until(self, holds: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    def wait_until(self, holds: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Return once it holds; look again after each request and each change.
 
         Raise `TimeoutError` after `timeout_s`. In a coroutine, call it by `asyncio.to_thread`.

@@ -24,8 +24,9 @@ from plugins.slices.smlu.owned import FILE as OWNED_FILE
 from plugins.slices.smlu.owned import OwnershipFile
 from plugins.vendors.rdma.minors import FILE_NAME as MINORS
 from plugins.vendors.rdma.minors import StateFile
+from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 
 def load_lasting(folder: Path) -> None:

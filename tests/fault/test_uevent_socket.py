@@ -14,10 +14,11 @@ import pytest
 from agent.hotplug import monitor
 from agent.hotplug.monitor import AT_ONCE, EventsLost, UeventMonitor
 from agent.hotplug.uevent import NO_TEXT, Uevent
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 NULL = Path("/sys/devices/virtual/mem/null/uevent")
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 only_root = pytest.mark.skipif(not os.access(NULL, os.W_OK), reason="only root causes events")
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 EIGHT_CARDS = ROOT / "fixtures" / "hosts" / "qemu-4numa-8xh100"
 NO_DEVICES = ROOT / "fixtures" / "hosts" / "vm-no-devices"
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 def command(*arguments: str) -> list[str]:

@@ -15,8 +15,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.patience import PATIENCE_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
 

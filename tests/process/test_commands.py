@@ -18,6 +18,7 @@ from agent.deviceplugin.serve.messages import VERSION
 from agent.nri.session import SERVICE
 from agent.probe.vendors import load_vendors
 from tests.captures import SHARED, needs_shared
+from tests.patience import PATIENCE_S
 from tests.process.agent import (
     DEADLINE_S,
     EIGHT_CARDS,
@@ -176,7 +177,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         executable="/bin/bash",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=ROOT,
         check=False,
     )

@@ -14,6 +14,7 @@ from google.protobuf.message import Message as Proto
 
 from proto.gen import nri_container_pb2 as pb
 from proto.gen import nri_plugin_pb2 as nri
+from tests.patience import PATIENCE_S
 from tests.runtime.plugin import UNIMPLEMENTED, UNKNOWN, Gone, Logged, Plugin, Status
 from tests.runtime.trunk import Trunk
 from tests.runtime.versions import Version
@@ -111,12 +112,12 @@ class Hub:
         self.kill()
         await self.listen()
 
-    async def plugged(self, timeout_s: float = 10.0) -> Plugin:
+    async def plugged(self, timeout_s: float = PATIENCE_S) -> Plugin:
         """Return the next plug-in that is registered and synchronized."""
         async with asyncio.timeout(timeout_s):
             return await self._ready.get()
 
-    async def dialled(self, count: int = 1, timeout_s: float = 10.0) -> Plugin:
+    async def dialled(self, count: int = 1, timeout_s: float = PATIENCE_S) -> Plugin:
         """Wait until so many connections were accepted ever; return that one."""
         async with asyncio.timeout(timeout_s):
             while len(self.seen) < count:

@@ -26,6 +26,7 @@ from agent.probe.wire import (
     encode,
     encode_start,
 )
+from tests.patience import PATIENCE_S
 from tests.stubs.nursery import Forked
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +102,7 @@ class Child:
             self._lines += self._splitter.feed(data)
         return decode_reply(self.vendor, self._lines.pop(0))
 
-    def ask(self, method: str, deadline_s: float = 20.0, device: str = "") -> Reply:
+    def ask(self, method: str, deadline_s: float = PATIENCE_S, device: str = "") -> Reply:
         """Return the answer; `TimeoutError` if late, `EOFError` if the process died."""
         self._number += 1
         asked = Ask(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
@@ -125,7 +126,7 @@ class Child:
         assert isinstance(reply, Sampled), reply
         return reply.samples
 
-    def wait_event(self, deadline_s: float = 20.0) -> DeviceEvent:
+    def wait_event(self, deadline_s: float = PATIENCE_S) -> DeviceEvent:
         """Return the next event that was pushed."""
         until_s = time.monotonic() + deadline_s
         while not self.events:

@@ -19,6 +19,7 @@ from tests.containerd.runtime import image, leavings
 from tests.containerd.runtime.apart import Apart, lacking_rights
 from tests.containerd.runtime.cri import Cri
 from tests.containerd.runtime.programs import found, missing
+from tests.patience import PATIENCE_S
 
 START_S, STOP_S = 20.0, 10.0
 
@@ -130,7 +131,7 @@ class Containerd:
             [*self.apart.prefix, ctr, "-a", socket, *how, path],
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         path.unlink()
 

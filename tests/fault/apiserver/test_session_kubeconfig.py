@@ -24,13 +24,14 @@ from agent.kube.resources import NODES
 from agent.kube.session.opening import open_session
 from agent.kube.session.target import FromKubeconfig, InPod, where_is_api
 from tests.apiserver import ApiServer, Fault
+from tests.patience import PATIENCE_S
 from tests.unit.kube_session.conftest import authority
 from tests.unit.kube_session.kubeconfigs import kubeconfig, plug_in, runs
 from tests.unit.kube_session.servers import Authority
 
 __all__ = ["authority"]
 
-NODE = Request(method="GET", path=NODES.path("node-a"), deadline_s=20)
+NODE = Request(method="GET", path=NODES.path("node-a"), deadline_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from agent.kube import errors
 from agent.kube.base import MAX_BODY_BYTES, Request
 from agent.kube.errors import ApiError, BadAnswer, Expired, Unreachable
+from tests.patience import PATIENCE_S
 from tests.stepped import pass_time_until, run_stepped, stepped_loop, turns
 from tests.unit.kube_session.conftest import account, authority
 from tests.unit.kube_session.servers import (
@@ -25,7 +26,9 @@ from tests.unit.kube_session.servers import (
 
 __all__ = ["account", "authority"]
 
-WATCH = Request(method="GET", path="/api/v1/pods", query=(("watch", "true"),), deadline_s=20)
+WATCH = Request(
+    method="GET", path="/api/v1/pods", query=(("watch", "true"),), deadline_s=PATIENCE_S
+)
 LINE = b'{"type":"ADDED"}'
 
 

@@ -16,6 +16,7 @@ from agent.model.cluster.facts import MetricPolicy
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.apiserver.watching import NODE, Object, pod, watching
+from tests.patience import PATIENCE_S
 
 SLO = "slo.koordinator.sh/v1alpha1"
 
@@ -101,7 +102,7 @@ def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
     async def follow() -> None:
         api.remove_crd("nodeslos")
         async with watching(api, OWN_NODE_SLO) as seen:
-            await asyncio.wait_for(seen.watch.settled(), 5)
+            await asyncio.wait_for(seen.watch.settled(), PATIENCE_S)
             await seen.until(lambda: seen.watch.state.errors >= 2)
             assert not seen.watch.state.synced
             assert min(seen.waits) >= 3.0
@@ -141,7 +142,7 @@ def test_one_kind_that_is_forbidden_leaves_the_others_alone(api: ApiServer) -> N
         api.faults.add(Fault(verb="list|watch", resource="nodeslos", status=403, times=0))
         async with watching(api, OWN_NODE_SLO) as slos, watching(api, OWN_NODE) as nodes:
             await nodes.shows(NODE)
-            await asyncio.wait_for(slos.watch.settled(), 5)
+            await asyncio.wait_for(slos.watch.settled(), PATIENCE_S)
             assert "403" in slos.watch.state.last_error
             api.faults.clear()
             api.put(slo())

@@ -14,10 +14,10 @@ from agent.kube.session.target import InPod
 from agent.kube.watch.runner import Watch
 from agent.kube.watch.wire import Kind
 from tests.apiserver.server import ApiServer
+from tests.patience import PATIENCE_S
 
 NODE = "node-a"
 WAIT_S = 0.01  # what each wait becomes
-PATIENCE_S = 20.0
 
 Object = dict[str, Any]
 

@@ -11,6 +11,7 @@ import pytest
 
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, on_stage
+from tests.patience import PATIENCE_S
 
 # so that only the kernel's news can be what was reacted to
 DEAF_TO_POLLS = msgspec.structs.replace(QUICK, poll_s=3600.0, absent_s=3600.0)
@@ -232,7 +233,7 @@ def test_a_stop_while_the_kubelet_hangs_is_quick() -> None:
         await stage.kubelet.start()
         await stage.start()
         await stage.kubelet.until(lambda: bool(stage.kubelet.registered), "a registration")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await stage.stop()
         assert stage.sockets() == []
 

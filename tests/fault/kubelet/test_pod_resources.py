@@ -13,6 +13,7 @@ from agent.kubelet.resources.channel import PodResourcesChannel, kubelet_socket
 from agent.kubelet.resources.client import PodResourcesClient
 from proto.gen import podresources_v1_pb2 as pb
 from tests.fault.kubelet.fake_grpc import METHODS, FakePodResources
+from tests.patience import PATIENCE_S
 
 Test = Callable[[FakePodResources, PodResourcesClient], Awaitable[None]]
 ONE = pb.PodResources(
@@ -122,7 +123,7 @@ def test_a_kubelet_that_restarts_is_reached_at_its_new_socket(tmp_path: Path) ->
         assert "is the kubelet running?" in str(error)
         kubelet.disabled = set()  # it was upgraded
         await kubelet.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     assert await client.pods()

@@ -21,6 +21,7 @@ from agent.model.foreign.device_allocated import KEY
 from agent.model.pod import KubeQos, PodView
 from proto.gen import podresources_v1_pb2 as pb
 from tests.fault.kubelet.fake_grpc import FakePodResources
+from tests.patience import PATIENCE_S
 
 GRANTED = PodView(
     uid="u",
@@ -62,7 +63,7 @@ class Node:
             call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
                 f"/v1.PodResourcesLister/{method}"
             )
-            reply: bytes = await call(request, timeout=20)
+            reply: bytes = await call(request, timeout=PATIENCE_S)
             return reply
 
     async def devices(self) -> list[str]:

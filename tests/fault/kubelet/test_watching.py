@@ -20,6 +20,7 @@ from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.topology.cpu import CpuTopology
 from tests.fault.kubelet.fake_http import HANG, TOKEN, FakeKubelet, pod
+from tests.patience import PATIENCE_S
 from tests.stepped import run_stepped, stepped_loop, turns
 
 TIMEOUT_S = 2.0
@@ -197,6 +198,6 @@ def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert found.stdout.strip() == "[]"

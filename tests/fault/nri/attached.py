@@ -14,11 +14,11 @@ from agent.model.runtime.adjustment import NOTHING, Adjustment
 from agent.model.runtime.request import HookRequest, Stage
 from agent.model.runtime.seen import RuntimeView
 from agent.nri.plugin import NriPlugin
+from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Made, Runtime, Version
 
 Hook = Callable[[HookRequest], Awaitable[Adjustment]]
 GRANTED = Adjustment(edits=ContainerEdits(env=(("GRANTED", "yes"),)))
-PATIENCE_S = 10.0
 
 
 async def granting(request: HookRequest) -> Adjustment:

@@ -13,6 +13,7 @@ import pytest
 from proto.gen import nri_plugin_pb2 as nri
 from proto.gen import ttrpc_pb2 as ttrpc
 from tests.fault.nri.attached import Agent, attached, gets_its_grant
+from tests.patience import PATIENCE_S
 from tests.runtime import Gone, Plugin, Runtime, Status
 from tests.runtime.gobuf import MAX_DATA
 from tests.runtime.plugin import PLUGIN_SERVICE
@@ -132,7 +133,7 @@ def test_a_message_that_says_it_is_huge_is_refused_before_memory_is_taken(
         tracemalloc.start()
         try:
             await plugin.frame(1, struct.pack(">IIBB", length, stream, 1, 0))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not any(answer[0] == stream for answer in plugin.answers):
                     await asyncio.sleep(0.001)
             assert tracemalloc.get_traced_memory()[1] < 4 << 20
@@ -160,7 +161,7 @@ def test_a_question_whose_length_is_short_of_its_data_does_not_end_the_plug_in(
         stream = plugin.next_stream()
         await plugin.frame(1, struct.pack(">IIBB", 3, stream, 1, 0) + creation()[18:])
         await plugin.send(creation())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not any(answer[0] == stream for answer in plugin.answers):
                 await asyncio.sleep(0.001)
         plugin.close("out of step")

@@ -10,6 +10,7 @@ import pytest
 from agent.model.runtime.adjustment import NOTHING, Adjustment
 from agent.model.runtime.request import HookRequest
 from tests.fault.nri.attached import Agent, granting
+from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Runtime
 
 PHASES = ("registration", "configure", "synchronize")
@@ -102,6 +103,6 @@ async def stopped(agent: Agent, *, cancelled: bool) -> None:
         await agent.end()
         return
     agent.task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(asyncio.CancelledError):
             await agent.task

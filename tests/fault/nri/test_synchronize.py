@@ -19,7 +19,7 @@ def test_five_thousand_containers_come_in_parts_and_are_all_there(folder: Path) 
             runtime.pods.clear()
             runtime.populate(pods=1000, containers=5)
             await runtime.listen()
-            await runtime.plugged(timeout_s=30)
+            await runtime.plugged()
             view = await agent.until(lambda now: len(now.containers) == 5000)
             assert len(view.sandboxes) == 1000
             parts = [entry for entry in runtime.log if entry.method == "Synchronize"]

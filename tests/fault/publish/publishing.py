@@ -26,6 +26,7 @@ from tests.apiserver.faults import Fault
 from tests.apiserver.log import Logged
 from tests.apiserver.server import ApiServer
 from tests.factory import snapshot
+from tests.patience import PATIENCE_S
 
 NODE = "node-a"
 DEVICE = "scheduling.koordinator.sh/v1alpha1"
@@ -33,7 +34,7 @@ METRIC = "slo.koordinator.sh/v1alpha1"
 TOPOLOGY = "topology.node.k8s.io/v1alpha1"
 MANAGER = "xpu-agent"
 WRITES = ("create", "update", "patch", "delete")
-SETTLE_S = 20.0
+SETTLE_S = PATIENCE_S
 LATER = Fault(date_skew_s=3600, times=0)  # the server's clock, an hour on
 
 

@@ -15,11 +15,12 @@ import pytest
 from agent.probe.process.spec import WorkerSpec
 from agent.probe.wire import Ask, Done, Opened, Reply, decode_reply, encode, encode_start
 from tests.fault.workers.watched import nothing_left, scene
+from tests.patience import PATIENCE_S
 
 __all__ = ["nothing_left"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
-DEADLINE_S = 30.0
+DEADLINE_S = PATIENCE_S
 PARENT = """
 import subprocess, sys
 worker = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -20,8 +20,9 @@ from agent.probe.client import VendorClient
 from agent.probe.life import Timing
 from agent.probe.process.spec import WorkerSpec
 from plugins.vendors.fake.vendor import FakeVendor
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 60.0  # of a whole test; nothing here waits for it when all is well
+DEADLINE_S = PATIENCE_S  # of a whole test; nothing here waits for it when all is well
 SHORT_S = 0.5  # deadline of a call that is sure to hang
 DEVICE = {"uuid": "FAKE-0", "minor": 0, "core_percent": 40}
 States = list[VendorState]

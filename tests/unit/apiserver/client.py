@@ -10,13 +10,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.apiserver import ApiServer
+from tests.patience import PATIENCE_S
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 NODE_METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 PODS = "/api/v1/pods"
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 TIME = "2026-01-02T03:04:05.000006Z"
 
 Object = dict[str, Any]

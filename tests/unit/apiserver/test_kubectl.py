@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from tests.apiserver import ApiServer
+from tests.patience import PATIENCE_S
 from tests.unit.apiserver.client import device, event, metric, pod
 
 ROOT = Path(__file__).resolve().parents[3]
 KUBECTL = Path(sys.executable).parent / "kubectl"
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 
 needs_kubectl = pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
 
@@ -150,7 +151,7 @@ def test_the_command_serves_and_is_steered_from_outside(
         payload = None if body is None else json.dumps(body).encode()
         url = f"{told['url']}/_control/{what}"
         request = urllib.request.Request(url, payload, method=method)
-        with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+        with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     assert control("POST", "put", device("node-b"))["metadata"]["name"] == "node-b"
@@ -160,8 +161,8 @@ def test_the_command_serves_and_is_steered_from_outside(
     token = (tmp_path / "d" / "serviceaccount" / "token").read_text()
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     with pytest.raises(urllib.error.HTTPError, match="503"):
-        urllib.request.urlopen(request, context=context, timeout=10)
-    with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+        urllib.request.urlopen(request, context=context, timeout=PATIENCE_S)
+    with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
         assert len(json.load(answer)["items"]) == 2
     assert [entry["status"] for entry in control("GET", "requests")] == [503, 200]
     assert Path(told["kubeconfig"]).is_file()

@@ -12,6 +12,7 @@ from agent.probe.wire import Failed
 from plugins.bindings.dcmi import codes
 from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL, locate
 from plugins.bindings.locate import LibraryAbsent
+from tests.patience import PATIENCE_S
 from tests.stubs.child import ROOT
 from tests.stubs.dcmi.library import NEXT
 from tests.unit.ascend.conftest import Machine
@@ -187,7 +188,7 @@ assert all(device.health.in_service for device in session.discover().devices)
 """
     environment = {**os.environ, **b3.stub.environment}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=ROOT, check=False, timeout=30
+        [sys.executable, "-c", script], env=environment, cwd=ROOT, check=False, timeout=PATIENCE_S
     )
     assert done.returncode == 0
 

@@ -16,6 +16,7 @@ from agent.cgroup.layout import CgroupLayout, detect
 from agent.collect.usage import UsageCollector
 from agent.host.files import LiveRoot
 from tests.cgroups import container_id
+from tests.patience import PATIENCE_S
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 BUSY = "n = 0\nfor i in range(3_000_000): n += i\nprint(n, flush=True)\ninput()\n"
@@ -69,7 +70,7 @@ class Groups:
 
 def end(child: subprocess.Popen[str]) -> None:
     """Let a child end, and wait until it has left its group."""
-    child.communicate("\n" if child.poll() is None else None, timeout=30)
+    child.communicate("\n" if child.poll() is None else None, timeout=PATIENCE_S)
 
 
 @pytest.fixture

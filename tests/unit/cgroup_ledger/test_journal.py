@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from agent.cgroup.ledger.entry import Entry, Line, decode, encode
 from agent.cgroup.ledger.journal import COMPACT_LEAST, QUARANTINE, Ledger, LedgerError
+from tests.patience import PATIENCE_S
 
 BOOT = "b5c3d2e1-0000-4000-8000-000000000001"
 ENTRY = Entry(
@@ -345,7 +346,7 @@ def test_a_right_checksum_makes_no_bad_line_good(body: bytes, path: str) -> None
     assert "put aside" in ledger.problem
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(PATIENCE_S)
 def test_a_fifo_in_the_place_of_the_file_holds_nobody_up(path: str) -> None:
     os.mkfifo(path)
     ledger = Ledger(path, BOOT)

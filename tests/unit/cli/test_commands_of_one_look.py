@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent.probe.vendors import load_vendors
 from tests.cgroups import CgroupHost
+from tests.patience import PATIENCE_S
 from tests.process.agent import EIGHT_CARDS, ROOT, command, run_agent
 
 
@@ -42,7 +43,7 @@ def test_an_output_that_is_full_is_one_line_and_status_3() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             cwd=ROOT,
             check=False,
         )

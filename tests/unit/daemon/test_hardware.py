@@ -25,9 +25,10 @@ from agent.node.parts import Parts, build_parts
 from agent.recording.open import open_host
 from agent.web.admin import UnknownName
 from plugins.vendors.fake.vendor import FakeVendor
+from tests.patience import PATIENCE_S
 
 CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
-DEADLINE_S = 30.0
+DEADLINE_S = PATIENCE_S
 
 
 class Node:

@@ -14,6 +14,7 @@ from agent.daemon.schedule import Heartbeat, collector_thread, keep_running, run
 from agent.errors import BadConfig
 from agent.loop import Loop
 from tests import factory
+from tests.patience import PATIENCE_S
 
 
 def failing() -> None:
@@ -71,7 +72,7 @@ def test_a_loop_runs_until_it_is_cancelled_and_survives_its_failures() -> None:
         loop = Loop("x", 0.001, work, max_backoff_s=0.002)
         with collector_thread() as executor:
             task = asyncio.create_task(keep_running(loop, executor, SystemClock()))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await enough.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -127,7 +128,7 @@ class Held:
     def work(self) -> None:
         self.begun += 1
         self.begins.release()
-        assert self.may_end.acquire(timeout=30)
+        assert self.may_end.acquire(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("window_s", [0.0, 0.02])
@@ -139,7 +140,9 @@ def test_many_changes_at_once_are_one_run_and_those_during_it_one_more(window_s:
         loop = Loop("x", 1.0, held.work)
 
         async def begun() -> None:
-            assert await event_loop.run_in_executor(None, lambda: held.begins.acquire(timeout=30))
+            assert await event_loop.run_in_executor(
+                None, lambda: held.begins.acquire(timeout=PATIENCE_S)
+            )
 
         with collector_thread() as executor:
             task = asyncio.create_task(
@@ -182,7 +185,7 @@ def test_a_run_that_failed_is_tried_again_without_a_change() -> None:
                 run_when_changed(changed, loop, executor, SystemClock(), 0.0)
             )
             changed.set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await done.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

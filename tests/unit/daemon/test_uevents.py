@@ -17,10 +17,11 @@ from agent.hotplug.uevent import Part, Uevent
 from agent.hotplug.window import EVERYTHING
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.node.store import SnapshotStore
+from tests.patience import PATIENCE_S
 
 CARD = "0000:26:00.0"
 GONE = Uevent(action="remove", subsystem="pci", devpath="/devices/x", address=CARD)
-DEADLINE_S = 30.0
+DEADLINE_S = PATIENCE_S
 
 
 class Played:

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"
 COMPONENTS = (
@@ -38,7 +40,7 @@ def built(folder: Path) -> tuple[Object, ...]:
         [kubectl(), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.sink import OFF_S, EventSink
 from tests.apiserver import ApiServer, Fault
 from tests.apiserver.rbac import read_roles
+from tests.patience import PATIENCE_S
 
 ROLES = Path(__file__).parents[3] / "daemonset" / "base" / "rbac.yaml"
 AT_S = 1_767_323_045.25
@@ -51,7 +52,7 @@ def tell(api: ApiServer, scenario: Callable[[EventSink, ManualClock], Awaitable[
         finally:
             await session.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
 
 def event(message: str, about: str = "Node", at_s: float = AT_S, namespace: str = "") -> Event:

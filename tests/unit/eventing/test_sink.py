@@ -33,6 +33,7 @@ from agent.publish.eventing.backlog import MAX_WAITING
 from agent.publish.eventing.event import Event, PodRef
 from agent.publish.eventing.sink import HELD_S, OFF_S, EventSink
 from agent.publish.eventing.verdict import TERMINATING, Verdict, verdict
+from tests.patience import PATIENCE_S
 
 ENDING = (Cause("namespace", "is being terminated", TERMINATING),)
 
@@ -273,7 +274,7 @@ def test_offers_of_other_threads_wake_it_and_never_wait() -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert line.notes() == ["0", "1", "2", "3", "4"]
     sink.offer([event("after the end")])
     assert sink.state.counts.waiting == 1

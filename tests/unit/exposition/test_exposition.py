@@ -23,6 +23,7 @@ from agent.publish.exposition import MAX_AGE_S, MetricsRenderer, render_metrics
 from agent.publish.status import PublisherStatus
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
 from tests.hostile import device_sets, few, texts
+from tests.patience import PATIENCE_S
 
 VENDORS = {
     "nvidia": (
@@ -120,7 +121,7 @@ def test_promtool_finds_nothing_to_complain_about() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
@@ -280,7 +281,10 @@ def test_any_device_set_gives_a_page_without_repetition(devices: tuple[Device, .
 
 def test_rendering_imports_no_prometheus_client() -> None:
     code = "import sys, agent.publish.exposition; sys.exit('prometheus_client' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode
+        == 0
+    )
 
 
 def test_a_pod_that_is_listed_twice_has_its_samples_once() -> None:

@@ -29,10 +29,11 @@ from agent.model.device import HealthState
 from agent.node.parts import build_parts
 from agent.recording.open import open_host
 from agent.state_writer import StateFile, StateWriter
+from tests.patience import PATIENCE_S
 from tests.process.agent import EIGHT_CARDS
 from tests.unit.health.looks import BAD, WALL_S, Device, at
 
-DEADLINE_S = 30.0
+DEADLINE_S = PATIENCE_S
 KEY = "0000:3b:00.0"
 VALID = b'{"version":1,"boot_id":"b","mono_s":1,"wall_s":1,"vendors":{}}'
 

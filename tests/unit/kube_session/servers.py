@@ -17,9 +17,10 @@ from agent.kube.session.client import Session
 from agent.kube.session.connections import Endpoint
 from agent.kube.session.credentials import TokenFile
 from agent.kube.session.trust import TlsFiles, Trust
+from tests.patience import PATIENCE_S
 
 HOSTS = ("127.0.0.1", "::1", "localhost", "api.test")
-GET = Request(method="GET", path="/api/v1/nodes/n", deadline_s=20)
+GET = Request(method="GET", path="/api/v1/nodes/n", deadline_s=PATIENCE_S)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -17,6 +17,7 @@ from agent.kube.errors import Unreachable
 from agent.kube.session.client import MAX_CALLS
 from agent.kube.session.connections import Endpoint
 from agent.version import VERSION
+from tests.patience import PATIENCE_S
 from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
 
 
@@ -89,7 +90,7 @@ def test_an_object_of_a_megabyte_and_a_half_goes_both_ways(
         await asked.status(200, asked.body)
 
     async def run() -> None:
-        big = Request(method="POST", path="/x", body=b"x" * 1_500_000, deadline_s=20)
+        big = Request(method="POST", path="/x", body=b"x" * 1_500_000, deadline_s=PATIENCE_S)
         async with (
             serving(echo, authority.server) as server,
             session_with(server.url, account) as session,

@@ -15,6 +15,7 @@ from agent.kube.session.kubeconfig import Account
 from agent.kube.session.renewing import KubeconfigCredentials
 from agent.kube.session.target import FromKubeconfig
 from agent.kube.session.trust import TlsFiles
+from tests.patience import PATIENCE_S
 
 TARGET = FromKubeconfig(paths="/k")
 
@@ -222,7 +223,7 @@ def test_an_error_that_nobody_thought_of_is_an_answer_too() -> None:
         raise ZeroDivisionError("with a token in it")
 
     async def run() -> None:
-        credentials = KubeconfigCredentials(TARGET, ManualClock(), read, deadline_s=20)
+        credentials = KubeconfigCredentials(TARGET, ManualClock(), read, deadline_s=PATIENCE_S)
         with pytest.raises(NoApiServer, match=r"/k: ZeroDivisionError$"):
             await credentials.open()
 

@@ -17,6 +17,7 @@ from agent.kubelet.facts import NOT_OFFERED, facts_of
 from agent.model.cluster.facts import KubeletFacts
 from agent.recording.tree import TreeFiles
 from agent.topology.cpu import Cpu, CpuTopology
+from tests.patience import PATIENCE_S
 from tests.unit.kubelet.scripted import World, in_world
 
 CPUS = CpuTopology(
@@ -125,7 +126,7 @@ def test_a_checkpoint_that_hangs_holds_one_thread_and_no_look_at_the_pods(
         world.source._offload = first_hangs
         world.kubelet.settings = KubeletConfig(cpu_manager_policy="static")
         for _ in range(3):
-            await asyncio.wait_for(world.poller.look(), 10)
+            await asyncio.wait_for(world.poller.look(), PATIENCE_S)
         assert len(works) == 2, "one read, and one join of what is known"
         assert "not read within" in world.facts[-1].error
         assert world.pods[-1].error == ""

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from proto.gen import podresources_v1_pb2 as pb
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -20,7 +21,7 @@ def test_generated_modules_are_what_the_proto_files_give_now(tmp_path: Path) -> 
     outputs = [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto/gen=proto", *outputs]
     names = [str(path.relative_to(ROOT)) for path in sources]
-    subprocess.run([*command, *names], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([*command, *names], cwd=ROOT, check=True, timeout=PATIENCE_S)
     made = {path.name: path.read_text() for path in (tmp_path / "proto" / "gen").iterdir()}
     kept = {path.name: path.read_text() for path in (ROOT / "proto" / "gen").glob("*.py*")}
     assert kept == made

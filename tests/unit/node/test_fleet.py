@@ -23,6 +23,7 @@ from agent.probe.process.spec import WorkerSpec
 from agent.recording.open import open_host
 from agent.state_writer import StateWriter
 from plugins.vendors.fake.vendor import FakeVendor
+from tests.patience import PATIENCE_S
 
 CARDS = tuple(
     VendorDevice(
@@ -207,7 +208,7 @@ def test_what_had_failed_before_the_agent_began_anew_is_watched_before_it_serves
     first.fleet._kept = file
     first.answer(GOOD, BAD)
     since_s = first.answer(GOOD, BAD).since_s
-    assert writer.close(deadline_s=30.0)
+    assert writer.close(deadline_s=PATIENCE_S)
     fleet, store, _ = fleet_of_two_cards(tmp_path, kept=HealthFile(str(tmp_path / "state"), "b007"))
     second = Heard.__new__(Heard)
     second.fleet, second.store, second.client = fleet, store, fleet.clients[0]
@@ -224,7 +225,7 @@ def test_a_fleet_starts_answers_and_stops(tmp_path: Path, launched: bool) -> Non
     async def live() -> None:
         fleet.start()
         assert not fleet.settled()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not fleet.settled():
                 await asyncio.sleep(0.01)
         await fleet.stop()
@@ -246,7 +247,7 @@ def test_a_vendor_that_comes_late_gets_a_worker_too_and_one_only(tmp_path: Path)
         fleet.welcome(late)
         fleet.welcome(late)
         assert not fleet.settled()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not fleet.settled():
                 await asyncio.sleep(0.01)
         await fleet.stop()
@@ -269,7 +270,7 @@ def test_a_vendor_that_a_bug_of_ours_loses_is_told(
     async def live() -> None:
         fleet.start()
         fleet._on_devices = fail
-        await asyncio.wait(fleet._tasks, timeout=30)
+        await asyncio.wait(fleet._tasks, timeout=PATIENCE_S)
         await fleet.stop()
 
     asyncio.run(live())

@@ -23,6 +23,7 @@ from agent.nri.wire.trunk import Trunk
 from agent.nri.wire.ttrpc import request
 from proto.gen import nri_plugin_pb2 as calls
 from proto.gen import ttrpc_pb2
+from tests.patience import PATIENCE_S
 
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 Answer = Callable[[HookRequest], Awaitable[Adjustment]]
@@ -61,7 +62,7 @@ class Talk:
     async def answered(self) -> tuple[int, ttrpc_pb2.Response]:
         """Return the next answer with its stream, read by other code than ours."""
         data = b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(data) < 10 or len(data) < 10 + int.from_bytes(data[:4], "big"):
                 head = await self.reader.readexactly(8)
                 connection, length = struct.unpack(">II", head)

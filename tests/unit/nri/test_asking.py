@@ -15,6 +15,7 @@ from agent.nri.asking import patience_s
 from agent.nri.events import Events
 from agent.nri.versions import Peer
 from proto.gen import nri_plugin_pb2 as calls
+from tests.patience import PATIENCE_S
 from tests.unit.nri.talk import Talk, never, nothing
 from tests.unit.nri.test_session import CREATED, play
 from tests.unit.nri.told import container, pod
@@ -211,11 +212,11 @@ def test_a_connection_that_is_lost_ends_its_questions_and_marks_their_containers
     async def through(both: Talk) -> None:
         both.answer = never
         both.send("CreateContainer", CREATED)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not both.asked:
                 await asyncio.sleep(0.001)
         both.writer.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await both.trunk.closed.wait()
         assert dict(both.picture.view.missed) == {"c1": "ConnectionLost"}
         assert both.figures.state.in_flight == 0

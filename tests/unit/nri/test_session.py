@@ -14,6 +14,7 @@ from agent.model.runtime.seen import ContainerState
 from agent.nri.session import _METHODS
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
+from tests.patience import PATIENCE_S
 from tests.unit.nri.talk import Talk, talk
 from tests.unit.nri.told import container, pod
 from tests.unit.nri_wire import vectors as v
@@ -273,7 +274,7 @@ def test_questions_wait_for_the_list_that_is_being_read() -> None:
 def test_shutdown_is_answered_before_the_connection_closes() -> None:
     async def through(both: Talk) -> None:
         assert not (await both.call("Shutdown")).HasField("status")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await both.trunk.closed.wait()
         assert both.trunk.ended is not None
         assert both.trunk.ended.reason == "ShutDown"

@@ -13,6 +13,7 @@ from agent.clock import ManualClock
 from agent.config.containers import NriSettings
 from agent.model.runtime.seen import RuntimeView
 from agent.nri.plugin import NriPlugin
+from tests.patience import PATIENCE_S
 from tests.unit.nri.talk import nothing
 
 
@@ -42,7 +43,7 @@ class Life:
 
     async def until(self, state: str, reason: str = "") -> RuntimeView:
         """Wait until it stands so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while (self.plugin.view.state, self.plugin.view.reason) != (state, reason):
                 assert not self.running.done()
                 await asyncio.sleep(0.001)

@@ -13,6 +13,7 @@ from agent.model.grant.edits import ContainerEdits
 from agent.model.runtime.adjustment import Adjustment
 from agent.model.runtime.request import HookRequest
 from agent.nri.plugin import NriPlugin
+from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Runtime
 from tests.unit.nri.talk import never, nothing
 from tests.unit.nri_life.life import life, play
@@ -61,7 +62,7 @@ def test_it_ends_soon_in_whatever_it_waits(while_asked: bool) -> None:
             pod = runtime.pod("web")
             asked = asyncio.create_task(runtime.run_pod(pod))
             if while_asked:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while not ours.plugin.state.in_flight:
                         await asyncio.sleep(0.001)
             await ours.plugin.stop()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.nri import plugin as module
+from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_1_7_24, CONTAINERD_2_3, Runtime, Version
 from tests.unit.nri_life.life import life, play
 
@@ -34,7 +35,7 @@ def test_it_waits_for_the_socket_with_one_look_a_second() -> None:
         async with life(folder) as ours:
             view = await ours.until("waiting", "NoSocket")
             assert "is NRI enabled in the runtime?" in view.message
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(ours.waits) < 5:
                     await asyncio.sleep(0.001)
             assert set(ours.waits) == {1.0}
@@ -62,7 +63,7 @@ def test_a_socket_that_nobody_listens_at_is_tried_ever_more_seldom() -> None:
             dead.bind(str(folder / "nri.sock"))
             async with life(folder) as ours:
                 await ours.until("waiting", "NoConnection")
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while len(ours.waits) < 8:
                         await asyncio.sleep(0.001)
                 assert ours.waits[:8] == [1, 2, 4, 8, 16, 30, 30, 30]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from agent.nri.wire.errors import TrunkClosed
 from agent.nri.wire.trunk import Trunk
 from agent.nri.wire.ttrpc import Frame
+from tests.patience import PATIENCE_S
 
 SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 
@@ -26,7 +27,7 @@ class Wired:
 
     async def sent(self, count: int) -> bytes:
         """Return so many bytes that the trunk wrote."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.reader.readexactly(count)
 
     async def send(self, *pieces: bytes) -> None:
@@ -38,13 +39,13 @@ class Wired:
 
     async def until_taken(self, count: int) -> None:
         """Wait until so many frames were taken."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.taken) < count:
                 await asyncio.sleep(0.001)
 
     async def until_closed(self) -> None:
         """Wait until the trunk is."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.trunk.closed.wait()
 
 

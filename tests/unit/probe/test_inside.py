@@ -28,6 +28,7 @@ from agent.recording.open import open_host
 from agent.recording.tree import TreeBuilder
 from plugins.injection.lazily import lazily
 from plugins.vendors.template.vendor import TemplateVendor
+from tests.patience import PATIENCE_S
 
 CARD = VendorDevice(kind=DeviceKind.XPU, vendor="files", bus_id="0000:3b:00.0")
 CHANGED = DeviceEvent(key="", reason="FilesChanged")
@@ -114,7 +115,7 @@ class Watched:
         self._news.set()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not true():
                 self._news.clear()
                 await self._news.wait()

@@ -10,8 +10,9 @@ from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.probe import service
 from agent.probe.service import EVENTS_STUCK, Pipe, Service
 from agent.probe.wire import Ask, Done, Failed, Reply, Request, decode_reply
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 
 class Hanging:

@@ -10,6 +10,7 @@ from agent.errors import BadConfig
 from agent.probe import vendors
 from plugins.vendors import BUILTIN
 from plugins.vendors.template.vendor import TemplateVendor
+from tests.patience import PATIENCE_S
 
 TEMPLATE = "plugins.vendors.template.vendor:TemplateVendor"
 
@@ -67,7 +68,11 @@ def test_an_unknown_vendor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def _modules_after(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     return set(done.stdout.split())
 

@@ -14,6 +14,7 @@ from agent.kube.watch.runner import Watch
 from agent.model.slo.in_force import slo_view
 from agent.model.slo.view import SloView
 from tests.apiserver import ApiServer
+from tests.patience import PATIENCE_S
 from tests.unit.slo.wire import Tree
 
 NODE = "node-0"
@@ -40,7 +41,7 @@ class Told:
         self._views.put_nowait(self.view)
 
     async def next(self) -> SloView:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._views.get()
 
 

@@ -13,10 +13,11 @@ from agent.model.snapshot import VendorState
 from agent.probe.client import VendorClient
 from agent.probe.life import Timing
 from agent.probe.process.spec import WorkerSpec
+from tests.patience import PATIENCE_S
 from tests.stubs.stub import Stub
 from tests.unit.cambricon.cards import machine
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 TIMING = Timing(sample_every_s=0.02, sample_deadline_s=0.5)
 CALL = "call.cndevGetDevicePowerInfo"  # of each sample
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.stubs.stub import Stub
 
 BASE = ("count 2", "mlu.0.uuid 10001012-1916-0000-0000-000000000000", "mlu.0.power 30")
@@ -44,7 +45,7 @@ def run(stub: Stub, script: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
 
 
@@ -106,7 +107,7 @@ def test_a_hang_ends_when_the_scenario_no_longer_says_so(stub: Stub) -> None:
         while "cndevGetDevicePowerInfo" not in stub.counts():
             assert process.poll() is None
         stub.play(*BASE)
-        assert process.communicate(timeout=20)[0].strip() == "(0, 30)"
+        assert process.communicate(timeout=PATIENCE_S)[0].strip() == "(0, 30)"
 
 
 def test_calls_are_counted_across_processes_and_traced(stub: Stub) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from plugins.slices.vnpu.ledger import Ledger
+from tests.patience import PATIENCE_S
 from tests.stubs.child import ROOT
 from tests.unit.ascend.conftest import Machine
 
@@ -30,7 +31,7 @@ def do(machine: Machine, *steps: object, keep: bool = True) -> list[Answer]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
