@@ -3,6 +3,10 @@
 Bits of the ACS control word are those of the PCI Express specification. A request of the NIC
 turns round in the last bridge that both paths share: only the two ports below it can redirect it
 to the root, the NIC's side its requests, the GPU's side its completions.
+
+Where the NIC translates addresses itself (ATS), as for virtual machines, the port above it may
+pass translated requests directly (DT). That port alone needs the bit: the others go on redirecting
+everything, which is what keeps virtual machines apart.
 """
 
 from __future__ import annotations
@@ -63,24 +67,29 @@ def acs_checks(tree: PciTree, gpu: PciFunction, nic: PciFunction) -> Iterator[Di
     if shared == 0:  # nothing below a root port in common
         for port in dict.fromkeys((*theirs, *ours)):
             bits = REQUEST_REDIRECT | COMPLETION_REDIRECT | UPSTREAM_FORWARDING
-            yield from _redirected(tree, port, bits, translated=False)
+            yield from _redirected(tree, port, bits)
         return
-    translated = nic.ats_enabled is True
+    translated = nic.ats_enabled is True and bool(theirs)
+    if translated and all(_word(tree, port) & DIRECT_TRANSLATED for port in theirs):
+        return
     for port in theirs:
-        yield from _redirected(tree, port, REQUEST_REDIRECT, translated=translated)
+        yield from _redirected(tree, port, REQUEST_REDIRECT)
     for port in ours:
-        yield from _redirected(tree, port, COMPLETION_REDIRECT, translated=translated)
+        yield from _redirected(tree, port, COMPLETION_REDIRECT)
 
 
-def _redirected(
-    tree: PciTree, address: str, bits: int, *, translated: bool
-) -> Iterator[DirectCheck]:
+def _word(tree: PciTree, address: str) -> int:
+    port = tree.get(address)
+    return (port.acs_control if port is not None else None) or 0
+
+
+def _redirected(tree: PciTree, address: str, bits: int) -> Iterator[DirectCheck]:
     port = tree.get(address)
     if port is None or port.port_type is None:  # less than its whole configuration is readable
         yield _said("AcsUnreadable", UNKNOWN, f"{address}: the configuration is not readable")
         return
     word = port.acs_control
-    if word is None or not word & bits or (translated and word & DIRECT_TRANSLATED):
+    if word is None or not word & bits:
         return
     yield _said("AcsRedirect", SLOW, f"{address}: ACS control word 0x{word:04x}")
 

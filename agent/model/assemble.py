@@ -75,6 +75,7 @@ def assemble(
         group_policy=next((i.group_policy for i in ordered if i.group_policy), None),
         problems=tuple(problems),
         topology_file=rules.file.label if rules.file is not None and rules.file.places else None,
+        numa_overrides=rules.overrides,
     )
 
 

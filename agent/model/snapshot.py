@@ -19,6 +19,7 @@ from agent.model.usage import UsageReport, UsageSample
 from agent.topology.cpu import CpuTopology
 from agent.topology.numa import NumaTopology
 from agent.topology.pci import PciTree
+from agent.topology.placement import NumaOverride
 
 Counts = tuple[tuple[str, int], ...]  # by name, in order
 
@@ -80,6 +81,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     # The minors published by an earlier agent are not read yet: these may differ from them.
     provisional_minors: bool = False
     direct: tuple[DirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
+    numa_overrides: tuple[NumaOverride, ...] = ()  # by which the devices were placed
 
 
 class HotplugView(msgspec.Struct, frozen=True, kw_only=True):

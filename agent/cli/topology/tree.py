@@ -15,7 +15,7 @@ from agent.topology.link import bandwidth_mb_s
 from agent.topology.numa import UNKNOWN, NodeKind, NumaNode
 from agent.topology.pci import PciFunction
 from agent.topology.pci_config import DOWNSTREAM, PCIE_TO_PCI, ROOT_PORT, UPSTREAM
-from agent.topology.placement import Placer
+from agent.topology.placement import PlacementRules, Placer
 from agent.topology.switches import display_name as switch_name
 from agent.topology.switches import port_types
 from agent.topology.text import format_cpu_list
@@ -91,7 +91,8 @@ class _Picture:
         self.tree = snapshot.pci.value
         self.numa = snapshot.numa.value
         devices = snapshot.devices.value.devices
-        self.placer = Placer(self.tree, self.numa)
+        rules = PlacementRules(overrides=snapshot.devices.value.numa_overrides)
+        self.placer = Placer(self.tree, self.numa, rules)
         self.at: dict[str, list[Device]] = {}
         for device in devices:
             if device.place.path:

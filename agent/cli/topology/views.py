@@ -14,7 +14,7 @@ from agent.model.snapshot import NodeSnapshot
 from agent.publish.device_view import column_name, long_name
 from agent.topology.distance import NODE, PHB, PIX, PXB, SELF, SYS
 from agent.topology.numa import UNKNOWN
-from agent.topology.placement import Placer
+from agent.topology.placement import PlacementRules, Placer
 from agent.topology.text import format_cpu_list
 
 __all__ = ["matrix_text", "topology_json", "tree_text"]
@@ -36,7 +36,7 @@ def topology_json(snapshot: NodeSnapshot) -> dict[str, object]:
     """Return sockets, memory nodes, PCI tree and distances; what is not known is null."""
     cpus, numa, tree = snapshot.cpus.value, snapshot.numa.value, snapshot.pci.value
     placed = {d.place.path[-1]: d.place for d in snapshot.devices.value.devices if d.place.path}
-    placer = Placer(tree, numa)
+    placer = Placer(tree, numa, PlacementRules(overrides=snapshot.devices.value.numa_overrides))
     nodes = {
         address: placed[address].numa_node if address in placed else placer.numa_node(function).node
         for address, function in tree.functions.items()

@@ -70,6 +70,31 @@ def test_below_one_switch_with_everything_there_a_pair_is_ready() -> None:
         ),
         pytest.param(0x005D, 0x005D, {"ats_enabled": True}, "ok", [], id="translated passes"),
         pytest.param(
+            0x005D, 0x001D, {"ats_enabled": True}, "ok", [], id="as virtual machines need it"
+        ),
+        pytest.param(
+            0x001D,
+            0x005D,
+            {"ats_enabled": True},
+            "slow",
+            [
+                f"{NIC_PORT}: ACS control word 0x001d",
+                f"{GPU_PORT}: ACS control word 0x005d",
+            ],
+            id="translated at the wrong port",
+        ),
+        pytest.param(
+            0x005D,
+            0x001D,
+            {"ats_enabled": False},
+            "slow",
+            [
+                f"{NIC_PORT}: ACS control word 0x005d",
+                f"{GPU_PORT}: ACS control word 0x001d",
+            ],
+            id="the right ports, but the NIC translates nothing",
+        ),
+        pytest.param(
             0x005D,
             0x0011,
             {"ats_enabled": False},

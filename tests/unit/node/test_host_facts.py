@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from agent.cli.topology.views import topology_json, tree_text
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
 from agent.errors import BadConfig
@@ -158,3 +160,27 @@ def test_what_the_host_refuses_is_counted_by_errno_and_what_is_absent_is_not() -
     refused = dict(store.current.refused)
     assert set(refused) == {"EIO", "EACCES"}
     assert refused["EIO"] >= 2
+
+
+def test_an_override_of_a_root_moves_all_that_hangs_below_it_in_every_view() -> None:
+    settings = {"discovery": {"numa_overrides": [{"match": "pci0000:20", "node": 3}]}}
+    found, store = facts(open_host(str(EIGHT_CARDS)), settings)
+    card = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
+    inventory = Inventory(vendor="nvidia", devices=(card,))
+    store.put(vendors=(VendorState(vendor="nvidia", inventory=Part(inventory, 1.0)),))
+    found.read()
+    found.join()
+    views: Any = topology_json(store.current)
+    (root,) = (branch for branch in views["pci"] if branch["address"] == "pci0000:20")
+    nodes: list[int] = []
+    below = list(root["children"])
+    while below:
+        branch = below.pop()
+        nodes.append(branch["numa_node"])
+        below += branch["children"]
+    assert len(nodes) > 5
+    assert set(nodes) == {3}
+    assert [device.place.numa_node for device in store.current.devices.value.devices] == [3]
+    above, line, _ = tree_text(store.current).partition("pci0000:20")
+    assert line
+    assert above.splitlines()[-2].partition("NUMA node ")[2][:1] == "3"
