@@ -201,6 +201,19 @@ def test_without_a_driver_chips_keep_the_numbers_that_they_had(b3: Machine) -> N
     assert not any(d.health.in_service for d in found.devices)
 
 
+def test_a_file_of_an_earlier_version_has_the_drivers_numbers_as_minors(b3: Machine) -> None:
+    state = b3.folder / "state"
+    with b3.session(state_dir=str(state)) as child:
+        before = child.discover().devices
+    file = state / "ascend-devices.json"
+    stored = json.loads(file.read_text())
+    assert all(entry.pop("vendor_minor") == entry["minor"] for entry in stored)
+    file.write_text(json.dumps(stored))
+    with b3.session(state_dir=str(state), library_path=str(b3.folder / "none.so")) as child:
+        found = child.discover().devices
+    assert {d.uuid: d.vendor_minor for d in found} == {d.uuid: d.minor for d in before}
+
+
 def test_a_super_pod_is_told_of_the_node(a3: Machine) -> None:
     with a3.session() as child:
         facts = dict(child.discover().facts)

@@ -148,6 +148,7 @@ def test_a_card_that_does_not_answer_is_named_by_what_is_remembered(stub: Stub, 
     information.write_text("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-????????-????-????\n")
     found = once(stub, tree, *GPUS, f"{NO_HANDLE} 5 15")
     assert (found.devices[5].uuid, found.devices[5].minor) == (UUID.format(5), 5)
+    assert found.devices[5].vendor_minor is None  # nobody can tell whether it has that number now
     assert reasons(found) == {5: "GpuLost"}
 
 
@@ -174,6 +175,7 @@ def test_a_card_under_another_number_waits_under_its_old_one(stub: Stub, tree: P
     found = once(stub, tree, *swapped)
     assert reasons(found) == {6: "MinorChanged", 7: "MinorChanged"}
     assert [d.minor for d in found.devices] == list(range(8))
+    assert [d.vendor_minor for d in found.devices] == [*range(6), 7, 6]
     assert dict(found.devices[6].facts)["minor-now"] == "7"
     assert once(stub, tree, *swapped).devices[6].health.reason == "MinorChanged"
     assert reasons(once(stub, tree, *GPUS)) == {}

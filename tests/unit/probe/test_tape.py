@@ -43,6 +43,16 @@ def test_inventories_follow_each_other_and_the_last_one_stays() -> None:
     assert [session.discover() for _ in range(3)] == [_inventory(u) for u in ("a", "b", "b")]
 
 
+def test_a_tape_of_an_earlier_version_has_the_drivers_numbers_as_minors() -> None:
+    line = b'{"method":"discover","elapsed_s":0.1,"answer":{"vendor":"x","devices":[%s]}}\n'
+    old = b'{"kind":"gpu","vendor":"x","bus_id":null,"uuid":"a","minor":3}'
+    new = b'{"kind":"gpu","vendor":"x","bus_id":null,"uuid":"b","minor":3,"vendor_minor":5}'
+    tapes = [tape.parse_tape(HEADER + line % t, "x") for t in (old, new, old + b"," + new)]
+    devices = [one.inventories[0].devices for one in tapes]
+    numbers = [[device.vendor_minor for device in listed] for listed in devices]
+    assert numbers == [[3], [5], [None, 5]]
+
+
 def test_samples_start_over() -> None:
     session = _session(ManualClock())
     assert [session.sample()[0].core_percent for _ in range(3)] == [1.0, 2.0, 1.0]
