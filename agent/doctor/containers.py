@@ -197,30 +197,52 @@ def _grant_id(row: Mapping[str, object]) -> str:
     return f"grant:{row.get('namespace')}/{row.get('name')}"
 
 
+_LOST = "the device cgroup denies"
+_RELOADED = "systemd was reloaded"
+_LINKS = "nvidia-ctk system create-dev-char-symlinks --create-all, or a udev rule, makes the links"
+_CREATED = "what a container is created with cannot be changed later"
+
+
 def proof(facts: Facts) -> Iterator[Finding]:
-    """Name running containers that have not what was granted, or more."""
+    """Report running containers that lack a device, or have one of another pod."""
     found = facts.part("proof").get("containers")
     rows = (
         [row for row in found.values() if isinstance(row, Mapping)]
         if isinstance(found, Mapping)
         else []
     )
-    for row in rows:
-        verdict = row.get("verdict")
-        if verdict in ("missing", "excess"):
-            details = row.get("details")
-            words = "; ".join(map(str, details)) if isinstance(details, list) else ""
-            yield Finding(
-                id=f"container:{row.get('namespace')}/{row.get('pod')}/{row.get('container')}",
-                result=Result.FAIL,
-                seen=f"{verdict}: {words}",
-                why="it was created while the agent was away, or something else changed it",
-                do="delete the pod: what a container is created with cannot be changed later",
-            )
-    if rows and all(row.get("verdict") in ("verified", "unknown") for row in rows):
+    wrong = [one for row in rows for one in _container(row)]
+    yield from wrong
+    if rows and not wrong:
         verified = sum(row.get("verdict") == "verified" for row in rows)
-        seen = f"{verified} of {len(rows)} containers with a grant were looked into"
+        seen = f"{verified} of {len(rows)} containers with devices were seen to have them"
         yield Finding(id="containers", result=Result.OK, seen=seen)
+
+
+def _container(row: Mapping[object, object]) -> Iterator[Finding]:
+    verdict, details = row.get("verdict"), row.get("details")
+    words = "; ".join(map(str, details)) if isinstance(details, list) else ""
+    if verdict == "excess":
+        why = "the container can use a device of another pod, or one that nobody accounts to it"
+        do = "see what names the device: the pod's spec, its runtime or a CDI file; delete the pod"
+    elif verdict == "missing" and _LOST in words:
+        why = "systemd or somebody else wrote the container's device rules anew"
+        do = f"{_LINKS}, so that systemd keeps the rules; then delete the pod"
+    elif verdict == "missing":
+        why = "it was created while the agent was away, or something else changed it"
+        do = f"delete the pod: {_CREATED}"
+    elif verdict == "unknown" and _RELOADED in words:
+        why = "cgroup 2 does not show device rules, and systemd keeps those of linked devices only"
+        do = f"{_LINKS}; delete the pod if it has lost its device"
+    else:
+        return
+    yield Finding(
+        id=f"container:{row.get('namespace')}/{row.get('pod')}/{row.get('container')}",
+        result=Result.WARN if verdict == "unknown" else Result.FAIL,
+        seen=f"{verdict}: {words}",
+        why=why,
+        do=do,
+    )
 
 
 def protobuf(facts: Facts) -> Iterator[Finding]:

@@ -203,6 +203,28 @@ def test_each_grant_that_is_not_honoured_has_the_remedy_of_its_cause(
     assert all(do in one.do and one.seen and one.why for one in own)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "detail", "result", "do"),
+    [
+        ("excess", "/dev/nvidia1 shows a card", Result.FAIL, "CDI file"),
+        ("missing", "/dev/nvidia0 is not there", Result.FAIL, "delete the pod"),
+        ("missing", "a: the device cgroup denies rw", Result.FAIL, "create-dev-char-symlinks"),
+        ("unknown", "a: systemd was reloaded since", Result.WARN, "create-dev-char-symlinks"),
+        ("unknown", "it has no process (yet)", None, ""),
+        ("verified", "", None, ""),
+    ],
+)
+def test_each_container_that_is_not_as_it_must_be_has_the_remedy_of_its_cause(
+    verdict: str, detail: str, result: Result | None, do: str
+) -> None:
+    row = {"namespace": "n", "pod": "p", "container": "c", "verdict": verdict, "details": [detail]}
+    found = findings(facts(agent=told("proof", {"containers": {"id": row}})))
+    own = [one for one in found if one.id == "container:n/p/c"]
+    assert [one.result for one in own] == ([] if result is None else [result])
+    assert all(do in one.do and detail in one.seen and one.why for one in own)
+    assert any(one.id == "containers" for one in found) is (result is None)
+
+
 @pytest.mark.parametrize("odd", [[], "x", 1, None, {"containers": 3}, {"containers": {"proof": 1}}])
 def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
     agent = {"containers": odd} if not isinstance(odd, dict) else odd
