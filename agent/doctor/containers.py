@@ -8,6 +8,7 @@ from agent.doctor.base import Facts, Finding, Result
 from agent.grants.check import NOT_LISTED
 from agent.model.grant.refusal import Refusal
 
+MAX_SEEN = 300  # characters of a list of devices
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for it
 _WITHOUT = (
@@ -152,17 +153,48 @@ def ungranted(facts: Facts) -> Iterator[Finding]:
 
 def kubelet(facts: Facts) -> Iterator[Finding]:
     """Say how each resource stands with the kubelet."""
-    rows = facts.part("served").get("resources")
+    served = facts.part("served")
+    rows, exchanged = served.get("resources"), _exchanged(served.get("held"))
     for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, Mapping):
-            watched = row.get("state") == "watched"
+        if not isinstance(row, Mapping):
+            continue
+        seen = f"{row.get('state')} {row.get('reason', '')} {row.get('message', '')}".strip()
+        if pairs := exchanged.get(str(row.get("name"))):
+            told = ", ".join(f"{given} in place of {name}" for name, given in sorted(pairs))
+            seen = f"{seen}; exchanged: {told[:MAX_SEEN]}"
+        if row.get("state") != "watched":
             yield Finding(
                 id=f"kubelet:{row.get('name')}",
-                result=Result.OK if watched else Result.FAIL,
-                seen=f"{row.get('state')} {row.get('reason', '')} {row.get('message', '')}".strip(),
-                why="" if watched else "pods that ask for the resource are not admitted",
-                do="" if watched else "see the message; the agent goes on trying",
+                result=Result.FAIL,
+                seen=seen,
+                why="pods that ask for the resource are not admitted",
+                do="see the message; the agent goes on trying",
             )
+        elif withdrawn := row.get("withdrawn"):
+            ids = ", ".join(map(str, withdrawn)) if isinstance(withdrawn, list) else ""
+            yield Finding(
+                id=f"kubelet:{row.get('name')}",
+                result=Result.WARN,
+                seen=f"{seen}; withdrawn: {ids[:MAX_SEEN]}",
+                why="pods have these devices and the kubelet does not know: it would give them to "
+                "other pods",
+                do="nothing: they come back when those pods end; to avoid it, let pods with a "
+                "grant ask for the kubelet's resource, too, or offer it no devices that a "
+                "scheduler grants",
+            )
+        else:
+            yield Finding(id=f"kubelet:{row.get('name')}", result=Result.OK, seen=seen)
+
+
+def _exchanged(held: object) -> Mapping[str, set[tuple[str, str]]]:
+    """Return what containers have in place of what the kubelet accounts, by resource."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for row in held if isinstance(held, list) else ():
+        pairs = row.get("exchanges") if isinstance(row, Mapping) else None
+        for pair in pairs if isinstance(pairs, list) else ():
+            if isinstance(pair, list) and len(pair) == 2:
+                found.setdefault(str(row["resource"]), set()).add((str(pair[0]), str(pair[1])))
+    return found
 
 
 def grants(facts: Facts) -> Iterator[Finding]:

@@ -46,7 +46,12 @@ class KubeletSide:
         if settings.pod_resources_proxy:
             self._channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
             folder = settings.pod_resources_proxy_dir
-            self.proxy = PodResourcesProxy(folder, self._channel, parts.known_pods)
+            self.proxy = PodResourcesProxy(
+                folder,
+                self._channel,
+                parts.known_pods,
+                held=lambda: parts.store.current.served.value.held,
+            )
 
     def work(self) -> Iterator[tuple[str, Work]]:
         """Return what begins each thing that runs for ever, by name."""

@@ -26,6 +26,7 @@ from agent.kubelet.resources.granted import with_grants
 from agent.kubelet.resources.socket_file import SocketFile
 from agent.loop import to_its_end
 from agent.model.pod import PodView
+from agent.model.runtime.served import Held
 from agent.model.snapshot import Counts
 
 if TYPE_CHECKING:
@@ -62,11 +63,13 @@ class PodResourcesProxy:
         channel: PodResourcesChannel,
         pods: Callable[[], tuple[PodView, ...]],
         offload: Offload = in_thread,
+        held: Callable[[], tuple[Held, ...]] = tuple,
     ) -> None:
-        """`folder` is where the socket is made; `pods` returns those of the snapshot."""
+        """`folder` is where the socket is made; `pods` and `held` return those of the snapshot."""
         self.state = ProxyState()
         self._channel = channel
         self._pods = pods
+        self._held = held
         self._offload = offload
         self._file = SocketFile(folder)
         self._server: aio.Server | None = None
@@ -154,7 +157,7 @@ class PodResourcesProxy:
         if method != LIST:
             return reply
         # a file of pods is read here, and a list may have thousands of devices
-        return await self._offload(lambda: with_grants(reply, self._pods()))
+        return await self._offload(lambda: with_grants(reply, self._pods(), self._held()))
 
     def _count(self, method: str, status: str) -> None:
         self._calls[f"{method} {status}"] += 1

@@ -78,6 +78,15 @@ _ROWS: tuple[_Row, ...] = (
     ),
     ("deviceplugin_devices", "gauge", (*RESOURCE, "health"), "", "Devices told to the kubelet."),
     (
+        *("deviceplugin_devices_withdrawn", "gauge", RESOURCE, ""),
+        "Devices told to the kubelet as unhealthy because they are in use by pods whose device the "
+        "kubelet does not account, and nothing can be exchanged for them.",
+    ),
+    (
+        *("deviceplugin_devices_exchanged", "gauge", RESOURCE, ""),
+        "Devices that containers without a grant have in place of those that the kubelet accounts.",
+    ),
+    (
         *("deviceplugin_allocations_total", "counter", (*RESOURCE, "result"), ""),
         "Allocations that the kubelet asked for.",
     ),
@@ -241,6 +250,18 @@ def _plugin(snapshot: NodeSnapshot, figures: Iterable[ResourceFigures], opened: 
     ]
     keys = ("resource", "health")
     yield name, [line(name, opened, count, pairs(keys, (r, h))) for r, h, count in told]
+    exchanged = Counter(
+        resource
+        for resource, _ in {
+            (held.resource, pair) for held in snapshot.served.value.held for pair in held.exchanges
+        }
+    )
+    for short, counts in (
+        ("withdrawn", [(one.name, len(one.withdrawn)) for one in resources]),
+        ("exchanged", [(one.name, exchanged[one.name]) for one in resources]),
+    ):
+        name = f"{P}deviceplugin_devices_{short}"
+        yield name, [line(name, opened, n, pairs(("resource",), (r,))) for r, n in counts]
     figures = tuple(figures)
     if not figures:
         return

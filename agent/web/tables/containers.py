@@ -8,7 +8,7 @@ from agent.model.grant.checked import PodGrant
 from agent.model.grant.granted import GrantedDevice
 from agent.model.grant.proof import Proof, Verdict
 from agent.model.runtime.seen import RuntimeView
-from agent.model.runtime.served import ResourceServed
+from agent.model.runtime.served import Held, ResourceServed
 from agent.model.snapshot import NodeSnapshot
 from agent.web.html import tag, text
 from agent.web.sections import badge, grid
@@ -34,7 +34,8 @@ def container_section(snapshot: NodeSnapshot) -> str:
     runtime, grants = snapshot.runtime, snapshot.grants.value.pods
     if runtime.taken_s is None and snapshot.grants.taken_s is None:
         return ""
-    ways = [_runtime(runtime.value), *map(_resource, snapshot.served.value.resources)]
+    served = snapshot.served.value
+    ways = [_runtime(runtime.value), *(_resource(one, served.held) for one in served.resources)]
     problems = [[tag("code", text(r)), text(m)] for r, m in snapshot.means.value.problems]
     shown = sorted(grants.values(), key=lambda one: (not one.refusal, one.namespace, one.name))
     of_pod = _by_pod(snapshot)
@@ -58,8 +59,14 @@ def _runtime(view: RuntimeView) -> list[str]:
     return [text(what), badge(_REACHED.get(view.state, "unmanaged"), view.state), text(words)]
 
 
-def _resource(one: ResourceServed) -> list[str]:
+def _resource(one: ResourceServed, held: tuple[Held, ...]) -> list[str]:
     words = f"{one.healthy} of {one.devices} devices healthy"
+    if one.withdrawn:
+        words += f"; withdrawn, in use without the kubelet's knowledge: {', '.join(one.withdrawn)}"
+    pairs = {pair for row in held if row.resource == one.name for pair in row.exchanges}
+    if pairs:
+        told = ", ".join(f"{given} in place of {name}" for name, given in sorted(pairs))
+        words += f"; exchanged: {told}"
     if one.reason:
         words = f"{one.reason}: {one.message}"
     tone = badge(_SERVED.get(one.state, "probing"), one.state)

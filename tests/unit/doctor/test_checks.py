@@ -183,6 +183,20 @@ def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
     assert failed == {"grant:None/p", "container:None/p/None", "kubelet:nvidia.com/gpu"}
 
 
+def test_devices_that_the_kubelet_accounts_otherwise_are_named() -> None:
+    gpu, hca = (
+        {"name": name, "state": "watched", "withdrawn": ids}
+        for name, ids in (("nvidia.com/gpu", ["GPU-7"]), ("rdma/hca", []))
+    )
+    held = [{"resource": "rdma/hca", "exchanges": [["a", "b"]]}, {"resource": "rdma/hca"}]
+    served = {"value": {"resources": [gpu, hca], "held": held}}
+    found = findings(facts(agent={"containers": {"served": served}}))
+    withdrawn, exchanged = of(found, "kubelet:nvidia.com/gpu"), of(found, "kubelet:rdma/hca")
+    assert (withdrawn.result, exchanged.result) == (Result.WARN, Result.OK)
+    assert "GPU-7" in withdrawn.seen
+    assert "b in place of a" in exchanged.seen
+
+
 @pytest.mark.parametrize(
     ("grant", "result", "do"),
     [

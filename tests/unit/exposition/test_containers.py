@@ -16,7 +16,7 @@ from agent.model.grant.checked import GrantsView, PodGrant
 from agent.model.grant.proof import Proof, ProofView, Verdict
 from agent.model.part import Part
 from agent.model.runtime.seen import RuntimeView
-from agent.model.runtime.served import ResourceServed, ServedView
+from agent.model.runtime.served import Held, ResourceServed, ServedView
 from agent.model.snapshot import NodeIdentity, NodeSnapshot
 from agent.nri.figures import BOUNDS_S, Figures
 from agent.publish.exposition import MetricsRenderer
@@ -70,9 +70,25 @@ SNAPSHOT = NodeSnapshot(
         ServedView(
             resources=(
                 ResourceServed(
-                    name="nvidia.com/gpu", vendor="nvidia", state="watched", devices=8, healthy=7
+                    name="nvidia.com/gpu",
+                    vendor="nvidia",
+                    state="watched",
+                    devices=8,
+                    healthy=7,
+                    withdrawn=("GPU-7",),
                 ),
-            )
+            ),
+            # an init container and the one that reuses its device
+            held=tuple(
+                Held(
+                    pod_uid="a",
+                    resource="nvidia.com/gpu",
+                    ids=("GPU-1",),
+                    container=name,
+                    exchanges=(("GPU-1", "GPU-2"),),
+                )
+                for name in ("init", "main")
+            ),
         ),
         0.0,
     ),
@@ -120,6 +136,8 @@ def value(name: str, **labels: str) -> float | None:
         ("deviceplugin_state", {"resource": "nvidia.com/gpu", "state": "watched"}, 1),
         ("deviceplugin_devices", {"resource": "nvidia.com/gpu", "health": "healthy"}, 7),
         ("deviceplugin_devices", {"resource": "nvidia.com/gpu", "health": "unhealthy"}, 1),
+        ("deviceplugin_devices_withdrawn", {"resource": "nvidia.com/gpu"}, 1),
+        ("deviceplugin_devices_exchanged", {"resource": "nvidia.com/gpu"}, 1),
         ("deviceplugin_allocations_total", {"resource": "nvidia.com/gpu", "result": "ok"}, 2),
         ("deviceplugin_registrations_total", {"resource": "nvidia.com/gpu", "result": "ok"}, 1),
         ("pod_files_written_total", {}, 7),

@@ -11,6 +11,7 @@ from agent.kubelet.resources.granted import granted_ids, grants_of, with_grants
 from agent.model.foreign.device_allocated import KEY
 from agent.model.grant.granted import GrantedDevice
 from agent.model.pod import KubeQos, PodView
+from agent.model.runtime.served import Held
 from proto.gen import podresources_v1_pb2 as pb
 
 
@@ -61,6 +62,39 @@ def test_a_grant_stands_at_the_first_container_by_resource() -> None:
         ("nvidia.com/gpu", ["GPU-b", "GPU-a"]),
     ]
     assert devices(reply, "a", 1) == devices(reply, "b") == [("m.io/x", ["7"])]
+
+
+def test_what_the_kubelet_chose_of_a_granted_resource_is_replaced_by_the_grant() -> None:
+    chosen = listed("a")
+    for container in chosen.pod_resources[0].containers:
+        container.devices.add(resource_name="nvidia.com/gpu", device_ids=["GPU-chosen"])
+    reply = with_grants(chosen.SerializeToString(), [pod("a", {"gpu": [{"id": "GPU-b"}]})])
+    assert devices(reply, "a") == [("m.io/x", ["7"]), ("nvidia.com/gpu", ["GPU-b"])]
+    assert devices(reply, "a", 1) == [("m.io/x", ["7"])]
+
+
+def test_an_exchanged_device_is_named_in_place_of_the_one_that_the_kubelet_accounts() -> None:
+    numa = pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)])
+    chosen = listed("a", "b")
+    for one in chosen.pod_resources:
+        one.containers[1].devices.add(
+            resource_name="nvidia.com/gpu", device_ids=["GPU-1", "GPU-2"], topology=numa
+        )
+    held = Held(
+        pod_uid="u-a",
+        container="c1",
+        resource="nvidia.com/gpu",
+        ids=("GPU-1", "GPU-2"),
+        exchanges=(("GPU-2", "GPU-9"),),
+    )
+    reply = with_grants(chosen.SerializeToString(), [pod("a"), pod("b")], [held])
+    assert devices(reply, "a", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-9"])
+    assert devices(reply, "b", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-2"])
+    entries = [
+        one.containers[1].devices[-1]
+        for one in pb.ListPodResourcesResponse.FromString(reply).pod_resources
+    ]
+    assert [entry.HasField("topology") for entry in entries] == [False, True]
 
 
 @pytest.mark.parametrize(
