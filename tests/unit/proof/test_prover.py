@@ -506,3 +506,29 @@ def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
     now = replace(snapshot(cluster=ClusterFacts(pods=(pod,))), grants=Part(GrantsView()))
     found = there.prover.run_once(now).containers[ID]
     assert (found.verdict, found.details) == (Verdict.MISSING, (LATE,))
+
+
+@root_only
+@pytest.mark.parametrize(
+    ("shown", "verdict"), [(0, Verdict.EXCESS), (1, Verdict.VERIFIED), (None, Verdict.MISSING)]
+)
+def test_a_pod_whose_card_was_exchanged_must_have_the_one_that_it_was_given(
+    tmp_path: Path, shown: int | None, verdict: Verdict
+) -> None:
+    """The kubelet accounts card 0, which another pod was granted."""
+    there = Shows(tmp_path)
+    there.rules("" if shown is None else f"c 195:{shown} rw\n")
+    if shown is not None:
+        there.show(shown)
+    accounted, given = (card.uuid or "" for card in CARDS)
+    held = Held(
+        pod_uid=POD.uid,
+        resource="nvidia.com/gpu",
+        ids=(accounted,),
+        container="worker-0",
+        exchanges=((accounted, given),),
+    )
+    ours = ResourceServed(name="nvidia.com/gpu", vendor="nvidia", state="watched")
+    now = of_another(snapshot(devices=INVENTORY))
+    now = replace(now, served=Part(ServedView(resources=(ours,), held=(held,))))
+    assert there.look(now)[ID].verdict is verdict
