@@ -90,7 +90,7 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "warn"
     protected_namespaces: Annotated[
-        tuple[str, ...], Rule("namespaces whose containers are left alone by `void`")
+        tuple[str, ...], Rule("namespaces whose containers may have devices without a grant")
     ] = ("kube-system",)
     best_effort_cpus: Annotated[
         bool,
