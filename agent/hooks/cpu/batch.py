@@ -98,7 +98,22 @@ class BatchHook:
             return NOTHING
         if request.stage is Stage.RECONCILE and not _told(snapshot):
             values = replace(values, quota_us=None, period_us=None)
+        if request.stage is Stage.UPDATE and snapshot.means.value.kernel.cgroup_version != 1:
+            limit = _limit_of_update(values.memory_bytes, request.resources.memory_bytes)
+            values = replace(values, memory_bytes=limit)
         return Adjustment(resources=values)
+
+
+def _limit_of_update(limit: int | None, asked: int | None) -> int | None:
+    """Return the memory limit that the runtime writes to a running container; `None` for none.
+
+    On version 2 the kernel kills processes where a limit is below what is in use. So a limit that
+    the request does not have, or has higher, is left to the loop over files of pods, which
+    reclaims first.
+    """
+    if limit is None or limit == UNLIMITED:
+        return limit
+    return limit if asked is not None and 0 < asked <= limit else None
 
 
 def _told(snapshot: NodeSnapshot) -> bool:

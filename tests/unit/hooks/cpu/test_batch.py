@@ -12,6 +12,7 @@ from agent.hooks.cpu.extended import EXTENDED_SPEC, extended_spec
 from agent.hooks.cpu.quota import quota_of, scaled, shares_of
 from agent.hooks.cpu.ratio import node_ratio
 from agent.model.cluster.annotation import BadAnnotation
+from agent.model.grant.kernel import KernelMeans
 from agent.model.part import Part
 from agent.model.pod import ContainerView
 from agent.model.runtime.adjustment import NOTHING, Resources
@@ -199,3 +200,37 @@ def test_a_scaled_quota_is_one_that_kernels_take(quota_us: int, ratio: float) ->
     found = scaled(quota_us, ratio)
     assert found == quota_us if quota_us <= 0 or ratio <= 1 else found >= 1000
     assert found <= max(quota_us, 1000)
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "sent"),
+    [
+        pytest.param(2, None, None, id="an update of CPUs"),
+        pytest.param(2, 0, None, id="an update with an empty limit"),
+        pytest.param(2, -1, None, id="an update to no limit"),
+        pytest.param(2, 2 * GIB, None, id="an update to a higher limit"),
+        pytest.param(2, GIB // 2, GIB, id="an update to a lower limit"),
+        pytest.param(None, None, None, id="the version is not read yet"),
+        pytest.param(1, None, GIB, id="version 1, which refuses a limit below the use"),
+    ],
+)
+def test_a_running_container_is_limited_by_the_loop_that_reclaims_not_by_the_runtime(
+    version: int | None, asked: int | None, sent: int | None
+) -> None:
+    request = ask(Stage.UPDATE, pod("BE", "BE", TWO), "a", Resources(memory_bytes=asked))
+    now = scene(kernel=KernelMeans(cgroup_version=version))
+    adjusted = BatchHook(node_ratio()).adjust(request, now).resources
+    assert (adjusted.memory_bytes, adjusted.shares) == (sent, 512)
+
+
+@pytest.mark.parametrize("stage", [Stage.CREATE, Stage.RECONCILE])
+def test_where_nothing_runs_yet_or_memory_is_reclaimed_first_the_limit_is_set(stage: Stage) -> None:
+    now = scene(kernel=KernelMeans(cgroup_version=2))
+    adjusted = BatchHook(node_ratio()).adjust(ask(stage, pod("BE", "BE", TWO), "a"), now)
+    assert adjusted.resources.memory_bytes == GIB
+
+
+def test_no_limit_is_sent_to_a_running_container_as_well() -> None:
+    now = scene(kernel=KernelMeans(cgroup_version=2))
+    request = ask(Stage.UPDATE, pod("BE", "BE", spec(a=one("500"))), "a", Resources(memory_bytes=5))
+    assert BatchHook(node_ratio()).adjust(request, now).resources.memory_bytes == -1
