@@ -45,6 +45,7 @@ class StateFile:
         self._due_s = 0.0  # monotonic, not to be written before
         self._written: bytes | None = None
         self._writing = False
+        self._tried = False  # the newest content, at least once
         self._error = ""  # of the last attempt
 
     def write(self, data: bytes) -> None:
@@ -52,8 +53,24 @@ class StateFile:
         with self._writer.changed:
             if not self._writing and self._next is None:
                 self._next_s = time.monotonic()
-            self._next = data
+            self._next, self._tried, self._due_s = data, False, 0.0
             self._writer.start()
+
+    def save(self, data: bytes, deadline_s: float = CALL_S) -> bool:
+        """Hand over the new content, wait for one attempt, and return whether it is on the disk.
+
+        While the file system does not answer an earlier one, it is not waited for again.
+        """
+        with self._writer.changed:
+            waits = self._writing or self._next is not None
+            late = waits and time.monotonic() - self._next_s > deadline_s
+            self.write(data)
+            return (
+                self._writer.changed.wait_for(
+                    lambda: self._tried and not self._writing, 0.0 if late else deadline_s
+                )
+                and self._next is None
+            )
 
     def wait(self, deadline_s: float = CALL_S) -> bool:
         """Wait until everything handed over is on the disk; return whether it is."""
@@ -82,6 +99,7 @@ class StateFile:
             self._writing = True
         error = "" if data is None else self._replaced(data)
         with self._writer.changed:
+            self._tried = self._next is None
             if error:
                 if self._next is None and not self._writer.closing:
                     self._next = data

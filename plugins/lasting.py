@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from agent import durable
 from agent.host.files import HostFiles, text
 from agent.model.inventory import Problem
+from agent.state_writer import HANGS, StateWriter
 
 MAX_FILE = 1 << 20
 T = TypeVar("T")
@@ -31,18 +31,19 @@ class LastingFile(Generic[T]):
         self.problem: Problem | None = None
         self._path = os.path.join(folder, name) if isinstance(folder, str) and folder else None
         self._decoder = msgspec.json.Decoder(kind)
-        self._written: bytes | None = None
+        self._writer = StateWriter(name)
+        self._file = self._writer.file(self._path) if self._path is not None else None
 
     def load(self) -> T | None:
         """Return what is stored; `None` if nothing is, or nothing that can be used."""
         if self._path is None:
             return None
         try:
-            data = durable.read_file(self._path, MAX_FILE + 1)
-        except FileNotFoundError:
-            return None
+            data = self._writer.read(self._path, MAX_FILE)
         except OSError as error:
             self._tell("StateFileUnreadable", f"{self._path}: {error.strerror}")
+            return None
+        if data is None:
             return None
         try:
             return self._decoder.decode(data)
@@ -53,29 +54,28 @@ class LastingFile(Generic[T]):
     def _put_aside(self, why: str) -> None:
         told = f"{self._path}: put aside as .bad and begun anew: {why[:120]}"
         try:
-            os.replace(f"{self._path}", f"{self._path}.bad")
+            self._writer.set_aside(f"{self._path}")
         except OSError as error:
             told = f"{self._path}: {why[:120]}; not put aside: {error.strerror}"
         self._tell("StateFileDamaged", told)
 
     def save(self, value: T) -> bool:
-        """Write the value if it is another than was written last; say whether it is on disk."""
+        """Write the value if it is another than was written last; say whether it is on disk.
+
+        A file system that does not answer is waited for half a second, and not again while it does
+        not; what was handed over is written when it answers.
+        """
         data = msgspec.json.encode(value)
-        if self._path is None:
+        if self._file is None:
             return False
         if len(data) > MAX_FILE:
             told = f"{self._path}: more than {MAX_FILE} bytes: the last that fitted is kept"
             self._tell("StateNotWritten", told)
             return False
-        if data == self._written and os.path.exists(self._path):
-            return True
-        try:
-            os.makedirs(os.path.dirname(self._path), mode=0o750, exist_ok=True)
-            durable.replace_file(self._path, data)
-        except OSError as error:
-            self._tell("StateNotWritten", f"{self._path}: {error.strerror}: forgotten at a restart")
+        if not self._file.save(data):
+            error = self._file.error or f"{self._path}: {HANGS}"
+            self._tell("StateNotWritten", f"{error}: forgotten at a restart")
             return False
-        self._written = data
         self.problem = None
         return True
 

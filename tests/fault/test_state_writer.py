@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.state_writer import HANGS, MAX_CALLS, StateWriter
+from plugins.lasting import LastingFile
 from tests.hanging import HangingFiles, hanging_files, needs_fuse
 
 LONG_S = 30.0
@@ -84,6 +85,19 @@ def test_what_work_raises_reaches_the_caller(writer: StateWriter) -> None:
         writer.call(fail, "", LONG_S)
 
 
+def test_a_save_tells_at_once_whether_its_content_is_on_the_disk(
+    writer: StateWriter, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "folder"
+    blocked.write_text("no folder")
+    file = writer.file(str(blocked / "state.json"))
+    assert not file.save(b"1", LONG_S)
+    assert file.error
+    blocked.unlink()
+    assert file.save(b"2", LONG_S)
+    assert (blocked / "state.json").read_bytes() == b"2"
+
+
 @needs_fuse
 class TestAFileSystemThatHangs:
     def test_delays_no_caller_and_is_named(self, writer: StateWriter, files: HangingFiles) -> None:
@@ -99,6 +113,21 @@ class TestAFileSystemThatHangs:
         assert file.wait(LONG_S)
         assert writer.read(file.path, 10, LONG_S) == b"999"
         assert file.error == ""
+
+    def test_a_plug_in_waits_for_it_once(self, files: HangingFiles) -> None:
+        file = LastingFile(str(files.path), "state.json", list[int])
+        assert file.save([1])
+        files.hang()
+        assert not file.save([2])
+        for number in range(1000):  # had each of them its half a second, the test would time out
+            assert not file.save([number])
+        assert file.problem is not None
+        assert HANGS in file.problem.message
+        files.answer()
+        while not file.save([3]):
+            assert file.problem is not None
+        assert file.problem is None
+        assert (files.path / "state.json").read_bytes() == b"[3]"
 
     def test_a_read_has_a_deadline(self, writer: StateWriter, files: HangingFiles) -> None:
         (files.path / "state.json").write_bytes(b"1")

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from agent import durable
 from agent.errors import AgentError
 from agent.model.device import VendorDevice
+from agent.state_writer import HANGS, StateWriter
 
 FILE = "smlu-owned.json"
 MAX_BYTES = 1 << 20
@@ -43,16 +43,18 @@ class OwnershipFile:
     """
 
     def __init__(self, folder: str, boot: str) -> None:
-        self._path = Path(folder) / FILE
+        self._path = str(Path(folder) / FILE)
+        self._writer = StateWriter(FILE)
+        self._file = self._writer.file(self._path)
         self.boot = boot
 
     def read(self) -> tuple[Owned, ...]:
         """Return what is ours; without a file nothing is."""
         try:
-            data = durable.read_file(str(self._path), MAX_BYTES)
+            data = self._writer.read(self._path, MAX_BYTES)
+            if data is None:
+                return ()
             listed = msgspec.json.decode(data, type=tuple[Owned, ...])
-        except FileNotFoundError:
-            return ()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise OwnershipUnknown(f"{self._path}: {str(error)[:100]}") from error
         return tuple(item for item in listed if self.boot and item.boot == self.boot)
@@ -76,11 +78,8 @@ class OwnershipFile:
     def _write(self, owned: tuple[Owned, ...]) -> None:
         if len(owned) > MAX_OWNED:
             raise OwnershipUnknown(f"{self._path}: more than {MAX_OWNED} instances")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            durable.replace_file(str(self._path), msgspec.json.encode(owned))
-        except OSError as error:
-            raise OwnershipUnknown(f"{self._path}: {error.strerror}") from error
+        if not self._file.save(msgspec.json.encode(owned)):
+            raise OwnershipUnknown(self._file.error or f"{self._path}: {HANGS}")
 
 
 def _same(one: Owned, other: Owned) -> bool:

@@ -7,7 +7,6 @@ whose devices have distinct mlx names.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from agent import durable
 from agent.errors import ParseError
 from agent.model.inventory import Problem
+from agent.state_writer import HANGS, StateWriter
 from agent.topology.address import parse_address
 from plugins.bindings.rdma_class.text import is_name
 from plugins.vendors.rdma.functions import Function
@@ -165,7 +164,9 @@ class StateFile:
     """One file that is replaced whole; a damaged one is put aside as `.bad` and started anew."""
 
     def __init__(self, directory: str, boot_id: str) -> None:
-        self._path = Path(directory) / FILE_NAME
+        self._path = str(Path(directory) / FILE_NAME)
+        self._writer = StateWriter(FILE_NAME)
+        self._file = self._writer.file(self._path)
         self._boot_id = boot_id
         self._written: bytes | None = None
 
@@ -175,24 +176,23 @@ class StateFile:
         Other failures are an `OSError`.
         """
         try:
-            data = durable.read_file(str(self._path), MAX_FILE + 1)
-        except FileNotFoundError:
-            return State()
-        try:
+            data = self._writer.read(self._path, MAX_FILE)
+            if data is None:
+                return State()
             if len(data) > MAX_FILE:
-                raise ParseError("state file: too large", str(self._path))
+                raise ParseError("state file: too large", self._path)
             return decode(data, self._boot_id)
         except ParseError:
-            os.replace(self._path, self._path.with_name(f"{FILE_NAME}.bad"))
+            self._writer.set_aside(self._path)
             raise
 
     def save(self, state: State) -> None:
-        """Write the state if it differs from the last one; `OSError` if that is impossible."""
+        """Write the state if it differs from the last one; `OSError` if it is not on the disk."""
         data = encode(state, self._boot_id)
         if data == self._written:
             return
-        self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        durable.replace_file(str(self._path), data)
+        if not self._file.save(data):
+            raise OSError(self._file.error or f"{self._path}: {HANGS}")
         self._written = data
 
 
