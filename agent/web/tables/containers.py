@@ -27,18 +27,29 @@ _PROOF = {
     Verdict.EXCESS: "failed",
     Verdict.UNKNOWN: "unmanaged",
 }
+_WRONG = (Verdict.MISSING, Verdict.EXCESS)
 
 
 def container_section(snapshot: NodeSnapshot) -> str:
-    """Return how containers are reached and each pod's grant; nothing while nobody looked."""
+    """Return how containers are reached, and each pod's grant and devices, the wrong ones first.
+
+    Nothing while nobody has looked.
+    """
     runtime, grants = snapshot.runtime, snapshot.grants.value.pods
     if runtime.taken_s is None and snapshot.grants.taken_s is None:
         return ""
     served = snapshot.served.value
     ways = [_runtime(runtime.value), *(_resource(one, served.held) for one in served.resources)]
     problems = [[tag("code", text(r)), text(m)] for r, m in snapshot.means.value.problems]
-    shown = sorted(grants.values(), key=lambda one: (not one.refusal, one.namespace, one.name))
     of_pod = _by_pod(snapshot)
+    plain = (proofs[0] for uid, proofs in of_pod.items() if uid not in grants)
+    without = (PodGrant(uid=p.pod_uid, namespace=p.namespace, name=p.pod) for p in plain)
+
+    def order(one: PodGrant) -> tuple[bool, str, str]:
+        wrong = one.refusal or any(p.verdict in _WRONG for p in of_pod.get(one.uid, ()))
+        return not wrong, one.namespace, one.name
+
+    shown = sorted((*grants.values(), *without), key=order)
     rows = [_grant(grant, of_pod.get(grant.uid, ())) for grant in shown[:MAX_GRANTS]]
     more = len(shown) - len(rows)
     caption = "What pods were granted" + (f" (and {more} more)" if more > 0 else "")
