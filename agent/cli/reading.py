@@ -17,6 +17,8 @@ from agent.node.parts import Parts
 from agent.publish.device_view import devices_json
 from agent.publish.snapshot_json import dumps, snapshot_json
 
+COULD_NOT = 3  # exit status: not all could be read
+
 
 def devices(arguments: argparse.Namespace) -> int:
     """List the devices; status 1 when one of ours is out of service, or a vendor did not answer."""
@@ -41,7 +43,16 @@ def topology(arguments: argparse.Namespace) -> int:
     """Print the topology as a tree, a matrix, JSON or SVG."""
     snapshot = look(parts_of(arguments), samples=0)
     _print_topology(snapshot, arguments.output)
-    return 0
+    return _status(snapshot, 0)
+
+
+def _status(snapshot: NodeSnapshot, status: int) -> int:
+    """Name the vendors that did not answer: what was printed lacks what they know, status 3."""
+    silent = [vendor for vendor in snapshot.vendors if vendor.state != "ready"]
+    for state in silent:
+        told = f"vendor {state.vendor} did not answer: {state.message}"
+        print(f"xpu-agent: {told}; what it knows is missing here", file=sys.stderr)
+    return COULD_NOT if silent else status
 
 
 def _print_topology(snapshot: NodeSnapshot, form: str) -> None:
@@ -88,9 +99,9 @@ def render(arguments: argparse.Namespace) -> int:
             aliases=parts.settings.metrics.aliases,
         )
         write_document(page.decode())
-        return 0
+        return _status(now, 0)
     if arguments.what == "cdi":
-        return _cdi(parts, arguments.output)
+        return _status(now, _cdi(parts, arguments.output))
     publisher = publishers(parts.settings)[arguments.what]
     found = publisher.render(now, parts.clock.wall())
     for desired in found:
@@ -99,7 +110,7 @@ def render(arguments: argparse.Namespace) -> int:
         why = "; ".join(part.error for part in (now.cpus, now.numa, now.report) if part.error)
         told = why or "this host does not tell what belongs in it"
         print(f"xpu-agent: no {arguments.what} would be published: {told}", file=sys.stderr)
-    return 0 if found else 1
+    return _status(now, 0 if found else 1)
 
 
 def _cdi(parts: Parts, form: str) -> int:

@@ -27,6 +27,14 @@ class Vdev(msgspec.Struct, frozen=True, kw_only=True):
     group: int | None = None
 
 
+class BadVdevId(BadDriverAnswer):
+    """The driver made a vNPU, and returned an id that none can have."""
+
+    def __init__(self, call: str, number: int) -> None:
+        super().__init__(call, f"vNPU {number}")
+        self.number = number
+
+
 def vdev_ids(chip: Chip) -> tuple[int, ...] | None:
     """Return the vNPUs that the chip is cut into now, ascending; `None` if it does not tell."""
     found = chip.info(_VDEV, _TOTAL, "soc_total_resource")
@@ -61,7 +69,7 @@ def query(chip: Chip, vdev: int) -> Vdev | None:
 def create(chip: Chip, template: str) -> int:
     """Cut a vNPU off a chip and return its id; raises what the call raises.
 
-    An id that cannot be one is a `BadDriverAnswer`: nobody could find the vNPU again.
+    An id that cannot be one is a `BadVdevId`: nobody could find the vNPU again.
     """
     wanted = structure("create_vdev_res")(
         vdev_id=CHOOSE, vfg_id=CHOOSE, template=template.encode("ascii")
@@ -71,7 +79,7 @@ def create(chip: Chip, template: str) -> int:
     chip.dcmi.call(symbol, chip.card, chip.number, ctypes.byref(wanted), ctypes.byref(made))
     number = number_of(made, "vdev_id")
     if not FIRST_ID <= number <= LAST_ID:
-        raise BadDriverAnswer(symbol, f"vNPU {number}")
+        raise BadVdevId(symbol, number)
     return number
 
 

@@ -33,6 +33,7 @@ class CardState:
         self.marks = marks or Marks()
         self.clique = False  # it is on a multi-node NVLink
         self.told = Health()  # what others know of its health
+        self.warned: dict[str, str] = {}  # reasons and words of warnings that others know of
         self._odd = Health()  # suspect, by what it answered last
         self._warnings: tuple[tuple[str, str], ...] = ()
         self._held: dict[int, float] = {}
@@ -111,6 +112,10 @@ class CardState:
         """Return the verdict of now on the card, or on a slice of it by UUID."""
         found = why.verdict(self.causes, partition)
         return self._odd if found.state is HealthState.HEALTHY else found
+
+    def warns(self, now: Now) -> dict[str, str]:
+        """Return the warnings of now: message by reason."""
+        return why.warnings_of(self.causes, self._warnings, now.wall_s)
 
     def conditions(self, now: Now) -> tuple[DeviceCondition, ...]:
         """Return `Degraded` while there is a warning."""

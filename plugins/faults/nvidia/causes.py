@@ -172,15 +172,25 @@ def _others(reasons: list[str]) -> str:
     return f"; also {', '.join(reasons[:4])}" if reasons else ""
 
 
-def degraded(
+def warnings_of(
     causes: tuple[Cause, ...], warnings: tuple[tuple[str, str], ...], now_s: float
-) -> tuple[DeviceCondition, ...]:
-    """Return the condition `Degraded` from (reason, message) of now and warnings that last."""
+) -> dict[str, str]:
+    """Return (reason, message) of now, then of warnings that last, the newest first."""
     lasting = sorted(
         (c for c in causes if c.cure is Cure.TIME and now_s - c.last_s < WARNING_S),
         key=lambda c: -c.last_s,
     )
-    told = [*warnings, *((c.reason, c.message) for c in lasting)]
+    found: dict[str, str] = {}
+    for reason, message in (*warnings, *((c.reason, c.message) for c in lasting)):
+        found.setdefault(reason, message)
+    return found
+
+
+def degraded(
+    causes: tuple[Cause, ...], warnings: tuple[tuple[str, str], ...], now_s: float
+) -> tuple[DeviceCondition, ...]:
+    """Return the condition `Degraded` from (reason, message) of now and warnings that last."""
+    told = list(warnings_of(causes, warnings, now_s).items())
     if not told:
         return ()
     reason, message = told[0]

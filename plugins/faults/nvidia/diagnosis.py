@@ -219,16 +219,27 @@ class Diagnosis:
     # What a look shows
 
     def looked(
-        self, key: str, facts: HealthFacts, link_errors: Mapping[str, float] | None = None
+        self,
+        key: str,
+        facts: HealthFacts,
+        link_errors: Mapping[str, float] | None = None,
+        *,
+        discovery: bool = False,
     ) -> tuple[DeviceEvent, ...]:
-        """Take what a card told when asked; return the change of its health, if there is one."""
+        """Take what a card told when asked; return the change of its health or its warnings.
+
+        A change of warnings asks for a discovery, which reads them: in one it is no news.
+        """
         with self._lock:
             card = self._card(key)
-            card.looked(facts, link_errors or {}, self._now())
+            moment = self._now()
+            card.looked(facts, link_errors or {}, moment)
             now, before = card.health(), card.told
             card.told = now
+            warned, warns = card.warned, card.warns(moment)
+            card.warned = warns
         if (now.state, now.reason) == (before.state, before.reason):
-            return ()
+            return () if discovery else _of_warnings(key, warned, warns)
         if now.state is HealthState.HEALTHY:
             # how long it must look well before it counts is not for the vendor to say
             return (DeviceEvent(key=key, reason="CauseGone", message=f"{before.reason} is over"),)
@@ -287,6 +298,19 @@ class Diagnosis:
             found.told = found.health()
         self.save()
         return True
+
+
+def _of_warnings(
+    key: str, before: Mapping[str, str], now: Mapping[str, str]
+) -> tuple[DeviceEvent, ...]:
+    """Return an event if other warnings hold than before: the condition is read by a discovery."""
+    if before.keys() == now.keys():
+        return ()
+    new = [reason for reason in now if reason not in before]
+    if new:
+        return (DeviceEvent(key=key, reason=new[0], message=now[new[0]]),)
+    gone = next(reason for reason in before if reason not in now)
+    return (DeviceEvent(key=key, reason="WarningGone", message=f"{gone} is over"),)
 
 
 def _finding(number: int, kind: XidClass) -> Finding | None:

@@ -10,8 +10,7 @@ import msgspec
 from agent.errors import AgentError, VendorFault
 from plugins.bindings.dcmi import codes, vdev
 from plugins.bindings.dcmi.chip import Chip
-from plugins.bindings.dcmi.codes import BadDriverAnswer
-from plugins.bindings.dcmi.vdev import Vdev
+from plugins.bindings.dcmi.vdev import BadVdevId, Vdev
 from plugins.slices.keeping import sparing
 from plugins.slices.vnpu.ledger import Ledger, Owned, orphans
 from plugins.slices.vnpu.rules import difference, refuse_if_full
@@ -49,8 +48,9 @@ class VnpuMaker:
         entry = self._ledger.intend(die, template.name, pod, {known.id for known in there})
         try:
             number = self._patiently(lambda: vdev.create(chip, template.name))
-        except BadDriverAnswer:
-            raise  # something was made: the entry is resolved by `reconcile`
+        except BadVdevId as error:
+            self._undo(chip, entry, error.number)
+            raise
         except AgentError:
             self._ledger.forget(entry)
             raise
@@ -61,6 +61,19 @@ class VnpuMaker:
             self._destroy(chip, entry, self._sleep)
             raise VnpuRefused(f"vNPU {number} was destroyed: {wrong}")
         return found
+
+    def _undo(self, chip: Chip, entry: Owned, number: int) -> None:
+        """Destroy a vNPU whose id cannot be true: by what the chip lists now, else by that id.
+
+        What cannot be destroyed is left to `reconcile`, which goes by the entry.
+        """
+        new = [
+            v.id for v in listed(chip) if v.id not in entry.before and v.template == entry.template
+        ]
+        try:
+            self._destroy(chip, self._ledger.made(entry, (*new, number)[0]), self._sleep)
+        except AgentError:
+            return
 
     def _patiently(self, make: Callable[[], int]) -> int:
         for _ in range(BUSY_TRIES - 1):

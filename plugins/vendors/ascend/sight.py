@@ -7,9 +7,11 @@ import msgspec
 from agent.host.files import HostFiles, text
 from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
 from plugins.functions import Function, linked, made_by
+from plugins.vendors.ascend.identity import BY_PCI_DEVICE
 
 VFIO = "vfio-pci"
 MAKER = "huawei"
+FAMILY_LABEL = "xpu-agent.io/family"
 _PCI_VENDORS = (b"0x19e5",)
 _ACCELERATOR = "0x1200"
 _NOT_NPUS = ("0x1710", "0x1711")  # management controllers
@@ -63,6 +65,9 @@ def device(seen: Sighting, reason: str = "NotYetAsked", message: str = "") -> Ve
     foreign = seen.driver == VFIO
     why = "BoundToVFIO" if foreign else reason
     known = reason in _NO_FAULTS or foreign
+    # the library may tell it apart from its kin; until then the PCI id is the best sign
+    family = BY_PCI_DEVICE.get(seen.device_id if seen.device_id is not None else -1)
+    told = (("driver", seen.driver), ("family", family))
     return VendorDevice(
         kind=DeviceKind.NPU,
         vendor=MAKER,
@@ -74,5 +79,6 @@ def device(seen: Sighting, reason: str = "NotYetAsked", message: str = "") -> Ve
             reason=why,
             message=message if message and not foreign else MESSAGES.get(why, why),
         ),
-        facts=(("driver", seen.driver),) if seen.driver else (),
+        labels=((FAMILY_LABEL, family),) if family else (),
+        facts=tuple((key, value) for key, value in told if value),
     )

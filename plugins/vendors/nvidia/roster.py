@@ -75,6 +75,7 @@ class Roster:
         self._forget_s = forget_s
         self._owners: dict[str, str] = {}  # of UUIDs, in this discovery
         self._mismatch_s: float | None = None  # since when library and kernel do not fit
+        self._mismatch_published = False  # the cards are out of service for it
         self._asked: dict[str, Mapping[int, str]] = {}  # in this discovery: why there is no handle
         self._unseen: set[str] = set()  # cards that sysfs does not show
         self._suspended: dict[str, str] = {}  # cards whose look-up hung before, in words
@@ -290,7 +291,8 @@ class Roster:
         """Describe all cards while the library cannot be asked."""
         now_s, mismatch = self._clocks.monotonic(), reason == library.reason_of(library.MISMATCH)
         self._mismatch_s = (self._mismatch_s or now_s) if mismatch else None
-        over = self._mismatch_s is not None and now_s - self._mismatch_s >= UPGRADE_S
+        over = self.mismatch_lasts()
+        self._mismatch_published = over
         here = {seen.key for seen in sight.cards}
         self._recall(here)
         seen = (*sight.cards, *placeless(sight.platform))
@@ -298,6 +300,15 @@ class Roster:
         if over:
             listed = [_failed(card) if card.health.reason == reason else card for card in listed]
         return tuple(sorted((*listed, *self.vanished(here)), key=lambda card: card.key))
+
+    def mismatch_lasts(self) -> bool:
+        """Return whether library and kernel module have not fitted for longer than an upgrade."""
+        since_s = self._mismatch_s
+        return since_s is not None and self._clocks.monotonic() - since_s >= UPGRADE_S
+
+    def wants_discovery(self) -> bool:
+        """Return whether time alone has changed what a discovery would say."""
+        return self.mismatch_lasts() and not self._mismatch_published
 
     def vanished(self, here: set[str]) -> list[VendorDevice]:
         """Return cards whose functions are gone, for as long as pods may still hold them."""

@@ -40,7 +40,8 @@ from plugins.faults.nvidia.opened import fallen_off, judged
 from plugins.faults.nvidia.polled import Finding, HealthFacts
 from plugins.slices.mig.usage import card_percent, slice_readings
 
-SLOW_EVERY = 10  # cycles between two looks at what changes seldom
+SLOW_EVERY = 8  # cycles between two looks at what changes seldom
+LOOK_S = 9.0  # between them, where cycles take longer: what they show is published within ten
 EMPTY_EVERY = 5  # and between two at lists of graphics and MPS processes that are empty
 PROBED_FOR_S = 900.0  # a card that was unwell is probed in every cycle for that long afterwards
 MAX_LINKS = 36
@@ -66,6 +67,7 @@ class _Known:
         self.orphan_since_s: float | None = None
         self.exact = True  # memory in use is that of processes, not of the kernel as well
         self.probed_until_s = 0.0
+        self.looked_s = clock()  # of the last look at what changes seldom
         self.standing: Health | None = None  # a verdict that no look at the card lifts
         self.placeless: str | None = None  # UUID of a card that no bus shows
 
@@ -119,7 +121,7 @@ class Sampler:
         known.listed, known.rests = False, {}
         try:
             # it was looked up by its address and told who it is: a probe
-            self._look(key, card, known, replace(facts, probed=True))
+            self._look(key, card, known, replace(facts, probed=True), discovery=True)
         except CardStopped:
             self._stopped(card)
         self._report_noise(card)
@@ -146,7 +148,7 @@ class Sampler:
         samples: list[DeviceSample] = []
         for place, key in enumerate(sorted(self._known)):
             known, card = self._known[key], cards.get(key)
-            slow = (self._cycle + place) % SLOW_EVERY == 0
+            slow = (self._cycle + place) % SLOW_EVERY == 0 or now_s - known.looked_s >= LOOK_S
             if card is None:
                 samples.append(self._absent(nvml, key, look=slow))
             elif not card.slow(now_s):
@@ -226,12 +228,22 @@ class Sampler:
         same = not expected or uuid == expected
         self._look(card.bus_id, card, known, polled.poll(card, probed=same))
 
-    def _look(self, key: str, card: Card, known: _Known, facts: HealthFacts | None = None) -> None:
+    def _look(
+        self,
+        key: str,
+        card: Card,
+        known: _Known,
+        facts: HealthFacts | None = None,
+        *,
+        discovery: bool = False,
+    ) -> None:
         """Ask what changes seldom, and judge it."""
+        known.looked_s = self._clock()
         facts = facts if facts is not None else polled.poll(card)
         orphaned = trends.orphaned(known.orphan_since_s, self._clock())
         errors = self._link_errors(card, known)
-        self._say(self._diagnosis.looked(key, replace(facts, orphaned=orphaned), errors))
+        found = replace(facts, orphaned=orphaned)
+        self._say(self._diagnosis.looked(key, found, errors, discovery=discovery))
         slices = slice_readings(card, known.partitions, known.performance.values)
         known.slow = (*polled_readings(facts, errors), *of_engines(card), *slices)
 

@@ -56,6 +56,7 @@ class NvidiaSession:
         memory = CardMemory(settings.get("state_dir"), text(host, BOOT_ID) or "")
         self._roster = Roster(memory, Clocks(clock, wall), forget_s)
         self._calls: CallJournal = NO_JOURNAL
+        self._waits = False  # a discovery was asked for, and has not come
 
     def journal_calls(self, journal: CallJournal) -> None:
         """Tell the journal of each call of the library, which is not loaded yet."""
@@ -142,6 +143,10 @@ class NvidiaSession:
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the cards that answer; late ones are asked every ten seconds."""
         self._refuse_replaced()
+        if self._roster.wants_discovery() and not self._waits:
+            told = "the library is of another driver than the kernel's for longer than an upgrade"
+            self._watch.tell(DeviceEvent(key="", reason="DriverMismatch", message=told))
+        self._waits = self._roster.wants_discovery()
         return self._sampler.cycle(self._nvml, self._roster.cards)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:

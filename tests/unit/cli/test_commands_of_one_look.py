@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from agent.probe.vendors import load_vendors
 from tests.cgroups import CgroupHost
 from tests.patience import PATIENCE_S
@@ -70,3 +72,23 @@ def test_a_vendor_that_does_not_answer_is_told_beside_what_sysfs_shows(tmp_path:
     assert done.returncode == 1
     assert [d["health"]["state"] for d in json.loads(done.stdout)["devices"]] == ["suspect"]
     assert done.stderr.splitlines()[-1].startswith("worker fake: Closed: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("render", "device"), ("render", "metrics"), ("topology",), ("topology", "-o", "json")],
+    ids=" ".join,
+)
+def test_what_is_printed_without_a_vendor_names_it_and_ends_with_status_3(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    cards = tmp_path / "cards.yaml"
+    cards.write_text("devices: [{uuid: g0}]\nmisbehave: [{in: discover, do: exit}]\n")
+    asked = (*arguments, "--host", str(EIGHT_CARDS))
+    whole = run_agent(*asked)
+    done = run_agent(*asked, XPU_AGENT_DISCOVERY__FAKE__FILE=str(cards))
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert done.returncode == 3
+    assert done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("xpu-agent: vendor fake did not answer: worker fake: Closed: ")

@@ -234,6 +234,28 @@ def test_a_change_of_health_is_noticed_within_ten_cycles(stub: Stub, tree: Path)
     assert (event.reason, event.state) == ("NodeRebootRequired", HealthState.FAILED)
 
 
+def test_a_warning_asks_for_a_discovery_within_ten_cycles(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, CARD)
+    with on_tree(stub, tree) as child:
+        before = child.discover().devices[0]
+        stub.play(SYSTEM, CARD, "gpu 0 remap=0,2,1,0")
+        for _ in range(9):
+            child.sample()
+        event = child.wait_event()
+        warned = child.discover().devices[0]
+        stub.play(SYSTEM, CARD)
+        for _ in range(9):
+            child.sample()
+        over = child.wait_event()
+        for _ in range(9):
+            child.sample()
+        assert not child.events
+    assert before.conditions == ()
+    assert (event.key, event.reason, event.state) == (BUSES[0], "RowRemapPending", None)
+    assert [c.reason for c in warned.conditions] == ["RowRemapPending"]
+    assert (over.reason, over.message) == ("WarningGone", "RowRemapPending is over")
+
+
 def test_unknown_errors_that_stay_take_the_card_out_of_service(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD)
     with on_tree(stub, tree) as child:

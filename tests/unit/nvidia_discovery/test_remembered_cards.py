@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from agent.probe.wire import Cleared
 from plugins.vendors.nvidia.roster import Clocks, Roster
 from plugins.vendors.nvidia.sight import Sight, Sighting
 from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
-from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
+from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
 
@@ -276,6 +279,48 @@ def test_cards_that_could_not_be_written_are_when_there_is_room(tmp_path: Path) 
     folder.unlink()
     memory.save()
     assert (memory.problem, set(CardMemory(str(folder), "boot").cards)) == (None, {"GPU-a"})
+
+
+AFTER_A_MINUTE = """
+import json, sys
+from agent.recording.open import open_host
+from plugins.vendors.nvidia.session import NvidiaSession
+
+now_s = 1000.0
+settings = {"library_dirs": [sys.argv[2]]}
+session = NvidiaSession(open_host(sys.argv[1]).files, settings, clock=lambda: now_s)
+for after_s in (0.0, 59.0, 2.0, 1.0, 1.0):
+    now_s += after_s
+    found = session.discover() if now_s == 1000.0 else None
+    session.sample()
+    events = [event.reason for event in session.events(0.0)]
+    if events:
+        found = session.discover()
+    state = found.devices[0].health.state.value if found else None
+    print(json.dumps([now_s, events, state]))
+"""
+
+
+def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards_out(
+    stub: Stub, tree: Path
+) -> None:
+    stub.play(SYSTEM, *GPUS, "error nvmlInitWithFlags 18")
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_A_MINUTE, str(tree), str(build())],
+        env={**os.environ, **stub.environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        [1000.0, [], "suspect"],
+        [1059.0, [], None],
+        [1061.0, ["DriverMismatch"], "failed"],
+        [1062.0, [], None],
+        [1063.0, [], None],
+    ]
 
 
 def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:

@@ -65,10 +65,36 @@ def test_a_piece_that_is_not_what_was_asked_for_is_destroyed(b3: Machine, line: 
     assert there(b3) == []
 
 
-def test_an_id_that_cannot_be_is_refused(b3: Machine) -> None:
-    b3.stub.add("vdev_next 99")
+def left(machine: Machine) -> set[str]:
+    """Return the vNPUs that the driver holds, whatever it says of them."""
+    held: dict[str, str] = {}
+    for line in machine.stub.state():
+        path, _, value = line.partition(" ")
+        held[path] = value
+    return {path for path, value in held.items() if path.startswith("vdev.") and value}
+
+
+@pytest.mark.parametrize("lie", ["vdev_next 99", "vdev_told 99", "vdev_told 4294967295"])
+def test_what_was_made_under_an_id_that_cannot_be_is_not_left(b3: Machine, lie: str) -> None:
+    b3.stub.add(lie)
     (refused,) = do(b3, CREATE)
-    assert refused["error"] == "BadDriverAnswer"
+    assert refused["error"] == "BadVdevId"
+    assert left(b3) == set()
+    b3.stub.add("vdev_next 100", "vdev_told 100")
+    (made,) = do(b3, CREATE)
+    assert made["instance"] == 100
+
+
+def test_one_that_cannot_be_destroyed_at_once_is_destroyed_with_its_pod(b3: Machine) -> None:
+    before = b3.stub.scenario.read_text().splitlines()
+    b3.stub.add("vdev_told 99", "call.dcmi_set_destroy_vdevice.ret -8020")
+    (refused,) = do(b3, CREATE)
+    assert refused["error"] == "BadVdevId"
+    assert len(left(b3)) == 1
+    b3.stub.play(*before)
+    (answer,) = do(b3, ["reconcile", []])
+    assert answer["failed"] == 0
+    assert left(b3) == set()
 
 
 @pytest.mark.parametrize(
