@@ -34,14 +34,15 @@ class Ended:
 def run(parts: Parts, folder: Path, share: Path) -> Ended:
     """Boot, let `tests.guest.inside` run as process 1, and wait for the end of the machine.
 
-    Raises `TimeoutError` with the console's end after the deadline. The process is gone in any
-    case.
+    After the deadline the machine is ended: what it left until then counts. The process is gone in
+    any case.
     """
     write_initramfs(parts, folder / "initramfs")
     command = shlex.join([sys.executable, "-m", "tests.guest.inside", str(share)])
     (share / "start.sh").write_text(f"cd {shlex.quote(str(ROOT))} && exec {command}\n")
     console = folder / "console"
     began_s = time.monotonic()
+    ended = ""
     with (folder / "stderr").open("w") as errors:
         process = subprocess.Popen(
             [QEMU, *arguments(parts, folder, share)],
@@ -55,18 +56,15 @@ def run(parts: Parts, folder: Path, share: Path) -> Ended:
         set_ids(process.pid, [H100] * (2 * NODES))
         monitor.ask("cont")
         answer_requests(monitor, share, began_s + DEADLINE_S)
-    except TimeoutError as error:
-        said = console.read_text(errors="replace")[-3000:]
-        raise TimeoutError(
-            f"the machine ran for {DEADLINE_S:.0f} s; its console: {said}"
-        ) from error
+    except TimeoutError:
+        ended = f"\nended after {DEADLINE_S:.0f} s"
     finally:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=10)
     return Ended(
         share=share,
-        console=console.read_text(errors="replace"),
+        console=console.read_text(errors="replace") + ended,
         wall_s=time.monotonic() - began_s,
     )
 

@@ -39,7 +39,9 @@ def part(name: str, work: Callable[[], object]) -> None:
         result = {"error": traceback.format_exc()}
     sys.stdout.write(f"{name}: {time.monotonic() - began_s:.1f} s\n")  # to the console
     sys.stdout.flush()
-    (SHARE / f"{name}.json").write_text(json.dumps(result))
+    new = SHARE / f"{name}.new"
+    new.write_text(json.dumps(result))
+    new.rename(SHARE / f"{name}.json")  # whole or not at all: the machine may be ended here
 
 
 if __name__ == "__main__":
