@@ -67,12 +67,13 @@ def metrics(arguments: argparse.Namespace) -> int:
     """Print every metric, those of vendors as well: name, type, labels, unit, stability, alias."""
     from agent.probe.vendors import load_vendors  # noqa: PLC0415 - only here
     from agent.publish.exposition import MetricsRenderer  # noqa: PLC0415 - only here
+    from agent.publish.families import OWN_PROCESSES  # noqa: PLC0415 - only here
     from agent.publish.families import reference_rows as rows_of  # noqa: PLC0415 - only here
     from agent.publish.series.hami_names import NEW, OLD  # noqa: PLC0415 - only here
 
     families = {name: vendor.families for name, vendor in load_vendors().items()}
     renderer = MetricsRenderer(families, aliases=(NEW, OLD))
-    show(rows_of(renderer.families), arguments.output, "metrics")
+    show(rows_of((*renderer.families, *OWN_PROCESSES)), arguments.output, "metrics")
     for refused in renderer.refused:
         print(f"xpu-agent: {refused}", file=sys.stderr)
     return 0

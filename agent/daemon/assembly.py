@@ -73,6 +73,7 @@ def build_view(
         parts=parts,
         executor=executor,
         renderer=loops.renderer,
+        own=loops.own,
         notice=notice,
         loops=beats,
         runs=loops.runs,

@@ -18,6 +18,7 @@ from agent.node.parts import Parts
 from agent.publish.eventing.event import PodRef
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.node_metric import NodeMetricPublisher
+from agent.publish.own_metrics import OwnMetrics
 from agent.web.base import EventLine
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Loops:
         self.renderer = MetricsRenderer(
             parts.families(), pods=metrics.pods, aliases=metrics.aliases
         )
+        self.own = OwnMetrics(parts.store.current.node.name)
         for refused in self.renderer.refused:
             log.warning("metric_family_refused", extra={"family": refused})
         self.runs: list[Run] = list(changes.runs)

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -79,6 +79,14 @@ async def run_when_changed(
         wait_s = pause_s if loop.failures else None
 
 
+class Observer(Protocol):
+    """A histogram."""
+
+    def observe(self, amount: float) -> None:
+        """Count a value."""
+        ...
+
+
 class Heartbeat:
     """Measures by how much the event loop was held up: a request waits at least that long."""
 
@@ -95,13 +103,16 @@ class Heartbeat:
             name="event-loop", ok=self.last_s is not None, message=message, gates_ready=False
         )
 
-    async def run(self) -> None:
-        """Beat for ever; ends when cancelled."""
+    async def run(self, lateness: Observer | None = None) -> None:
+        """Beat for ever and report each lateness in seconds; ends when cancelled."""
         while True:
             before_s = self._clock.monotonic()
             await asyncio.sleep(self._interval_s)
             self.last_s = self._clock.monotonic()
-            self.worst_hold_s = max(self.worst_hold_s, self.last_s - before_s - self._interval_s)
+            late_s = max(0.0, self.last_s - before_s - self._interval_s)
+            self.worst_hold_s = max(self.worst_hold_s, late_s)
+            if lateness is not None:
+                lateness.observe(late_s)
 
 
 async def done_within(deadline_s: float, work: Callable[[], None]) -> bool:

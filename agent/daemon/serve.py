@@ -153,7 +153,7 @@ class Daemon:
         url = await self._site.open(self._build_view(loops, beats))
         print(f"xpu-agent serves {url}", flush=True)  # noqa: T201 - asked for
         self._spawn(self._react(loops.devices), "devices")
-        self._spawn(self._heartbeat.run(), "heartbeat")
+        self._spawn(self._heartbeat.run(loops.own.lateness), "heartbeat")
         for timed in periodic:
             thread = self._devices if timed.devices else self._executor
             self._spawn(

@@ -17,6 +17,7 @@ from agent.model.selfcheck import Check, SelfReport
 from agent.model.snapshot import NodeSnapshot
 from agent.node.parts import Parts
 from agent.publish.exposition import MetricsRenderer
+from agent.publish.own_metrics import OwnMetrics
 from agent.publish.series.cluster import ClusterStatus
 from agent.publish.series.containers import ContainerStatus
 from agent.web.base import EventLine, PublishedObject
@@ -61,6 +62,7 @@ class DaemonView:
     parts: Parts
     executor: Executor
     renderer: MetricsRenderer
+    own: OwnMetrics
     notice: str
     loops: list[Loop] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -107,12 +109,14 @@ class DaemonView:
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         """Render the exposition."""
+        snapshot = self.parts.store.current
         return self.renderer.render(
-            self.parts.store.current,
+            snapshot,
             self.parts.clock.monotonic(),
             tuple(run.status for run in self.runs),
             cluster=self.cluster(),
             containers=self.containers.status() if self.containers is not None else None,
+            own=self.own.text(snapshot, openmetrics=openmetrics),
             openmetrics=openmetrics,
         )
 

@@ -36,9 +36,9 @@ _REMEDIES = {
 
 def vendors(facts: Facts) -> Iterator[Finding]:
     """Report each vendor with hardware here: whether its driver answers, and its problems."""
-    asked_now = {one.vendor: one for one in facts.discovered.vendors} if facts.discovered else {}
+    discovered = {one.vendor: one for one in facts.discovered.vendors} if facts.discovered else {}
     for state in facts.node.vendors:
-        yield _vendor(facts, state, asked_now.get(state.vendor))
+        yield _vendor(facts, state, discovered.get(state.vendor))
     if not facts.node.vendors:
         yield Finding(id="vendors", result=Result.OK, seen="no accelerator and no RDMA device")
 
@@ -104,23 +104,23 @@ def _device(facts: Facts, device: VendorDevice) -> Iterator[Finding]:
                 yield finding
 
 
-def _unwell(facts: Facts, name: str, vendor: str, found: Health, compared: str) -> Finding | None:
+def _unwell(facts: Facts, name: str, vendor: str, verdict: Health, compared: str) -> Finding | None:
     """Return the finding of a device or slice that is not well; `None` of one that is."""
-    if found.state is HealthState.HEALTHY and found.certain:
+    if verdict.state is HealthState.HEALTHY and verdict.certain:
         return None
-    remedy = _remedy(facts, vendor, found.reason, found.message)
-    if found.state is HealthState.PROBING:
+    remedy = _remedy(facts, vendor, verdict.reason, verdict.message)
+    if verdict.state is HealthState.PROBING:
         remedy = f"wait until it has looked well for long enough; if it fails again: {remedy}"
-    state = found.state.value if found.certain else f"unknown, last {found.state.value}"
+    state = verdict.state.value if verdict.certain else f"unknown, last {verdict.state.value}"
     why = "the scheduler grants it to nobody"
-    if found.in_service:
+    if verdict.in_service:
         why = "it stays in service, and nobody can tell now whether it works"
-        if found.certain:
+        if verdict.certain:
             why = "it stays in service, and fails if further looks confirm it"
     return Finding(
         id=name,
-        result=Result.WARN if found.in_service else Result.FAIL,
-        seen=f"{state}: {found.reason}: {found.message}{compared}",
+        result=Result.WARN if verdict.in_service else Result.FAIL,
+        seen=f"{state}: {verdict.reason}: {verdict.message}{compared}",
         why=why,
         do=remedy,
     )

@@ -79,9 +79,13 @@ class MetricsRenderer:
         *,
         cluster: ClusterStatus | None = None,
         containers: ContainerStatus | None = None,
+        own: bytes = b"",
         openmetrics: bool = False,
     ) -> bytes:
-        """Return the whole page. `now_s` is monotonic; families without samples are left out."""
+        """Return the whole page. `now_s` is monotonic; families without samples are left out.
+
+        `own` are the families of the agent's own registry, in the same format.
+        """
         labels = Labels(self._labels)
         headers = self._headers[openmetrics]
         out: list[str] = []
@@ -89,10 +93,9 @@ class MetricsRenderer:
             if lines:
                 out.append(headers[name])
                 out.append("".join(lines))  # at once: thousands of kept lines cost page faults
-        if openmetrics:
-            out.append("# EOF\n")
         self._labels = labels.used
-        return "".join(out).encode("utf-8", "replace")  # foreign text may hold lone surrogates
+        page = "".join(out).encode("utf-8", "replace")  # foreign text may hold lone surrogates
+        return page + own + (b"# EOF\n" if openmetrics else b"")
 
     def _series(
         self,

@@ -278,6 +278,30 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+_WORKER: tuple[_Row, ...] = (
+    ("worker_resident_memory_bytes", "gauge", VENDOR, "bytes", "Memory of a vendor's worker."),
+    ("worker_cpu_seconds_total", "counter", VENDOR, "seconds", "CPU time of a vendor's worker."),
+    ("worker_open_fds", "gauge", VENDOR, "", "Open file descriptors of a vendor's worker."),
+    ("worker_threads", "gauge", VENDOR, "", "Threads of a vendor's worker."),
+    (
+        *("event_loop_lateness_seconds", "histogram", NODE, "seconds"),
+        "By how much the agent's event loop was late; a request waits at least that long.",
+    ),
+)
+_PROCESS: tuple[_Row, ...] = (  # as every Prometheus client has them
+    ("virtual_memory_bytes", "gauge", (), "bytes", "Virtual memory of the agent's process."),
+    ("resident_memory_bytes", "gauge", (), "bytes", "Resident memory of the agent's process."),
+    ("start_time_seconds", "gauge", (), "seconds", "Unix time of the agent's start."),
+    ("cpu_seconds_total", "counter", (), "seconds", "CPU time of the agent's process."),
+    ("open_fds", "gauge", (), "", "Open file descriptors of the agent's process."),
+    ("max_fds", "gauge", (), "", "File descriptors that the agent's process may have."),
+)
+OWN_PROCESSES: tuple[Family, ...] = (  # of the registry in `own_metrics`
+    *_families("xpu_agent", _WORKER, "beta"),
+    *_families("process", _PROCESS, "stable"),
+)
+
+
 def reference_rows(families: Iterable[Family]) -> list[dict[str, object]]:
     """Return the table for people, by name."""
     return [

@@ -50,6 +50,11 @@ def test_the_eight_card_host_is_served_whole_and_stops_in_order(tmp_path: Path) 
         found = families(agent)
         healthy = [v for labels, v in found["xpu_device_healthy"] if labels["vendor"] == "nvidia"]
         assert healthy == [1.0] * 8
+        assert found["process_open_fds"][0][1] > 3
+        measured = {labels["vendor"] for labels, _ in found["xpu_agent_worker_threads"]}
+        assert measured == {v["vendor"] for v in agent.snapshot()["vendors"] if v["pid"]}
+        beats = "xpu_agent_event_loop_lateness_seconds"
+        agent.wait_until(lambda: families(agent)[beats][-2][1] > 5, "the event loop goes on")
         status, page = agent.get("")
         assert status == 200
         assert "Recorded host qemu-4numa-8xh100" in page

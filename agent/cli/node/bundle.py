@@ -135,9 +135,9 @@ def _objects(body: bytes | None) -> tuple[_Object, ...]:
 def _rendered(source: BundleSource) -> Iterator[tuple[str, bytes]]:
     """Yield what an agent would publish of this discovery."""
     parts, snapshot = source.parts, source.snapshot
-    known = publishers(parts.settings)
+    by_name = publishers(parts.settings)
     for name in OBJECTS:
-        for desired in known[name].render(snapshot, parts.clock.wall()):
+        for desired in by_name[name].render(snapshot, parts.clock.wall()):
             yield f"objects/{desired.kind.lower()}.yaml", to_yaml(desired.body)
     metrics = parts.settings.metrics
     yield (
@@ -159,8 +159,8 @@ def names_in(data: object) -> Iterator[str]:
         if isinstance(node, Mapping) and isinstance(node.get("name"), str):
             yield node["name"]
         if isinstance(data.get("namespace"), str):
-            found = (data.get(key) for key in ("namespace", "name", "pod"))
-            yield from (name for name in found if isinstance(name, str))
+            values = (data.get(key) for key in ("namespace", "name", "pod"))
+            yield from (name for name in values if isinstance(name, str))
     inside: Iterable[object] = ()
     if isinstance(data, Mapping):
         inside = data.values()

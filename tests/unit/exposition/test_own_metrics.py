@@ -1,0 +1,102 @@
+"""The registry of the agent's own processes, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+from msgspec.structs import replace
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.publish.exposition import MetricsRenderer
+from agent.publish.families import OWN_PROCESSES
+from agent.publish.own_metrics import OwnMetrics
+from tests import factory
+
+WORKER = "xpu_agent_worker_"
+
+
+def snapshot(pid: int | None) -> NodeSnapshot:
+    """Return a node with one vendor whose worker is that process."""
+    vendor = VendorState(vendor="fake", state="ready", pid=pid)
+    return replace(factory.snapshot((), ()), vendors=(vendor,))
+
+
+def samples(text: bytes) -> dict[str, float]:
+    """Return the value of each sample by its name; labels are compared elsewhere."""
+    families = text_string_to_metric_families(text.decode())
+    return {one.name: one.value for family in families for one in family.samples}
+
+
+def test_this_process_is_described_as_every_prometheus_client_does() -> None:
+    found = samples(OwnMetrics("n").text(snapshot(None), openmetrics=False))
+    own = psutil.Process()
+    assert found["process_start_time_seconds"] == pytest.approx(own.create_time(), abs=2)
+    assert found["process_resident_memory_bytes"] > 1 << 20
+    assert 0 < found["process_open_fds"] < found["process_max_fds"]
+    assert not [name for name in found if name.startswith(WORKER)]
+
+
+def test_a_worker_is_measured_until_it_ends() -> None:
+    own = OwnMetrics("n")
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        found = samples(own.text(snapshot(worker.pid), openmetrics=False))
+        assert found[f"{WORKER}resident_memory_bytes"] > 1 << 20
+        assert found[f"{WORKER}threads"] == 1
+        assert found[f"{WORKER}open_fds"] >= 3
+        assert found[f"{WORKER}cpu_seconds_total"] >= 0
+    finally:
+        worker.communicate(b"\n")
+    ended = samples(own.text(snapshot(worker.pid), openmetrics=False))
+    assert not [name for name in ended if name.startswith(WORKER)]
+
+
+def test_lateness_is_counted_in_its_bucket() -> None:
+    own = OwnMetrics("n")
+    own.lateness.observe(0.0)
+    own.lateness.observe(0.003)
+    text = own.text(snapshot(None), openmetrics=False).decode()
+    name = "xpu_agent_event_loop_lateness_seconds"
+    assert f'{name}_bucket{{le="0.0005",node="n"}} 1.0' in text
+    assert f'{name}_bucket{{le="0.005",node="n"}} 2.0' in text
+    assert f'{name}_count{{node="n"}} 2.0' in text
+
+
+def test_the_reference_has_exactly_the_families_of_the_registry() -> None:
+    text = OwnMetrics("n").text(snapshot(os.getpid()), openmetrics=False).decode()
+    types = {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            types[name] = kind
+    assert types == {family.name: family.type for family in OWN_PROCESSES}
+    labels = {
+        one.name: set(one.labels) - {"le"}
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+    for family in OWN_PROCESSES:
+        name = f"{family.name}_count" if family.type == "histogram" else family.name
+        assert labels[name] == set(family.labels)
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_one_page_holds_both_and_ends_once(openmetrics: bool) -> None:
+    now = snapshot(os.getpid())
+    own = OwnMetrics("n").text(now, openmetrics=openmetrics)
+    page = MetricsRenderer({}).render(now, factory.NOW_S, own=own, openmetrics=openmetrics)
+    text = page.decode()
+    assert text.count("# EOF") == int(openmetrics)
+    assert "_created" not in text
+    parse = openmetrics_families if openmetrics else text_string_to_metric_families
+    names = [family.name for family in parse(text)]
+    assert len(names) == len(set(names))
+    assert {"process_cpu_seconds", "xpu_agent_worker_threads"} <= set(names)
