@@ -182,15 +182,12 @@ def retain_records(
 ) -> Records:
     """Return the records without those whose devices have left the node for good."""
     devices = [device for inventory in inventories for device in inventory.devices]
-    listed = match_records(devices, records).values()
-    if len(listed) == len(records):
+    listed = set(match_records(devices, records).values())
+    left = {one for one in records if one not in listed and _has_left(one, snapshot)}
+    if not left:
         return records
     is_allocated = _allocations(snapshot)
-    return tuple(
-        record
-        for record in records
-        if record in listed or not _has_left(record, snapshot) or is_allocated(record)
-    )
+    return tuple(one for one in records if one not in left or is_allocated(one))
 
 
 def _has_left(record: MinorRecord, snapshot: NodeSnapshot) -> bool:
