@@ -160,27 +160,30 @@ def comparison(facts: Facts) -> Iterator[Finding]:
     if facts.discovered is None:
         return
     running, now = facts.node.devices, facts.discovered.devices
-    silent = {one.vendor for one in facts.discovered.vendors if one.state != "ready"}
-    names = facts.discovered.vendor_names
+    ready = {one.vendor for one in facts.discovered.vendors if one.state == "ready"}
+    silent = {one.vendor for one in facts.node.vendors if one.is_silent}
+    omitted = silent - {one.vendor for one in facts.discovered.vendors}
+    names = {**facts.node.vendor_names, **facts.discovered.vendor_names}
     differences = [
         *(f"{key}: found now, unknown to the agent" for key in now if key not in running),
         *(
             f"{key}: {device.health.state.value} by the agent, not found now"
             for key, device in running.items()
-            if key not in now and device.health.in_service
+            if key not in now and device.health.in_service and names.get(key) not in omitted
         ),
         *(
             f"{key}: {running[key].health.state.value} by the agent, now "
             f"{device.health.state.value}: {device.health.reason}: {device.health.message}"
             for key, device in now.items()
             if key in running
-            and names.get(key) not in silent
+            and names.get(key) in ready
             and running[key].health.in_service
             and not device.health.in_service
         ),
     ]
     if not differences:
         seen = f"a new discovery contradicts none of its {len(running)} devices"
+        seen += f"; it did not ask {', '.join(sorted(omitted))}" if omitted else ""
         yield Finding(id="comparison", result=Result.OK, seen=seen)
         return
     yield Finding(

@@ -31,6 +31,9 @@ MAX_CONFIG = 256 * 1024
 _MEMLOCK = re.compile(r"^Max locked memory +(\d+|unlimited) ", re.MULTILINE)
 
 
+AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why there is none
+
+
 def look(
     settings: Settings,
     snapshot: NodeSnapshot,
@@ -38,13 +41,15 @@ def look(
     *,
     live: bool,
     own: HostFiles,
+    answer: AgentAnswer = (None, "a recorded host"),
     remedy: Remedy = no_remedy,
 ) -> Facts:
     """Read what checks need beside the snapshot; what cannot be read is not known.
 
     In the agent's container `own` files are those that it sees itself: its cgroups, its socket.
+    `answer` is that of `ask_agent`.
     """
-    agent, why = ask_agent(settings) if live else (None, "a recorded host")
+    agent, why = answer
     process = kubelet_process(host) if live else None
     named = settings.kubelet.cgroup_root or _named_root(agent)
     layout = detect(own, named or (process.cgroup_root if process is not None else ""))
@@ -74,7 +79,23 @@ def look(
     )
 
 
-def ask_agent(settings: Settings) -> tuple[Mapping[str, object] | None, str]:
+def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
+    """Return the vendors whose driver the running agent of this machine cannot ask now.
+
+    A new discovery must leave them alone: the agent let go of the driver so that it can be
+    unloaded, or the driver hangs, and with it whoever asks it.
+    """
+    agent, _ = answer
+    try:
+        running = parse_report(agent or {})
+    except ParseError:
+        return frozenset()
+    if running.node.source != source:
+        return frozenset()
+    return frozenset(one.vendor for one in running.vendors if one.is_silent)
+
+
+def ask_agent(settings: Settings) -> AgentAnswer:
     """Return the snapshot of the agent that runs on this machine, or why there is none."""
     body, why = fetch(settings, "/api/v1/snapshot")
     if body is None:

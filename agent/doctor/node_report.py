@@ -48,6 +48,11 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
     inventory: InventoryPart = InventoryPart()
 
     @property
+    def is_silent(self) -> bool:
+        """Whether its driver cannot be asked now: released, or it hangs, fails or crashes."""
+        return self.state not in ("ready", "starting")
+
+    @property
     def devices(self) -> tuple[VendorDevice, ...]:
         """Devices of its last answer."""
         return self.inventory.value.devices if self.inventory.value is not None else ()

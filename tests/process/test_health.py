@@ -115,3 +115,22 @@ def test_doctor_tells_what_the_running_agent_holds_against_a_card(tmp_path: Path
     checks = {check["id"]: check for check in json.loads(alone.stdout)["checks"]}
     assert checks["agent"]["result"] == "warn"
     assert checks["devices"]["seen"] == "2 in service"
+
+
+def test_doctor_leaves_a_driver_alone_that_the_agent_let_go_of(tmp_path: Path) -> None:
+    scene = environment(tmp_path, CARDS)
+    with running(tmp_path / "out", "--host", "/", **scene) as agent:
+        agent.wait_until(is_now(agent, "healthy"), "the cards are there")
+        socket = str(tmp_path / "out" / "admin.sock")
+        let_go = run_agent("release", "fake", "--socket", socket)
+        assert let_go.returncode == 0, let_go.stderr
+        own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
+        done = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+        agent.process.kill()
+    checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
+    vendor = checks["vendor:fake"]
+    assert vendor["result"] == "warn"
+    assert vendor["seen"].startswith("released: Released: ")
+    assert "new discovery" not in vendor["seen"]
+    assert checks["comparison"]["result"] == "ok"
+    assert "did not ask fake" in checks["comparison"]["seen"]

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from agent.cli.context import parts_of
 from agent.cli.node.bundle import BundleSource, bundle_files
 from agent.cli.output import dump
@@ -27,6 +29,7 @@ from agent.config.load import chosen_file, load
 from agent.config.reference import effective_rows
 from agent.daemon.containers.looking import means_reader
 from agent.doctor.base import Finding, Result
+from agent.doctor.looking import ask_agent, silent_vendors
 from agent.doctor.looking import look as look_around
 from agent.doctor.report import bad, bundle, findings, rows
 from agent.errors import AgentError, BadConfig
@@ -63,6 +66,11 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.pseudonymise and not arguments.bundle:
         raise BadConfig("doctor: --pseudonymise is about what --bundle FILE writes")
     parts = parts_of(arguments)
+    live = parts.opened.spec is None
+    plugins = parts.vendors
+    answer = ask_agent(parts.settings) if live else (None, "a recorded host")
+    silent = silent_vendors(answer, parts.opened.source)
+    parts = replace(parts, vendors={n: one for n, one in plugins.items() if n not in silent})
     tapes: dict[str, bytes] = {}
     if arguments.bundle:
         snapshot, tapes = look_with_tapes(parts, usage=True)
@@ -70,14 +78,21 @@ def doctor(arguments: argparse.Namespace) -> int:
         snapshot = look(parts, samples=1)
     means = Part(means_reader(parts).read(snapshot), parts.clock.monotonic())
     snapshot = parts.store.put(means=means)
-    live = parts.opened.spec is None
     own = parts.opened.files
 
     def remedy(vendor: str, reason: str, message: str) -> str:
-        plugin = parts.vendors.get(vendor)
+        plugin = plugins.get(vendor)
         return "" if plugin is None else remedy_of(plugin, reason, message)
 
-    facts = look_around(parts.settings, snapshot, parts.host(), live=live, own=own, remedy=remedy)
+    facts = look_around(
+        parts.settings,
+        snapshot,
+        parts.host(),
+        live=live,
+        own=own,
+        answer=answer,
+        remedy=remedy,
+    )
     found = findings(facts)
     if arguments.output == "table":
         sys.stdout.write(findings_text(found, standard_output()))

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.doctor.base import Facts, Finding, Result
+from agent.doctor.looking import silent_vendors
 from agent.doctor.node_report import NodeReport, parse_report, report_of
 from agent.doctor.report import bad, findings
 from agent.errors import ParseError
@@ -185,3 +186,32 @@ def test_what_a_newer_agent_adds_is_passed_over() -> None:
     assert list(report.devices) == [factory.gpu(0).key]
     assert report.vendor_names == {factory.gpu(0).key: "nvidia"}
     assert report == report_of(snapshot(factory.gpu(0)))
+
+
+def test_devices_of_a_driver_that_was_left_alone_are_not_missed() -> None:
+    card = factory.gpu(0)
+    running = snapshot(card, state="stalled")
+    without = replace(factory.snapshot((), ()), vendors=())
+    found = of(seen_by(running, without), "comparison")
+    assert (found.result, "did not ask nvidia" in found.seen) == (Result.OK, True)
+    taken_out = of(seen_by(snapshot(card), without), "comparison")
+    assert "not found now" in taken_out.seen
+
+
+@pytest.mark.parametrize(
+    ("state", "source", "silent"),
+    [
+        ("released", "this machine", {"nvidia"}),
+        ("stalled", "this machine", {"nvidia"}),
+        ("ready", "this machine", set()),
+        ("starting", "this machine", set()),
+        ("released", "a recording", set()),
+    ],
+)
+def test_a_driver_that_the_agent_cannot_ask_is_silent(
+    state: str, source: str, silent: set[str]
+) -> None:
+    answer = snapshot_json(snapshot(factory.gpu(0), state=state), 0.0)
+    answer["node"] = {"source": source}
+    assert silent_vendors((answer, ""), "this machine") == silent
+    assert silent_vendors((None, "none answers"), "this machine") == set()

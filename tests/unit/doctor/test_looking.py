@@ -147,7 +147,8 @@ def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
         thread.start()
         settings = Settings(metrics=MetricsSettings(listen=f"127.0.0.1:{server.server_port}"))
         host = LiveRoot(str(tmp_path))
-        found = look(settings, node(), host, live=True, own=host)
+        answer = ask_agent(settings)
+        found = look(settings, node(), host, live=True, own=host, answer=answer)
         thread.join()
     assert (found.agent is not None) is used
     assert (found.discovered is not None) is believed
