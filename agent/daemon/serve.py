@@ -153,6 +153,7 @@ class Daemon:
         url = await self._site.open(self._build_view(loops, beats))
         print(f"xpu-agent serves {url}", flush=True)  # noqa: T201 - asked for
         self._spawn(self._react(loops.devices), "devices")
+        self._spawn(self._find_places(changes.facts, loops.host_changed), "places")
         self._spawn(self._heartbeat.run(loops.own.lateness), "heartbeat")
         for timed in periodic:
             thread = self._devices if timed.devices else self._executor
@@ -252,6 +253,28 @@ class Daemon:
         """Publish devices when they change, once for all that changes within a short window."""
         window_s = self._parts.settings.publish.coalesce_ms / 1000
         await run_when_changed(self._changed, devices, self._devices, self._parts.clock, window_s)
+
+    async def _find_places(self, facts: HostFacts, read_host: Callable[[], None]) -> None:
+        """Read the host when a new device waits for its place; a read that hangs holds nobody up.
+
+        Devices are joined again after it: those that have waited long enough go without a place.
+        """
+        from agent.hotplug.complete import PLACE_S  # noqa: PLC0415 - loaded by now
+
+        unplaced = asyncio.Event()
+        event_loop = asyncio.get_running_loop()
+        facts.on_unplaced = partial(event_loop.call_soon_threadsafe, unplaced.set)
+        reading = Loop("places", PLACE_S, read_host)
+        read: asyncio.Future[float] | None = None
+        while True:
+            await unplaced.wait()
+            unplaced.clear()
+            if read is None or read.done():
+                now_s = self._parts.clock.monotonic()
+                read = event_loop.run_in_executor(self._executor, reading.step, now_s)
+            await asyncio.wait({read}, timeout=PLACE_S)
+            await asyncio.sleep(DEVICES_AGAIN_S)
+            self._changed.set()
 
     def _let_go(self) -> None:
         """Wait for all threads, then write and close what was theirs."""

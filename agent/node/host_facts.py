@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -17,13 +17,14 @@ from agent.host.counting import CountingFiles
 from agent.host.cpu_numa import read_cpu_numa
 from agent.host.files import HostFiles
 from agent.host.pci import read_pci
+from agent.hotplug.complete import without_unplaced
 from agent.hotplug.departed import with_departed
 from agent.model.assemble import PlaceSettings, assemble
 from agent.model.device import DeviceKind
-from agent.model.inventory import Problem
+from agent.model.inventory import Inventory, Problem
 from agent.model.minor_records import renew_records, retain_records
 from agent.model.part import Part
-from agent.model.snapshot import DeviceView, NodeSnapshot
+from agent.model.snapshot import DeviceView, NodeSnapshot, VendorState
 from agent.node.published_minors import PublishedMinors
 from agent.node.store import SnapshotStore
 from agent.recording.open import OpenedHost
@@ -121,6 +122,7 @@ class HostFacts:
         self._store = store
         self._clock = clock
         self._minors = minors or PublishedMinors()
+        self.on_unplaced: Callable[[], object] = lambda: None  # a device waits for `read`
         self._complete = False  # of `join`: every vendor of the start has answered, or failed to
         self._slow: dict[str, SlowRecord] = {}  # by address, of links below their speed
 
@@ -177,10 +179,8 @@ class HostFacts:
         starting = {v.vendor for v in now.vendors if v.state == "starting"}
         late = starting if self._complete else set()  # nothing is taken back to wait for them
         awaited = tuple(sorted(starting - late))
+        told = self._answers([v for v in now.vendors if v.vendor not in late], now)
         self._complete = not awaited
-        told = [
-            v.inventory.value for v in now.vendors if v.inventory.value and v.vendor not in late
-        ]
         inventories = with_departed(told, now.departed, self._clock.monotonic())
         places = (now.pci.value, now.cpus.value, now.numa.value)
         published, final = self._minors.current()
@@ -200,6 +200,22 @@ class HostFacts:
         if view == now.devices.value:
             view = now.devices.value
         self._store.put(devices=Part(view, self._clock.monotonic()))
+
+    def _answers(self, vendors: Iterable[VendorState], now: NodeSnapshot) -> list[Inventory]:
+        """Return the vendors' answers; after the start, new devices wait for their place."""
+        listed = {device.key for device in now.devices.value.devices}
+        now_s, unplaced = self._clock.monotonic(), False
+        found: list[Inventory] = []
+        for vendor in vendors:
+            inventory = vendor.inventory.value
+            if inventory is not None and self._complete:
+                inventory = without_unplaced(vendor.inventory, now.pci, listed, now_s)
+                unplaced = unplaced or inventory is not vendor.inventory.value
+            if inventory is not None:
+                found.append(inventory)
+        if unplaced:
+            self.on_unplaced()
+        return found
 
     def _with_direct(self, view: DeviceView, pci: PciTree) -> DeviceView:
         """Add which GPUs and NICs reach each other without the host's memory."""

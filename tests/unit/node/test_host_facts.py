@@ -14,6 +14,7 @@ from agent.cli.topology.views import topology_json, tree_text
 from agent.clock import ManualClock
 from agent.config.decode import settings_from
 from agent.errors import BadConfig
+from agent.hotplug.complete import PLACE_S
 from agent.model.device import DeviceKind, VendorDevice
 from agent.model.inventory import DeviceSample, Inventory
 from agent.model.part import Part
@@ -49,6 +50,66 @@ def facts(opened: OpenedHost, settings: object) -> tuple[HostFacts, SnapshotStor
 def test_an_override_of_another_form_is_refused_by_name(row: dict[str, object]) -> None:
     with pytest.raises(BadConfig, match=r"discovery\.numa_overrides"):
         overrides(settings_from({"discovery": {"numa_overrides": [row]}}))
+
+
+class Plugged:
+    """A recorded host, and a vendor whose answers come at a time of ours."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.asked = 0
+        opened, decoded = open_host(str(EIGHT_CARDS)), settings_from({})
+        name = NodeIdentity(name=node_name(opened, decoded))
+        self.store = SnapshotStore(NodeSnapshot(node=name))
+        self.facts = HostFacts(opened, decoded, self.store, self.clock)
+        self.facts.on_unplaced = self._ask
+        self.facts.read()
+
+    def _ask(self) -> None:
+        self.asked += 1
+
+    def answer(self, *cards: VendorDevice) -> list[str]:
+        """Join what the vendor says a second later; return what is listed."""
+        self.clock.advance(1.0)
+        part: Part[Inventory | None] = Part(
+            Inventory(vendor="nvidia", devices=cards), self.clock.monotonic()
+        )
+        self.store.put(vendors=(VendorState(vendor="nvidia", state="ready", inventory=part),))
+        return self.join()
+
+    def join(self) -> list[str]:
+        self.facts.join()
+        return [device.key for device in self.store.current.devices.value.devices]
+
+
+HERE, NOWHERE = factory.gpu(0).info, replace(factory.gpu(1).info, bus_id="00ff:01:00.0")
+
+
+def test_a_device_that_comes_before_its_function_is_read_waits_for_its_place() -> None:
+    node = Plugged()
+    first = replace(HERE, bus_id=next(iter(node.store.current.pci.value.functions)))
+    assert node.answer(first) == [first.key]
+    assert node.answer(first, NOWHERE) == [first.key]
+    assert node.asked == 1
+    node.clock.advance(0.5)
+    node.facts.read()
+    assert node.join() == sorted([first.key, NOWHERE.key])  # the host was read, and lacks it
+    assert node.answer(first, NOWHERE) == sorted([first.key, NOWHERE.key])
+    assert node.asked == 1
+
+
+def test_a_device_does_not_wait_for_a_host_that_cannot_be_read() -> None:
+    node = Plugged()
+    assert node.answer() == []
+    assert node.answer(NOWHERE) == []
+    node.clock.advance(PLACE_S)
+    assert node.join() == [NOWHERE.key]
+
+
+def test_at_the_start_no_device_waits() -> None:
+    node = Plugged()
+    assert node.answer(NOWHERE) == [NOWHERE.key]
+    assert node.asked == 0
 
 
 def test_a_view_says_whose_answer_it_lacks() -> None:
