@@ -37,6 +37,23 @@ def pod(number: int = 0, *, granted: bool = True) -> pb.PodSandbox:
     )
 
 
+def pod_object(of: pb.PodSandbox, node: str) -> dict[str, object]:
+    """Return the pod of a granted sandbox as the API server has it: it requests what it has."""
+    container = {"name": "main", "resources": {"limits": GRANT["gpu"][0]["resources"]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": of.name,
+            "namespace": of.namespace,
+            "uid": of.uid,
+            "annotations": dict(of.annotations),
+        },
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"phase": "Pending"},
+    }
+
+
 def new_container(of: pb.PodSandbox, number: int) -> pb.Container:
     """Return a container with 30 variables and 20 mounts."""
     variables = {f"TRAIN_SERVICE_PORT_{i}": f"tcp://10.96.0.{i}:80/path" for i in range(VARIABLES)}

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from bench.cluster.busy_citizen import busy_citizen, known_pod
+from bench.cluster.busy_citizen import NODE, busy_citizen, known_pod
 from bench.cluster.control import Control
 from bench.containers.bare_runtime import BareRuntime
-from bench.containers.messages import creation, pod
+from bench.containers.messages import creation, pod, pod_object
 from bench.containers.peers import Ask, cpu_s, folder, grpc_echo, plugin_alone, socket_echo
 from bench.harness import Row, compare
 from bench.node.busy_agent import SETTLED_S
@@ -103,6 +103,7 @@ def busy_latencies() -> tuple[list[float], list[float], list[float]]:
     ):
         runtime.register()
         sandbox = pod()
+        control.put(pod_object(sandbox, NODE))  # a pod that nobody lists is given no card
         runtime.ask("RunPodSandbox", nri.RunPodSandboxRequest(pod=sandbox).SerializeToString())
         time.sleep(SETTLED_S)
         taken: tuple[list[float], list[float], list[float]] = [], [], []
