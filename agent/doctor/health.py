@@ -12,13 +12,26 @@ MAX_NAMED = 8  # devices in one line
 ASK_AGAIN = "run `xpu-agent rescan`; if it stays so, see the agent's log"
 LOOK = "see `xpu-agent devices`, and the kernel's log of that time"
 # of reasons that the agent itself gives, and of those that several vendors share
+_HANGS = "see why the driver hangs in the kernel's log (hung task, Xid)"
+_CRASHES = "see the agent's log for the worker's last words; update the driver's library"
 _REMEDIES = {
-    "DriverStalled": "see why the driver hangs in the kernel's log (hung task, Xid); reboot the "
-    "node if it does not come back",
+    "DriverStalled": f"{_HANGS}; reboot the node if it does not come back",
     "DriverReleased": "nothing, if somebody works on the driver; `xpu-agent rescan` ends it",
     "Released": "nothing, if somebody works on the driver; `xpu-agent rescan` ends it",
-    "CallHung": "see why the driver hangs in the kernel's log (hung task, Xid); drain the card and "
-    "reset it; the agent makes the call again by itself",
+    "CallHung": f"{_HANGS}; drain the card and reset it; the agent makes the call again by itself",
+    # of a worker that ended, or was ended
+    "Late": _HANGS,
+    "EventsStuck": _HANGS,
+    "Unkillable": "reboot the node: a process of the driver cannot be ended any more",
+    "Closed": _CRASHES,
+    "Garbage": _CRASHES,
+    "TooLong": _CRASHES,
+    "Flood": _CRASHES,
+    "MemoryLimit": "update the driver's library, which leaks; or raise "
+    "discovery.worker_memory_bytes",
+    "StartFailed": "see the agent's log: the worker's process could not be started",
+    "LibraryReplaced": "nothing: the worker starts again with the new library",
+    # of devices
     "Flapping": "see what changes in the agent's events; `xpu-agent clear DEVICE` ends the hold",
     "DeviceGone": "nothing, if it was taken out; else look at the slot and the kernel's log",
     "NoPermission": "give the agent's container access to the device nodes (privileged)",
@@ -47,7 +60,7 @@ def _vendor(facts: Facts, state: VendorReport, now: VendorReport | None) -> Find
     name = f"vendor:{state.vendor}"
     problems = [(one.reason, one.message) for one in state.problems]
     if state.state != "ready":
-        problems = problems or [(state.reason, state.message)]
+        problems = [(state.reason, state.message), *problems]
     elif not problems:
         inventory = state.inventory.value
         driver = inventory.driver_version if inventory is not None else None

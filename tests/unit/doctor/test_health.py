@@ -131,6 +131,15 @@ def test_a_vendor_that_answers_a_new_discovery_but_not_the_agent_is_silent() -> 
     assert let_go.result is Result.WARN
 
 
+def test_why_a_driver_does_not_answer_comes_before_what_it_said_last() -> None:
+    card = factory.gpu(0)
+    held = snapshot(card, state="stalled", problem="Xid95")
+    found = of(seen_by(held, held), "vendor:nvidia")
+    assert found.seen == "stalled: Late: no answer; Xid95: odd"
+    assert found.do.startswith("see why the driver hangs")
+    assert found.do.endswith("reset the GPU")
+
+
 def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
     card = factory.gpu(0)
     found = of(seen_by(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
