@@ -93,8 +93,10 @@ class Accounts:
     def withdrawn(self) -> frozenset[str]:
         """Return the ids that no pod can be given, although the kubelet holds them for free.
 
-        Those are in use, and there is no spare device to exchange them for. A granted pod that has
-        yet to be admitted needs as many ids as it asks for: these are left to the kubelet.
+        Those are in use, and there is no spare device to exchange them for. Left to the kubelet are
+        as many ids as granted pods ask for that have no entry in its account: such a pod has yet to
+        be admitted, or has ended and the kubelet knew first. To withdraw its devices would end the
+        admission of that pod, or of its successor, for good.
         """
         groups: dict[tuple[int, ...], list[Unit]] = {}
         for unit in self._one.units.values():
@@ -146,13 +148,13 @@ class Accounts:
         return (unit.device.place.numa_node,) if self._aligned else ()
 
     def _waiting(self) -> tuple[frozenset[str], int]:
-        """Return the granted pods that have yet to be admitted, and how many ids they need."""
+        """Return the granted pods without entries in the account, and how many ids they ask for."""
         held = [key for key in self._pods if key in self._holders]
         needed = {uid: self._needed(self._pods[uid]) for uid in held}
         return frozenset(uid for uid, count in needed.items() if count), sum(needed.values())
 
     def _needed(self, pod: PodView) -> int:
-        if pod.phase in (*ENDED, "Running"):
+        if pod.phase in ENDED:
             return 0
         asked = sum(ask.count for ask in pod.asks if ask.resource == self._one.name)
         return max(0, asked - self._answered.get(pod.uid, 0))

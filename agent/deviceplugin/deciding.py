@@ -16,6 +16,7 @@ from agent.deviceplugin.preferred import Wish, preferred
 from agent.deviceplugin.resources import Offer, Offering, Problems
 from agent.deviceplugin.units import Served
 from agent.errors import BadConfig
+from agent.grants.check import grants_now
 from agent.grants.kept import Kept
 from agent.grants.remember import Remembered
 from plugins.injection.preferred.board import Board, board_of
@@ -45,11 +46,12 @@ class Deciding:
         self._kept = Kept()
         self._offered: tuple[DeviceView, Offer] | None = None
         self._listed = Remembered(_of_list, lambda now, _: self._list(now))
+        self._grants = Remembered(_of_grants, lambda now, _: grants_now(now, self._kept))
         self._boarded: tuple[DeviceView, PciTree, Board] | None = None
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
         """Return what is offered now, by name; of vendors that have not answered yet nothing."""
-        return self._listed(snapshot)
+        return self._listed(self._current(snapshot))
 
     def problems(self, snapshot: NodeSnapshot) -> Problems:
         """Return why something is not offered that the settings ask for, by vendor."""
@@ -66,6 +68,7 @@ class Deciding:
         last: bool = False,
     ) -> tuple[str, ...]:
         """Return the best `size` ids of those available, with all required ones."""
+        snapshot = self._current(snapshot)
         wish = Wish(available=available, required=required, size=size, last=last)
         packed = self._device_plugin.replicas_policy == "packed"
         offered = self._offer(snapshot).served
@@ -79,6 +82,7 @@ class Deciding:
         self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
     ) -> Allocated:
         """Return what a container with these ids gets; raise `NotAllocated` or `GrantRefused`."""
+        snapshot = self._current(snapshot)
         one = self._served(resource, snapshot)
         device_plugin = self._device_plugin
         request = Request(
@@ -93,7 +97,14 @@ class Deciding:
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
         """Raise `NotAllocated` if another pod's process is on a whole card of these."""
         if self._device_plugin.check_occupancy:
-            check(ids, self._served(resource, snapshot), snapshot)
+            check(ids, self._served(resource, snapshot), self._current(snapshot))
+
+    def _current(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """Return the snapshot with grants as of now, and not as of the last check."""
+        view = self._grants(snapshot)
+        if view is snapshot.grants.value:
+            return snapshot
+        return replace(snapshot, grants=replace(snapshot.grants, value=view))
 
     def _list(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
         offer = self._offer(snapshot)
@@ -136,6 +147,20 @@ def without(resource: Resource, withdrawn: frozenset[str]) -> Resource:
             replace(one, healthy=False) if one.id in withdrawn else one for one in resource.devices
         ),
         withdrawn=tuple(one.id for one in resource.devices if one.id in withdrawn),
+    )
+
+
+def _of_grants(now: NodeSnapshot) -> tuple[object, ...]:
+    """Return what grants are checked by."""
+    cluster = now.cluster
+    return (
+        now.grants.value,
+        now.devices.value,
+        now.runtime.value,
+        now.served.value.held,
+        cluster.pods,
+        cluster.pods_known,
+        cluster.deleted,
     )
 
 

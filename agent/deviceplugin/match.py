@@ -121,15 +121,9 @@ def _asker(
 
 
 def _checked(pod: PodView, snapshot: NodeSnapshot, kept: Kept) -> PodGrant | None:
-    """Return the pod's grant as of now.
-
-    The check of all grants runs every half second. A grant that it has not seen yet, or that it
-    refused, is checked now: who held the devices may have ended since.
-    """
-    grants = snapshot.grants.value
-    checked = grants.pods.get(pod.uid)
-    claims = pod.annotation(KEY) is not None
-    if not claims or (checked is not None and not checked.refusal):
+    """Return the pod's grant; one that was refused is checked again: its rivals may have ended."""
+    checked = snapshot.grants.value.pods.get(pod.uid)
+    if pod.annotation(KEY) is None or checked is None or not checked.refusal:
         return checked
     sandbox = SandboxSeen(
         id="",

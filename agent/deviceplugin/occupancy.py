@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from agent.deviceplugin.base import NotAllocated
 from agent.deviceplugin.units import Served
+from agent.model.cluster.pods import ENDED
 from agent.model.snapshot import NodeSnapshot
 
 OCCUPIED = "DeviceOccupied"
@@ -24,7 +25,10 @@ def check(ids: Sequence[str], one: Served, snapshot: NodeSnapshot) -> None:
     host, such as the services of the driver, are nobody's. While nobody can tell whose the ids
     are, or what is on the cards now, nothing is refused.
     """
-    pods = [held for held in snapshot.served.value.held if held.resource == one.name]
+    ended = {pod.uid for pod in snapshot.cluster.pods if pod.phase in ENDED}
+    freed = ended | snapshot.cluster.deleted
+    every = (held for held in snapshot.served.value.held if held.resource == one.name)
+    pods = [held for held in every if held.pod_uid not in freed]
     mine = frozenset(held.pod_uid for held in pods if set(held.ids) & set(ids))
     if not mine:
         return

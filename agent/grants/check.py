@@ -13,7 +13,7 @@ from agent.errors import ParseError
 from agent.grants.allocations import Allocation
 from agent.grants.asked import refuse_unasked
 from agent.grants.books import Books, Hold, hold_of
-from agent.grants.claims import Claim, Claims, claim_text
+from agent.grants.claims import Claim, Claims, claim_text, ended
 from agent.grants.kept import Heard, Kept
 from agent.grants.known import refuse_unfit
 from agent.grants.pieces import refuse_cut, refuse_mixed, with_template
@@ -74,23 +74,41 @@ def grant_of(
     uids = desk.since() | {sandbox.uid}
     keys = settled.keys_of(text)
     settled_before = before is not None and not before.refusal and sandbox.id in view.looked
-    given = kept.allocations(snapshot)
     crowded = not settled_before or len(uids) > 1
     if crowded:
         uids |= _rivals(view, keys)
-    while True:
-        claims = desk.of(uids)
-        if given:
-            keys |= {key for claim in claims for key in settled.keys_of(claim.text)}
-        # whom the kubelet gave something of these may have a grant instead
-        others = {one.uid for key in keys for one in given.get(key, ())}
-        if others:
-            others |= _rivals(view, keys)
-        if others <= uids:
-            break
-        uids |= others
-    settled.hear(claims, {key: given[key] for key in keys if key in given}, view.pods)
+    settled.hear_with_rivals(desk, uids, keys, kept.allocations(snapshot), view)
     return settled.pods.get(sandbox.uid)
+
+
+def grants_now(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView:
+    """Return the last check with what changed since: claims that came, and pods that were freed.
+
+    For a request, as `grant_of`: the check of all grants runs every half second.
+    """
+    kept = kept or Kept()
+    view, pods, deleted = snapshot.grants.value, kept.pods(snapshot), snapshot.cluster.deleted
+    holders = {uid for uids in view.held.values() for uid in uids}
+    freed = {uid for uid in holders if uid in deleted or (uid in pods and ended(pods[uid]))}
+    desk = Claims(snapshot, kept)
+    new = desk.since()
+    if not (new or freed):
+        return view
+    settled = _Settled(snapshot, kept)
+    keys = {key for claim in desk.of(new) for key in settled.keys_of(claim.text)}
+    settled.hear_with_rivals(
+        desk, new | _rivals(view, keys), keys, kept.allocations(snapshot), view
+    )
+    heard = freed | settled.pods.keys()
+    held = {key: [uid for uid in uids if uid not in heard] for key, uids in view.held.items()}
+    for key, uids in settled.held().items():
+        held[key] = [*held.get(key, ()), *uids]
+    before = {uid: grant for uid, grant in view.pods.items() if uid not in freed}
+    return replace(
+        view,
+        pods={**before, **settled.pods},
+        held={key: tuple(uids) for key, uids in held.items() if uids},
+    )
 
 
 def _rivals(view: GrantsView, keys: Iterable[str]) -> set[str]:
@@ -136,6 +154,31 @@ class _Settled:
                 )
                 entered = True
             self.pods[claim.uid] = self._answer(claim)
+
+    def hear_with_rivals(
+        self,
+        desk: Claims,
+        uids: frozenset[str] | set[str],
+        keys: set[str],
+        given: Mapping[str, tuple[Allocation, ...]],
+        view: GrantsView,
+    ) -> None:
+        """Hear the claims of these pods and of who has something of the devices `keys`.
+
+        `given` is what the kubelet gave, and `view` the last check.
+        """
+        while True:
+            claims = desk.of(uids)
+            if given:
+                keys |= {key for claim in claims for key in self.keys_of(claim.text)}
+            # whom the kubelet gave something of these may have a grant instead
+            others = {one.uid for key in keys for one in given.get(key, ())}
+            if others:
+                others |= _rivals(view, keys)
+            if others <= uids:
+                break
+            uids = uids | others
+        self.hear(claims, {key: given[key] for key in keys if key in given}, view.pods)
 
     def _granted(self, one: Allocation, before: Mapping[str, PodGrant]) -> bool:
         """Say whether a pod was granted such devices: these it has, whichever the kubelet chose."""

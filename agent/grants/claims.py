@@ -53,6 +53,11 @@ def claim_text(sandbox: SandboxSeen) -> str | None:
     return None
 
 
+def ended(pod: PodView) -> bool:
+    """Return whether a pod's phase is one that it does not leave."""
+    return pod.phase in ENDED
+
+
 class Claims:
     """What pods claim that are here and not over.
 
@@ -140,7 +145,7 @@ class Claims:
 
         The containers of a pod that was deleted by force may run for some seconds longer.
         """
-        return pod.phase in ENDED if pod is not None else uid in self._deleted
+        return ended(pod) if pod is not None else uid in self._deleted
 
     def _over(self, pod: PodView | None, had_containers: bool) -> bool:
         """Return whether a pod that nobody lists and that has no live container is over."""

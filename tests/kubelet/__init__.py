@@ -40,6 +40,7 @@ What it can be told to do:
 | `half_open` | `Register` answers, and nobody ever opens the stream |
 | `at_once` | `Register` answers before it dials, as kubelets up to 1.24 |
 | `refuse_version`, `unavailable` | what `Register` answers instead |
+| `choice` | ids that are taken before those that the plug-in prefers, as aligned ones are |
 | `slow_reader` | seconds between two messages that are read from a stream |
 
 `kubelet.registered` lists what was asked for, `kubelet.lists[resource]` every list that came,

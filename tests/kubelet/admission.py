@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from grpc import aio
@@ -117,17 +117,19 @@ async def choose(
     needed: int,
     mask: frozenset[int] | None,
     reused: frozenset[str] = frozenset(),
+    own: Collection[str] = (),
 ) -> list[str]:
     """Return the devices that are taken beside those that are reused.
 
-    The plug-in is asked which it prefers, unless the aligned devices are as many as needed.
+    The plug-in is asked which it prefers, unless the aligned devices are as many as needed. Its
+    word is advice: with enough ids in `own` those are taken.
     """
     parts = split(endpoint.nodes(), free, mask)
     advice: set[str] = set()
     if endpoint.options.get_preferred_allocation_available and needed != len(parts[0]):
         some = parts[0] if needed < len(parts[0]) else free
         advice = await _preferred(endpoint, some | reused, reused, needed + len(reused))
-    return taken(parts, needed, lambda _: advice)
+    return taken(parts, needed, lambda _: set(own) if len(own) >= needed else advice)
 
 
 async def _preferred(

@@ -42,6 +42,7 @@ class FakeKubelet:
         self.half_open = self.at_once = self.closes_old = False
         self.refuse_version = self.unavailable = False
         self.slow_reader = 0.0
+        self.choice: set[str] = set()  # ids that are taken whatever the plug-in prefers
         self._server: aio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -226,7 +227,8 @@ class FakeKubelet:
         free = admission.available(endpoint, name, self.used(name), fresh)
         assert endpoint is not None
         mask = admission.best_mask(endpoint.nodes(), free, fresh) if aligned and fresh else None
-        ids = await admission.choose(endpoint, free, fresh, mask, again) if fresh else []
+        own = free & self.choice
+        ids = await admission.choose(endpoint, free, fresh, mask, again, own) if fresh else []
         ids += sorted(again)
         return await admission.allocate(endpoint, pod_uid, container, random.sample(ids, len(ids)))
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from typing import Any
 
 import pytest
 
+from tests.apiserver import AGENT
+from tests.fault.kubelet.fake_http import FakeKubelet as HttpKubelet
+from tests.fault.kubelet.fake_http import pod as listed
 from tests.kubelet.admission import Admitted
 from tests.kubelet.endpoint import Endpoint
 from tests.process.agent import Agent
+from tests.process.citizen import NODE
 from tests.process.containers.scene import GRANT, WHOLE, Scene, needs_root, play
 from tests.process.containers.vendors import nvidia, play_cards, uuid
 from tests.runtime import Failed
@@ -30,6 +35,15 @@ def asking(scene: Scene, name: str, count: int, annotations: dict[str, str]) -> 
     """Bind a pod that asks the kubelet for cards; return its uid."""
     limits = {"limits": {GPU: str(count)}}
     return scene.bound(name, annotations, resources=limits)
+
+
+def running(name: str, uid: str, annotations: dict[str, str]) -> dict[str, object]:
+    """Return a pod as the kubelet lists it."""
+    one: dict[str, Any] = listed(name, uid)
+    one["metadata"] |= {"namespace": "team-a", "annotations": annotations}
+    one["spec"]["nodeName"] = NODE
+    one["spec"]["containers"][0]["resources"] = {"limits": {GPU: "4"}}
+    return one
 
 
 def known(agent: Agent) -> int:
@@ -95,12 +109,10 @@ def test_allocations_follow_grants_and_grants_allocations_also_after_both_were_k
         await scene.kubelet.start()
         await serving(scene)
         mine = asking(scene, "granted", 2, grant_of(1, 3))
-        await scene.until(lambda: '"granted"' in scene.agent.get("api/v1/snapshot")[1], "the pod")
         got = await scene.kubelet.admit(mine, "main", {GPU: 2})
         assert got.ids[GPU] == [uuid(1), uuid(3)]
         assert nodes_of(got) == {"/dev/nvidia1", "/dev/nvidia3"}
         other = asking(scene, "plain", 1, {})
-        await scene.until(lambda: '"plain"' in scene.agent.get("api/v1/snapshot")[1], "the other")
         left = await scene.kubelet.admit(other, "main", {GPU: 1})
         assert left.ids[GPU] in ([uuid(0)], [uuid(2)])
         assert nodes_of(left).isdisjoint(nodes_of(got))
@@ -142,5 +154,82 @@ def test_a_driver_that_hangs_at_a_restart_costs_neither_offers_nor_a_pod_its_car
         await scene.until(lambda: known(scene.agent) == CARDS, "its cards")
         made = await scene.start("late", grant_of(1))
         assert "/dev/nvidia1" in made.spec.nodes
+
+    play(act, cards=0)
+
+
+def test_where_the_accounts_differ_a_card_is_exchanged_and_everybody_can_see_it() -> None:
+    async def act(scene: Scene) -> None:
+        nvidia(scene, CARDS)
+        scene.tell(DEVICE_PLUGIN__VENDORS="nvidia")
+        await scene.kubelet.start()
+        await serving(scene)
+        owner = asking(scene, "owner", 1, grant_of(2))
+        scene.kubelet.choice = {uuid(0)}  # whatever the agent prefers
+        assert nodes_of(await scene.kubelet.admit(owner, "main", {GPU: 1})) == {"/dev/nvidia2"}
+        plain = asking(scene, "plain", 3, {})
+        got = await scene.kubelet.admit(plain, "main", {GPU: 3})
+        assert got.ids[GPU] == [uuid(1), uuid(2), uuid(3)]
+        assert nodes_of(got) == {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia3"}
+        exchanged = f'xpu_agent_deviceplugin_devices_exchanged{{node="node-a",resource="{GPU}"}} 1'
+        await scene.until(lambda: exchanged in scene.agent.get("metrics")[1], "the metric")
+        told = f"{uuid(0)} in place of {uuid(2)}"
+        assert told in (await scene.doctor())[f"kubelet:{GPU}"][1]
+        assert told in await scene.get("")
+        await scene.until(
+            lambda: any(told in one["note"] for one in scene.api.list("events")), "the event"
+        )
+
+        # both are killed, and the owner of card 2 ends: card 2 is free, the kubelet says card 0
+        await scene.kubelet.stop()
+        await scene.kill()
+        await scene.kubelet.start()
+        await serving(scene)
+        scene.api.delete("pods", "owner", "team-a")
+        await scene.kubelet.end(owner)
+        late = asking(scene, "late", 1, {})
+        last = await scene.kubelet.admit(late, "main", {GPU: 1})
+        assert last.ids[GPU] == [uuid(0)]
+        assert nodes_of(last) == {"/dev/nvidia2"}
+
+    play(act, cards=0)
+
+
+def test_a_successor_has_the_card_at_once_though_the_kubelets_list_is_old() -> None:
+    async def act(scene: Scene) -> None:
+        nvidia(scene, CARDS)
+        listing = HttpKubelet(scene.folder)
+        listing.users = {scene.api.token_file.read_text(): AGENT}
+        listing.rights = {AGENT: {"nodes/pods", "nodes/configz"}}
+        async with listing.running():
+            scene.tell(
+                DEVICE_PLUGIN__VENDORS="nvidia",
+                KUBELET__ENABLED="true",
+                KUBELET__PORT=str(listing.port),
+                KUBELET__INTERVAL_S="300",
+            )
+            await scene.kubelet.start()
+            old = asking(scene, "old", 4, grant_of(0, 1, 2, 3))
+            listing.pods = [running("old", old, grant_of(0, 1, 2, 3))]
+            await serving(scene)
+            await scene.kubelet.admit(old, "main", {GPU: 4})
+            await scene.until(lambda: "pods ok" in scene.agent.check("kubelet"), "the list")
+            scene.api.delete("pods", "old", "team-a")
+            await scene.kubelet.end(old)
+            new = asking(scene, "new", 4, grant_of(0, 1, 2, 3))
+            got = await scene.kubelet.admit(new, "main", {GPU: 4})
+            assert len(nodes_of(got)) == 4
+
+            # an agent that begins anew never saw the object: only a fresh list tells that it went
+            await scene.kill()
+            listing.pods = [running("new", new, grant_of(0, 1, 2, 3))]
+            scene.api.delete("pods", "new", "team-a")
+            await scene.kubelet.end(new)
+            await serving(scene)
+            await scene.until(lambda: "pods ok" in scene.agent.check("kubelet"), "the list again")
+            last = asking(scene, "last", 4, grant_of(0, 1, 2, 3))
+            listing.pods = [running("last", last, grant_of(0, 1, 2, 3))]
+            got = await scene.kubelet.admit(last, "main", {GPU: 4})
+            assert len(nodes_of(got)) == 4
 
     play(act, cards=0)

@@ -210,3 +210,14 @@ def test_a_card_that_fails_is_exchanged_for_nothing() -> None:
     decide, now = owner_and_plain(devices, resource=GPU, mine=card(2), accounted=card(0))
     with pytest.raises(NotAllocated, match="DeviceTaken"):
         decide.allocate(GPU, (card(2),), now, last=True)
+
+
+@pytest.mark.parametrize(("asks", "listed"), [(True, 4), (False, 3)])
+def test_a_pod_that_the_kubelet_freed_before_we_heard_of_its_end_withdraws_nothing(
+    asks: bool, listed: int
+) -> None:
+    """Its successor would be refused for good: with too few healthy ones nobody is asked."""
+    owner = waiting(1, phase="Running") if asks else factory.pod(1, 0, phase="Running")
+    now = node(owner, devices=DEVICES, grants={0: granted(card(2))}, handler="")
+    (resource,) = (one for one in deciding().resources(now) if one.name == GPU)
+    assert sum(one.healthy for one in resource.devices) == listed

@@ -30,6 +30,8 @@ from tests.unit.deviceplugin.made import (
 )
 from tests.unit.grants.made import WHOLE, entry, text
 
+NODE = factory.snapshot().node.name
+
 # without a grant
 
 
@@ -221,17 +223,36 @@ def test_in_the_end_it_is_given_while_nri_corrects_it_and_else_refused() -> None
 def test_a_grant_that_no_check_has_seen_yet_is_checked_at_once() -> None:
     """The check of all grants runs every half second, and the kubelet admits nothing meanwhile."""
     asks = replace(
-        waiting(1), annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),), wants=((GPU, 1),)
+        waiting(1, node_name=NODE),
+        annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),),
+        wants=((GPU, 1),),
     )
     snapshot = node(asks)
     new = replace(snapshot, grants=Part(GrantsView(), 1.0))
     assert visible(new, 0, last=False) == names(5)
 
 
+def test_a_card_is_kept_from_others_before_the_check_has_seen_its_grant() -> None:
+    """The kubelet asks for a pod without a grant right after one with a grant was admitted."""
+    owner = replace(
+        waiting(1, node_name=NODE),
+        annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),),
+        wants=((GPU, 1),),
+    )
+    held = (Held(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),)
+    snapshot = replace(node(owner, waiting(2), held=held), grants=Part(GrantsView(), 1.0))
+    found = deciding().allocate(GPU, (card(5),), snapshot)
+    assert found.exchanges == ((card(5), card(0)),)
+    over = replace(snapshot.cluster, pods=(replace(owner, phase="Failed"), waiting(2)))
+    assert visible(replace(snapshot, cluster=over), 5) == names(5)
+
+
 def test_a_refused_grant_is_checked_again_as_of_now() -> None:
     """Who held the card has ended since the last check."""
     asks = replace(
-        waiting(1), annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),), wants=((GPU, 1),)
+        waiting(1, node_name=NODE),
+        annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),),
+        wants=((GPU, 1),),
     )
     refused = PodGrant(uid=asks.uid, refusal="DeviceTaken", message="taken")
     view = GrantsView(pods={asks.uid: refused}, looked=frozenset({asks.uid}))

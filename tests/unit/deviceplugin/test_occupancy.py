@@ -57,6 +57,29 @@ def test_a_process_of_the_pod_itself_of_an_ended_pod_or_of_the_host_does_not() -
     check(busy(node(MINE, held=HELD, begun=(OTHER,)), 3, None), 3)
 
 
+@pytest.mark.parametrize("end", ["deleted", "Succeeded", "Failed"])
+def test_a_process_of_a_pod_whose_devices_are_free_already_keeps_a_container_from_starting(
+    end: str,
+) -> None:
+    """A pod that was deleted by force runs on for seconds; the kubelet's file still has it."""
+    old = Held(pod_uid=OTHER.uid, resource=GPU, ids=(card(3),), container="main")
+    phase = "Running" if end == "deleted" else end
+    snapshot = node(MINE, held=(old, *HELD), begun=(replace(OTHER, phase=phase),))
+    check(busy(node(MINE, held=(old, *HELD), begun=(OTHER,)), 3, OTHER), 3)
+    if end == "deleted":
+        cluster = replace(snapshot.cluster, pods=(MINE,), deleted=frozenset({OTHER.uid}))
+        snapshot = replace(snapshot, cluster=cluster)
+    with pytest.raises(Occupied):
+        check(busy(snapshot, 3, OTHER), 3)
+
+
+def test_who_is_on_the_card_that_was_exchanged_counts_and_not_who_is_on_the_accounted_one() -> None:
+    held = (replace(HELD[0], exchanges=((card(3), card(5)),)),)
+    with pytest.raises(Occupied):
+        check(busy(node(MINE, held=held, begun=(OTHER,)), 5, OTHER), 3)
+    check(busy(node(MINE, held=held, begun=(OTHER,)), 3, OTHER), 3)
+
+
 def test_what_a_vendor_that_hangs_told_long_ago_keeps_no_container_from_starting() -> None:
     snapshot = busy(node(MINE, held=HELD, begun=(OTHER,)), 3, OTHER)
     late = replace(snapshot, pods=replace(snapshot.pods, taken_s=factory.NOW_S + MAX_AGE_S))

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.grants.check import check_grants, grant_of
+from agent.grants.check import check_grants, grant_of, grants_now
+from agent.model.grant.checked import GrantsView
 from agent.model.part import Part
 from agent.model.pod import PodView
 from agent.model.runtime.seen import ContainerSeen, ContainerState, SandboxSeen
@@ -72,3 +73,33 @@ def test_one_pod_is_answered_as_a_check_of_all_does(draw: Random) -> None:
     for asks in boxes:  # with a check that is behind it may refuse, and never give what is held
         if verdict(grant_of(early, asks)) == "held":
             assert verdict(view.pods.get(asks.uid)) == "held"
+    now_held = grants_now(early).held
+    for key, holders in now_held.items():
+        assert {uid for uid in holders if uid not in uids} <= set(view.held.get(key, ()))
+    assert grants_now(after) is view
+
+
+def test_what_changed_since_the_last_check_is_in_the_view_of_now() -> None:
+    """A claim that came, and a pod that was freed."""
+    old, new = (pod(index, text(entry(GPUS[0], WHOLE))) for index in (1, 2))
+    other = pod(3, text(entry(GPUS[1], WHOLE)))
+    view = check_grants(snapshot([old, other]))
+    assert view.held == {GPUS[0].key: (old.uid,), GPUS[1].key: (other.uid,)}
+
+    def now(*pods: PodView, deleted: tuple[str, ...] = ()) -> GrantsView:
+        current = snapshot(pods)
+        cluster = replace(current.cluster, deleted=frozenset(deleted))
+        return grants_now(replace(current, cluster=cluster, grants=Part(view, 1.0)))
+
+    refused = now(old, new, other)
+    assert verdict(refused.pods[new.uid]) == "DeviceTaken"
+    assert refused.held == view.held
+    for freed in (
+        now(new, other, deleted=(old.uid,)),
+        now(replace(old, phase="Failed"), new, other),
+    ):
+        assert verdict(freed.pods[new.uid]) == "held"
+        assert old.uid not in freed.pods
+        assert freed.held == {GPUS[0].key: (new.uid,), GPUS[1].key: (other.uid,)}
+    gone = now(other, deleted=(old.uid,))
+    assert gone.held == {GPUS[1].key: (other.uid,)}
