@@ -66,6 +66,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     agent: Mapping[str, object] | None = None  # snapshot of the running agent; None: none answers
     agent_why: str = ""  # why none answered, or why its answer is not used
     runtimes: tuple[Runtime, ...] = ()
+    process_states: Mapping[int, str] = {}  # of the vendors' workers, by pid, as psutil names them
     paths: frozenset[str] = frozenset()  # that exist, of those that checks look for
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None

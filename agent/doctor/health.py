@@ -8,6 +8,7 @@ from agent.doctor.base import Facts, Finding, Result
 from agent.doctor.node_report import VendorReport
 from agent.model.device import Health, HealthState, VendorDevice
 
+IN_KERNEL = "disk-sleep"  # psutil's name of the state D
 MAX_NAMED = 8  # devices in one line
 ASK_AGAIN = "run `xpu-agent rescan`; if it stays so, see the agent's log"
 LOOK = "see `xpu-agent devices`, and the kernel's log of that time"
@@ -73,6 +74,9 @@ def _vendor(facts: Facts, state: VendorReport, now: VendorReport | None) -> Find
         if state.state != "ready" and now is not None and now.state == "ready":
             words += "; a new discovery gets an answer"
     remedies = [_remedy(facts, state.vendor, *problem, default="") for problem in problems]
+    if state.is_silent and facts.process_states.get(state.pid or 0) == IN_KERNEL:
+        words += f"; its process {state.pid} waits inside the kernel, where no signal ends it"
+        remedies = ["reset the card that the kernel's log names, or reboot the node"]
     default = "install or load the vendor's driver; see `xpu-agent devices`"
     return Finding(
         id=name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -70,6 +71,7 @@ def look(
         agent=agent,
         agent_why=why,
         runtimes=tuple(_runtimes(host)) if live else (),
+        process_states=_process_states(running) if running is not None else {},
         paths=frozenset(_there(own, (settings.nri.socket,)) + _there(host, PATHS)),
         char_links=_char_links(snapshot, host) if live else {},
         cgroup_version=layout.version if layout is not None else None,
@@ -159,6 +161,18 @@ def _kubelet(process: KubeletProcess | None, settings: Settings, host: HostFiles
         return f"the kubelet runs as process {process.pid}{root}"
     pods = f"{settings.kubelet.root_dir}/pods"
     return f"{pods} has pods" if entries(host, pods) else ""
+
+
+def _process_states(running: NodeReport) -> dict[int, str]:
+    """Return the state of each worker's process that is seen here; in a pod, with `hostPID`."""
+    # imported here: only where an agent answers
+    import psutil  # noqa: PLC0415 - see above
+
+    states = {}
+    for pid in (one.pid for one in running.vendors if one.pid is not None):
+        with contextlib.suppress(psutil.Error):  # it has ended since
+            states[pid] = str(psutil.Process(pid).status())
+    return states
 
 
 def _there(files: HostFiles, paths: tuple[str, ...]) -> list[str]:

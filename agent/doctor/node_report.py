@@ -45,6 +45,7 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "starting"
     reason: str = ""
     message: str = ""
+    pid: int | None = None  # of the worker, on the host
     inventory: InventoryPart = InventoryPart()
 
     @property

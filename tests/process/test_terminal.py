@@ -10,10 +10,18 @@ import re
 import struct
 import subprocess
 import termios
+from pathlib import Path
 
 import pytest
 
-from tests.process.agent import DEADLINE_S, EIGHT_CARDS, ROOT, command, run_agent
+from tests.process.agent import (
+    DEADLINE_S,
+    EIGHT_CARDS,
+    NO_DEVICES,
+    ROOT,
+    command,
+    run_agent,
+)
 
 HOST = ("--host", str(EIGHT_CARDS))
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -131,6 +139,13 @@ def test_without_any_stream_only_the_status_tells() -> None:
     for arguments, status in ((("devices", *HOST), 3), (("devices", "--host", "/none"), 3)):
         line = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command(*arguments)]
         assert subprocess.run(line, timeout=DEADLINE_S, cwd=ROOT, check=False).returncode == status
+
+
+def test_a_daemon_needs_no_stream(tmp_path: Path) -> None:
+    run = ("run", "--standalone", "--once", "--out", str(tmp_path), "--host", str(NO_DEVICES))
+    line = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command(*run)]
+    assert subprocess.run(line, timeout=DEADLINE_S, cwd=ROOT, check=False).returncode == 0
+    assert (tmp_path / "nodemetric.yaml").exists()
 
 
 def test_the_version_is_a_flag_as_well() -> None:

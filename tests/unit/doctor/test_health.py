@@ -140,6 +140,23 @@ def test_why_a_driver_does_not_answer_comes_before_what_it_said_last() -> None:
     assert found.do.endswith("reset the GPU")
 
 
+@pytest.mark.parametrize(
+    ("state", "process", "told"),
+    [
+        ("stalled", "disk-sleep", True),
+        ("stalled", "sleeping", False),
+        ("ready", "disk-sleep", False),
+    ],
+)
+def test_a_worker_that_the_kernel_holds_is_named(state: str, process: str, told: bool) -> None:
+    held = snapshot(factory.gpu(0), state=state)
+    vendors = tuple(replace(one, pid=4711) for one in held.vendors)
+    given = facts(replace(held, vendors=vendors), process_states={4711: process})
+    found = of(findings(given), "vendor:nvidia")
+    assert ("process 4711 waits inside the kernel" in found.seen) is told
+    assert ("reboot the node" in found.do) is told
+
+
 def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
     card = factory.gpu(0)
     found = of(seen_by(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")

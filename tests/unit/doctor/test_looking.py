@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
+import subprocess
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -155,6 +158,25 @@ def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
     assert found.node.devices[held.key].health.in_service is not believed
     assert words in found.agent_why
     assert bool(words) is bool(found.agent_why)
+
+
+def test_the_state_of_a_workers_process_is_read_where_it_is_seen(tmp_path: Path) -> None:
+    worker = subprocess.Popen(["sleep", "600"])
+    try:
+        os.kill(worker.pid, signal.SIGSTOP)
+        os.waitpid(worker.pid, os.WUNTRACED)
+        running = snapshot_json(node(), 0.0)
+        running["vendors"] = [
+            {"vendor": "here", "pid": worker.pid},
+            {"vendor": "ended", "pid": 2**22 + 1},
+            {"vendor": "none", "pid": None},
+        ]
+        host = LiveRoot(str(tmp_path))
+        found = look(Settings(), node(), host, live=True, own=host, answer=(running, ""))
+    finally:
+        worker.kill()
+        worker.wait()
+    assert found.process_states == {worker.pid: "stopped"}
 
 
 def test_without_an_agent_it_is_said_where_none_answers() -> None:
