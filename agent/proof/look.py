@@ -80,15 +80,18 @@ class Looker:
         first = first_of(self._host, layout, cgroup)
         if first is None:
             return Evidence(absent="it has no process (yet)", record=record)
-        seen = self._process(first, edits)
-        if seen.env is not None and any(name.startswith(INIT) for name, _ in seen.env):
+        # read first: while the variables are the runtime's, it is still making the device nodes
+        env = self._read(f"/proc/{first.pid}/environ", MAX_ENVIRON, parse_environ)
+        if env is not None and any(name.startswith(INIT) for name, _ in env):
             return Evidence(absent="the runtime has not started it yet")
+        seen = self._process(first, edits)
         rules = self._rules(layout, cgroup, where.container_id)
         if not lives(self._host, first):
             return Evidence(absent="it ended while it was looked at", record=record)
         by_systemd = layout.version == 2 and cgroup.endswith(".scope")
         return msgspec.structs.replace(
             seen,
+            env=env,
             rules=rules,
             record=record,
             reloaded=self._reloaded(first, numbers) if by_systemd else frozenset(),
@@ -143,7 +146,6 @@ class Looker:
                 lambda data: parse_limits(data.decode("ascii", "replace")),
             )
         return Evidence(
-            env=self._read(f"{folder}/environ", MAX_ENVIRON, parse_environ),
             mounts=mounts,
             nodes=nodes,
             limits=limits,

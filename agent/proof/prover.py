@@ -31,6 +31,7 @@ from agent.proof.judge import Cards, DeviceNodes, Judgement, is_privileged, judg
 from agent.proof.look import RECORDS, Looker
 from agent.proof.watching import Exempt, Schedule, Target, never, targets
 
+WRONG = frozenset((Verdict.MISSING, Verdict.EXCESS))
 LATE = "all that was granted: the grant was written after the pod's sandbox had been made"
 
 
@@ -63,6 +64,7 @@ class Prover:
         self._kept = Kept()
         self._proofs: dict[str, Proof] = {}
         self._complete: dict[str, Expected] = {}  # what verified containers were compared with
+        self._unconfirmed: set[str] = set()  # containers that were found wrong once
         self._loads: tuple[object, ...] = ()  # of the runtime and of systemd
 
     def run_once(self, snapshot: NodeSnapshot) -> ProofView:
@@ -71,6 +73,7 @@ class Prover:
         known = {target.id for target in here}
         self._proofs = {key: proof for key, proof in self._proofs.items() if key in known}
         self._complete = {key: one for key, one in self._complete.items() if key in known}
+        self._unconfirmed &= known
         self._looker.forget(known)
         now_s = self._clock.monotonic()
         self._schedule.hasten(self._suspected(here, snapshot), now_s)
@@ -92,12 +95,18 @@ class Prover:
         return granted if before and loads != before else self._looker.changed(granted)
 
     def _prove(self, target: Target, look: _Round) -> None:
-        found = self._judged(target, look)
+        found, now_s = self._judged(target, look), self._clock.monotonic()
         verdict = found.verdict if found else Verdict.VERIFIED
-        self._schedule.looked(target, verdict, self._clock.monotonic())
+        if found is not None and self._awaits_confirmation(target.id, verdict):
+            self._schedule.confirm(target, now_s)
+            if target.id in self._proofs:
+                return
+            found = replace(found, verdict=Verdict.UNKNOWN)
+        else:
+            self._schedule.looked(target, verdict, now_s)
         must_have = any(not device.optional for device in look.assigned(target))
         shown = target.granted or target.late or must_have
-        if found is None or (verdict is not Verdict.EXCESS and not shown):
+        if found is None or (found.verdict is not Verdict.EXCESS and not shown):
             self._proofs.pop(target.id, None)
             return
         self._proofs[target.id] = Proof(
@@ -111,6 +120,22 @@ class Prover:
             way=target.way,
             looked_s=self._clock.wall(),
         )
+
+    def _awaits_confirmation(self, container_id: str, verdict: Verdict) -> bool:
+        """Return whether a second look must find a container wrong before it is reported.
+
+        A container that starts, a rule list that systemd is writing, and a card that goes from one
+        pod to the next look wrong for a moment.
+        """
+        published = self._proofs.get(container_id)
+        if verdict not in WRONG or (published is not None and published.verdict in WRONG):
+            self._unconfirmed.discard(container_id)
+            return False
+        if container_id in self._unconfirmed:
+            self._unconfirmed.remove(container_id)
+            return False
+        self._unconfirmed.add(container_id)
+        return True
 
     def _judged(self, target: Target, look: _Round) -> Judgement | None:
         """Return what is found; `None` if the container's grant gives it nothing to be found."""

@@ -195,6 +195,10 @@ class Schedule:
             if due is not None:
                 due.at_s = min(due.at_s, now_s)
 
+    def confirm(self, target: Target, now_s: float) -> None:
+        """Have a container looked at again soon, for a verdict that one look does not justify."""
+        self._due[target.id].at_s = now_s + FIRST_S
+
     def looked(self, target: Target, verdict: Verdict, now_s: float) -> None:
         """Set when it is looked at again; one that cannot be judged less and less often."""
         due = self._due[target.id]

@@ -9,7 +9,7 @@ import pytest
 
 from agent.cgroup.layout import detect
 from agent.clock import ManualClock
-from agent.host.files import LiveRoot
+from agent.host.files import MAX_READ, LiveRoot
 from agent.model.grant.edits import BIND_READ_ONLY, NONE, ContainerEdits, MountEdit, RlimitEdit
 from agent.proof.evidence import Evidence, NodeFound, Origin
 from agent.proof.judge import Numbers
@@ -95,6 +95,28 @@ def test_the_runtimes_own_first_process_is_not_taken_for_the_containers(fake: Fa
     fake.process(9, environ=b"_LIBCONTAINER_INITTYPE=standard\0")
     fake.members(9)
     assert fake.look().absent == "the runtime has not started it yet"
+
+
+class Starting(LiveRoot):
+    """A host whose container starts its program right after the first read of its mounts."""
+
+    def read(self, path: str, limit: int = MAX_READ) -> bytes:
+        data = super().read(path, limit)
+        if path.endswith("/mountinfo"):
+            Path(self.path("/proc/9/environ")).write_bytes(b"PATH=/bin\0")
+        return data
+
+
+def test_a_container_that_starts_while_it_is_looked_at_is_not_judged_by_what_came_before(
+    fake: Fake,
+) -> None:
+    """The runtime makes its device nodes before it starts the program."""
+    fake.process(9, environ=b"_LIBCONTAINER_INITTYPE=standard\0")
+    fake.members(9)
+    proc = str(fake.host.root / "proc")
+    fake.looker = Looker(Starting(str(fake.host.root)), fake.clock, proc=proc, records=RECORDS)
+    found = fake.look()
+    assert (found.absent, found.nodes) == ("the runtime has not started it yet", None)
 
 
 def test_what_is_longer_than_anybody_needs_is_not_believed_in_part(fake: Fake) -> None:

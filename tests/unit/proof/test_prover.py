@@ -236,6 +236,8 @@ def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: 
     there = Node(tmp_path, gives(edits=ENV))
     there.begin(b"PATH=/bin\0")
     now = snapshot(pods=Part((POD,)))
+    there.prover.run_once(now)
+    there.clock.advance(1)
     first = there.prover.run_once(now)
     assert first.containers[ID].verdict is Verdict.MISSING
     assert first.containers[ID].details == ("the variable A is not set",)
@@ -261,6 +263,8 @@ def test_what_the_hook_gives_later_is_not_asked_of_a_container_that_had_everythi
         assert there.prover.run_once(now).containers[ID].verdict is Verdict.VERIFIED
     there.begin(b"PATH=/bin\0")
     there.clock.advance(60)
+    assert there.prover.run_once(now).containers[ID].verdict is Verdict.VERIFIED
+    there.clock.advance(1)
     assert there.prover.run_once(now).containers[ID].verdict is Verdict.MISSING
 
 
@@ -326,6 +330,12 @@ class Shows(Node):
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
 
     def look(self, now: NodeSnapshot) -> Mapping[str, Proof]:
+        """Look, and a second later look again, as a wrong verdict needs."""
+        self.look_once(now)
+        self.clock.advance(1)
+        return self.look_once(now)
+
+    def look_once(self, now: NodeSnapshot) -> Mapping[str, Proof]:
         return self.prover.run_once(replace(now, pods=Part((POD,)))).containers
 
 
@@ -340,6 +350,29 @@ def test_a_card_is_verified_by_its_own_node_and_a_lost_rule_is_noticed_at_the_ne
     assert there.look(now)[ID].details == (f"{CARDS[0].key}: the device cgroup denies rw",)
     there.rules("c 195:0 rw\n")
     assert there.look(now)[ID].verdict is Verdict.VERIFIED
+
+
+@root_only
+def test_what_is_wrong_at_one_look_only_is_never_reported(tmp_path: Path) -> None:
+    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    first = there.look_once(now)[ID]  # the runtime has not made the node yet
+    assert first.verdict is Verdict.UNKNOWN
+    assert first.details == (f"{CARDS[0].key} is not there: no node is c 195:0",)
+    there.show(0)
+    assert there.look_once(now)[ID] == first  # it is looked at again a second later
+    there.clock.advance(1)
+    assert there.look_once(now)[ID].verdict is Verdict.VERIFIED
+    there.rules("")  # systemd empties the list, then fills it
+    assert there.look_once(now)[ID].verdict is Verdict.VERIFIED
+    there.rules("c 195:0 rw\n")
+    there.clock.advance(1)
+    assert there.look_once(now)[ID].verdict is Verdict.VERIFIED
+    there.rules("")
+    assert there.look_once(now)[ID].verdict is Verdict.VERIFIED
+    there.clock.advance(1)
+    assert there.look_once(now)[ID].verdict is Verdict.MISSING
+    there.rules("c 195:0 rw\n")
+    assert there.look_once(now)[ID].verdict is Verdict.VERIFIED
 
 
 @root_only
@@ -504,6 +537,8 @@ def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
     there = Node(tmp_path, gives())
     pod = replace(POD, annotations=((KEY, '{"gpu":[{"minor":0}]}'),))
     now = replace(snapshot(cluster=ClusterFacts(pods=(pod,))), grants=Part(GrantsView()))
+    there.prover.run_once(now)
+    there.clock.advance(1)
     found = there.prover.run_once(now).containers[ID]
     assert (found.verdict, found.details) == (Verdict.MISSING, (LATE,))
 
