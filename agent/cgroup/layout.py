@@ -18,7 +18,13 @@ DEFAULT_MOUNT = "/sys/fs/cgroup"
 MOUNT_TABLES = ("/proc/1/mounts", "/proc/mounts", "/proc/self/mounts")
 CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "pids", "devices", "freezer")
 KUBEPODS, SLICE = "kubepods", ".slice"
-KUBEPODS_ROOTS = (f"/{KUBEPODS}{SLICE}", f"/{KUBEPODS}")  # without --cgroup-root
+# without --cgroup-root, and with that of kind
+KUBEPODS_ROOTS = (
+    f"/{KUBEPODS}{SLICE}",
+    f"/{KUBEPODS}",
+    f"/kubelet{SLICE}/kubelet-{KUBEPODS}{SLICE}",
+    f"/kubelet/{KUBEPODS}",
+)
 MAX_TOP_GROUPS = 4096  # that are searched for those of a kubelet with --cgroup-root
 MAX_MOUNTS_READ = 1 << 20  # bytes; every container on the node adds lines
 
@@ -128,15 +134,17 @@ def named_roots(kubelet_root: str) -> tuple[str, ...]:
     return f"/{'/'.join(slices)}", f"/{'/'.join([*parts, KUBEPODS])}"
 
 
-def _roots(host: HostFiles, point: str, kubelet_root: str) -> Iterator[str]:
-    """Yield where the kubelet's groups may be: where it is named, else at the top, else below."""
-    yield from named_roots(kubelet_root)
-    yield from KUBEPODS_ROOTS
+def _searched(host: HostFiles, point: str) -> Iterator[str]:
+    """Yield groups one level below the top that have all that a kubelet makes at its start."""
     for name in entries(host, point)[:MAX_TOP_GROUPS]:
+        stem = f"{name.removesuffix(SLICE)}-{KUBEPODS}"
         if name.endswith(SLICE):
-            yield f"/{name}/{name.removesuffix(SLICE)}-{KUBEPODS}{SLICE}"
+            group, prefix, suffix = f"/{name}/{stem}{SLICE}", f"{stem}-", SLICE
         else:
-            yield f"/{name}/{KUBEPODS}"
+            group, prefix, suffix = f"/{name}/{KUBEPODS}", "", ""
+        classes = (f"{point}{group}/{prefix}{one}{suffix}" for one in _QOS)
+        if all(host.exists(path) for path in classes):
+            yield group
 
 
 def detect(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
@@ -153,8 +161,9 @@ def detect(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
         version, point = 2, unified
     else:
         return None
-    roots = _roots(host, point, kubelet_root)
+    roots = (*named_roots(kubelet_root), *KUBEPODS_ROOTS)
     root = next((path for path in roots if host.exists(point + path)), None)
+    root = root or next(_searched(host, point), None)
     # without a root nothing tells; systemd is what kubeadm, RKE2 and the clouds set
     driver = "systemd" if root is None or root.endswith(".slice") else "cgroupfs"
     return CgroupLayout(version=version, driver=driver, mounts=mounts, unified=unified, root=root)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.layout import KUBEPODS_ROOTS, CgroupLayout, detect, named_roots
 from agent.errors import HostFileError
 from agent.host.attributes import entries
 from agent.host.files import HostFiles, text
@@ -46,7 +46,8 @@ def kubelet_process(host: HostFiles) -> KubeletProcess | None:
 class LayoutLocator:
     """Remembers the layout once the kubelet's cgroup is there. Belongs to one thread.
 
-    It looks again when another root is named: the kubelet may be asked only after the start.
+    It looks again when another root is named: the kubelet may be asked only after the start. A
+    group that only a search found gives way to one that is named, or at the top.
     """
 
     def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = nowhere) -> None:
@@ -55,16 +56,18 @@ class LayoutLocator:
         self._layout: CgroupLayout | None = None
         self._named = ""
         self._process_root = ""
-        self._next_look_s = float("-inf")  # at the processes
+        self._next_look_s = float("-inf")  # at the processes, while the root is not certain
 
     def layout(self, now_s: float) -> CgroupLayout | None:
         """Return the host's layout; `None` if it has no cgroups, `root` unset without a kubelet.
 
         `now_s` is monotonic.
         """
-        if self._layout is None or self._layout.root is None or self._kubelet_root() != self._named:
+        layout = self._layout
+        if layout is None or layout.root is None or self._kubelet_root() != self._named:
             return self.look(now_s)
-        return self._layout
+        due = now_s >= self._next_look_s
+        return self.look(now_s) if due and not self._is_certain(layout) else layout
 
     def look(self, now_s: float) -> CgroupLayout | None:
         """Return the layout after another look, also if the kubelet's cgroup was there before."""
@@ -74,14 +77,19 @@ class LayoutLocator:
 
     def _detect(self, named: str, now_s: float) -> CgroupLayout | None:
         layout = detect(self._host, named or self._process_root)
-        if layout is None or layout.root is not None or named:
-            return layout
-        if now_s < self._next_look_s:
+        if layout is None or self._is_certain(layout) or now_s < self._next_look_s:
             return layout
         self._next_look_s = now_s + PROCESS_S
+        if named:
+            return layout
         process = kubelet_process(self._host)
         self._process_root = process.cgroup_root if process is not None else ""
         return detect(self._host, self._process_root) if self._process_root else layout
+
+    def _is_certain(self, layout: CgroupLayout) -> bool:
+        """Return whether the root is where it is named, or where kubelets have it by default."""
+        named = named_roots(self._named or self._process_root)
+        return layout.root in (*named, *KUBEPODS_ROOTS)
 
 
 def _flags(host: HostFiles, path: str) -> Mapping[str, str]:

@@ -73,11 +73,46 @@ def test_a_named_root_counts_before_others_and_a_wrong_one_hides_none() -> None:
     assert found(both, "/other")[0] == "/kubepods.slice"
 
 
-@pytest.mark.parametrize("group", ["/pool/kubepods", "/pool.slice/pool-kubepods.slice"])
+POOL = "/pool/kubepods", "/burstable", "/besteffort"
+SLICES = (
+    "/pool.slice/pool-kubepods.slice",
+    "/pool-kubepods-burstable.slice",
+    "/pool-kubepods-besteffort.slice",
+)
+
+
+@pytest.mark.parametrize("names", [POOL, SLICES])
 @pytest.mark.parametrize(("mounts", "below"), [(UNIFIED, ""), (SPLIT, "/memory")])
-def test_without_a_name_one_level_is_searched(group: str, mounts: str, below: str) -> None:
-    assert found(tree(f"{below}{group}", mounts=mounts))[0] == group
-    assert found(tree(f"{below}/docker/x{group}", mounts=mounts))[0] is None
+def test_without_a_name_one_level_is_searched_for_what_a_kubelet_makes(
+    names: tuple[str, ...], mounts: str, below: str
+) -> None:
+    group, *classes = names
+    groups = [f"{below}{group}{name}" for name in classes]
+    assert found(tree(*groups, mounts=mounts))[0] == group
+    assert found(tree(groups[0], mounts=mounts))[0] is None  # some other program's
+    deeper = [f"{below}/docker/x{group}{name}" for name in classes]
+    assert found(tree(*deeper, mounts=mounts))[0] is None
+
+
+def test_a_group_that_was_only_searched_for_gives_way_to_the_kubelets_own(tmp_path: Path) -> None:
+    top = tmp_path / "sys/fs/cgroup"
+    for name in ("burstable", "besteffort"):
+        (top / "pool/kubepods" / name).mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/mounts").write_text(UNIFIED)
+    locator = LayoutLocator(LiveRoot(str(tmp_path)))
+
+    def root(now_s: float) -> str | None:
+        here = locator.layout(now_s)
+        assert here is not None
+        return here.root
+
+    assert root(0.0) == "/pool/kubepods"
+    (top / "kubepods.slice").mkdir()
+    assert root(1.0) == "/pool/kubepods"
+    assert root(PROCESS_S) == "/kubepods.slice"
+    (top / "kubepods.slice").rmdir()
+    assert root(3 * PROCESS_S) == "/kubepods.slice"
 
 
 @pytest.mark.parametrize(
