@@ -99,8 +99,8 @@ class Accounts:
         admission of that pod, or of its successor, for good.
         """
         groups: dict[tuple[int, ...], list[Unit]] = {}
-        for unit in self._one.units.values():
-            if unit.healthy and unit.id not in self.used and self.taken(unit):
+        for unit in self._in_use():
+            if unit.id not in self.used and unit.healthy and self.taken(unit):
                 groups.setdefault(self._group(unit), []).append(unit)
         if not groups:
             return frozenset()
@@ -138,10 +138,20 @@ class Accounts:
         resource = offered.get(held.resource)
         if held.pod_uid in self._holders or resource is None:
             return
-        ids = held.device_ids
+        ids = held.device_ids if held.exchanges else held.ids
         if own:
             self._ids.update(ids)
         self._places.update(resource.units[name].place for name in ids if name in resource.units)
+
+    def _in_use(self) -> Iterator[Unit]:
+        """Yield all units that may be in use: there may be thousands, and few in use."""
+        keys = dict.fromkeys(key for key, _, _ in self._granted)
+        for key in keys:
+            yield from self._one.by_card.get(key, ())
+        for name in sorted(self._ids - self.used):
+            unit = self._one.units.get(name)
+            if unit is not None and unit.device.key not in keys:
+                yield unit
 
     def _group(self, unit: Unit) -> tuple[int, ...]:
         """Return what two devices must have in common to be exchanged."""

@@ -45,6 +45,10 @@ class Deciding:
         self._offering = Offering(settings)
         self._kept = Kept()
         self._offered: tuple[DeviceView, Offer] | None = None
+        self._resources = Remembered(
+            lambda now: (now.devices.value,),
+            lambda now, _: self._offer(now).resources(check_start=settings.check_occupancy),
+        )
         self._listed = Remembered(_of_list, lambda now, _: self._list(now))
         self._grants = Remembered(_of_grants, lambda now, _: grants_now(now, self._kept))
         self._boarded: tuple[DeviceView, PciTree, Board] | None = None
@@ -108,7 +112,10 @@ class Deciding:
 
     def _list(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
         offer = self._offer(snapshot)
-        resources = offer.resources(check_start=self._device_plugin.check_occupancy)
+        resources = self._resources(snapshot)
+        held = snapshot.served.value.held
+        if not snapshot.grants.value.held and not any(one.exchanges for one in held):
+            return resources  # both accounts are the same
         return tuple(
             without(resource, Accounts(one, offer.served, snapshot).withdrawn())
             for resource, one in zip(resources, offer.served.values(), strict=True)

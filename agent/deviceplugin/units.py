@@ -99,6 +99,14 @@ class Served(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {name: slot_of(unit) for name, unit in self.units.items() if not unit.whole}
 
     @cached_property
+    def by_card(self) -> Mapping[str, tuple[Unit, ...]]:
+        """Return the ids of each device by its key."""
+        table: dict[str, list[Unit]] = {}
+        for unit in self.units.values():
+            table.setdefault(unit.device.key, []).append(unit)
+        return {key: tuple(units) for key, units in table.items()}
+
+    @cached_property
     def capacity(self) -> Mapping[str, int]:
         """Return how many parts each card has."""
         return Counter(slot.card for slot in self.slots.values())
