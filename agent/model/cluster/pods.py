@@ -76,11 +76,9 @@ class PodMerge:
     ) -> tuple[PodView, ...]:
         """Return what `merge_pods` would, with those pods as deleted that the API server lost."""
         self._note_deleted(of_api)
-        others = (
-            self._others(of_api or ())
-            if self._is_with(of_kubelet, api_fresh, kubelet_fresh)
-            else None
-        )
+        others = None
+        if of_api is not None and self._is_with(of_kubelet, api_fresh, kubelet_fresh):
+            others = self._others(of_api)
         if others is None:
             return self._anew(of_api, of_kubelet, api_fresh, kubelet_fresh)
         for pod in others:

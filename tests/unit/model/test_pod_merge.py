@@ -75,6 +75,13 @@ def test_it_tells_what_a_merge_from_nothing_tells(
         assert found == merge_pods("n", told, kubelet, deleted=deleted, **fresh)
 
 
+def test_an_api_server_that_has_said_nothing_is_not_one_that_has_no_pods() -> None:
+    listed = (PodView(uid="a", qos=KubeQos.BURSTABLE, name="a", node_name="n"),)
+    kept = PodMerge("n")
+    assert kept.merge((), listed, kubelet_fresh=False) == ()
+    assert kept.merge(None, listed, kubelet_fresh=False) == listed
+
+
 def test_of_pods_that_did_not_change_the_very_same_are_told() -> None:
     one = tuple(PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, node_name="n") for uid in "abc")
     listed = tuple(
