@@ -57,7 +57,11 @@ def test_who_has_what_and_who_was_refused_can_be_read_on_a_phone_and_a_wide_scre
         seen = await look(scene.agent.url, tmp_path)
         for one in seen:
             assert (one["overflow"], one["small"]) == (0, 0)
-            for words in ("containerd v2.3.4", "2 containers known", "8 of 8 devices healthy"):
+            for words in (
+                "containerd v2.3.4",
+                "2 containers known",
+                "0 of 8 devices healthy; withdrawn",
+            ):
                 assert words in one["text"]
             for words in (f"gpu {uuid(7)}", "DeviceTaken", "BadGrant", "team-a"):
                 assert words in one["text"]
