@@ -62,28 +62,32 @@ def this_process(node: str, wall_s: float) -> Holder:
 class NodeLock:
     """The held lock. It is given back when the process ends, or by `release`."""
 
-    def __init__(self, path: str, fd: int, own: Holder, previous: Holder | None) -> None:
+    def __init__(
+        self, path: str, fd: int, folder_fd: int, own: Holder, previous: Holder | None
+    ) -> None:
+        """`fd` is that of the locked file, -1 where it could not be made; the folder is locked."""
         self.path = path
         self.previous = previous  # who held it before, as it left the file
         self._fd = fd
+        self._folder_fd = folder_fd
         self._own = own
+        self._problem = self._name_holder(own)  # why the file does not name the holder
 
     def leave(self) -> None:
         """Mark the stop as wanted, before anything is stopped; raise `LockError`.
 
         The lock stays held: there may still be writes on their way.
         """
-        leaving = msgspec.structs.replace(self._own, state="leaving")
-        try:
-            _write(self._fd, leaving)
-        except OSError as error:
-            raise _failed(self.path, error) from error
+        self._problem = self._name_holder(msgspec.structs.replace(self._own, state="leaving"))
+        if self._problem:
+            raise LockError(self._problem)
 
     def release(self) -> None:
         """Let the next one have it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._folder_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._folder_fd = -1
 
     def crash(self) -> str | None:
         """Say that the agent before this one ended without leaving; `None` if it did leave."""
@@ -96,36 +100,60 @@ class NodeLock:
 
     def check(self) -> Check:
         """Say whether the file is still the one that is locked; removed, it keeps nobody out."""
+        if self._problem:
+            return Check(name="lock", ok=False, message=self._problem, gates_ready=False)
         if _is_at(self._fd, self.path):
             return Check(name="lock", ok=True, message=self.path)
         gone = f"{self.path} was removed or replaced: a second agent could write; restart this one"
         return Check(name="lock", ok=False, message=gone)
+
+    def _name_holder(self, holder: Holder) -> str:
+        """Write who holds the lock into the file; return why that is not possible."""
+        try:
+            if self._fd < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write(self._fd, holder)
+        except OSError as error:
+            return f"{self.path}: is held, but cannot name its holder: {error.strerror}"
+        return ""
 
 
 def take(folder: str, own: Holder) -> NodeLock | None:
     """Return the lock, or `None` if another one holds it; never waits. Raises `LockError`.
 
     The folder is made if it is absent. The file is never removed: of two processes that lock a
-    file by its name, one could else hold what the other one cannot see.
+    file by its name, one could else hold what the other one cannot see. On a full file system the
+    file may be impossible to make: the folder is locked as well, and alone it is enough.
     """
     path = os.path.join(folder, NAME)
     try:
         _make(folder)
-        for _ in range(MAX_RACES):
-            fd = _open(path)
-            try:
-                lock = _lock(path, fd, own)
-            except BaseException:
-                os.close(fd)
-                raise
-            if lock is not None:
-                return lock
-            held_by_us = _is_at(fd, path)
-            os.close(fd)
-            if held_by_us:
-                return None
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = None
+        try:
+            lock = _take(folder_fd, path, own)
+        finally:
+            if lock is None:
+                os.close(folder_fd)
     except OSError as error:
         raise _failed(path, error) from error
+    return lock
+
+
+def _take(folder_fd: int, path: str, own: Holder) -> NodeLock | None:
+    for _ in range(MAX_RACES):
+        fd = _open(path)
+        lock = None
+        try:
+            locked = _locked(fd)
+            current = fd < 0 or _is_at(fd, path)  # after the lock: it may have been replaced
+            if locked and current:
+                lock = _lock(path, fd, folder_fd, own)
+        finally:
+            if lock is None and fd >= 0:
+                os.close(fd)
+        if current:
+            return lock
     raise LockError(f"{path}: is replaced again and again; {ADVICE}")
 
 
@@ -201,25 +229,37 @@ def _make(folder: str) -> None:
 
 
 def _open(path: str) -> int:
+    """Return the descriptor of the lock's file; -1 where a full file system has no room for it."""
     # O_NONBLOCK: a FIFO in its place must not stop us; O_NOFOLLOW: nor a link lead us elsewhere
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(path, flags, 0o644)
+    try:
+        fd = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return -1
+        raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise LockError(f"{path}: is not a plain file; remove it")
     return fd
 
 
-def _lock(path: str, fd: int, own: Holder) -> NodeLock | None:
+def _locked(fd: int) -> bool:
+    """Lock what a descriptor names; return whether it is ours. Nothing (-1) needs no lock."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        return False
+    return True
+
+
+def _lock(path: str, fd: int, folder_fd: int, own: Holder) -> NodeLock | None:
+    """Lock the folder of a locked file as well; `None` if another process has that lock."""
+    if not _locked(folder_fd):
         return None
-    if not _is_at(fd, path):
-        return None
-    previous = _read(fd)
-    _write(fd, own)
-    return NodeLock(path, fd, own, previous)
+    previous = _read(fd) if fd >= 0 else None
+    return NodeLock(path, fd, folder_fd, own, previous)
 
 
 def _is_at(fd: int, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 
@@ -29,6 +30,8 @@ class Guard:
         try:
             fd = os.open(self._path, flags, 0o600)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return True  # the node's lock, in the same folder, keeps a second agent out
             raise GuardError(f"{self._path}: {error.strerror}; see node.run_dir") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import stat
 import subprocess
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from agent.node import lock
 from agent.node.lock import Holder, LockError, NodeLock, holder_of, stand_by, take, this_process
+from tests.full import fill, needs_mounts, small_files
 
 OWN = this_process("node-a", 1_767_323_045.0)
 
@@ -171,15 +171,24 @@ def test_a_read_only_file_system_says_what_to_do() -> None:
         take("/proc/xpu-agent-run", OWN)
 
 
-def test_a_disk_that_takes_nothing_gives_no_lock_and_keeps_none(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as a disk that is full
-    try:
-        with pytest.raises(LockError, match=r"set node\.run_dir"):
-            take(str(tmp_path), OWN)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    taken(tmp_path).release()
+@needs_mounts
+@pytest.mark.parametrize("names", [100, 1], ids=["no room", "no name left"])
+def test_a_full_file_system_gives_the_lock_all_the_same_and_it_is_said(
+    tmp_path: Path, names: int
+) -> None:
+    with small_files(tmp_path / "run", names=names) as folder:
+        filler = fill(folder)
+        held = taken(folder)
+        assert "cannot name its holder: No space left" in held.check().message
+        assert take(str(folder), OWN) is None
+        with pytest.raises(LockError, match="No space left"):
+            held.leave()
+        filler.unlink()
+        assert take(str(folder), OWN) is None  # also where the file can be made by now
+        held.release()
+        after = taken(folder)
+        assert after.check().ok
+        after.release()
 
 
 def test_a_standby_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: Path) -> None:
