@@ -123,7 +123,10 @@ def with_names_of(old: bytes, new: bytes | None) -> bytes:
     if not lost:
         return new
     body = msgspec.json.decode(new)
-    body["devices"] += [msgspec.json.decode(item) for item in lost]
+    try:
+        body["devices"] += [msgspec.json.decode(item) for item in lost]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return new  # their texts are looked at only now
     body["cdiVersion"] = max(before.version, after.version)  # as texts: all begin with 0
     return encoded(body)
 
@@ -152,5 +155,5 @@ def _kind(text: bytes) -> str | None:
 def _name(item: msgspec.Raw) -> str | None:
     try:
         return msgspec.json.decode(item, type=_Device).name
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -27,7 +27,7 @@ _NUMA_V1 = re.compile(
 )
 _NUMA_TOTAL_V1 = re.compile(rb"\nhierarchical_total=[0-9]+((?: N[0-9]{1,5}=[0-9]{1,20})*)\n")
 _NUMA_V2 = re.compile(rb"^(?:anon|file)((?: N[0-9]{1,5}=[0-9]{1,20})+)$", re.MULTILINE)
-_NODE = re.compile(rb" N([0-9]+)=([0-9]+)")
+_NODE = re.compile(rb" N([0-9]{1,5})=([0-9]{1,20})")
 _USAGE_V2 = re.compile(rb"usage_usec ([0-9]{1,20})\n")
 _THROTTLING = re.compile(rb"nr_periods ([0-9]{1,20})\nnr_throttled ([0-9]{1,20})\n")
 _THROTTLING_V2 = re.compile(rb"\n%b" % _THROTTLING.pattern)

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from agent.errors import AgentError
+from agent.node.lock import stop_signals
 
 if TYPE_CHECKING:
     from agent.node.lock import NodeLock
@@ -17,15 +18,15 @@ DONE = 0
 
 
 class EarlyStop:
-    """Ends this process with status 0 at SIGTERM and SIGINT, until somebody else handles them.
+    """Ends this process with status 0 at a signal of `STOP`, until the daemon handles them.
 
     In process 1 of a container, a signal that nobody handles would not be noticed at all.
     """
 
     def __init__(self) -> None:
-        """Handle both from now on."""
+        """Handle them from now on."""
         self._lock: NodeLock | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             signal.signal(number, self._end)
 
     def holds(self, lock: NodeLock) -> None:

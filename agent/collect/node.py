@@ -19,14 +19,15 @@ STAT_BYTES = 4096
 MEMINFO_BYTES = 256  # the three lines wanted are the first
 NODE_MEMINFO_BYTES = 4096
 
+_NUMBER = rb"([0-9]{1,20})"
 _CPU = re.compile(
-    rb"^cpu([0-9]*) +([0-9]+) ([0-9]+) ([0-9]+) [0-9]+ [0-9]+ ([0-9]+) ([0-9]+)[ \n]", re.MULTILINE
+    rb"^cpu([0-9]{0,9}) +%b %b %b [0-9]+ [0-9]+ %b %b[ \n]" % ((_NUMBER,) * 5), re.MULTILINE
 )
 _MEMINFO = re.compile(
-    rb"MemTotal: +([0-9]+) kB\nMemFree: +([0-9]+) kB\n(?:MemAvailable: +([0-9]+) kB\n)?"
+    rb"MemTotal: +%b kB\nMemFree: +%b kB\n(?:MemAvailable: +%b kB\n)?" % ((_NUMBER,) * 3)
 )
 _NODE_LINE = re.compile(
-    rb" (MemTotal|MemFree|Active\(file\)|Inactive\(file\)|SReclaimable): +([0-9]+) kB\n"
+    rb" (MemTotal|MemFree|Active\(file\)|Inactive\(file\)|SReclaimable): +%b kB\n" % _NUMBER
 )
 _NODE_KEYS = (b"MemFree", b"Active(file)", b"Inactive(file)", b"SReclaimable")
 _NODE_DIR = re.compile(r"node([0-9]{1,5})")

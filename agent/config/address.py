@@ -6,6 +6,8 @@ import msgspec
 
 from agent.errors import BadConfig
 
+MAX_PORT, MAX_DIGITS = 65535, 5
+
 
 class Address(msgspec.Struct, frozen=True):
     """Host and port; port 0 lets the kernel choose."""
@@ -31,6 +33,7 @@ def parse_address(text: str, key: str = "metrics.listen") -> Address:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    if not colon or not host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
+    digits = port.isascii() and port.isdecimal() and len(port) <= MAX_DIGITS
+    if not colon or not host or not digits or int(port) > MAX_PORT:
         raise BadConfig(f"{key}: {text!r} is not HOST:PORT, as 127.0.0.1:9316 is")
     return Address(host, int(port))

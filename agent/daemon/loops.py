@@ -77,6 +77,10 @@ class Loops:
         self._changes.publish()
         self._recounting.run_once()
 
+    def count_dropped(self) -> None:
+        """Count an event that was dropped, as too many wait for the devices' thread."""
+        self._recounting.dropped += 1
+
     def tell(self, reason: str, message: str, pod: PodRef | None = None) -> None:
         """Write an event that no two snapshots show; belongs to the devices' thread."""
         self._recounting.tell(reason, message, pod)

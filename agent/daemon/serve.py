@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,6 +31,7 @@ from agent.errors import AgentError
 from agent.loop import Loop
 from agent.node.crew import Enlisted
 from agent.node.fleet import Fleet
+from agent.node.lock import stop_signals
 from agent.node.parts import Parts
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CANNOT = 3  # exit status
+MAX_EVENTS_WAITING = 1024  # for the devices' thread
 STOP_S = 3.0  # for the runs in progress on the threads; the vendors get two more
 # then it serves: until then the runtime makes containers without us, and the kubelet has no
 # devices; the Device object still waits for all vendors
@@ -62,6 +64,7 @@ class Daemon:
         self._executor: ThreadPoolExecutor = collector_thread()
         self._devices: ThreadPoolExecutor = devices_thread()
         self._pool = ThreadPoolExecutor(thread_name_prefix="pool")  # the event loop's own
+        self._event_room = threading.Semaphore(MAX_EVENTS_WAITING)
         self._heartbeat = Heartbeat(parts.clock)
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
@@ -84,10 +87,10 @@ class Daemon:
         )
 
     async def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; then stop everything in less than ten seconds."""
+        """Serve until a signal of `STOP`; then stop everything in less than ten seconds."""
         event_loop = asyncio.get_running_loop()
         event_loop.set_default_executor(self._pool)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             event_loop.add_signal_handler(number, self._leave)
         start = asyncio.create_task(self._start(), name="start")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
@@ -194,9 +197,16 @@ class Daemon:
         )
 
     def _tell(self, loops: Loops, reason: str, message: str, pod: PodRef | None = None) -> None:
-        """Have an event told, from any thread; who is being stopped tells no more."""
+        """Have an event told, from any thread; who is being stopped tells no more.
+
+        What is too much for a thread that hangs is dropped, and counted in the check of it.
+        """
+        if not self._event_room.acquire(blocking=False):
+            loops.count_dropped()
+            return
         with contextlib.suppress(RuntimeError):
-            self._devices.submit(loops.tell, reason, message, pod)
+            work = self._devices.submit(loops.tell, reason, message, pod)
+            work.add_done_callback(lambda _: self._event_room.release())
 
     async def _open_outlet(self) -> Outlet:
         """Open where everything is published to; no answer of a server is waited for."""

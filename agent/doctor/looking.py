@@ -29,7 +29,7 @@ ANSWER_S = 2.0
 MAX_ANSWER = 64 << 20  # bytes of a snapshot
 MAX_PROCESSES = 65536
 MAX_CONFIG = 256 * 1024
-_MEMLOCK = re.compile(r"^Max locked memory +(\d+|unlimited) ", re.MULTILINE)
+_MEMLOCK = re.compile(r"^Max locked memory +([0-9]{1,20}|unlimited) ", re.MULTILINE)
 
 
 AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why there is none

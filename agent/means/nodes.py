@@ -74,7 +74,7 @@ def read_majors(host: HostFiles) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
     for line in lines[1 : MAX_DRIVERS + 1]:
         number, _, name = line.strip().partition(" ")
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > 10:
             break  # a blank line ends them; block drivers follow
         found.setdefault(name, int(number))
     return tuple(found.items())

@@ -158,7 +158,12 @@ class _Desk:
     def _told(self, place: Placement, facts: Mapping[str, str]) -> Placement:
         """Fill in what a device-info file or a maker's library knows and sysfs does not."""
         node, root = facts.get(NODE_FACT, ""), facts.get(ROOT_FACT)
-        if place.numa_node == UNKNOWN and node.isdecimal() and self._can_be(int(node)):
+        if (
+            place.numa_node == UNKNOWN
+            and node.isdecimal()
+            and len(node) < 6
+            and self._can_be(int(node))
+        ):
             source = FILE_FACT if FILE_FACT in facts else LIBRARY
             place = replace(place, numa_node=int(node), numa_source=source)
         return replace(place, root=root) if place.root is None and root else place

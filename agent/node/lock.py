@@ -29,8 +29,17 @@ RECORD_BYTES = 1024  # of the file: one line, padded, so that it is written over
 POLL_S = 0.1  # a standby agent tries that often: ten system calls a second
 MAX_NAME = 253  # characters of a Node's name
 MAX_RACES = 8  # files that were replaced while we locked them
-STOP = (signal.SIGTERM, signal.SIGINT)
+STOP = (  # signals that end the agent, in good order; the last three have no other use here
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
+)
 ADVICE = "set node.run_dir to a folder of this machine that the agent may write, as /run/xpu-agent"
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals to handle: all of `STOP`, but no SIGHUP that is ignored, as by nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(one for one in STOP if not (ignored and one is signal.SIGHUP))
 
 
 class LockError(AgentError):
@@ -175,7 +184,7 @@ def holder_of(folder: str) -> Holder | None:
 
 
 def stop_asked(wait_s: float) -> bool:
-    """Wait; say whether SIGTERM or SIGINT came. Both must be blocked, as `stand_by` has them."""
+    """Wait; say whether a signal of `STOP` came. All must be blocked, as `stand_by` has them."""
     return signal.sigtimedwait(STOP, wait_s) is not None
 
 

@@ -80,7 +80,8 @@ def _members(host: HostFiles, folder: str) -> Iterator[int]:
         data = host.read(f"{folder}/cgroup.procs", MAX_PIDS_READ)
     except HostFileError:
         return
-    yield from (int(word) for word in data.split() if word.isdigit() and word != b"0")
+    words = (word for word in data.split() if word.isdigit() and len(word) < 11)
+    yield from (int(word) for word in words if word != b"0")
 
 
 def _below(host: HostFiles, folder: str) -> Iterator[str]:

@@ -68,7 +68,8 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 def parse_started(stat: bytes) -> int | None:
     """Return when a process started, in ticks since boot, from its `stat`."""
     words = stat.rpartition(b")")[2].split()  # the name before it may hold anything
-    return int(words[19]) if len(words) > 19 and words[19].isdigit() else None
+    ticks = words[19] if len(words) > 19 else b""
+    return int(ticks) if ticks.isdigit() and len(ticks) < 21 else None
 
 
 def _number(text: str) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -105,22 +107,32 @@ class EventLog:
 
     def _append(self, data: bytes) -> None:
         os.makedirs(self._path.parent, exist_ok=True)
-        size = self._path.stat().st_size if self._path.exists() else 0
+        size = self._path.lstat().st_size if os.path.lexists(self._path) else 0
         if size and size + len(data) > MAX_BYTES:
             os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # a link or a FIFO in its place leads nowhere and holds nobody up
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(self._path, flags, 0o644)
         try:
-            end = os.fstat(fd).st_size
-            if end and os.pread(fd, 1, end - 1) != b"\n":
-                data = b"\n" + data  # a torn line of a crash stays one bad line
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-        except OSError:
-            os.ftruncate(fd, end)  # the whole is written again
-            raise
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a plain file")
+            _write_behind(fd, data)
         finally:
             os.close(fd)
+
+
+def _write_behind(fd: int, data: bytes) -> None:
+    """Write at the end of a file, all of it or nothing."""
+    end = os.fstat(fd).st_size
+    try:
+        if end and os.pread(fd, 1, end - 1) != b"\n":
+            data = b"\n" + data  # a torn line of a crash stays one bad line
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        os.ftruncate(fd, end)  # the whole is written again
+        raise
 
 
 def _line(body: Dict) -> bytes:

@@ -60,7 +60,8 @@ def _processes(host: HostFiles) -> Iterator[_Process]:
 def parent_of(stat: bytes) -> int | None:
     """Return the parent's pid from `stat`; the name in it may hold blanks and brackets."""
     fields = stat.rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
+    parent = fields[1] if len(fields) > 1 else b""
+    return int(parent) if parent.isdigit() and len(parent) < 11 else None
 
 
 def _daemon(host: HostFiles, process: _Process) -> MpsDaemon:

@@ -149,7 +149,7 @@ def test_the_demonstration_host_is_shown_only_where_nothing_real_is(tmp_path: Pa
     assert real.stdout.startswith("This machine.")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_at_any_moment_of_the_start_ends_the_agent_without_a_trace(
     tmp_path: Path, number: signal.Signals
 ) -> None:

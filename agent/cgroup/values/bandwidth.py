@@ -50,7 +50,7 @@ def parse_v2(data: bytes) -> Bandwidth:
 def parse_text(text: str) -> Bandwidth:
     """Parse what `text` returns."""
     quota, _, period = text.partition(" ")
-    return parse_v1(quota.encode(), period.encode())
+    return parse_v1(quota.encode("utf-8", "replace"), period.encode("utf-8", "replace"))
 
 
 def text(value: Bandwidth) -> str:

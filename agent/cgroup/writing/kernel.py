@@ -113,7 +113,7 @@ class KernelFiles:
         queue = [directory]
         for place in queue:
             data = self._once(f"{place}/cgroup.procs")
-            found.update(int(word) for word in data.split() if word.isdigit())
+            found.update(int(word) for word in data.split() if word.isdigit() and len(word) < 11)
             with contextlib.suppress(OSError), os.scandir(self._root.path(place)) as entries:
                 queue += [f"{place}/{one.name}" for one in entries if one.is_dir()]
             del queue[MAX_BELOW:]

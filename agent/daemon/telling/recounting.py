@@ -33,6 +33,7 @@ class Recounting:
         self._log = target
         self._told: NodeSnapshot | None = None
         self._error = ""
+        self.dropped = 0  # events for which there was no room
 
     def run_once(self) -> None:
         """Tell what has happened since the last time; a log that cannot be written is said once."""
@@ -94,7 +95,10 @@ class Recounting:
 
     def check(self) -> Check:
         """Return whether all events could be written."""
-        return Check(name="events", ok=not self._error, message=self._error)
+        words = [self._error] if self._error else []
+        if self.dropped:
+            words.append(f"{self.dropped} events were dropped: too many waited")
+        return Check(name="events", ok=not self._error, message="; ".join(words))
 
 
 def _differs(old: NodeSnapshot, new: NodeSnapshot) -> bool:

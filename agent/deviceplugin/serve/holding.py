@@ -84,7 +84,7 @@ def _exchanges(answer: bytes, ids: tuple[str, ...]) -> Pairs:
         annotations = pb.ContainerAllocateResponse.FromString(answer).annotations
         values = [value for key, value in annotations.items() if key.startswith(EXCHANGE)]
         found = [msgspec.json.decode(value, type=dict[str, str]) for value in values]
-    except (DecodeError, msgspec.MsgspecError, RecursionError) as error:
+    except (DecodeError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ParseError(f"device checkpoint: an answer of ours: {str(error)[:120]}", "") from error
     pairs = {name: given for table in found for name, given in table.items() if name in ids}
     return tuple(sorted(pairs.items()))

@@ -104,7 +104,7 @@ def same_text(wanted: object, stored: object) -> bool:
         return False
     try:
         return bool(msgspec.json.decode(wanted) == msgspec.json.decode(stored))
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
 
 

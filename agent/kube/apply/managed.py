@@ -94,7 +94,7 @@ def _look_up(wanted: object, member: str) -> tuple[bool, object]:
         return True, None  # an index or a member of a set: of lists that are compared whole
     try:
         keys = msgspec.json.decode(name)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return True, None
     if not isinstance(keys, dict) or len(keys) != 1:
         return True, None

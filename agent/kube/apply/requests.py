@@ -81,7 +81,7 @@ def decode_object(body: bytes) -> dict[str, object]:
     """Return an object as JSON data; raise `ParseError` for anything else."""
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ParseError("object of the API server", str(error)) from error
     if not isinstance(found, dict):
         raise ParseError("object of the API server", type(found).__name__)

@@ -53,6 +53,17 @@ def read_account(target: FromKubeconfig) -> Account:
         return _read(library, client.Configuration(), target)
 
 
+_OF_PYTHON = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
 @contextlib.contextmanager
 def _foreign(library: Foreign, target: FromKubeconfig) -> Iterator[None]:
     """Make the package's errors ours, and those it lets through from what it is made of."""
@@ -64,7 +75,7 @@ def _foreign(library: Foreign, target: FromKubeconfig) -> Iterator[None]:
     )
     try:
         yield
-    except (own, *passed_on, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (own, *passed_on, *_OF_PYTHON) as error:
         # only the package's own words: an issuer's or a YAML extract may hold a token
         said = str(error)[:200] if isinstance(error, own) else type(error).__name__
         raise NoApiServer(f"{target}: cannot be used: {said}") from None

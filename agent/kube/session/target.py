@@ -99,7 +99,7 @@ def server_url(text: str, origin: str) -> str:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:6]) <= 65535:
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
         raise NoApiServer(f"KUBERNETES_SERVICE_PORT: {text[:20]!r} is no port")
     return int(text)
 

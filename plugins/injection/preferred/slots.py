@@ -23,7 +23,11 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 def replica_slot(replica: str, minor: int) -> Slot | None:
     """Return the slot of an id `<uuid>::<n>`; `None` if it is no such id."""
     card, separator, number = replica.rpartition(REPLICA)
-    if not separator or not card or not (number.isascii() and number.isdecimal()):
+    if (
+        not separator
+        or not card
+        or not (number.isascii() and number.isdecimal() and len(number) < 10)
+    ):
         return None
     return Slot(id=replica, card=card, minor=minor, number=(int(number),))
 

@@ -12,7 +12,7 @@ from plugins.bindings.nvml import bounds
 from plugins.bindings.nvml.card import Card
 from plugins.bindings.nvml.readings import SM_ACTIVE, reading
 
-_SLICES = re.compile(r"(?:[0-9]+c\.)?([0-9]+)g\b")
+_SLICES = re.compile(r"(?:[0-9]{1,4}c\.)?([0-9]{1,4})g\b")
 Values = Mapping[int | None, Mapping[int, float]]  # percent by GPU instance and metric
 
 

@@ -78,7 +78,7 @@ def around(api: ApiServer, folder: Path) -> dict[str, str]:
     return {**os.environ, **surroundings(api, folder), **NO_KUBELET}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_as_soon_as_the_lock_is_held_is_no_crash(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -205,3 +205,11 @@ def test_no_wrong_type_breaks_it(tmp_path: Path, user: object, key: str, server:
     else:
         assert isinstance(found, Account)
         assert isinstance(yaml.safe_load(Path(target.paths).read_text()), dict)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 20_000, "a: " + "9" * 5000 + "\n"])
+def test_a_file_that_no_reader_takes_apart_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(NoApiServer, match="cannot be used"):
+        read_account(FromKubeconfig(paths=str(path)))

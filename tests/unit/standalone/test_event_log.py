@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,21 @@ def test_what_could_not_be_written_is_written_once_the_folder_is_there(tmp_path:
     assert log.error == ""
     assert [line["message"] for line in lines(blocked)][:2] == ["10", "11"]
     assert log.record((), SNAP) == 0
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("untouched\n")
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "other")
+    log = EventLog(str(tmp_path))
+    with pytest.raises(PublishError, match=r"events\.jsonl"):
+        log.record([event("a")], SNAP)
+    assert (tmp_path / "other").read_text() == "untouched\n"
+    (tmp_path / "events.jsonl").unlink()
+    log.record((), SNAP)
+    assert [line["message"] for line in lines(tmp_path)] == ["a"]
+
+
+def test_a_fifo_in_the_place_of_the_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(PublishError, match="not a plain file"):
+        EventLog(str(tmp_path)).record([event("a")], SNAP)
