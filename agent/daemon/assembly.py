@@ -35,7 +35,10 @@ def build_containers(
     devices: Loop,
     clustered: ClusterSide | None,
 ) -> ContainerSide:
-    """Return the way into containers, which hears of devices after each run of `devices`."""
+    """Return the way into containers, which hears of pods, and of devices after each of its runs.
+
+    `devices` is the loop that publishes them.
+    """
     from agent.daemon.containers.side import ContainerSide  # noqa: PLC0415 - loaded by now
 
     side = ContainerSide(
@@ -46,6 +49,8 @@ def build_containers(
         clustered=clustered is not None,
         wake_pods=clustered.wake_pods if clustered is not None else lambda: None,
     )
+    if clustered is not None:
+        clustered.known.pods_changed = side.pods_changed
     event_loop, publish = asyncio.get_running_loop(), devices.run_once
 
     def publish_and_tell() -> None:

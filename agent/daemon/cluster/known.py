@@ -45,6 +45,7 @@ class Known:
         `aside` does, on any thread, what is too long for the loop's.
         """
         self.metric_came: Callable[[], None] = lambda: None  # called when there is a NodeMetric
+        self.pods_changed: Callable[[], None] = lambda: None  # called after each change of pods
         self._name = name
         self._merge_pods = PodMerge(name)
         self._machine = machine
@@ -188,6 +189,7 @@ class Known:
         known = self._of_api is not None
         deleted = frozenset(self._merge_pods.deleted)
         self._cluster(lambda now: replace(now, pods=pods, pods_known=known, deleted=deleted))
+        self.pods_changed()
 
 
 def _say_refused(before: SloView, now: SloView) -> None:

@@ -178,6 +178,14 @@ class ContainerSide:
         )
         self._keep(self._plugin.run, "device plug-in")
 
+    def pods_changed(self) -> None:
+        """List devices at once as pods leave them: the kubelet asks nobody where none is healthy.
+
+        A pod that was granted a device is admitted some milliseconds after the one before ended.
+        """
+        if self._plugin is not None:
+            self._plugin.changed()
+
     def devices_changed(self) -> None:
         """Tell the kubelet at once of what became better or worse."""
         if self._plugin is None or self._deciding is None:

@@ -108,6 +108,7 @@ class Cluster:
         self.known = Known(base.node.name, Machine(), self.store, SystemClock(), lambda: None)
         self.decide = CountingDecisions(plugin_settings(**self.settings), VENDORS)
         self.plugin = DevicePlugin(self.site())
+        self.known.pods_changed = self.plugin.changed
         self._tasks = [
             asyncio.create_task(self.plugin.run()),
             asyncio.create_task(self._check_grants()),

@@ -200,3 +200,19 @@ def test_under_a_policy_that_promises_memory_nodes_a_card_of_another_node_does_n
         await cluster.kubelet.resource(GPU, healthy=8)
 
     in_cluster(test, cards=8)
+
+
+def test_a_card_whose_pod_ended_is_listed_again_at_once() -> None:
+    """Its successor comes milliseconds later, and would be refused without a question."""
+
+    async def test(cluster: Cluster) -> None:
+        owners = [pod(number, number, count=0) for number in range(4)]
+        for owner in owners:
+            cluster.create(owner)
+        await cluster.kubelet.resource(GPU, healthy=0)
+        cluster.change(owners[2], phase="Succeeded")
+        endpoint = await cluster.kubelet.resource(GPU, healthy=1)
+        assert endpoint.healthy() == {card(2)}
+
+    # nothing is looked at again for the time that has gone by
+    in_cluster(test, replace(PATIENT, look_s=3600.0))
