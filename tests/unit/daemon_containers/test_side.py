@@ -17,8 +17,12 @@ from agent.config.containers import (
     ProofSettings,
 )
 from agent.config.sections import NodeSettings, Settings
+from agent.daemon.assembly import build_containers
+from agent.daemon.cluster.side import ClusterSide
 from agent.daemon.containers.side import ContainerSide
 from agent.host.files import HostFiles
+from agent.kube.session.target import InPod
+from agent.loop import Loop
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
 from agent.node.store import SnapshotStore
@@ -115,3 +119,28 @@ def test_cards_are_cut_only_where_devices_of_grants_may_be_given(
     with ThreadPoolExecutor(1) as collector:
         asyncio.run(run())
     assert ("NotRunning" in told) is asked  # what the scene's worker answers
+
+
+def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = _settings(tmp_path)
+        store, clock = SnapshotStore(node(("a", TEMPLATE))), ManualClock()
+        parts = Parts(
+            settings=settings,
+            opened=OpenedHost(files=DirectoryFiles(tmp_path)),
+            clock=clock,
+            vendors={},
+            store=store,
+            known_pods=lambda: (),
+        )
+        fleet = Fleet((), settings, store, clock, lambda: None)
+        clustered = ClusterSide(parts, InPod(url="https://127.0.0.1:1"), lambda: None)
+        devices = Loop("devices", 1.0, lambda: None)
+        with ThreadPoolExecutor(1) as collector:
+            side = build_containers(parts, fleet, collector, lambda *_: None, devices, clustered)
+        assert clustered.known.pods_changed == side.pods_changed
+        assert side._wake_pods == clustered.wake_pods
+        side.pods_changed()  # without a device plug-in, and without a kubelet: nothing to do
+        clustered.wake_pods()
+
+    asyncio.run(run())
