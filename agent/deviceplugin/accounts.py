@@ -38,12 +38,12 @@ class Accounts:
         `sent` are the ids that the kubelet sends now, for one of the pods `askers`: it has freed
         them, unless a container of the same pod reuses those of an init container.
         """
-        self.reused: dict[str, str] = {}  # of the ids that are sent: what the pod has for them
-        self.used: set[str] = set()  # ids that the kubelet holds for used
+        self._reuse: dict[str, str] = {}  # of the ids that are sent: what the pod has for them
+        self._account: set[str] = set()  # ids that the kubelet holds for used
         self._one = one
         self._granted = granted_places(one.devices, snapshot)
         self._holders = holders_of(one.devices, snapshot)
-        self._accounted: set[str] = set()  # ids of `used` whose pod is known to live
+        self._living_account: set[str] = set()  # those of them whose pod is known to live
         self._ids: set[str] = set()  # that pods without a grant have in truth
         self._places: set[Place] = set()  # the same, of all resources
         self._answered: Counter[str] = Counter()  # ids of this resource by pod
@@ -54,35 +54,35 @@ class Accounts:
         for held in snapshot.served.value.held:
             self._enter(held, offered, frozenset(sent), askers)
 
-    def taken(self, unit: Unit) -> bool:
+    def is_in_use(self, unit: Unit) -> bool:
         """Return whether somebody has a device, whatever the kubelet's account says of it."""
         return unit.id in self._ids or is_taken(unit, self._granted)
 
     def exchange(self, units: Sequence[Unit]) -> Mapping[str, str] | None:
         """Return what a pod without a grant gets for the ids that it was sent; `None`: no fit."""
-        found: dict[str, str] = {}
+        exchange: dict[str, str] = {}
         spare = list(self.spare())
         for unit in units:
-            if unit.id in self.reused:
-                found[unit.id] = self.reused[unit.id]
+            if unit.id in self._reuse:
+                exchange[unit.id] = self._reuse[unit.id]
                 continue
-            if not self.taken(unit):
-                found[unit.id] = unit.id
+            if not self.is_in_use(unit):
+                exchange[unit.id] = unit.id
                 continue
             fitting = [one for one in spare if not self._aligned or _same_nodes(one, unit)]
             if not fitting:
                 return None
             best = min((not _same_nodes(one, unit), one.order, one.id) for one in fitting)[2]
             spare = [one for one in spare if one.id != best]
-            found[unit.id] = best
-        return found
+            exchange[unit.id] = best
+        return exchange
 
     def spare(self) -> Iterator[Unit]:
         """Yield devices in service that the kubelet holds for used, and that nobody has."""
         cards = {key for key, _, _ in self._places}
-        for name in self._accounted:
+        for name in self._living_account:
             unit = self._one.units.get(name)
-            if unit is None or not unit.healthy or self.taken(unit):
+            if unit is None or not unit.healthy or self.is_in_use(unit):
                 continue
             if unit.replica is None:  # replicas of one thing are many pods'
                 whole = unit.whole and unit.device.key in cards
@@ -90,7 +90,7 @@ class Accounts:
                     continue
             yield unit
 
-    def withdrawn(self) -> frozenset[str]:
+    def ids_to_withdraw(self) -> frozenset[str]:
         """Return the ids that no pod can be given, although the kubelet holds them for free.
 
         Those are in use, and there is no spare device to exchange them for. Left to the kubelet are
@@ -99,8 +99,8 @@ class Accounts:
         admission of that pod, or of its successor, for good.
         """
         groups: dict[tuple[int, ...], list[Unit]] = {}
-        for unit in self._in_use():
-            if unit.id not in self.used and unit.healthy and self.taken(unit):
+        for unit in self._candidates():
+            if unit.id not in self._account and unit.healthy and self.is_in_use(unit):
                 groups.setdefault(self._group(unit), []).append(unit)
         if not groups:
             return frozenset()
@@ -108,12 +108,12 @@ class Accounts:
         for unit in self.spare():
             spare[self._group(unit)] = spare.get(self._group(unit), 0) + 1
         waiting, awaited = self._waiting()
-        found: list[str] = []
+        ids: list[str] = []
         for group, units in groups.items():
             excess = len(units) - spare.get(group, 0) - awaited
             units.sort(key=lambda unit: (self._holder(unit) in waiting, unit.order))
-            found += [unit.id for unit in units[: max(0, excess)]]
-        return frozenset(found)
+            ids += [unit.id for unit in units[: max(0, excess)]]
+        return frozenset(ids)
 
     def _enter(
         self,
@@ -129,12 +129,12 @@ class Accounts:
         if own and sent.intersection(held.ids):
             if held.pod_uid and held.pod_uid not in askers:
                 return  # the kubelet has freed its devices
-            self.reused |= {name: given for name, given in held.pairs if name in sent}
+            self._reuse |= {name: given for name, given in held.pairs if name in sent}
         if own:
-            self.used.update(held.ids)
+            self._account.update(held.ids)
             self._answered[held.pod_uid] += len(held.ids)
             if pod is not None:
-                self._accounted.update(held.ids)
+                self._living_account.update(held.ids)
         resource = offered.get(held.resource)
         if held.pod_uid in self._holders or resource is None:
             return
@@ -143,12 +143,12 @@ class Accounts:
             self._ids.update(ids)
         self._places.update(resource.units[name].place for name in ids if name in resource.units)
 
-    def _in_use(self) -> Iterator[Unit]:
+    def _candidates(self) -> Iterator[Unit]:
         """Yield all units that may be in use: there may be thousands, and few in use."""
         keys = dict.fromkeys(key for key, _, _ in self._granted)
         for key in keys:
             yield from self._one.by_card.get(key, ())
-        for name in sorted(self._ids - self.used):
+        for name in sorted(self._ids - self._account):
             unit = self._one.units.get(name)
             if unit is not None and unit.device.key not in keys:
                 yield unit

@@ -32,7 +32,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Listed, ...] = ()
     check_start: bool = False  # have the kubelet ask before each start of a container
     choose: bool = True  # have the kubelet ask which devices are best
-    withdrawn: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
+    withdrawn_ids: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
 
 
 class NotAllocated(AgentError):

@@ -117,7 +117,7 @@ class Deciding:
         if not snapshot.grants.value.held and not any(one.exchanges for one in held):
             return resources  # both accounts are the same
         return tuple(
-            without(resource, Accounts(one, offer.served, snapshot).withdrawn())
+            withdraw(resource, Accounts(one, offer.served, snapshot).ids_to_withdraw())
             for resource, one in zip(resources, offer.served.values(), strict=True)
         )
 
@@ -144,16 +144,16 @@ class Deciding:
         return kept[2]
 
 
-def without(resource: Resource, withdrawn: frozenset[str]) -> Resource:
+def withdraw(resource: Resource, ids: frozenset[str]) -> Resource:
     """Return the resource with these ids as unhealthy: the kubelet gives them to no pod."""
-    if not withdrawn:
+    if not ids:
         return resource
     return replace(
         resource,
         devices=tuple(
-            replace(one, healthy=False) if one.id in withdrawn else one for one in resource.devices
+            replace(one, healthy=False) if one.id in ids else one for one in resource.devices
         ),
-        withdrawn=tuple(one.id for one in resource.devices if one.id in withdrawn),
+        withdrawn_ids=tuple(one.id for one in resource.devices if one.id in ids),
     )
 
 

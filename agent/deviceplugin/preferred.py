@@ -77,7 +77,9 @@ def _tiers(
     for free: so its account of free devices stays as near to the truth as it can be. For pods
     without a grant what nobody has.
     """
-    taken = tuple(name for name in free if name in one.units and accounts.taken(one.units[name]))
+    taken = tuple(
+        name for name in free if name in one.units and accounts.is_in_use(one.units[name])
+    )
     if not any(asker.granted for asker in found):
         yield tuple(name for name in free if name not in taken)
         return

@@ -170,7 +170,7 @@ def kubelet(facts: Facts) -> Iterator[Finding]:
                 why="pods that ask for the resource are not admitted",
                 do="see the message; the agent goes on trying",
             )
-        elif withdrawn := row.get("withdrawn"):
+        elif withdrawn := row.get("withdrawn_ids"):
             ids = ", ".join(map(str, withdrawn)) if isinstance(withdrawn, list) else ""
             yield Finding(
                 id=f"kubelet:{row.get('name')}",

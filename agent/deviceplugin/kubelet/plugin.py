@@ -160,8 +160,8 @@ class DevicePlugin:
 
     def _put(self, resource: Resource, *, live: bool) -> None:
         life = self._lives.get(resource.name)
-        if resource.withdrawn and not (life is not None and life.answering.offer.withdrawn):
-            self._tell_withdrawn(resource)
+        if resource.withdrawn_ids and not (life is not None and life.answering.offer.withdrawn_ids):
+            self._tell_withdrawal(resource)
         if life is not None:
             life.answering.put(resource, live=live)
         elif resource.devices and len(self._lives) < MAX_RESOURCES:
@@ -170,9 +170,11 @@ class DevicePlugin:
             self._lives[resource.name] = life
             self._keep(resource.name, life.run)
 
-    def _tell_withdrawn(self, resource: Resource) -> None:
+    def _tell_withdrawal(self, resource: Resource) -> None:
         """Tell that devices are withdrawn; more of them while there are some are told by metric."""
-        text = f"{resource.name}: {', '.join(resource.withdrawn)[:200]} is in use by a pod whose "
+        text = (
+            f"{resource.name}: {', '.join(resource.withdrawn_ids)[:200]} is in use by a pod whose "
+        )
         text += (
             "device the kubelet does not account, and is listed as unhealthy until that pod ends"
         )
@@ -247,7 +249,7 @@ def _served(life: Life) -> ResourceServed:
         message=standing.message,
         devices=len(answering.devices),
         healthy=sum(device.healthy for device in answering.devices),
-        withdrawn=answering.offer.withdrawn,
+        withdrawn_ids=answering.offer.withdrawn_ids,
         registrations=answering.counts.registrations,
         lists_sent=answering.counts.lists_sent,
     )

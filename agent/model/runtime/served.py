@@ -17,7 +17,7 @@ class ResourceServed(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     devices: int = 0
     healthy: int = 0
-    withdrawn: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
+    withdrawn_ids: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
     registrations: int = 0
     lists_sent: int = 0
 

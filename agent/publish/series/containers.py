@@ -257,7 +257,7 @@ def _plugin(snapshot: NodeSnapshot, figures: Iterable[ResourceFigures], opened: 
         }
     )
     for short, counts in (
-        ("withdrawn", [(one.name, len(one.withdrawn)) for one in resources]),
+        ("withdrawn", [(one.name, len(one.withdrawn_ids)) for one in resources]),
         ("exchanged", [(one.name, exchanged[one.name]) for one in resources]),
     ):
         name = f"{P}deviceplugin_devices_{short}"

@@ -72,8 +72,10 @@ def _runtime(view: RuntimeView) -> list[str]:
 
 def _resource(one: ResourceServed, held: tuple[Held, ...]) -> list[str]:
     words = f"{one.healthy} of {one.devices} devices healthy"
-    if one.withdrawn:
-        words += f"; withdrawn, in use without the kubelet's knowledge: {', '.join(one.withdrawn)}"
+    if one.withdrawn_ids:
+        words += (
+            f"; withdrawn, in use without the kubelet's knowledge: {', '.join(one.withdrawn_ids)}"
+        )
     pairs = {pair for row in held if row.resource == one.name for pair in row.exchanges}
     if pairs:
         told = ", ".join(f"{given} in place of {name}" for name, given in sorted(pairs))

@@ -147,7 +147,7 @@ def test_slices_are_exchanged_for_slices_of_the_same_resource() -> None:
     resource = "nvidia.com/mig-1g.10gb"
     decide, snapshot = owner_and_plain((cut,), resource=resource, mine="MIG-2", accounted="MIG-0")
     (listed,) = (one for one in decide.resources(snapshot) if one.name == resource)
-    assert not listed.withdrawn
+    assert not listed.withdrawn_ids
     offered = decide._offer(snapshot).served
     accounts = Accounts(offered[resource], offered, snapshot, ("MIG-2",))
     units = [offered[resource].units["MIG-2"]]
@@ -162,7 +162,7 @@ def test_one_replica_of_a_granted_card_is_exchanged_and_the_others_are_withdrawn
         owner, waiting(2), devices=DEVICES, grants={0: granted(card(2))}, held=held, handler=""
     )
     (listed,) = (one for one in decide.resources(snapshot) if one.name == GPU)
-    assert listed.withdrawn == (f"{card(2)}::0",)
+    assert listed.withdrawn_ids == (f"{card(2)}::0",)
     found = decide.allocate(GPU, (f"{card(2)}::1",), snapshot, last=True)
     assert found.exchanges == ((f"{card(2)}::1", f"{card(0)}::0"),)
 

@@ -185,7 +185,7 @@ def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
 
 def test_devices_that_the_kubelet_accounts_otherwise_are_named() -> None:
     gpu, hca = (
-        {"name": name, "state": "watched", "withdrawn": ids}
+        {"name": name, "state": "watched", "withdrawn_ids": ids}
         for name, ids in (("nvidia.com/gpu", ["GPU-7"]), ("rdma/hca", []))
     )
     held = [{"resource": "rdma/hca", "exchanges": [["a", "b"]]}, {"resource": "rdma/hca"}]

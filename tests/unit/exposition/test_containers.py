@@ -75,7 +75,7 @@ SNAPSHOT = NodeSnapshot(
                     state="watched",
                     devices=8,
                     healthy=7,
-                    withdrawn=("GPU-7",),
+                    withdrawn_ids=("GPU-7",),
                 ),
             ),
             # an init container and the one that reuses its device

@@ -17,7 +17,7 @@ GPU = "nvidia.com/gpu"
 
 def test_withdrawn_and_exchanged_devices_are_shown_with_their_resource() -> None:
     plain = ResourceServed(name=GPU, vendor="nvidia", state="watched", devices=8, healthy=8)
-    odd = replace(plain, healthy=7, withdrawn=("GPU-<7>",))
+    odd = replace(plain, healthy=7, withdrawn_ids=("GPU-<7>",))
     held = Held(pod_uid="a", resource=GPU, ids=("GPU-1",), exchanges=(("GPU-1", "GPU-2"),))
     base = replace(factory.snapshot(), runtime=Part(RuntimeView(), 1.0))
 
