@@ -44,13 +44,14 @@ class Accounts:
         self._granted = granted_places(one.devices, snapshot)
         self._holders = holders_of(one.devices, snapshot)
         self._living_account: set[str] = set()  # those of them whose pod is known to live
-        self._ids: set[str] = set()  # that pods without a grant have in truth
+        self._ids: dict[str, str] = {}  # that pods without a grant have in truth, with their uids
         self._places: set[Place] = set()  # the same, of all resources
         self._answered: Counter[str] = Counter()  # ids of this resource by pod
         facts = snapshot.cluster.kubelet.value
         self._aligned = facts is not None and facts.topology_policy in ALIGNED
         self._pods = {pod.uid: pod for pod in snapshot.cluster.pods}
         self._deleted = snapshot.cluster.deleted
+        self._clustered = snapshot.cluster.clustered
         for held in snapshot.served.value.held:
             self._enter(held, offered, frozenset(sent), askers)
 
@@ -96,11 +97,13 @@ class Accounts:
         Those are in use, and there is no spare device to exchange them for. Left to the kubelet are
         as many ids as granted pods ask for that have no entry in its account: such a pod has yet to
         be admitted, or has ended and the kubelet knew first. To withdraw its devices would end the
-        admission of that pod, or of its successor, for good.
+        admission of that pod, or of its successor, for good. So is the device of a pod that no list
+        has yet, as right after a start of the agent.
         """
         groups: dict[tuple[int, ...], list[Unit]] = {}
         for unit in self._candidates():
-            if unit.id not in self._account and unit.healthy and self.is_in_use(unit):
+            free = unit.id not in self._account and unit.healthy
+            if free and self.is_in_use(unit) and self._is_listed(self._holder(unit)):
                 groups.setdefault(self._group(unit), []).append(unit)
         if not groups:
             return frozenset()
@@ -140,7 +143,7 @@ class Accounts:
             return
         ids = held.device_ids if held.exchanges else held.ids
         if own:
-            self._ids.update(ids)
+            self._ids.update(dict.fromkeys(ids, held.pod_uid))
         self._places.update(resource.units[name].place for name in ids if name in resource.units)
 
     def _candidates(self) -> Iterator[Unit]:
@@ -148,7 +151,7 @@ class Accounts:
         keys = dict.fromkeys(key for key, _, _ in self._granted)
         for key in keys:
             yield from self._one.by_card.get(key, ())
-        for name in sorted(self._ids - self._account):
+        for name in sorted(self._ids.keys() - self._account):
             unit = self._one.units.get(name)
             if unit is not None and unit.device.key not in keys:
                 yield unit
@@ -169,9 +172,13 @@ class Accounts:
         asked = sum(ask.count for ask in pod.asks if ask.resource == self._one.name)
         return max(0, asked - self._answered.get(pod.uid, 0))
 
+    def _is_listed(self, uid: str) -> bool:
+        return uid in self._pods or not self._clustered
+
     def _holder(self, unit: Unit) -> str:
         card = (unit.device.key, "", "")
-        return self._granted.get(unit.place) or self._granted.get(card, "")
+        uid = self._granted.get(unit.place) or self._granted.get(card)
+        return uid or self._ids.get(unit.id, "")
 
 
 def is_taken(unit: Unit, taken: Collection[Place]) -> bool:

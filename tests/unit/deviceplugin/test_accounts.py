@@ -221,3 +221,17 @@ def test_a_pod_that_the_kubelet_freed_before_we_heard_of_its_end_withdraws_nothi
     now = node(owner, devices=DEVICES, grants={0: granted(card(2))}, handler="")
     (resource,) = (one for one in deciding().resources(now) if one.name == GPU)
     assert sum(one.healthy for one in resource.devices) == listed
+
+
+def test_a_device_of_a_pod_that_no_list_has_yet_is_not_withdrawn() -> None:
+    """Right after a start: what the pod asks of the kubelet is unknown, and so is its account."""
+    owner, plain = waiting(1, phase="Running"), waiting(2, phase="Running")
+    held = (
+        Held(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),
+        Held(pod_uid=plain.uid, resource=GPU, ids=(card(1),), container="main"),
+    )
+    now = node(owner, plain, devices=DEVICES, grants={0: granted(card(2))}, held=held, handler="")
+    early = replace(now, cluster=replace(now.cluster, pods=()))
+    for snapshot in (early, now):
+        (resource,) = (one for one in deciding().resources(snapshot) if one.name == GPU)
+        assert not resource.withdrawn_ids
