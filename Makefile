@@ -6,7 +6,7 @@ HOST   ?=
 ARGS   ?=
 PROTOS := $(wildcard proto/*.proto)
 
-.PHONY: run test lint unit guest bench proto clean system-packages
+.PHONY: run test lint unit mutations guest bench proto clean system-packages
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
@@ -44,6 +44,11 @@ lint: $(VENV)/dev.stamp
 
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal
+
+# Small faults, put into a copy of the tree one by one: which do the tests find? About twenty
+# minutes, so not part of `test`. make mutations ARGS="NAME... --jobs 2"
+mutations: $(VENV)/dev.stamp $(VENV)/proto.stamp
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 # In a virtual machine with a kernel of its own: minutes, so not part of `test`. Root and apt.
 guest: $(VENV)/dev.stamp

@@ -44,6 +44,7 @@ def test_environment_wins_over_file_and_flag_over_both(tmp_path: Path) -> None:
         ("publish: {pcie_scop: root}", "publish.pcie_scop: unknown key (did you mean 'pcie_scope'"),
         ("publish: {pcie_scope: rot}", "'rot' is not one of root, switch (did you mean 'root'?)"),
         ("collect: {interval_s: 0}", "collect.interval_s: 0 is not in 0.1 to 60 s"),
+        ("collect: {interval_s: 61}", "collect.interval_s: 61 is not in 0.1 to 60 s"),
         ("collect: {interval_s: .nan}", "collect.interval_s: must be a number"),
         ("collect: {interval_s: yes}", "collect.interval_s: must be a number"),
         ("collect: {pods: 3}", "collect.pods: must be true or false"),

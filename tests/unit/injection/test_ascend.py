@@ -191,6 +191,12 @@ def test_with_the_makers_runtime_the_environment_is_all() -> None:
             "",
             "MixedGrant",
         ),
+        (
+            replace(granted("die-1"), devices=(*granted("die-1").devices, *template("x").devices)),
+            CHIPS,
+            "",
+            "MixedGrant",
+        ),
     ],
 )
 def test_what_the_container_could_not_use_is_refused(

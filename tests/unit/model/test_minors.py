@@ -114,6 +114,13 @@ def test_a_new_number_is_the_lowest_that_nobody_has_proposes_or_had() -> None:
     assert found == {"0000:01:00.0": 0, "0000:04:00.0": 1, "0000:03:00.0": 3}
 
 
+def test_a_new_number_is_not_one_that_a_published_card_proposes_now() -> None:
+    _, records = numbers([device("nvidia", 3, 2)], ())
+    # the driver calls the card 0 now; it stays published as 2, which the other card proposes
+    found, _ = numbers([device("huawei", 1, 2), device("nvidia", 3, 0)], records)
+    assert found == {"0000:03:00.0": 2, "0000:01:00.0": 1}
+
+
 def test_two_cards_with_one_number_keep_it_with_the_card_that_had_it() -> None:
     _, records = numbers([device("nvidia", 3, 0), device("nvidia", 4, 1)], ())
     found, problems = unique_minors(

@@ -83,6 +83,19 @@ def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGro
     assert scene.ledger.entries == {}
 
 
+def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGroups) -> None:
+    hook = SaidHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    scene.cycle(61.0)
+    scene.renew(pods=Part((), 1.0))
+    for _ in range(20):
+        scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "1"
+    assert len(scene.ledger.entries) == 1
+
+
 @pytest.mark.parametrize(
     ("kubelet", "kept"),
     [

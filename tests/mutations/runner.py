@@ -1,0 +1,102 @@
+"""Runs the tests of each fault in a copy of the tree that has this fault and no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tests.captures import SHARED
+from tests.mutations.table import ROOT, BadEntry, Fault
+
+COPIED = ("agent", "plugins", "proto", "tests", "fixtures", "daemonset", "docs", "bench", "build")
+IGNORED = shutil.ignore_patterns("__pycache__", ".*_cache")
+TEST_S = 120  # a fault may cause an endless loop: a test that takes longer has failed
+RUN_S = 900
+PASSED, FAILED = 0, 1  # exit statuses of pytest
+_FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Which test failed first; empty: none did, and the fault survived."""
+
+    fault: Fault
+    test: str
+
+    @property
+    def caught(self) -> bool:
+        """Return whether a test failed."""
+        return bool(self.test)
+
+
+def copy_tree(target: Path, root: Path = ROOT) -> None:
+    """Copy what tests need: the code, the tests, the fixtures and the files of the project."""
+    for name in COPIED:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, target / name, symlinks=True, ignore=IGNORED)
+    for path in (*root.glob("*.toml"), *root.glob("*.md"), *root.glob("*.lock"), root / "Makefile"):
+        if path.is_file():
+            shutil.copy2(path, target / path.name)
+    # captures of real machines, where there are some
+    beside = target.parent / SHARED.name
+    if SHARED.is_dir() and not beside.exists():
+        beside.symlink_to(SHARED)
+
+
+def run_fault(fault: Fault, tree: Path) -> Outcome:
+    """Put the fault into the tree, run its tests, and take the fault out again."""
+    path = tree / fault.file
+    original = path.read_text(encoding="utf-8")
+    path.write_text(fault.mutate(original), encoding="utf-8")
+    try:
+        status, output = run_tests(fault.tests, tree)
+    finally:
+        path.write_text(original, encoding="utf-8")
+    if status not in (PASSED, FAILED):
+        raise BadEntry(f"{fault.name}: pytest ended with status {status}\n{output[-2000:]}")
+    if status == PASSED:
+        return Outcome(fault, "")
+    failure = _FAILURE.search(output)
+    return Outcome(fault, failure[1] if failure else "a test that pytest does not name")
+
+
+def check_unchanged(faults: Iterable[Fault], tree: Path) -> None:
+    """Raise `BadEntry` if the tests of these faults fail in a tree without a fault."""
+    tests = sorted({test for fault in faults for test in fault.tests})
+    # of a folder and a file in it, pytest needs the folder only
+    needed = [t for t in tests if not any(t != o and t.startswith(f"{o}/") for o in tests)]
+    status, output = run_tests(needed, tree)
+    if status != PASSED:
+        raise BadEntry(f"tests fail without any fault (status {status})\n{output[-2000:]}")
+
+
+def run_tests(tests: Sequence[str], tree: Path) -> tuple[int, str]:
+    """Return pytest's exit status and output; the first failure ends the run."""
+    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", str(TEST_S)]
+    # `CI` makes Hypothesis try the same examples each time; no bytecode, because a file that
+    # changes twice within one second must be compiled twice
+    environment = {
+        **os.environ,
+        "CI": "1",
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *tests],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BadEntry(f"{' '.join(tests)}: no end within {RUN_S} seconds") from error
+    return done.returncode, done.stdout + done.stderr
