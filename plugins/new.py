@@ -1,7 +1,9 @@
 """`python -m plugins.new NAME [FOLDER]`: the template as a vendor of that name, ready to be filled.
 
 Without FOLDER it becomes `plugins/vendors/NAME`, a vendor that is shipped; with one it becomes a
-package of its own there, which the agent finds once it is installed.
+package of its own there, which the agent finds once it is installed. Either way an example host
+with two devices is put into `fixtures/hosts/example-NAME`: the contract tests run on it until there
+is a recording of real hardware.
 """
 
 from __future__ import annotations
@@ -17,6 +19,26 @@ from plugins.vendors import BUILTIN
 
 TEMPLATE = Path(__file__).parent / "vendors/template"
 GROUP = "xpu_node_agent.vendors"
+HOSTS = "fixtures/hosts"
+EXAMPLE_HOST = """\
+xpu-agent host recording 1
+
+[/sys/bus/pci/devices/0000:03:00.0]
+class = 0x120000
+device = 0x0001
+vendor = 0xfffe
+
+[/sys/bus/pci/devices/0000:04:00.0]
+class = 0x120000
+device = 0x0001
+vendor = 0xfffe
+"""
+_EXAMPLE_README = """\
+# example-{name}
+
+Two PCI functions with the vendor id of the template. No machine has them: replace this folder by a
+recording of real hardware (`xpu-agent record DIR`) as soon as there is one.
+"""
 _NAME = re.compile(r"[a-z][a-z0-9]{1,30}")
 _PROJECT = """\
 [build-system]
@@ -41,7 +63,7 @@ made {folder}. Next:
 1. add ("{name}", "{package}.vendor:{word}Vendor") to BUILTIN in plugins/vendors/__init__.py,
    a switch `{name}` to VendorSwitches in agent/config/vendors.py,
    and "{package}" to the contract "vendors stand alone" in pyproject.toml;
-2. pytest tests/contract -k {name};
+2. pytest tests/contract -k {name}, which runs on fixtures/hosts/example-{name};
 3. docs/new-vendor.md says what each method must promise.
 """
 _NEXT_OWN = """\
@@ -67,20 +89,31 @@ def make_vendor(name: str, folder: Path | None = None) -> Path:
         raise CannotMake(f"{name!r}: there is a vendor of that name")
     package = package_of(name, folder)
     target = TEMPLATE.parent / name if folder is None else folder / package
+    host = (TEMPLATE.parents[2] if folder is None else folder) / example_of(name)
     if folder is not None and not target.exists() and (folder / "pyproject.toml").exists():
         raise CannotMake(f"{folder}: there is a project already")
+    if host.exists():
+        raise CannotMake(f"{host}: File exists")
     try:
         target.mkdir(parents=True)
         for source in sorted(TEMPLATE.glob("*.py")):
             text = renamed(source.read_text(encoding="utf-8"), name, package)
             (target / source.name).write_text(text, encoding="utf-8")
         (target / "__init__.py").write_text(_INIT.format(word=name.title()), encoding="utf-8")
+        host.mkdir(parents=True)
+        (host / "host.txt").write_text(EXAMPLE_HOST, encoding="utf-8")
+        (host / "README.md").write_text(_EXAMPLE_README.format(name=name), encoding="utf-8")
         if folder is not None:
             words = {"name": name, "package": package, "word": name.title(), "group": GROUP}
             (folder / "pyproject.toml").write_text(_PROJECT.format(**words), encoding="utf-8")
     except OSError as error:
-        raise CannotMake(f"{target}: {error.strerror}") from error
+        raise CannotMake(f"{error.filename or target}: {error.strerror}") from error
     return target
+
+
+def example_of(name: str) -> str:
+    """Return where a new vendor's example host is, below the folder of its project."""
+    return f"{HOSTS}/example-{name}"
 
 
 def package_of(name: str, folder: Path | None) -> str:

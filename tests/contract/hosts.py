@@ -1,34 +1,37 @@
-"""Hosts that every vendor is asked about: recorded machines, and one with the template's cards."""
+"""Hosts that vendors are asked about: recorded machines, and the example hosts of new vendors."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from pathlib import Path
 
 from agent.host.files import HostFiles
+from agent.probe.base import DeviceVendor
 from agent.recording.open import open_host
+from agent.recording.parse import parse
 from agent.recording.tree import TreeBuilder
+from plugins.new import EXAMPLE_HOST, example_of
+from plugins.vendors.template.vendor import TemplateVendor
 
 FOLDER = Path(__file__).parents[2] / "fixtures/hosts"
-TEMPLATE = "template-cards"
-HOSTS = (
-    *sorted(i.name for i in FOLDER.iterdir() if i.is_dir() and not i.name.startswith("_")),
-    TEMPLATE,
-)
+HOSTS = tuple(sorted(i.name for i in FOLDER.iterdir() if (i / "host.txt").is_file()))
 EMPTY: HostFiles = TreeBuilder().build("")
 
 
 @functools.cache
 def host_of(name: str) -> HostFiles:
     """Return the files of one of `HOSTS`."""
-    return _template_cards() if name == TEMPLATE else open_host(str(FOLDER / name)).files
+    return open_host(str(FOLDER / name)).files
 
 
-def _template_cards() -> HostFiles:
-    """Make two functions of the vendor that the template and its copies look for."""
-    builder = TreeBuilder()
-    for address in ("0000:03:00.0", "0000:04:00.0"):
-        facts = {"vendor": "0xfffe", "device": "0x0001", "class": "0x120000"}
-        for name, value in facts.items():
-            builder.put(f"/sys/bus/pci/devices/{address}/{name}", f"{value}\n".encode())
-    return builder.build("")
+def example_host(vendor: DeviceVendor) -> HostFiles | None:
+    """Return the example host that `plugins.new` made beside a vendor; `None` if there is none."""
+    if isinstance(vendor, TemplateVendor):
+        return parse(EXAMPLE_HOST.encode()).files
+    module = Path(inspect.getfile(type(vendor))).resolve()
+    for folder in module.parents:
+        host = folder / example_of(vendor.name)
+        if (host / "host.txt").is_file():
+            return open_host(str(host)).files
+    return None

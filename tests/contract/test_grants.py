@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,11 +12,10 @@ from agent.model.grant.granted import Grant, GrantedDevice
 from agent.model.grant.host import HostMeans, RdmaFunction
 from agent.model.grant.refusal import GrantRefused
 from agent.probe.base import DeviceVendor, needs_of
-from tests.contract.asked import inventory_of, of_every_vendor, on_every_host, vendor_of
+from tests.contract.sources import Source, ask, of_every_source, of_every_vendor, vendor_named
 from tests.hostile import texts, vendor_devices
 
 POD = Container(name="worker", pod_uid="6f6f0000-0000-4000-8000-000000000001")
-pytestmark = of_every_vendor
 
 
 def means(devices: tuple[VendorDevice, ...]) -> HostMeans:
@@ -42,30 +39,50 @@ def answer(
         return str(refused)
 
 
-@on_every_host
-def test_equal_grants_give_equal_edits(name: str, host: str, tmp_path: Path) -> None:
-    vendor = vendor_of(name, tmp_path)[0]
-    devices = inventory_of(name, host, tmp_path).devices
+def entry_of(device: VendorDevice) -> GrantedDevice:
+    return GrantedDevice(type=device.kind.wire_type, id=device.uuid or "", minor=device.minor)
+
+
+@of_every_source
+def test_equal_grants_give_equal_edits(source: Source) -> None:
+    vendor, devices = vendor_named(source.vendor), ask(source).inventory.devices
     for device in devices:
-        entry = GrantedDevice(type=device.kind.wire_type, id=device.uuid or "", minor=device.minor)
-        first = answer(vendor, devices, Grant(devices=(entry,)))
-        assert answer(vendor, devices, Grant(devices=(entry,))) == first
+        grant = Grant(devices=(entry_of(device),))
+        first = answer(vendor, devices, grant)
+        assert answer(vendor, devices, grant) == first
         hash(first)  # plain frozen data
 
 
-@on_every_host
-def test_nothing_granted_gives_nothing(name: str, host: str, tmp_path: Path) -> None:
-    vendor = vendor_of(name, tmp_path)[0]
-    devices = inventory_of(name, host, tmp_path).devices
+@of_every_source
+def test_a_granted_device_gives_something_or_is_refused_and_two_give_different_things(
+    source: Source,
+) -> None:
+    vendor, devices = vendor_named(source.vendor), ask(source).inventory.devices
+    given = []
+    for device in devices:
+        # nothing names a device without a number and a node: that of a recording without a tape
+        if device.managed and device.minor is not None and device.nodes:
+            found = answer(vendor, devices, Grant(devices=(entry_of(device),)))
+            assert found != ContainerEdits()
+            assert found
+            given.append(found)
+    texts = [one for one in given if isinstance(one, str)]
+    assert all(texts)
+    edits = [one for one in given if isinstance(one, ContainerEdits)]
+    assert len(set(edits)) == len(edits), "two devices give a container the same"
+
+
+@of_every_source
+def test_nothing_granted_gives_nothing(source: Source) -> None:
+    vendor, devices = vendor_named(source.vendor), ask(source).inventory.devices
     stranger = Grant(devices=(GrantedDevice(type="gpu", id="somebody-elses"),))
     for grant in (Grant(), stranger):
         assert answer(vendor, devices, grant) == ContainerEdits()
 
 
-def test_what_a_vendor_needs_of_the_host_are_plain_absolute_paths(
-    name: str, tmp_path: Path
-) -> None:
-    vendor = vendor_of(name, tmp_path)[0]
+@of_every_vendor
+def test_what_a_vendor_needs_of_the_host_are_plain_absolute_paths(name: str) -> None:
+    vendor = vendor_named(name)
     needs = needs_of(vendor, {})
     assert needs_of(vendor, {}) == needs
     assert all(path.startswith("/dev/") for path in needs.nodes)
@@ -99,6 +116,7 @@ pods = st.builds(
 )
 
 
+@of_every_vendor
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(
     devices=st.lists(vendor_devices, max_size=3).map(tuple),
@@ -108,8 +126,8 @@ pods = st.builds(
 def test_hostile_devices_grants_and_pods_are_answered_or_refused_with_a_reason(
     name: str, devices: tuple[VendorDevice, ...], grant: Grant, pod: Container
 ) -> None:
-    vendor = vendor_of(name)[0]
-    own = [GrantedDevice(type=d.kind.wire_type, id=d.uuid or "", minor=d.minor) for d in devices]
+    vendor = vendor_named(name)
+    own = map(entry_of, devices)
     for asked in (grant, Grant(devices=tuple(own))):
         first = answer(vendor, devices, asked, pod)
         assert answer(vendor, devices, asked, pod) == first

@@ -1,0 +1,120 @@
+"""What every vendor promises of the devices that it lists, on every source that it has."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.probe import wire
+from tests.contract.hosts import EMPTY, FOLDER, HOSTS, host_of
+from tests.contract.promises import event_faults, inventory_faults, sample_faults
+from tests.contract.sources import (
+    NAMES,
+    SOURCES,
+    Source,
+    ask,
+    of_every_source,
+    of_every_vendor,
+    vendor_named,
+)
+
+
+def across(reply: wire.Reply) -> wire.Reply:
+    """Return what is left of a reply on the other side of the wire."""
+    return wire.decode_reply("x", wire.encode(reply))
+
+
+@of_every_vendor
+def test_a_vendor_has_a_source_with_devices(name: str) -> None:
+    own = [source for source in SOURCES if source.vendor == name]
+    assert own, f"no source of {name}: it needs fixtures/hosts/example-{name} or a recorded tape"
+
+
+def test_every_tape_of_a_recorded_host_is_a_source() -> None:
+    tapes = {(path.stem, path.parents[1].name) for path in FOLDER.glob("*/tapes/*.jsonl")}
+    played = {(s.vendor, s.name.removeprefix("tape-")) for s in SOURCES if "tape-" in s.name}
+    assert tapes == {pair for pair in played if pair[0] in NAMES}
+
+
+@of_every_source
+def test_an_inventory_keeps_every_promise(source: Source) -> None:
+    inventory = ask(source).inventory
+    assert inventory_faults(inventory, source.vendor, whole=source.whole) == []
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if s.count is not None], ids=str)
+def test_the_devices_are_those_that_the_source_has(source: Source) -> None:
+    devices = ask(source).inventory.devices
+    assert len(devices) == source.count
+    assert {device.memory_bytes for device in devices} == {source.memory_bytes}
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if s.library], ids=str)
+def test_the_session_asks_the_stub(source: Source) -> None:
+    answers = ask(source)
+    assert answers.inventory.library
+    assert not answers.inventory.problems
+    assert len(answers.samples[0]) == len(answers.inventory.devices)
+    assert all(device.uuid and device.minor is not None for device in answers.inventory.devices)
+
+
+@of_every_source
+def test_a_source_that_did_not_change_gives_an_equal_inventory(source: Source) -> None:
+    first, second = ask(source).inventories
+    assert first == second
+    hash(first)  # tuples and frozen data all the way down
+
+
+@of_every_source
+def test_samples_keep_every_promise(source: Source) -> None:
+    answers, families = ask(source), vendor_named(source.vendor).families
+    for samples in answers.samples:
+        assert sample_faults(samples, answers.inventory, families) == []
+
+
+@of_every_source
+def test_counters_do_not_fall(source: Source) -> None:
+    before, after = (
+        {(s.key, r.family, r.labels): r.value for s in samples for r in s.readings}
+        for samples in ask(source).samples
+    )
+    fallen = [
+        series
+        for series, value in after.items()
+        if series[1].endswith("_total") and value < before.get(series, value)
+    ]
+    assert fallen == []
+
+
+@of_every_source
+def test_events_keep_every_promise(source: Source) -> None:
+    answers = ask(source)
+    assert event_faults(answers.events, answers.inventory) == []
+
+
+@of_every_source
+def test_answers_survive_the_wire(source: Source) -> None:
+    answers = ask(source)
+    inventory, samples, events = answers.inventory, answers.samples[0], answers.events
+    assert across(wire.Discovered(1, inventory)) == wire.Discovered(1, inventory)
+    assert across(wire.Sampled(1, samples)) == wire.Sampled(1, samples)
+    assert across(wire.Happened(events)) == wire.Happened(events)
+
+
+@of_every_vendor
+def test_a_host_without_the_hardware_shows_none(name: str) -> None:
+    vendor = vendor_named(name)
+    assert vendor.sighted(EMPTY) == ()
+    assert vendor.sighted(host_of("vm-no-devices")) == ()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@of_every_vendor
+def test_what_sysfs_alone_shows_has_a_name_and_a_reason(name: str, host: str) -> None:
+    devices = vendor_named(name).sighted(host_of(host))
+    listed = {s.name.partition("-")[2] for s in SOURCES if s.vendor == name}
+    assert bool(devices) == (host in listed), "a host that shows the vendor's devices is a source"
+    for device in devices:
+        assert device.bus_id or device.uuid
+        assert device.health.reason
+        assert device.health.message
+    assert len({device.key for device in devices}) == len(devices)
