@@ -11,12 +11,17 @@ class CallJournal(Protocol):
     def enter(self, symbol: str, device: str) -> None:
         """Note that a call begins; raise `CallSuspended` if it hung before and is left out.
 
-        `device` is the key of the device that it is about, empty if it is about no single one.
+        `device` is the key of the device that it is about, or a name that the library has for it
+        (see `assign`); empty if it is about no single one.
         """
         ...
 
     def leave(self) -> None:
         """Note that the call of this thread has returned."""
+        ...
+
+    def assign(self, name: str, device: str) -> None:
+        """Note that calls about `name` are about the device with this key."""
         ...
 
 
@@ -25,6 +30,9 @@ class _NoJournal:
         """Note nothing."""
 
     def leave(self) -> None:
+        """Note nothing."""
+
+    def assign(self, name: str, device: str) -> None:
         """Note nothing."""
 
 

@@ -201,6 +201,7 @@ class CallJournal:
         self._map = _mapped(path) if path and record else None
         self._slots: dict[int, int] = {}  # by thread
         self._lock = threading.Lock()
+        self._devices: dict[str, str] = {}  # key of a device, by the library's name for it
         self._names: dict[tuple[str, str], bytes] = {}
         data = bytes(self._map) if self._map is not None else read_journal(path) if path else b""
         self.hangs = read_hangs(data)
@@ -235,6 +236,11 @@ class CallJournal:
         if self._map is not None:
             self._map[self._slot() * SLOT_BYTES] = 0
 
+    def assign(self, name: str, device: str) -> None:
+        """Note that calls about `name` are about the device with this key."""
+        if name in self._devices or len(self._devices) < _MAX_NAMES:
+            self._devices[name] = device
+
     def _refuse(self, symbol: str, device: str) -> None:
         for hang in self.hangs:
             fits = hang.device == device and (hang.every_call or hang.symbol == symbol)
@@ -264,7 +270,7 @@ class CallJournal:
         hangs = active(self.hangs, self._clock())
         if not hangs:
             return inventory
-        by_device = {hang.device: hang for hang in hangs}
+        by_device = {self._devices.get(hang.device, hang.device): hang for hang in hangs}
         devices = tuple(
             _marked(device, by_device[device.key]) if device.key in by_device else device
             for device in inventory.devices

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.errors import AgentError, NotSupported, ParseError
+from agent.errors import AgentError, CallSuspended, NotSupported, ParseError
 from agent.topology.address import parse_address
 from plugins.bindings.cndev import codes
-from plugins.bindings.cndev.library import Cndev
+from plugins.bindings.cndev.library import Cndev, card_name
 from plugins.bindings.records import text_of
 
 MIB = 1 << 20
@@ -73,21 +73,24 @@ class Card:
         self.index = index
         self.handle = cndev.handle(index)
         self.faults: dict[str, int] = {}
+        self._suspended: set[str] = set()  # calls that hung before and were left out
         self._mute: set[str] = set()
 
     def begin(self) -> None:
         """Start a round: what went wrong before is over unless it shows again."""
         self.faults = {}
+        self._suspended.clear()
 
     def told(self, what: str) -> bool:
         """Say whether an answer to `what` means something: nothing went wrong, and it can tell."""
-        return what not in self.faults and what not in self._mute
+        return what not in self.faults and what not in self._mute | self._suspended
 
     def ask(self, what: str, call: Callable[[], T]) -> T | None:
         """Run calls named `what`; a stale handle is taken anew once."""
         if what in self._mute:
             return None
         try:
+            self.cndev.calls.enter(what, card_name(self.index))
             try:
                 return call()
             except codes.CndevFault as error:
@@ -95,6 +98,10 @@ class Card:
                     raise
                 self.handle = self.cndev.handle(self.index)
                 return call()
+            finally:
+                self.cndev.calls.leave()
+        except CallSuspended:
+            self._suspended.add(what)  # for a while only: it is asked again
         except NotSupported:
             self._mute.add(what)
         except codes.CndevFault as error:

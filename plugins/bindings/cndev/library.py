@@ -13,6 +13,7 @@ from plugins.bindings.cndev import codes
 from plugins.bindings.cndev.layout import RECORDS, VERSIONED
 from plugins.bindings.locate import LibraryAbsent, find_library
 from plugins.bindings.records import text_of
+from plugins.calls import NO_JOURNAL, CallJournal
 
 SONAME = "libcndev.so"
 FOLDERS = (
@@ -79,14 +80,20 @@ def locate(settings: Mapping[str, object]) -> str:
     return find_library(SONAME, FOLDERS, settings, os.environ.get("LD_LIBRARY_PATH", ""))
 
 
+def card_name(index: int) -> str:
+    """Return the library's name for a card: its place among them."""
+    return f"card {index}"
+
+
 class Cndev:
     """The library of this process. `missing` are symbols it lacks: what they tell stays absent.
 
     Calls of different threads take turns, except the wait for events.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, calls: CallJournal = NO_JOURNAL) -> None:
         self.path = path
+        self.calls = calls  # told which call of which card is in progress
         self._lock = threading.Lock()
         try:
             self._dll = ctypes.CDLL(path)
@@ -191,8 +198,12 @@ class Cndev:
 
     def handle(self, index: int) -> int:
         """Return the handle of a card; after a reset it is another."""
-        to = ctypes.c_int32()
-        self.call("cndevGetDeviceHandleByIndex", index, ctypes.byref(to))
+        to, symbol = ctypes.c_int32(), "cndevGetDeviceHandleByIndex"
+        self.calls.enter(symbol, card_name(index))
+        try:
+            self.call(symbol, index, ctypes.byref(to))
+        finally:
+            self.calls.leave()
         return to.value
 
     def close(self) -> None:

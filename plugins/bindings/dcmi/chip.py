@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from agent.errors import AgentError, NotSupported
+from agent.errors import AgentError, CallSuspended, NotSupported
 from plugins.bindings.dcmi import codes
 from plugins.bindings.dcmi.codes import BadDriverAnswer
 from plugins.bindings.dcmi.layout import structure
@@ -45,6 +45,8 @@ class Chip:
             return False
         try:
             self.dcmi.call(symbol, *self._address(symbol), *args)
+        except CallSuspended:
+            return False  # for a while only: it is asked again
         except NotSupported:
             if lasting:
                 self._never.add((symbol, of))

@@ -11,6 +11,7 @@ from agent.errors import AgentError, LibraryReplaced
 from agent.host.files import HostFiles, text
 from plugins.bindings.dcmi import codes
 from plugins.bindings.locate import LibraryAbsent, LibraryFile, find_library
+from plugins.calls import NO_JOURNAL, CallJournal
 
 CHIP_INFO = ("dcmi_get_device_chip_info_v2", "dcmi_get_device_chip_info")  # either will do
 
@@ -59,6 +60,7 @@ OPTIONAL: tuple[str, ...] = (
 )
 SECOND_INIT = "dcmiv2_init"  # of the 950 generation, of which no more is published
 SLOW_CALL_S = 1.0
+_SLOW_BY_NATURE = frozenset({"dcmi_get_device_network_health"})  # on a thread of its own
 VERSION_LENGTH = 33
 SONAME = "libdcmi.so"
 VERSION = "/usr/local/Ascend/driver/version.info"
@@ -76,7 +78,8 @@ class Dcmi:
     """The library of this process; there is no way to let go of it but to end the process.
 
     `missing` are the symbols that it lacks: what they would tell is absent, which is no error.
-    `slow` is told of calls that took longer than a second, by symbol and duration.
+    `slow` is told of calls that took longer than a second, by symbol and duration. The journal is
+    told which call of which chip is in progress.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class Dcmi:
         path: str,
         clock: Callable[[], float] = time.monotonic,
         slow: Callable[[str, float], None] | None = None,
+        calls: CallJournal = NO_JOURNAL,
     ) -> None:
         self.path = path
+        self._calls = calls
         self._clock = clock
         self._slow = slow
         try:
@@ -136,8 +141,15 @@ class Dcmi:
         function = getattr(self._dll, symbol, None)
         if function is None:
             raise codes.error_of(symbol, codes.SYMBOL_MISSING)
+        noted = symbol not in _SLOW_BY_NATURE
+        if noted:
+            self._calls.enter(symbol, _chip_of(args))
         began_s = self._clock()
-        code = int(function(*args))
+        try:
+            code = int(function(*args))
+        finally:
+            if noted:
+                self._calls.leave()
         elapsed_s = self._clock() - began_s
         if elapsed_s > SLOW_CALL_S and self._slow is not None:
             self._slow(symbol, elapsed_s)
@@ -152,6 +164,20 @@ class Dcmi:
         except AgentError:
             return None
         return room.value.decode("ascii", "ignore").strip() or None
+
+
+def chip_name(card: int, number: int) -> str:
+    """Return the library's name for a chip: its card and its number in the card."""
+    return f"card {card} chip {number}"
+
+
+def _chip_of(args: tuple[object, ...]) -> str:
+    """Return the chip that a call is about; empty if it is about none."""
+    for place in (0, 1):  # a place for the answer may come first
+        card, number = [*args[place:], None, None][:2]
+        if isinstance(card, int) and isinstance(number, int):
+            return chip_name(card, number)
+    return f"card {args[0]}" if args and isinstance(args[0], int) else ""
 
 
 def driver_version(host: HostFiles) -> str | None:
@@ -173,6 +199,7 @@ class Loader:
         clock: Callable[[], float] = time.monotonic,
         slow: Callable[[str, float], None] | None = None,
     ) -> None:
+        self.calls: CallJournal = NO_JOURNAL
         self.dcmi: Dcmi | None = None
         self.unloaded = False  # the driver was here, and went away
         self._host = host
@@ -203,7 +230,7 @@ class Loader:
         if self.dcmi is None:
             path = locate(self._settings)
             self._file = LibraryFile.of(path)
-            self.dcmi = Dcmi(path, self._clock, self._slow)
+            self.dcmi = Dcmi(path, self._clock, self._slow, self.calls)
         self._version = now if self._version is None else self._version
         self._had_manager = self._had_manager or self._host.exists(MANAGER)
         return self.dcmi

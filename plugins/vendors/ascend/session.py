@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from agent.errors import AgentError, LibraryReplaced
 from agent.host.files import HostFiles
-from agent.model.device import Health, HealthState
+from agent.model.device import Health, HealthState, VendorDevice
 from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
 from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.dcmi.events import FaultQueue
-from plugins.bindings.dcmi.library import Dcmi, Loader, driver_version
+from plugins.bindings.dcmi.library import Dcmi, Loader, chip_name, driver_version
 from plugins.bindings.dcmi.network import NetworkWatch
 from plugins.bindings.locate import LibraryAbsent
+from plugins.calls import CallJournal
 from plugins.faults.ascend.book import FaultBook
 from plugins.lasting import boot_id
 from plugins.slices.vnpu.keeping import Cuttable, keep
@@ -88,6 +89,18 @@ class AscendSession:
         self._last: Inventory | None = None
         self._failures = 0  # discoveries in a row that told nothing
 
+    def journal_calls(self, journal: CallJournal) -> None:
+        """Tell the journal of each call of the library, which is not loaded yet."""
+        self._loader.calls = journal
+        self._name_chips(self._chips.remembered.values())
+
+    def _name_chips(self, devices: Iterable[VendorDevice]) -> None:
+        for described in devices:
+            facts = dict(described.facts)
+            card, number = facts.get("card", ""), facts.get("chip", "")
+            if card.isdecimal() and number.isdecimal():
+                self._loader.calls.assign(chip_name(int(card), int(number)), described.key)
+
     def discover(self) -> Inventory:
         """Describe every chip; one that does not answer stays listed and hides no other."""
         seen = look(self._host)
@@ -155,6 +168,7 @@ class AscendSession:
         devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
         devices += unlisted(seen, devices, self._chips.remembered)
         self._chips.remember(devices)
+        self._name_chips(devices)
         self._book.flush()
         self._network.watch(dcmi, self._chips.ports())
         found = joined_of(dcmi, self._chips)

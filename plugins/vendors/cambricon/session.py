@@ -18,8 +18,9 @@ from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem,
 from agent.model.runtime.slices import SlicesKept, SliceWish
 from plugins.bindings.cndev.card import MIB, Card, open_cards
 from plugins.bindings.cndev.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
-from plugins.bindings.cndev.library import Cndev, locate
+from plugins.bindings.cndev.library import Cndev, card_name, locate
 from plugins.bindings.locate import LibraryAbsent, LibraryFile
+from plugins.calls import NO_JOURNAL, CallJournal
 from plugins.faults.cambricon import judge, not_answering
 from plugins.lasting import boot_id
 from plugins.slices.smlu.keeping import Cuttable, keep
@@ -69,12 +70,17 @@ class CambriconSession:
         self._file: LibraryFile | None = None  # what this process has loaded, for good
         self._known: dict[int, _Known] = {}  # by index
         self._watch = XidWatch(self._verdict_of, clock)
+        self._calls: CallJournal = NO_JOURNAL
         self._lock = threading.Lock()  # the thread of events looks at cards too
         unit = settings.get("smlu_unit_mib")
         self._unit = unit if isinstance(unit, int) else 0
         folder = settings.get("state_dir")
         kept = isinstance(folder, str) and folder
         self._owned = OwnershipFile(str(folder), boot_id(host)) if kept else None
+
+    def journal_calls(self, journal: CallJournal) -> None:
+        """Tell the journal of each call of the library, which is not loaded yet."""
+        self._calls = journal
 
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
@@ -95,7 +101,7 @@ class CambriconSession:
         if self._cndev is None:
             path = locate(self._settings)
             self._file = LibraryFile.of(path)
-            self._cndev = Cndev(path)
+            self._cndev = Cndev(path, self._calls)
         return self._cndev
 
     def _without(self, functions: tuple[str, ...], absent: LibraryAbsent) -> Inventory:
@@ -134,6 +140,7 @@ class CambriconSession:
             known = self._known[index] = _Known(card, found, before.failing if before else 0)
             last = before.device.health if before else _UNTOLD
             known.device = replace(found, health=self._judge(known) or last)
+            self._calls.assign(card_name(index), found.key)
             known.remotes = remotes[found.key] = _remotes(card, before)
             uuids[(found.uuid or "").removeprefix("MLU-")] = found.key
         for index, error in failed.items():

@@ -38,6 +38,19 @@ def test_npus_are_sighted_by_their_pci_identity(facts: dict[str, str], seen: boo
     assert all(device.minor is None and device.health.message for device in found)
 
 
+@pytest.mark.parametrize(
+    ("device", "family"),
+    [("0xd802", "910B"), ("0xd803", "A3"), ("0xd500", "310P"), ("0xd8ff", None)],
+)
+def test_a_chip_has_its_family_before_the_library_answers(device: str, family: str | None) -> None:
+    sysfs = Sysfs()
+    facts = {"vendor": "0x19e5", "class": "0x120000", "device": device}
+    sysfs.function("pci0000:00/0000:01:00.0", **facts)
+    (found,) = AscendVendor().sighted(sysfs.builder.build())
+    assert dict(found.labels).get("xpu-agent.io/family") == family
+    assert dict(found.facts).get("family") == family
+
+
 def test_a_chip_of_a_virtual_machine_is_nobodys_here() -> None:
     sysfs = Sysfs()
     facts = {"vendor": "0x19e5", "class": "0x120000", "driver": ">../bus/pci/drivers/vfio-pci"}
