@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 
 import msgspec
 
 from agent.cgroup.dump import MAX_GROUPS, CannotDump, GroupDump, dump
-from agent.cgroup.layout import CgroupLayout, detect
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.locate import LayoutLocator
 from agent.cgroup.values.keys import V1_NO_LIMIT
 from agent.cli import output
 from agent.cli.terminal import standard_output, write_document
@@ -18,7 +20,7 @@ from agent.recording.open import open_host
 
 DONE, BAD_NEWS = 0, 1
 MAX_DIGITS = 20  # of a number of 64 bits
-# columns of the table: name, and the file of each version
+# columns of the table: name, file of version 1, file of version 2
 COLUMNS = (
     ("cpus", "cpuset.cpus", "cpuset.cpus"),
     ("weight", "cpu.shares", "cpu.weight"),
@@ -31,7 +33,7 @@ COLUMNS = (
 def cgroup(arguments: argparse.Namespace) -> int:
     """Print the groups below a path; status 1 if there are more than are printed."""
     host = open_host(arguments.host).files
-    layout = detect(host)
+    layout = LayoutLocator(host).look(time.monotonic())
     if layout is None:
         raise CannotDump("no control groups are mounted here")
     groups = list(dump(host, layout, _path(layout, arguments.path)))
@@ -54,7 +56,7 @@ def cgroup(arguments: argparse.Namespace) -> int:
 
 
 def _path(layout: CgroupLayout, path: str | None) -> str:
-    """Return the group that is meant; raise `BadConfig` for a path that is none."""
+    """Return the cgroup that `path` names; raise `BadConfig` if it names none."""
     if path is None:
         return layout.root or "/"
     mounts = (layout.unified, *(point for _, point in layout.mounts))
@@ -76,5 +78,5 @@ def _row(layout: CgroupLayout, first: GroupDump, one: GroupDump) -> Mapping[str,
         row[column] = one.files.get(version_1 if layout.version == 1 else version_2)
     limit = str(row["memory_limit"])
     if limit.isdigit() and int(limit[:MAX_DIGITS]) >= V1_NO_LIMIT:
-        row["memory_limit"] = "max"  # as version 2 says it
+        row["memory_limit"] = "max"  # the word of version 2
     return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -57,6 +58,19 @@ def test_the_groups_of_the_kubelet_are_printed_with_what_their_files_hold(
     assert [top["processes"], scope["processes"]] == [0, 2]
     assert pod["files"] == {"cpu.max": "50000 100000", "memory.max": "999997440"}
     assert scope["files"]["cpuset.cpus"] == "2-3"
+
+
+def test_the_kubelets_own_cgroup_root_is_taken_from_its_process(
+    host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(host / MOUNT / "kubepods.slice")
+    (host / MOUNT / "pool/gpu/kubepods").mkdir(parents=True)
+    (host / MOUNT / "pool/gpu/kubepods/cgroup.procs").touch()
+    (host / "proc/812").mkdir()
+    (host / "proc/812/comm").write_text("kubelet\n")
+    (host / "proc/812/cmdline").write_text("kubelet\0--cgroup-root=/pool/gpu\0")
+    (top,) = groups_of(capsys, "--host", str(host))
+    assert top["path"] == "/pool/gpu/kubepods"
 
 
 @pytest.mark.parametrize("path", [f"/{SCOPE}", f"/{MOUNT}/{SCOPE}", f"/{SCOPE}/"])
