@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.cli.output import table
-from agent.cli.terminal import DIM, GREEN, PLAIN, RED, YELLOW, Terminal, fitted
+from agent.cli.terminal import DIM, GREEN, PLAIN, RED, YELLOW, Terminal, fit_lines
 from agent.model.device import Device, DevicePartition
 from agent.model.snapshot import DeviceView
 from agent.publish.device_view import group_rows, placement_text, short_name
@@ -26,7 +26,7 @@ _STYLES = {
 def devices_text(view: DeviceView, terminal: Terminal = PLAIN) -> str:
     """Return the whole text, ending in a newline."""
     rows = [row for device in view.devices for row in _rows(device)]
-    lines = fitted(_together(view), terminal)
+    lines = fit_lines(_together(view), terminal)
     text = table(rows, terminal, spare=SPARE, style=_style)
     return text + "\n" + "".join(f"{line}\n" for line in lines)
 

@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     runs = given[:1] == ["run"]
     prepare_streams(discard=runs)
     try:
-        status = _parsed_and_run(given, only_run=runs)
+        status = _parse_and_run(given, only_run=runs)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as with `| head`
         _drop_output()
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _parsed_and_run(given: list[str], *, only_run: bool) -> int:
+def _parse_and_run(given: list[str], *, only_run: bool) -> int:
     try:
         arguments = build_parser(only_run=only_run).parse_args(given)
     except SystemExit as end:  # after --help, --version and wrong use
@@ -95,6 +95,6 @@ def _run(command: object, arguments: argparse.Namespace) -> int:
 
 
 def _complain(words: str, status: int) -> int:
-    with contextlib.suppress(OSError):  # nobody hears it; the status tells
+    with contextlib.suppress(OSError):  # nobody reads it; the exit status has the result
         print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
     return status

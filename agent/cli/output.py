@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from agent.cli.terminal import BOLD, PLAIN, Terminal, standard_output, wrapped, write_document
+from agent.cli.terminal import BOLD, PLAIN, Terminal, standard_output, wrap, write_document
 
 ABSENT = "-"
 GAP = "  "
@@ -40,9 +40,9 @@ def table(
 ) -> str:
     """Return rows as aligned columns under their names in capitals; the last is not padded.
 
-    On a terminal that is too narrow the `spare` columns are left out, the first of them first, and
-    a last line says so; then long cells are wrapped. Where that does not do, each row becomes a
-    block of lines.
+    On a narrow terminal the `spare` columns are left out, the first of them first, and a last line
+    names them; then long cells are wrapped. If that is not enough, each row becomes a block of
+    lines.
     """
     if not rows:
         return ""
@@ -59,7 +59,7 @@ def table(
         lines = list(_lines(names, cells, widths, terminal, style))
     absent = [_title(name) for name in rows[0] if name not in names]
     if absent:
-        lines += wrapped(f"(too narrow for {', '.join(absent)}: see -o json)", terminal.width or 80)
+        lines += wrap(f"(too narrow for {', '.join(absent)}: see -o json)", terminal.width or 80)
     return "\n".join(lines)
 
 
@@ -83,7 +83,7 @@ def _widths(natural: Mapping[str, int], width: int | None) -> dict[str, int] | N
     while _total(natural, names, most) > width:
         most -= 1
     widths = {name: min(natural[name], most) for name in names}
-    for name in names:  # what is left by rounding goes to the first that can use it
+    for name in names:  # the remaining room goes to the first column that can use it
         room = width - _total(widths, names, sys.maxsize)
         widths[name] += min(room, natural[name] - widths[name])
     return widths
@@ -104,7 +104,7 @@ def _lines(
         def paint(name: str, text: str, columns: Mapping[str, str] = columns) -> str:
             return terminal.paint(text, style(name, columns[name]))
 
-        parts = [list(wrapped(columns[name], widths[name])) for name in names]
+        parts = [list(wrap(columns[name], widths[name])) for name in names]
         yield from _row(names, parts, widths, paint)
 
 
@@ -114,7 +114,7 @@ def _row(
     widths: Mapping[str, int],
     paint: Callable[[str, str], str],
 ) -> Iterator[str]:
-    """Yield the lines of one row: as many as its highest cell has."""
+    """Yield the lines of one row, as many as its tallest cell has."""
     for level in range(max(map(len, parts))):
         texts = [column[level] if level < len(column) else "" for column in parts]
         while texts and not texts[-1]:
@@ -137,7 +137,7 @@ def _blocks(
         if at:
             yield ""
         for name in names:
-            first, *more = wrapped(cells[name][at], width)
+            first, *more = wrap(cells[name][at], width)
             yield terminal.paint(_title(name).ljust(longest), BOLD) + GAP + first
             yield from (" " * longest + GAP + part for part in more)
 

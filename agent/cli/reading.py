@@ -47,11 +47,11 @@ def topology(arguments: argparse.Namespace) -> int:
 
 
 def _status(snapshot: NodeSnapshot, status: int) -> int:
-    """Name the vendors that did not answer: what was printed lacks what they know, status 3."""
+    """Name the vendors that did not answer; return 3 if there are any, else `status`."""
     silent = [vendor for vendor in snapshot.vendors if vendor.state != "ready"]
     for state in silent:
-        told = f"vendor {state.vendor} did not answer: {state.message}"
-        print(f"xpu-agent: {told}; what it knows is missing here", file=sys.stderr)
+        text = f"vendor {state.vendor} did not answer: {state.message}"
+        print(f"xpu-agent: {text}; its part is missing here", file=sys.stderr)
     return COULD_NOT if silent else status
 
 

@@ -103,7 +103,7 @@ def save(out: Path, files: Mapping[str, bytes]) -> None:
 
 
 def recording_header(host: OpenedHost, *, pseudonymised: bool) -> dict[str, str]:
-    """Return what a recording says about itself: when, of which kernel, with which names."""
+    """Return the header of a recording: its time, its kernel, and whether names were replaced."""
     header = {"pseudonymised": "yes" if pseudonymised else "no"}
     if host.wall_s is not None or host.spec is None:
         header["recorded"] = rfc3339(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DONE = 0
 STILL = "A recording stands still: it has totals, but no rates."
-# settings, or sections of them, that act on the machine: a recording has nothing to act on
+# settings, or sections of them, that act on the machine, and so have no effect on a recording
 FOR_A_LIVE_HOST = (
     "node.state_dir",
     "node.run_dir",
@@ -69,7 +69,7 @@ def _notice(*sentences: str) -> str:
 
 
 def without_effect(opened: OpenedHost, origins: Mapping[str, str]) -> str:
-    """Name the settings of a person that a recorded host cannot honour; empty: none."""
+    """Return a sentence with the settings that have no effect on a recorded host; empty: none."""
     keys = sorted(key for key in origins if key.startswith(FOR_A_LIVE_HOST))
     if opened.spec is None or not keys:
         return ""

@@ -1,6 +1,6 @@
-"""The standard streams as every command needs them: open, and with an answer to odd characters.
+"""Prepares the standard streams: open, and without errors for characters of another encoding.
 
-Loaded before all else by each start of the agent, so it imports nothing that costs time.
+Each start of the agent loads this module first, so it imports nothing that costs time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def prepare_streams(*, discard: bool) -> None:
-    """Open what the caller has closed, and make characters of another encoding no error.
+    """Open closed standard streams, and escape characters that their encoding lacks.
 
     A closed descriptor would be taken by the next file or socket that is opened. What is written to
     a closed standard output is an error, as for other commands; with `discard` it is dropped.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TextIO
 
 import msgspec
@@ -61,8 +61,8 @@ def write_document(text: str) -> None:
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 
-def wrapped(text: str, width: int) -> Iterator[str]:
-    """Yield the text in lines of that width at most; nothing of it but blanks at breaks is lost."""
+def wrap(text: str, width: int) -> Iterator[str]:
+    """Yield the text in lines of at most `width` characters; only blanks at breaks are dropped."""
     rest = text
     while len(rest) > width:
         cut = next((at for at in range(width, 0, -1) if rest[at - 1] in _BREAKS), 0)
@@ -74,14 +74,14 @@ def wrapped(text: str, width: int) -> Iterator[str]:
     yield rest
 
 
-def fitted(lines: Iterator[str], terminal: Terminal, indent: str = "  ") -> Iterator[str]:
-    """Yield lines that fit the terminal; what follows a break is indented below its line."""
+def fit_lines(lines: Iterable[str], terminal: Terminal, indent: str = "  ") -> Iterator[str]:
+    """Yield lines that fit the terminal; the rest of a line that was cut is indented below it."""
     for line in lines:
         if terminal.width is None or len(line) <= terminal.width:
             yield line
             continue
         left = line[: len(line) - len(line.lstrip())]
         width = max(MIN_WIDTH, terminal.width - len(left) - len(indent))
-        first, *more = wrapped(line.lstrip(), width)
+        first, *more = wrap(line.lstrip(), width)
         yield left + first
         yield from (left + indent + part for part in more)

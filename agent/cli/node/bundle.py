@@ -35,9 +35,9 @@ SERVED = {  # file of the bundle: path at the running agent
     "events.json": "/api/v1/events",
     "audit.json": "/api/v1/audit",
 }
-# namespaces of every cluster: words that name nobody
+# namespaces that every cluster has: they identify nobody
 COMMON_NAMES = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
-# of the annotations and labels of pods only those are kept that the agent reads
+# a bundle has only those annotations and labels of pods that the agent reads
 READ_KEYS = ("koordinator.sh/", "xpu-agent.io/", "kubernetes.io/config.")
 _README = """\
 # A node as xpu-agent doctor found it
@@ -106,7 +106,7 @@ def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes
 
 
 def _published(settings: Settings) -> Iterator[tuple[str, bytes]]:
-    """Yield what the running agent publishes; what it does not answer is left out."""
+    """Yield what the running agent publishes, without the pages that it does not answer."""
     for name, path in SERVED.items():
         body, _ = fetch(settings, path)
         if body is not None:
@@ -128,12 +128,12 @@ class _Objects(msgspec.Struct, frozen=True):
 def _objects(body: bytes | None) -> tuple[_Object, ...]:
     try:
         return msgspec.json.decode(body or b"{}", type=_Objects).objects
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()  # an agent of another version
 
 
 def _rendered(source: BundleSource) -> Iterator[tuple[str, bytes]]:
-    """Yield what an agent would publish of this discovery."""
+    """Yield what an agent would publish after this discovery."""
     parts, snapshot = source.parts, source.snapshot
     by_name = publishers(parts.settings)
     for name in OBJECTS:

@@ -21,7 +21,7 @@ from agent.cli.terminal import (
     RED,
     YELLOW,
     Terminal,
-    fitted,
+    fit_lines,
     standard_output,
     write_document,
 )
@@ -38,8 +38,6 @@ from agent.node.look import look
 from agent.probe.base import remedy_of
 
 DONE, BAD_NEWS = 0, 1
-
-
 _STYLES = {Result.OK: GREEN, Result.WARN: YELLOW, Result.FAIL: RED, Result.SKIP: DIM}
 _INDENT = " " * 6
 
@@ -49,15 +47,15 @@ class NoBundle(AgentError):
 
 
 def findings_text(found: Iterable[Finding], terminal: Terminal = PLAIN) -> str:
-    """Return findings for people: a line each, and below it what to do where something is."""
+    """Return findings for people: one line each, and below a warning or failure what to do."""
     lines: list[str] = []
     for one in found:
         result = one.result.value
-        first, *more = fitted(iter([f"{result:<5} {one.id}: {one.seen}"]), terminal, _INDENT)
+        first, *more = fit_lines([f"{result:<5} {one.id}: {one.seen}"], terminal, _INDENT)
         lines += [terminal.paint(result, _STYLES[one.result]) + first[len(result) :], *more]
         if one.result in (Result.WARN, Result.FAIL):
             words = (_INDENT + text for text in (one.why, one.do) if text)
-            lines += fitted(words, terminal)
+            lines += fit_lines(words, terminal)
     return "\n".join(lines) + "\n"
 
 

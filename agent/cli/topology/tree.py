@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from agent.cli.terminal import MIN_WIDTH, PLAIN, Terminal, wrapped
+from agent.cli.terminal import MIN_WIDTH, PLAIN, Terminal, wrap
 from agent.cli.topology.branches import Branch, branches
 from agent.model.device import Device, Health, HealthState
 from agent.model.snapshot import NodeSnapshot
@@ -71,7 +71,7 @@ def _drawn(
     parts = [line.text]
     below = rest + (strokes.below_child if line.below else strokes.below_last)
     if width is not None:
-        parts = list(wrapped(line.text, max(MIN_WIDTH, width - len(below))))
+        parts = list(wrap(line.text, max(MIN_WIDTH, width - len(below))))
     yield first + parts[0]
     yield from (below + part for part in parts[1:])
     for child in line.below:

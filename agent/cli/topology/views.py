@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agent.cli.output import GAP
-from agent.cli.terminal import PLAIN, Terminal, fitted
+from agent.cli.terminal import PLAIN, Terminal, fit_lines
 from agent.cli.topology.branches import Branch, branches
 from agent.cli.topology.tree import tree_text
 from agent.model.device import Device
@@ -107,7 +107,7 @@ def matrix_text(snapshot: NodeSnapshot, terminal: Terminal = PLAIN) -> str:
         f"  {name:<14} {d.place.path[-1] if d.place.path else '-'}  {long_name(d)}"
         for name, d in zip(names, view.devices, strict=True)
     ]
-    below = fitted(iter(["", "Levels:", *legend, "", "Devices:", *devices, ""]), terminal)
+    below = fit_lines(["", "Levels:", *legend, "", "Devices:", *devices, ""], terminal)
     return "\n".join([*lines, *below])
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.cli.output import table
 from agent.cli.parser import MAX_RELEASE_S, MIN_RELEASE_S
-from agent.cli.terminal import MIN_WIDTH, Terminal, fitted, terminal_of, wrapped
+from agent.cli.terminal import MIN_WIDTH, Terminal, fit_lines, terminal_of, wrap
 from agent.web.admin import Release
 
 WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Zs")), max_size=60)
@@ -37,14 +37,14 @@ def test_every_width_shows_every_cell_whole(rows: list[dict[str, str]], width: i
 
 @given(text=WORDS, width=st.integers(1, 70))
 def test_wrapping_loses_blanks_only(text: str, width: int) -> None:
-    lines = list(wrapped(text, width))
+    lines = list(wrap(text, width))
     assert max(map(len, lines)) <= width
     assert squeezed("".join(lines)) == squeezed(text)
 
 
 def test_a_line_ends_behind_a_word_where_it_can() -> None:
-    assert list(wrapped("one two, three/four five", 11)) == ["one two,", "three/four", "five"]
-    assert list(wrapped("abcdefghij", 4)) == ["abcd", "efgh", "ij"]
+    assert list(wrap("one two, three/four five", 11)) == ["one two,", "three/four", "five"]
+    assert list(wrap("abcdefghij", 4)) == ["abcd", "efgh", "ij"]
 
 
 def test_spare_columns_go_first_and_it_is_said() -> None:
@@ -78,7 +78,7 @@ def test_a_cell_is_painted_without_its_padding() -> None:
 
 
 def test_what_follows_a_break_is_indented_below_its_line() -> None:
-    lines = fitted(iter(["  one two three four five six"]), Terminal(width=24), "    ")
+    lines = fit_lines(["  one two three four five six"], Terminal(width=24), "    ")
     assert list(lines) == ["  one two three four", "      five six"]
 
 
