@@ -1,4 +1,4 @@
-"""All groups below one group with what their files hold: for people, read once, never written.
+"""Reads a cgroup and all groups below it, with what their files hold, for people.
 
 Version 1 is read by cgroupspy, which knows the files of each of its controllers.
 """
@@ -21,7 +21,7 @@ MAX_FILE = 64 << 10  # bytes
 MAX_PROCESSES = 1 << 20  # bytes of `cgroup.procs`
 PROCESSES = "cgroup.procs"
 EXTRA = "v1-tools"
-# what lists processes, and is counted instead of printed
+# files that list processes: they are counted, not printed
 LISTS = (PROCESSES, "tasks")
 V2_FILES = (
     *("cgroup.type", "cgroup.controllers", "cgroup.subtree_control", "cgroup.events"),
@@ -33,11 +33,11 @@ V2_FILES = (
 
 
 class CannotDump(AgentError):
-    """The groups cannot be read here; says what to do."""
+    """The groups cannot be read here; the message says what to do."""
 
 
 class GroupDump(msgspec.Struct, frozen=True, kw_only=True):
-    """One group. `processes` is `None` where the kernel does not tell, as in threaded groups."""
+    """One group. `processes` is `None` if they cannot be read, as in a threaded group."""
 
     path: str
     processes: int | None
@@ -84,12 +84,12 @@ class _Version2:
 
     def group(self, cgroup: str) -> GroupDump:
         """Read a group's files; those that are not there are left out."""
-        found = {name: self._text(cgroup, name, MAX_FILE) for name in V2_FILES}
-        listed = self._text(cgroup, PROCESSES, MAX_PROCESSES)
+        texts = {name: self._text(cgroup, name, MAX_FILE) for name in V2_FILES}
+        pids = self._text(cgroup, PROCESSES, MAX_PROCESSES)
         return GroupDump(
             path=cgroup,
-            processes=None if listed is None else len(listed.split()),
-            files={name: text for name, text in found.items() if text is not None},
+            processes=None if pids is None else len(pids.split()),
+            files={name: text for name, text in texts.items() if text is not None},
         )
 
     def _path(self, cgroup: str) -> str:

@@ -29,7 +29,7 @@ MAX_TOP_GROUPS = 4096  # that are searched for those of a kubelet with --cgroup-
 MAX_MOUNTS_READ = 1 << 20  # bytes; every container on the node adds lines
 
 _NAME = r"[A-Za-z0-9_.:@-]{1,255}"
-_PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # of a root that somebody names
+_PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # of a path that a setting or the kubelet names
 _POD = re.compile(rf"(?:{_NAME}-)?pod([0-9A-Za-z_]{{1,128}})\.slice|pod([0-9A-Za-z-]{{1,128}})")
 _CONTAINER = re.compile(r"(?:(?:cri-containerd|docker|crio|pouch)-)?([0-9a-f]{12,128})(?:\.scope)?")
 _QOS = {"burstable": KubeQos.BURSTABLE, "besteffort": KubeQos.BEST_EFFORT}
@@ -120,22 +120,22 @@ def parse_mounts(text: str) -> tuple[tuple[tuple[str, str], ...], str | None]:
 def named_roots(kubelet_root: str) -> tuple[str, ...]:
     """Return where a kubelet with this `--cgroup-root` has its groups, for either driver.
 
-    The group itself, with `kubepods` in its name, is taken as it is; what is no path of cgroups
-    names nothing.
+    The path of the `kubepods` group itself is taken as it is. Of what is no path of a cgroup
+    nothing is returned.
     """
     parts = [part for part in kubelet_root.split("/") if part]
     if not kubelet_root.startswith("/") or not all(_PART.fullmatch(part) for part in parts):
         return ()
     if parts and parts[-1].removesuffix(SLICE).rpartition("-")[2] == KUBEPODS:
         return (f"/{'/'.join(parts)}",)
-    # of a slice's name each `-` is a level of the tree: the kubelet writes `_` for those in a part
+    # each `-` in a slice's name is a level of the tree: the kubelet writes `_` for one in a part
     names = [*(part.replace("-", "_") for part in parts), KUBEPODS]
     slices = [f"{'-'.join(names[: level + 1])}{SLICE}" for level in range(len(names))]
     return f"/{'/'.join(slices)}", f"/{'/'.join([*parts, KUBEPODS])}"
 
 
 def _searched(host: HostFiles, point: str) -> Iterator[str]:
-    """Yield groups one level below the top that have all that a kubelet makes at its start."""
+    """Yield groups one level below the top that have all groups that a kubelet creates."""
     for name in entries(host, point)[:MAX_TOP_GROUPS]:
         stem = f"{name.removesuffix(SLICE)}-{KUBEPODS}"
         if name.endswith(SLICE):
@@ -150,7 +150,7 @@ def _searched(host: HostFiles, point: str) -> Iterator[str]:
 def detect(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
     """Return the host's layout; `None` if it has no cgroups that tell CPU and memory.
 
-    `kubelet_root` is the kubelet's `--cgroup-root` as far as it is known.
+    `kubelet_root` is the kubelet's `--cgroup-root`, empty if it is not known.
     """
     mounts, unified = _from_mounts(host)
     if not mounts and unified is None:

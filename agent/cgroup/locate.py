@@ -1,4 +1,4 @@
-"""Finds the kubelet's cgroup: by a setting, by the kubelet's own words, or by a search."""
+"""Finds the kubelet's cgroup: by a setting, `/configz`, the kubelet's process, or a search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KubeletProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nowhere() -> str:
-    """Return that nobody names the kubelet's cgroup root."""
+    """Return an empty root: neither a setting nor the kubelet names one."""
     return ""
 
 
@@ -44,10 +44,10 @@ def kubelet_process(host: HostFiles) -> KubeletProcess | None:
 
 
 class LayoutLocator:
-    """Remembers the layout once the kubelet's cgroup is there. Belongs to one thread.
+    """Finds the layout and keeps it once the kubelet's cgroup is there. Belongs to one thread.
 
-    It looks again when another root is named: the kubelet may be asked only after the start. A
-    group that only a search found gives way to one that is named, or at the top.
+    It looks again when `kubelet_root` returns another root, as after the first answer of the
+    kubelet. A root that only a search found is replaced by a named or a default one.
     """
 
     def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = nowhere) -> None:
@@ -70,7 +70,7 @@ class LayoutLocator:
         return self.look(now_s) if due and not self._is_certain(layout) else layout
 
     def look(self, now_s: float) -> CgroupLayout | None:
-        """Return the layout after another look, also if the kubelet's cgroup was there before."""
+        """Look again and return the layout, also if the kubelet's cgroup was there before."""
         self._named = self._kubelet_root()
         self._layout = self._detect(self._named, now_s)
         return self._layout
@@ -107,7 +107,7 @@ def _flags(host: HostFiles, path: str) -> Mapping[str, str]:
 
 
 def _configured_root(host: HostFiles, path: str) -> str:
-    """Return the root that the kubelet's file of settings names; empty if it names none."""
+    """Return `cgroupRoot` of the kubelet's configuration file; empty if it is not set."""
     if not path.startswith("/"):
         return ""
     # imported here: few nodes need it, and only once

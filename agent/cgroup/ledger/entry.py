@@ -63,7 +63,7 @@ class NewerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """The fields that every version has."""
+    """The fields that the lines of every version have."""
 
     v: int
     boot: str = ""
@@ -83,8 +83,8 @@ def encode(line: Line) -> bytes:
 def decode(data: bytes) -> Line | NewerLine | None:
     """Return what a line says, without its end; `None` for one that is damaged, or not ours.
 
-    Of a line of a newer version the fields count that this version has, so that a node whose agent
-    is rolled back can still be restored.
+    Of a newer version's line the fields that this version has are read, so that a node can be
+    restored after its agent was rolled back.
     """
     head = _HEAD.match(data)
     if head is None or len(data) > MAX_LINE:

@@ -44,11 +44,11 @@ class LedgerError(AgentError):
 
 
 class _Write(msgspec.Struct, frozen=True):
-    """A write that was begun, and what holds once it is on the disk."""
+    """A write that was begun, and the state of the file after it."""
 
     future: Future[None]
     begun_s: float  # monotonic
-    pending: int  # so many of the pending lines are in it
+    pending: int  # how many of the pending lines it writes
     lines: int  # of the file
     size: int  # of the file
 
@@ -59,15 +59,15 @@ class Ledger:
     Entries of an earlier boot are dropped, for its cgroups are gone. Without a path everything is
     kept in memory only: undoing works until the process ends.
 
-    With a `writer`, which is the ledger's alone, its thread does what may hang; each method waits
-    for it for a limited time.
+    With a `writer`, which no other file uses, its thread makes the calls that may hang; each
+    method waits for it for a limited time.
     """
 
     def __init__(self, path: str | None, boot_id: str, writer: StateWriter | None = None) -> None:
         self.path = path
         self._writer = writer
         self._write: _Write | None = None  # begun, and not known to have ended
-        self._cleared = False  # since that write was begun, pending lines were given up
+        self._cleared = False  # pending lines were dropped after that write was begun
         self._unread = OSError(errno.EIO, "it could not be read")
         self.entries: dict[Id, Entry] = {}
         self.problem = ""  # what was found wrong with the file, for people
@@ -106,7 +106,7 @@ class Ledger:
             self._lines, self._size = len(lines), good
 
     def _take_all(self, lines: Iterable[Line | NewerLine]) -> None:
-        """Begin with what the file has; what was added before it could be read comes after."""
+        """Take the lines of the file, then the entries that were added before it could be read."""
         added, self.entries = self.entries, {}
         self._pending.clear()
         for line in lines:
@@ -191,7 +191,7 @@ class Ledger:
         self._write = _Write(future, time.monotonic(), len(self._pending), lines, size)
 
     def _finish(self) -> None:
-        """Take in what became of the write that was begun; wait for it until it is late."""
+        """Take the result of the write that was begun; wait for it for `CALL_S` at most."""
         write = self._write
         if write is None:
             return
@@ -277,7 +277,7 @@ class Ledger:
 
 
 def _done(work: Callable[[], None]) -> Future[None]:
-    """Do a piece of work now, and return what became of it."""
+    """Do a piece of work now, and return its result."""
     future: Future[None] = Future()
     try:
         work()

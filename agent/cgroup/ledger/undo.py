@@ -133,7 +133,7 @@ def _look(values: CgroupValues, entries: Iterable[Entry], *, force: bool) -> _Fo
         elif entry.hierarchy not in (OOM, CORE, SYSCTL):
             _look_at(values, found, entry)
     wishes, found.wishes = sorted(found.wishes, key=lambda wish: wish.cgroup.count("/")), []
-    for read in wishes:  # outermost first: which CPUs a group can have depends on those above
+    for read in wishes:  # outermost first: a group can have only CPUs of the group above
         wish = _possible(values, found, read)
         state = _state(wish, found.values[wish.target], found.entries[wish.target], force=force)
         if state:
@@ -174,7 +174,7 @@ def _current(values: CgroupValues, wish: Wish, entry: Entry) -> Value | None:
 
 
 def _possible(values: CgroupValues, found: _Found, wish: Wish) -> Wish:
-    """Return the wish; of an empty set of CPUs one for the widest set that the kernel takes."""
+    """Return the wish; for no CPUs at all, a wish for the widest set that the kernel takes."""
     if wish.key is not CPUS or wish.value or not found.values[wish.target]:
         return wish
     if values.version != 2 or not values.populated(wish.cgroup):
@@ -187,7 +187,7 @@ def _possible(values: CgroupValues, found: _Found, wish: Wish) -> Wish:
 
 
 def _effective_after(values: CgroupValues, found: _Found, cgroup: str) -> frozenset[int] | None:
-    """Return the CPUs that a group has after the writes; `None` if nobody tells."""
+    """Return the CPUs that a group has after the writes; `None` if that is not readable."""
     if not any(cgroup == one or cgroup.startswith(f"{one}/") for one in found.cpus):
         return values.effective_cpus(cgroup)
     above = _effective_after(values, found, cgroup.rpartition("/")[0])
@@ -208,7 +208,7 @@ def _state(wish: Wish, current: Value, entry: Entry, *, force: bool) -> str:
 
 
 def _plan(values: CgroupValues, found: _Found) -> None:
-    """Say what the writes would come to, as far as that can be told before."""
+    """Settle each wish as planned, or as refused where the refusal can be foreseen."""
     refusals = {step.wish.target: _refusal(values, step) for step in _steps(values, found)}
     for target in found.values:
         refusal = refusals.get(target, "")
@@ -220,21 +220,21 @@ def _steps(values: CgroupValues, found: _Found) -> tuple[Step, ...]:
 
 
 def _refusal(values: CgroupValues, step: Step) -> str:
-    """Return why a write is better not made; empty if nothing is known against it."""
+    """Return why a write must not be made; empty if it may be."""
     used = values.used_above(step)
     return "" if used is None else f"{used} bytes {KILLS}"
 
 
 def _remember_targets(ledger: Ledger, found: _Found) -> None:
-    """Add what is written in place of originals to our values, before it is written.
+    """Record the values that replace originals as ours, before they are written.
 
-    So that a run that is killed between the write and the end of its entry can be begun again.
+    A run that is killed between a write and the end of its entry can then be repeated.
     """
-    open_ = [found.entries[target] for target in found.targets if target in found.values]
-    for entry in open_:
+    replaced = [found.entries[target] for target in found.targets if target in found.values]
+    for entry in replaced:
         target = found.targets[entry.path, entry.key]
         ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, target)))
-    if open_:
+    if replaced:
         ledger.flush()
 
 

@@ -104,12 +104,12 @@ class Key(msgspec.Struct, frozen=True):
         return wanted == found
 
     def is_any_of(self, found: Value, texts: Iterable[str]) -> bool:
-        """Return whether a found value is one of those that the ledger keeps, as the kernel stores.
+        """Return whether the file's value is one of these of the ledger, as the kernel stores them.
 
-        The kernel cuts bytes down to whole pages, so that texts cannot be compared.
+        The kernel cuts bytes down to whole pages, so texts cannot be compared.
         """
         for text in texts:
-            with suppress(ParseError):  # the ledger's file may hold anything
+            with suppress(ParseError):  # the ledger may hold a text that is no value
                 if self.same(self.kept(text), found):
                     return True
         return False

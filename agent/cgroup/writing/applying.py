@@ -27,7 +27,7 @@ class Host(Protocol):
         ...
 
     def limit_memory(self, step: Step, used: int) -> None:
-        """Write a limit below what is in use after reclaiming; see `reclaim.limit_memory`."""
+        """Reclaim, then write a limit below the memory in use; see `reclaim.limit_memory`."""
         ...
 
     def original(self, wish: Wish) -> Value | None:
@@ -88,7 +88,7 @@ class Applying:
         except HostFileError as error:
             self._failed(step, error.errno, found, used)
             return
-        except LedgerError:  # the next flush fails too, and is told of
+        except LedgerError:  # the next flush fails too, and reports it
             self._stuck.add(wish.target)
             self._left.add(wish.target)
             return

@@ -1,7 +1,7 @@
-"""A memory limit below what is in use, on version 2: reclaim first, so that nobody is killed.
+"""Sets memory limits below what is in use, on version 2: reclaims first, so that nobody is killed.
 
-Version 2 takes such a limit at once. What it cannot reclaim in a few attempts it makes room for by
-killing processes of the group. Lowering `memory.high` reclaims as well and never kills.
+Version 2 takes such a limit at once, and kills processes of the group if a few attempts to reclaim
+are not enough. Lowering `memory.high` also reclaims, and never kills.
 """
 
 from __future__ import annotations
@@ -17,60 +17,66 @@ from agent.cgroup.writing.values import CgroupValues
 from agent.cgroup.writing.wish import Step, Wish
 from agent.errors import HostFileError, ParseError
 
-CHUNK_BYTES = 64 << 20  # reclaimed by one write, which lasts as long as that takes
+CHUNK_BYTES = 64 << 20  # that one write reclaims; the write returns when that is done
 
 
 def limit_memory(values: CgroupValues, ledger: Ledger, step: Step, used: int) -> None:
-    """Reclaim a part of what is too much; write the limit once the rest fits below it.
+    """Reclaim memory above the limit, `MAX_OURS` chunks at most; write the limit if the use fits.
 
     `memory.high` is in the ledger while it is lowered, and holds its old value afterwards. Raise
     `HostFileError` with EBUSY while more is in use than the limit, and `LedgerError`.
     """
     wish = step.wish
     path = values.paths(wish.cgroup, wish.key)[0]
-    entry, high = _record(values, ledger, step, used)
-    if entry is None or high is None:
+    high = _memory_high(values, wish.cgroup)
+    inode = values.inode(wish.cgroup, HIGH)
+    if high is None or inode is None:
         raise HostFileError(path, errno.EBUSY)
+    levels = tuple(_levels(used, int(str(step.after)), high))
+    entry = _record(values, ledger, wish, inode, high, levels)
     try:
-        for level in _levels(used, int(str(step.after)), high):
+        for level in levels:
             values.write(_write_of(wish, level))
             if values.used_above(step) is None:
                 values.write(step)
                 return
     finally:
-        with suppress(HostFileError):  # the group is gone; else the ledger has it undone later
+        with suppress(HostFileError):  # the group is gone, or the ledger's entry is undone later
             original = HIGH.kept(entry.original)
             values.write(_write_of(wish, original if isinstance(original, int) else high))
             ledger.drop(entry, "undone")
     raise HostFileError(path, errno.EBUSY)
 
 
-def _record(
-    values: CgroupValues, ledger: Ledger, step: Step, used: int
-) -> tuple[Entry | None, int | None]:
-    """Put `memory.high` into the ledger; return the entry and what the file holds."""
-    cgroup = step.wish.cgroup
-    inode = values.inode(cgroup, HIGH)
+def _memory_high(values: CgroupValues, cgroup: str) -> int | None:
     try:
         high = values.value(cgroup, HIGH)
     except ParseError:
-        high = None
-    if inode is None or not isinstance(high, int):
-        return None, None
-    known = ledger.entries.get((values.hierarchy(HIGH), cgroup, HIGH.name))
+        return None
+    return high if isinstance(high, int) else None
+
+
+def _record(
+    values: CgroupValues, ledger: Ledger, wish: Wish, inode: int, high: int, levels: tuple[int, ...]
+) -> Entry:
+    """Put `memory.high` and the levels that it is lowered to into the ledger."""
+    hierarchy = values.hierarchy(HIGH)
+    previous = ledger.entries.get((hierarchy, wish.cgroup, HIGH.name))
+    original = HIGH.keep(high)
+    if previous is not None and previous.inode == inode:
+        original = previous.original  # the entry of a run that was killed here has the true one
     entry = Entry(
-        hierarchy=values.hierarchy(HIGH),
-        path=cgroup,
+        hierarchy=hierarchy,
+        path=wish.cgroup,
         inode=inode,
         key=HIGH.name,
-        owner=step.wish.owner,
-        # an entry of a run that was killed here has the true original
-        original=known.original if known and known.inode == inode else HIGH.keep(high),
-        ours=tuple(HIGH.keep(level) for level in _levels(used, int(str(step.after)), high)),
+        owner=wish.owner,
+        original=original,
+        ours=tuple(HIGH.keep(level) for level in levels),
     )
     ledger.set(entry)
     ledger.flush()
-    return entry, high
+    return entry
 
 
 def _levels(used: int, limit: int, high: int) -> Iterator[int]:

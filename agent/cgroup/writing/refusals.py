@@ -14,7 +14,7 @@ from agent.cgroup.writing.wish import Step, Target, Wish
 FIRST_S, LONGEST_S = 60.0, 3600.0
 SOON_S = 1.0  # a limit below what is in use: the group may shrink any moment
 BUSY_TOLD = 3  # refusals of that kind in a row until people are told
-BUSY_SOON = 60  # of them after which the limit is tried less often: each try takes page cache away
+BUSY_SOON = 60  # refusals after which a limit is tried less often: each try reclaims page cache
 KINDS_IN_A_ROW = 3  # groups that refuse one key until it counts as unsupported
 ABSENT_S = 60.0  # a file that is not there is looked for again: controllers get enabled
 
@@ -51,7 +51,7 @@ def classify(number: int, key: Key, version: int) -> Answer:
 
 
 def burst_cause(values: CgroupValues, step: Step, number: int) -> str:
-    """Return the addition to a refusal where a burst is the cause of it; else nothing."""
+    """Return text for people if a burst is the cause of a refusal; else nothing."""
     burst = values.burst_above(step) if number == errno.EINVAL else None
     if burst is None:
         return ""

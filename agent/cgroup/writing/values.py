@@ -78,7 +78,7 @@ class CgroupValues:
             return None
 
     def effective_cpus(self, cgroup: str) -> frozenset[int] | None:
-        """Return the CPUs that a group really has on version 2; `None` if nobody tells."""
+        """Return the effective CPUs of a group of version 2; `None` if they are not readable."""
         try:
             return parse_cpu_list(
                 self._once(cgroup, EFFECTIVE, CPUS.size).decode("ascii", "replace")
@@ -94,7 +94,7 @@ class CgroupValues:
             return False
 
     def used_above(self, step: Step) -> int | None:
-        """Return the memory that a group uses where it is more than a step allows; else `None`.
+        """Return the memory in use if it is more than the limit of a step; else `None`.
 
         Version 1 refuses such a limit. Version 2 takes it and kills processes, if what it reclaims
         is not enough.
@@ -110,7 +110,7 @@ class CgroupValues:
         return used if UNLIMITED != limit < used else None
 
     def burst_above(self, step: Step) -> int | None:
-        """Return a burst that is more than the quota of a step: the kernel refuses the quota."""
+        """Return the burst if it is more than the quota of a step: the kernel refuses the quota."""
         if not isinstance(step.after, Bandwidth):
             return None
         try:
@@ -120,7 +120,7 @@ class CgroupValues:
         return burst if isinstance(burst, int) and burst > step.after.quota_us > 0 else None
 
     def _once(self, cgroup: str, name: str, size: int) -> bytes:
-        """Read a file of version 2 that is read seldom; raise `HostFileError`."""
+        """Read a file of version 2 without keeping it open; raise `HostFileError`."""
         path = f"{self.layout.unified or ''}{cgroup}/{name}"
         if self.version != 2:
             raise HostFileError(path, errno.ENOENT)

@@ -178,7 +178,7 @@ class Writer:
             self.remember(Prepared(wishes=wishes, found=found, steps=steps))
             try:
                 self.ledger.flush()
-            except LedgerError as error:  # the next flush fails too, and is told of
+            except LedgerError as error:  # the next flush fails too, and reports it
                 if error.hangs:
                     return work.result()
             work.again()
@@ -186,7 +186,7 @@ class Writer:
         return work.result()
 
     def limit_memory(self, step: Step, used: int) -> None:
-        """Write a limit below what is in use after reclaiming; see `reclaim.limit_memory`."""
+        """Reclaim, then write a limit below the memory in use; see `reclaim.limit_memory`."""
         limit_memory(self.values, self.ledger, step, used)
 
     def original(self, wish: Wish) -> Value | None:
@@ -229,7 +229,7 @@ class Writer:
             return False
         key = wish.key
         entry = self.ledger.entries.get((self.values.hierarchy(key), *wish.target))
-        # also what lay between two wanted ones
+        # also a value on the way between two wanted ones
         if entry is not None and key.is_any_of(value, entry.ours):
             return True
         if slot.last is None:
