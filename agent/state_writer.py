@@ -167,9 +167,7 @@ class StateWriter:
         Raises what the work raises. If that takes too long, an `OSError` with ETIMEDOUT: work that
         has not begun by then is not done any more.
         """
-        with self.changed:
-            since_s = self._since_s
-        if since_s is not None and time.monotonic() - since_s > deadline_s:
+        if self.is_late(deadline_s):
             raise OSError(errno.ETIMEDOUT, HANGS, path)
         future = self.begin(work, path)
         try:
@@ -179,6 +177,12 @@ class StateWriter:
                 raise  # of the work itself
             future.cancel()
             raise OSError(errno.ETIMEDOUT, HANGS, path) from error
+
+    def is_late(self, deadline_s: float = CALL_S) -> bool:
+        """Return whether the work in progress has lasted longer than that."""
+        with self.changed:
+            since_s = self._since_s
+        return since_s is not None and time.monotonic() - since_s > deadline_s
 
     def begin(self, work: Callable[[], T], path: str) -> Future[T]:
         """Have the thread do a piece of work on a path; do not wait for it.

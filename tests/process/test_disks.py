@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.state_writer import HANGS
 from tests.full import fill, needs_mounts, small_files
 from tests.hanging import hanging_files, needs_fuse
 from tests.process.agent import running
@@ -39,6 +40,34 @@ def test_a_failed_card_is_told_while_the_state_disk_hangs(tmp_path: Path, at_sta
             told = agent.check("health-state")
             assert told.startswith("[-]" if at_start else "[+]")  # what it was is not known
             assert agent.end() == 0
+
+
+@needs_fuse
+def test_a_failed_card_is_shown_while_the_output_folder_hangs(tmp_path: Path) -> None:
+    for_ever = {"XPU_AGENT_HEALTH__CLEAN_PROBES": "1000"}
+    scene = environment(tmp_path, f"{CARDS}events:\n- {LATER}\n", **for_ever)
+    with (
+        hanging_files(tmp_path / "out") as disk,
+        running(tmp_path / "out", "--host", "/", **scene) as agent,
+    ):
+        disk.hang()
+
+        def state() -> str:
+            cards = agent.snapshot()["parts"]["devices"]["value"]["devices"]
+            return next(
+                str(c["info"]["health"]["state"]) for c in cards if c["info"]["uuid"] == "g1"
+            )
+
+        agent.wait_until(lambda: state() == "probing", "the card fails")
+        agent.wait_until(
+            lambda: HANGS in agent.check("publisher:device"), "that it is not published"
+        )
+        assert agent.get("livez") == (200, "ok\n")
+        disk.answer()
+        agent.wait_until(is_now(agent, "probing"), "it is published")
+        events = tmp_path / "out" / "events.jsonl"
+        agent.wait_until(lambda: b"Xid 95!" in events.read_bytes(), "it is told")
+        assert agent.end() == 0
 
 
 @needs_mounts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.fleet import Fleet
 from agent.node.parts import Parts
+from agent.state_writer import HANGS
 from agent.web.unix_socket import NoAdminSocket, bind, file_of, remove, socket_path
 
 if TYPE_CHECKING:
@@ -23,9 +26,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARD_FACTOR = 5.0  # the full look is that much rarer while the kernel tells of changes
+BIND_S = 1.0  # for the file of the admin socket
 HOST_LOOPS = ("host", "vendors")
 
 Tell = Callable[[str, str], None]  # reason and message of an event for people; quick
+
+
+def _bind(path: str) -> tuple[socket.socket, tuple[int, int] | None]:
+    """Return the listening socket, and which file it is."""
+    return bind(path), file_of(path)
 
 
 class Reactions:
@@ -95,12 +104,18 @@ class Reactions:
         control = Control(self._parts, self._fleet, self._hardware.look, self._tell)
         runner = web.AppRunner(create_admin_app(control), access_log=None, shutdown_timeout=1.0)
         try:
-            listening = bind(path)
+            # not on the loop's thread: the folder may be on a file system that hangs
+            async with asyncio.timeout(BIND_S):
+                listening, self._file = await asyncio.to_thread(_bind, path)
+        except TimeoutError:
+            self._problem = f"{path}: {HANGS}"
+            log.warning("admin_socket_missing", extra={"error": self._problem})
+            return
         except NoAdminSocket as error:
             self._problem = str(error)
             log.warning("admin_socket_missing", extra={"error": self._problem})
             return
-        self._runner, self._path, self._file = runner, path, file_of(path)
+        self._runner, self._path = runner, path
         await runner.setup()
         assert runner.server is not None  # noqa: S101 - made by `setup`
         self._listener = Listener(runner.server, listening, MIN_CONNECTIONS)
@@ -115,7 +130,9 @@ class Reactions:
     async def stop(self) -> None:
         """Serve nobody any more."""
         if self._runner is not None:
-            remove(self._path, self._file)  # first: who comes after us may listen at once
+            # first: who comes after us may listen at once
+            removing = asyncio.ensure_future(asyncio.to_thread(remove, self._path, self._file))
+            await asyncio.wait({removing}, timeout=BIND_S)
             if self._listener is not None:
                 self._listener.close()
             await self._runner.cleanup()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from agent.daemon.telling.outlet import Outlet, Run
+from agent.daemon.telling.outlet import BoundedApplier, Outlet, Run
 from agent.daemon.telling.publishing import PublisherRun
 from agent.node.host_facts import HostFacts
 from agent.node.parts import Parts
 from agent.node.publishers import REPORT, wanted_publishers
+from agent.state_writer import StateWriter
 
 
 class DeviceChanges:
@@ -37,6 +38,7 @@ def info_file_run(parts: Parts) -> PublisherRun:
     from agent.publish.infofiles.render import InfoFilePublisher  # noqa: PLC0415 - see above
 
     settings = parts.settings.publish
-    applier = InfoFileApplier(settings.device_info_directory)
+    writer = StateWriter("device-info files")
+    applier = BoundedApplier(InfoFileApplier(settings.device_info_directory), writer)
     publisher = InfoFilePublisher(interval_s=settings.interval_s)
     return PublisherRun(publisher, applier, parts.store, parts.clock)
