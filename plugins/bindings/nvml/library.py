@@ -164,10 +164,13 @@ class Nvml:
             advice = f"{error}; check that the kernel module of this driver is loaded"
             raise LibraryAbsent(reason_of(error.code), advice) from error
 
-    def call(self, name: str, *args: object) -> object:
-        """Call one function of the binding; raise what `error_of` makes of its code."""
+    def call(self, name: str, *args: object, of: object = None) -> object:
+        """Call one function of the binding; raise what `error_of` makes of its code.
+
+        `of` is the handle of the card that it is about, where no argument tells.
+        """
         function = getattr(self._binding, name)
-        device = self._device_of(args)
+        device = self._device_of(args if of is None else (of,))
         if name not in _WAITS:
             self._calls.enter(name, device)
         try:

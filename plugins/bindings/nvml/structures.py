@@ -62,15 +62,15 @@ class GpmMeter:
             self._nvml.call("nvmlGpmSampleGet", handle, self._new)
         else:
             self._nvml.call("nvmlGpmMigSampleGet", handle, instance, self._new)
-        values = self._between() if self._filled else {}
+        values = self._between(handle) if self._filled else {}
         self._old, self._new, self._filled = self._new, self._old, True
         return values
 
-    def _between(self) -> dict[int, float]:
+    def _between(self, handle: object) -> dict[int, float]:
         request = self._request
         for name, value in (("sample1", self._old), ("sample2", self._new)):
             setattr(request, name, value)
-        self._nvml.call("nvmlGpmMetricsGet", request)
+        self._nvml.call("nvmlGpmMetricsGet", request, of=handle)
         first = _FIRST_METRIC
         filled = memoryview(request).cast("B")[first : first + len(self._metrics) * _METRIC.size]
         return {

@@ -92,6 +92,19 @@ def test_a_card_that_hangs_in_all_calls_is_out_and_the_others_are_in_service(
     go(test())
 
 
+def test_a_call_that_names_no_card_itself_is_blamed_on_the_one_it_is_about(tmp_path: Path) -> None:
+    async def test() -> None:
+        machine = Machine(tmp_path)
+        machine.play(f"gpm {BAD} 2 50", "hang nvmlGpmMetricsGet")
+        client = machine.start()
+        await machine.until(lambda: names(machine, "nvmlGpmMetricsGet"))
+        await machine.until(lambda: machine.sampled() == set(BUSES))
+        assert good_ones_are_well(machine)
+        await client.stop()
+
+    go(test())
+
+
 def test_what_hung_is_known_to_the_next_agent(tmp_path: Path) -> None:
     async def test() -> None:
         machine = Machine(tmp_path)
