@@ -35,9 +35,9 @@ def build_containers(
     devices: Loop,
     clustered: ClusterSide | None,
 ) -> ContainerSide:
-    """Return the way into containers, which hears of pods, and of devices after each of its runs.
+    """Return the service for containers; it is notified of changed pods and devices.
 
-    `devices` is the loop that publishes them.
+    `devices` is the loop that publishes devices; `clustered` is where pods come from.
     """
     from agent.daemon.containers.side import ContainerSide  # noqa: PLC0415 - loaded by now
 

@@ -44,8 +44,8 @@ class Site:
         assert runner.server is not None  # noqa: S101 - made by `setup`
         for address in self._addresses:
             try:
-                for listening in await _listening(address):
-                    listener = Listener(runner.server, listening, max_connections())
+                for bound in await _bind(address):
+                    listener = Listener(runner.server, bound, max_connections())
                     self._listeners.append(listener)
                     listener.open()
             except OSError as error:
@@ -64,11 +64,11 @@ class Site:
             await self._runner.cleanup()
 
 
-async def _listening(address: Address) -> list[socket.socket]:
-    """Return the sockets of an address, which listen; raise `OSError`."""
+async def _bind(address: Address) -> list[socket.socket]:
+    """Return listening sockets of an address; raise `OSError`."""
     from agent.web.connections import BACKLOG  # noqa: PLC0415 - loaded by now
 
-    # asyncio looks up names and binds; accepting is not its business here
+    # asyncio resolves the name and binds the sockets; `Listener` accepts on them
     server = await asyncio.get_running_loop().create_server(
         asyncio.Protocol, address.host, address.port, start_serving=False
     )

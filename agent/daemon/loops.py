@@ -78,7 +78,7 @@ class Loops:
         self._recounting.run_once()
 
     def count_dropped(self) -> None:
-        """Count an event that was dropped, as too many wait for the devices' thread."""
+        """Count an event that was dropped because too many wait for the devices' thread."""
         self._recounting.dropped += 1
 
     def tell(self, reason: str, message: str, pod: PodRef | None = None) -> None:

@@ -197,9 +197,9 @@ class Daemon:
         )
 
     def _tell(self, loops: Loops, reason: str, message: str, pod: PodRef | None = None) -> None:
-        """Have an event told, from any thread; who is being stopped tells no more.
+        """Hand an event to the devices' thread, from any thread; while the agent stops, drop it.
 
-        What is too much for a thread that hangs is dropped, and counted in the check of it.
+        Events beyond `MAX_EVENTS_WAITING` are dropped as well; the check `events` counts them.
         """
         if not self._event_room.acquire(blocking=False):
             loops.count_dropped()
@@ -265,9 +265,10 @@ class Daemon:
         await run_when_changed(self._changed, devices, self._devices, self._parts.clock, window_s)
 
     async def _find_places(self, facts: HostFacts, read_host: Callable[[], None]) -> None:
-        """Read the host when a new device waits for its place; a read that hangs holds nobody up.
+        """Read the host when a new device waits for its place, on the collector thread.
 
-        Devices are joined again after it: those that have waited long enough go without a place.
+        Devices are joined again after the read, or after `PLACE_S` if it hangs: a device that has
+        waited that long is published without a place.
         """
         from agent.hotplug.complete import PLACE_S  # noqa: PLC0415 - loaded by now
 

@@ -45,21 +45,21 @@ Remedy = Callable[[str, str, str], str]  # name of the vendor plug-in, reason, m
 
 
 def no_remedy(_vendor: str, _reason: str, _message: str) -> str:
-    """Return nothing: no vendor names a remedy."""
+    """Return an empty text: no vendor names a remedy."""
     return ""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that checks look at.
 
-    `node` is the truth about vendors and devices: the running agent's, where one answers, because
-    it has seen events and earlier failures that one discovery cannot see.
+    `node` is what checks of vendors and devices go by: the report of the running agent if one
+    answers, because a single discovery does not see events and earlier failures.
     """
 
     settings: Settings
     snapshot: NodeSnapshot  # of one look, with what the host has for containers
     node: NodeReport
-    discovered: NodeReport | None = None  # by this command, to compare `node` with; None: it is it
+    discovered: NodeReport | None = None  # by this command, for a comparison; None: `node` is it
     remedy: Remedy = no_remedy
     live: bool  # this machine, not a recording
     root: bool = False  # this process may look everywhere
@@ -71,7 +71,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None
     cgroup_driver: str | None = None  # None: no group of a kubelet was found
-    kubelet: str = ""  # what shows that this node has one, in words; empty: nothing does
+    kubelet: str = ""  # evidence that this node has one, as text; empty: there is none
     protobuf: str = ""  # implementation
 
     def part(self, name: str) -> Mapping[str, object]:

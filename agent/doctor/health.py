@@ -1,4 +1,4 @@
-"""Checks of vendors and devices: what the running agent holds against them, and what to do."""
+"""Checks of vendors and devices: their problems by the running agent's view, and the remedies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from agent.doctor.base import Facts, Finding, Result
 from agent.doctor.node_report import VendorReport
 from agent.model.device import Health, HealthState, VendorDevice
 
-IN_KERNEL = "disk-sleep"  # psutil's name of the state D
+IN_KERNEL = "disk-sleep"  # psutil's name of the process state D
 MAX_NAMED = 8  # devices in one line
 ASK_AGAIN = "run `xpu-agent rescan`; if it stays so, see the agent's log"
 LOOK = "see `xpu-agent devices`, and the kernel's log of that time"
-# of reasons that the agent itself gives, and of those that several vendors share
+# remedies by reason: of the agent's own reasons, and of those that several vendors share
 _HANGS = "see why the driver hangs in the kernel's log (hung task, Xid)"
 _CRASHES = "see the agent's log for the worker's last words; update the driver's library"
 _REMEDIES = {
@@ -75,7 +75,7 @@ def _vendor(facts: Facts, state: VendorReport, now: VendorReport | None) -> Find
             words += "; a new discovery gets an answer"
     remedies = [_remedy(facts, state.vendor, *problem, default="") for problem in problems]
     if state.is_silent and facts.process_states.get(state.pid or 0) == IN_KERNEL:
-        words += f"; its process {state.pid} waits inside the kernel, where no signal ends it"
+        words += f"; its process {state.pid} hangs in the kernel, and no signal can end it"
         remedies = ["reset the card that the kernel's log names, or reboot the node"]
     default = "install or load the vendor's driver; see `xpu-agent devices`"
     return Finding(
@@ -101,7 +101,7 @@ def _device(facts: Facts, device: VendorDevice) -> Iterator[Finding]:
     vendor = facts.node.vendor_names.get(device.key, "")
     name = f"device:{device.key}"
     compared = _comparison(facts, device)
-    if finding := _unwell(facts, name, vendor, device.health, compared):
+    if finding := _health_finding(facts, name, vendor, device.health, compared):
         yield finding
     for condition in device.conditions:
         # a card cut into slices is not schedulable as a whole, and that is no fault
@@ -111,29 +111,31 @@ def _device(facts: Facts, device: VendorDevice) -> Iterator[Finding]:
                 result=Result.WARN,
                 seen=f"{condition.type}={condition.status}: {condition.reason}: "
                 f"{condition.message}",
-                why="it stays in service, and a person should see to it",
+                why="it stays in service, and a person should look at it",
                 do=_remedy(facts, vendor, condition.reason, condition.message),
             )
     for part in device.partitions:
         if part.health.in_service or device.health.in_service:
             slice_name = f"{name}/{part.uuid}"
-            if finding := _unwell(facts, slice_name, vendor, part.health, ""):
+            if finding := _health_finding(facts, slice_name, vendor, part.health, ""):
                 yield finding
 
 
-def _unwell(facts: Facts, name: str, vendor: str, verdict: Health, compared: str) -> Finding | None:
-    """Return the finding of a device or slice that is not well; `None` of one that is."""
+def _health_finding(
+    facts: Facts, name: str, vendor: str, verdict: Health, compared: str
+) -> Finding | None:
+    """Return the finding about a device or slice that is not healthy; `None` if it is."""
     if verdict.state is HealthState.HEALTHY and verdict.certain:
         return None
     remedy = _remedy(facts, vendor, verdict.reason, verdict.message)
     if verdict.state is HealthState.PROBING:
-        remedy = f"wait until it has looked well for long enough; if it fails again: {remedy}"
+        remedy = f"wait until it has been healthy for long enough; if it fails again: {remedy}"
     state = verdict.state.value if verdict.certain else f"unknown, last {verdict.state.value}"
     why = "the scheduler grants it to nobody"
     if verdict.in_service:
-        why = "it stays in service, and nobody can tell now whether it works"
+        why = "it stays in service, and whether it works cannot be checked now"
         if verdict.certain:
-            why = "it stays in service, and fails if further looks confirm it"
+            why = "it stays in service, and counts as failed if further checks confirm it"
     return Finding(
         id=name,
         result=Result.WARN if verdict.in_service else Result.FAIL,
@@ -144,7 +146,7 @@ def _unwell(facts: Facts, name: str, vendor: str, verdict: Health, compared: str
 
 
 def _comparison(facts: Facts, device: VendorDevice) -> str:
-    """Return what a new discovery finds of a device that is not well, if it is something else."""
+    """Return how a new discovery judges a device that is not healthy, if it judges otherwise."""
     other = facts.discovered.devices.get(device.key) if facts.discovered is not None else None
     if other is None or other.health.state is device.health.state:
         return ""
@@ -154,7 +156,7 @@ def _comparison(facts: Facts, device: VendorDevice) -> str:
 
 
 def unmanaged(facts: Facts) -> Iterator[Finding]:
-    """Report devices that nobody is granted: another driver's, without a driver, unknown ones."""
+    """Report devices that are not published: of another driver, without a driver, unknown."""
     reasons: dict[tuple[str, str], list[VendorDevice]] = {}
     for device in facts.node.devices.values():
         if not device.managed:
@@ -166,7 +168,7 @@ def unmanaged(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             id=f"unmanaged:{vendor}/{reason}",
             result=Result.FAIL if failed else Result.WARN,
-            seen=f"{_named([device.key for device in devices])}: {first.message or reason}",
+            seen=f"{_list_devices([device.key for device in devices])}: {first.message or reason}",
             why="it is listed and not published: the scheduler does not know it",
             do=_remedy(facts, vendor, reason, first.message),
         )
@@ -212,13 +214,13 @@ def comparison(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _named(keys: list[str]) -> str:
+def _list_devices(keys: list[str]) -> str:
     more = f" and {len(keys) - MAX_NAMED} more" if len(keys) > MAX_NAMED else ""
     return f"{len(keys)} device{'s' if len(keys) > 1 else ''}: {', '.join(keys[:MAX_NAMED])}{more}"
 
 
 def _remedy(facts: Facts, vendor: str, reason: str, message: str, default: str = LOOK) -> str:
-    """Return what to do about a reason: by its vendor, else by the agent, else where to look."""
+    """Return the remedy for a reason: the vendor's, else the agent's, else `default`."""
     return facts.remedy(vendor, reason, message) or _REMEDIES.get(reason, default)
 
 

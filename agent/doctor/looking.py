@@ -32,7 +32,7 @@ MAX_CONFIG = 256 * 1024
 _MEMLOCK = re.compile(r"^Max locked memory +([0-9]{1,20}|unlimited) ", re.MULTILINE)
 
 
-AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why there is none
+AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why none was received
 
 
 def look(
@@ -52,11 +52,11 @@ def look(
     """
     agent, why = answer
     process = kubelet_process(host) if live else None
-    named = settings.kubelet.cgroup_root or _named_root(agent)
+    named = settings.kubelet.cgroup_root or _configz_root(agent)
     layout = detect(own, named or (process.cgroup_root if process is not None else ""))
     discovered, running = report_of(snapshot), None
     if agent is not None:
-        agent, running, why = _compared(agent, discovered)
+        agent, running, why = _agent_report(agent, discovered)
     # imported here: only this command asks which implementation there is
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 - see above
 
@@ -84,8 +84,8 @@ def look(
 def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
     """Return the vendors whose driver the running agent of this machine cannot ask now.
 
-    A new discovery must leave them alone: the agent let go of the driver so that it can be
-    unloaded, or the driver hangs, and with it whoever asks it.
+    A new discovery must leave them alone: the agent released the driver so that it can be
+    unloaded, or the driver hangs, and so would a process that calls it.
     """
     agent, _ = answer
     try:
@@ -130,10 +130,10 @@ def fetch(settings: Settings, path: str) -> tuple[bytes | None, str]:
         connection.close()
 
 
-def _compared(
+def _agent_report(
     agent: Mapping[str, object], discovered: NodeReport
 ) -> tuple[Mapping[str, object] | None, NodeReport | None, str]:
-    """Return the agent's snapshot, its report on devices, and why either is not used.
+    """Return the agent's snapshot, its report on devices, and why one of them is not used.
 
     A snapshot of another machine, such as a recorded one, says nothing about this one.
     """
@@ -146,7 +146,7 @@ def _compared(
     return agent, running, ""
 
 
-def _named_root(agent: Mapping[str, object] | None) -> str:
+def _configz_root(agent: Mapping[str, object] | None) -> str:
     """Return the `--cgroup-root` that the kubelet told the running agent; empty if it did not."""
     found: object = agent
     for name in ("cluster", "kubelet", "value", "cgroup_root"):

@@ -1,7 +1,7 @@
 """The vendors and devices of a node, as the JSON of a snapshot describes them.
 
 The running agent and a new discovery are both read in this form, so that they can be compared.
-Fields that this version does not need, or does not know, are passed over.
+Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its driver cannot be asked now: released, or it hangs, fails or crashes."""
+        """Return whether its driver cannot be called: released, hanging, failing or crashing."""
         return self.state not in ("ready", "starting")
 
     @property
     def devices(self) -> tuple[VendorDevice, ...]:
-        """Devices of its last answer."""
+        """Return the devices of its last answer."""
         return self.inventory.value.devices if self.inventory.value is not None else ()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What the vendor reports about itself as a whole."""
+        """Return the problems that concern the vendor as a whole."""
         return self.inventory.value.problems if self.inventory.value is not None else ()
 
 
 class PlacedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the node's list; where it sits is passed over."""
+    """A device of the node's list; its place is ignored."""
 
     info: VendorDevice
 
@@ -97,12 +97,12 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> dict[str, VendorDevice]:
-        """All devices by key."""
+        """Return all devices by key."""
         return {one.info.key: one.info for one in self.parts.devices.value.devices}
 
     @property
     def vendor_names(self) -> dict[str, str]:
-        """Name of the vendor plug-in by key of the device."""
+        """Return the name of the vendor plug-in by key of the device."""
         return {device.key: one.vendor for one in self.vendors for device in one.devices}
 
     def is_same_machine(self, other: NodeReport) -> bool:

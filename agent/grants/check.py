@@ -82,9 +82,9 @@ def grant_of(
 
 
 def grants_now(snapshot: NodeSnapshot, kept: Kept | None = None) -> GrantsView:
-    """Return the last check with what changed since: claims that came, and pods that were freed.
+    """Return the last check, updated with new claims and without pods that the kubelet has freed.
 
-    For a request, as `grant_of`: the check of all grants runs every half second.
+    Used to answer requests, as `grant_of` is: the check of all grants runs every half second only.
     """
     kept = kept or Kept()
     view, pods, deleted = snapshot.grants.value, kept.pods(snapshot), snapshot.cluster.deleted
@@ -249,7 +249,7 @@ class _Settled:
         return tuple(hold_of(with_template(entry, found), found) for entry, found in pairs)
 
     def _awaits_requests(self, claim: Claim) -> bool:
-        """Return whether the cluster can name the requests of the pod, and has not done so yet."""
+        """Return whether the API server and the kubelet have not named the requests yet."""
         return claim.wants is None and self._clustered
 
 

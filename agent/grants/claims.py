@@ -36,7 +36,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: str = ""
     running: bool = False  # it was given its devices, as far as anybody says
     holding: bool = False  # a container of it has them now
-    wants: Wants | None = None  # requests for devices, by its spec; None: nobody lists the pod
+    wants: Wants | None = (
+        None  # requests for devices, by its spec; None: neither source lists the pod
+    )
     created: str = ""  # empty: nobody said, so it has just come
 
     @property
@@ -54,7 +56,7 @@ def claim_text(sandbox: SandboxSeen) -> str | None:
 
 
 def ended(pod: PodView) -> bool:
-    """Return whether a pod's phase is one that it does not leave."""
+    """Return whether a pod's phase is final."""
     return pod.phase in ENDED
 
 

@@ -38,7 +38,7 @@ class KnownDevices:
     ) -> None:
         """Index them. Not `complete`: a vendor may still tell of more.
 
-        Without `final_minors` a minor names no device: it may be that of another one.
+        Without `final_minors` no device is found by its minor: it may be another device's.
         """
         self._complete = complete
         self._by_id: dict[tuple[str, str], tuple[VendorDevice, DevicePartition | None]] = {}
@@ -65,7 +65,7 @@ class KnownDevices:
         return next((one for one in self._with_functions if address in functions_of(one)), None)
 
     def numbered(self, kind: DeviceKind, vendor_minor: int) -> VendorDevice | None:
-        """Return the device that its driver calls by this number."""
+        """Return the device with this driver's number."""
         return self._by_driver.get((kind, vendor_minor))
 
     def find(self, entry: GrantedDevice) -> Found:

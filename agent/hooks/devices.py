@@ -150,9 +150,9 @@ class DevicesHook:
 
 
 def _awaits_requests(granted: PodGrant, request: HookRequest) -> bool:
-    """Return whether a new container has to wait until somebody names the pod's requests.
+    """Return whether a new container must wait until the pod's requests are known.
 
-    A container that exists already, which `Stage.RECONCILE` asks about, keeps its devices.
+    An existing container, as in `Stage.RECONCILE`, keeps its devices.
     """
     created = request.stage is Stage.CREATE
     return created and granted.awaits_requests and bool(granted.grant.devices)

@@ -43,8 +43,8 @@ def without_unplaced(
 ) -> Inventory | None:
     """Return an inventory without new devices whose PCI function the host has not shown yet.
 
-    A vendor may see a card that was plugged in before the tree is read again; published at once, it
-    would have no place. A device waits no longer than `PLACE_S`, and one that is `listed` never.
+    A vendor may see a new card before the PCI tree is read again, and the card would be published
+    without a place. A device waits for `PLACE_S` at most; one that is `listed` does not wait.
     """
     inventory = answer.value
     if inventory is None or answer.taken_s is None or pci.taken_s is None:

@@ -145,8 +145,8 @@ class VendorDevice(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str  # nvidia, huawei, cambricon; of an RDMA device the driver's family
     bus_id: str | None  # None: not on PCI (soft-RoCE, Tegra)
     uuid: str | None = None  # the Device object's `id`
-    # The published number: the agent assigns it, unique for each wire type of a node. In what a
-    # vendor answers it is the number that the vendor proposes. None: cannot be published.
+    # The published number: the agent assigns it, unique for each wire type of a node. In a vendor's
+    # answer it is the number that the vendor proposes. None: cannot be published.
     minor: int | None = None
     # The number by which the driver, its runtime, device nodes, environment variables and CDI
     # names call the device. Only the vendor sets it. None: the vendor has no such number, or the

@@ -1,4 +1,4 @@
-"""Published minors that are kept: which device has which, and when a device has left. Pure.
+"""Records of published minors: which device has which, and when a device has left. Pure.
 
 The scheduler accounts devices by type and minor. So a minor that was once published for a device
 stays with it across restarts of the agent, drivers and the machine, until the device has left the
@@ -196,7 +196,7 @@ def _has_left(record: MinorRecord, snapshot: NodeSnapshot) -> bool:
     if not all(map(answers, states)):
         return False
     if not record.bus_id:
-        # only the vendor can tell, and one whose library fails lists devices without numbers
+        # only the vendor can tell; a vendor whose library fails lists devices without numbers
         told = [v.inventory.value for v in states if v.inventory.value is not None]
         devices = [d for one in told for d in one.devices if d.kind.wire_type == record.type]
         return bool(told) and all(device.minor is not None for device in devices)
@@ -218,7 +218,7 @@ def _allocations(snapshot: NodeSnapshot) -> Callable[[MinorRecord], bool]:
         try:
             entries = decode_allocated(text) if text else ()
         except ParseError:
-            return lambda _: True  # nobody can tell which devices it names
+            return lambda _: True  # which devices it names is unknown
         names |= {entry.id.partition(REPLICA)[0] for entry in entries if entry.id}
         minors |= {(entry.type, entry.minor) for entry in entries}
     held = {one.partition(REPLICA)[0] for held in snapshot.served.value.held for one in held.ids}

@@ -72,7 +72,7 @@ def recruits(
 
 
 def journal_folder(settings: Settings) -> str:
-    """Return where journals of calls outlive the agent; empty if nothing does (standalone mode)."""
+    """Return the folder of the journals of calls; empty where nothing outlives the agent."""
     return settings.node.run_dir if settings.node.state_dir else ""
 
 

@@ -202,7 +202,7 @@ class HostFacts:
         self._store.put(devices=Part(view, self._clock.monotonic()))
 
     def _answers(self, vendors: Iterable[VendorState], now: NodeSnapshot) -> list[Inventory]:
-        """Return the vendors' answers; after the start, new devices wait for their place."""
+        """Return the vendors' answers without new devices that wait for their place."""
         listed = {device.key for device in now.devices.value.devices}
         now_s, unplaced = self._clock.monotonic(), False
         found: list[Inventory] = []

@@ -29,7 +29,7 @@ RECORD_BYTES = 1024  # of the file: one line, padded, so that it is written over
 POLL_S = 0.1  # a standby agent tries that often: ten system calls a second
 MAX_NAME = 253  # characters of a Node's name
 MAX_RACES = 8  # files that were replaced while we locked them
-STOP = (  # signals that end the agent, in good order; the last three have no other use here
+STOP = (  # signals at which the agent stops in order; the last three have no other use here
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
 )
@@ -37,7 +37,7 @@ ADVICE = "set node.run_dir to a folder of this machine that the agent may write,
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals to handle: all of `STOP`, but no SIGHUP that is ignored, as by nohup."""
+    """Return the signals of `STOP`, without SIGHUP if the caller ignores it, as nohup does."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(one for one in STOP if not (ignored and one is signal.SIGHUP))
 

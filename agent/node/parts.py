@@ -61,8 +61,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     def facts(self, minors: PublishedMinors | None = None) -> HostFacts:
         """Build the reader of the host's facts; raise `BadConfig`.
 
-        It gives devices the published `minors`; without them those of the state directory, where
-        it changes nothing.
+        It gives devices the published `minors`; without them those of the state directory, which
+        it only reads.
 
         Imported here: the vendors' workers are started before, and need as long to start.
         """

@@ -1,4 +1,4 @@
-"""The published minors over restarts: in the state directory, else from the Device object."""
+"""Keeps published minors over restarts: in the state directory, else from the Device object."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_FILE = 1 << 20
 class PublishedMinors:
     """Which device is published under which minor. Its methods may be called from any thread.
 
-    Without a folder the minors last as long as this object. Whatever fails here stops nothing:
-    `check` says what, and the minors are those of the Device object or new ones.
+    Without a folder the minors last as long as this object. No error here stops publishing:
+    `check` reports it, and the minors are those of the Device object or new ones.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PublishedMinors:
         log.info("published_minors_adopted", extra={"devices": len(self._records)})
 
     def keep(self, records: Records) -> None:
-        """Keep the records of devices that are published now; the disk is not waited for."""
+        """Keep the records of devices that are published now; do not wait for the disk."""
         with self._lock:
             if records == self._records:
                 return

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from agent.publish.eventing.sink import SinkState
 
 KUBELET_OK = "ok"
-# kinds that a cluster may not have: without koord-manager there is no NodeSLO; that a CRD of an
-# object that the agent writes is not installed is said by the check of its publisher
+# kinds that a cluster may lack: without koord-manager there is no NodeSLO; for an object that the
+# agent writes, the check of its publisher reports the absent CRD
 OPTIONAL = ("nodeslos", "nodemetrics", "devices", "noderesourcetopologies")
 
 

@@ -139,7 +139,7 @@ class ClusterSide:
         )
 
     async def _adopt_minors(self, api: Api, name: str) -> None:
-        """Take the minors of the Device object; no Device is published before."""
+        """Read the Device object and take its minors; no Device is published before that."""
         deadline_s = self._parts.settings.api.deadline_s
         self._minors.adopt(await read_device(api, name, deadline_s))
         self._changed()
@@ -272,7 +272,7 @@ async def read_device(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     uniform: Callable[[float, float], float] = random.uniform,
 ) -> object:
-    """Return the Device object as JSON data, `None` if there is none; try until that is known."""
+    """Return the Device object as JSON data, `None` if there is none; try until one is certain."""
     request = Target(resource=DEVICES, name=name, deadline_s=deadline_s).read()
     backoff, failures = Backoff(), 0
     while True:

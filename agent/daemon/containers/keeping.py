@@ -64,7 +64,7 @@ class Keeping:
         self._locator = LayoutLocator(parts.opened.files, parts.kubelet_root)
         self._conditions: tuple[Condition, ...] = ()
         self._loaded = False
-        self._unread = ""  # why the ledger was not read, as logged last
+        self._unread = ""  # the error of the last read of the ledger that was logged
         self._writer = StateWriter("ledger")
         self.written = 0
         self.left: int | None = None

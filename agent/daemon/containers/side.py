@@ -179,9 +179,9 @@ class ContainerSide:
         self._keep(self._plugin.run, "device plug-in")
 
     def pods_changed(self) -> None:
-        """List devices at once as pods leave them: the kubelet asks nobody where none is healthy.
+        """Update the lists of devices at once: the kubelet admits no pod if none is healthy.
 
-        A pod that was granted a device is admitted some milliseconds after the one before ended.
+        It admits a granted pod some milliseconds after the pod before it ended.
         """
         if self._plugin is not None:
             self._plugin.changed()
@@ -273,7 +273,7 @@ class ContainerSide:
         return pod.namespace in namespaces or (bool(pod.uid) and pod.uid == self._own_uid)
 
     def _exempts(self, pod: SandboxSeen) -> bool:
-        """Return whether nothing is said of devices in a pod without a grant."""
+        """Return whether devices in a pod without a grant are not reported."""
         return self._parts.settings.hooks.ungranted == "off" or self._protects(pod)
 
     def _seen(self, view: RuntimeView) -> None:

@@ -1,4 +1,4 @@
-"""Objects that the agent writes; watched to notice that somebody else changed or removed them."""
+"""Objects that the agent writes: watched to notice when another writer changes or removes them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agent.kube.watch.wire import Kind
 
 
 class OwnObject(msgspec.Struct):
-    """Only the metadata is read: a changed version makes the writer read the object."""
+    """An object without its content: a changed version makes the writer read the whole object."""
 
     metadata: Metadata
 
 
-def resource_version(found: OwnObject) -> str:
+def resource_version(one: OwnObject) -> str:
     """Return the object's version; opaque."""
-    return found.metadata.resource_version
+    return one.metadata.resource_version
 
 
 OWN_DEVICE: Kind[OwnObject, str] = Kind(resource=DEVICES, wire=OwnObject, make=resource_version)

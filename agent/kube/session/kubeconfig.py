@@ -53,7 +53,8 @@ def read_account(target: FromKubeconfig) -> Account:
         return _read(library, client.Configuration(), target)
 
 
-_OF_PYTHON = (
+# what the package raises for a file of an unexpected form
+_PYTHON_ERRORS = (
     OSError,
     ValueError,
     LookupError,
@@ -75,7 +76,7 @@ def _foreign(library: Foreign, target: FromKubeconfig) -> Iterator[None]:
     )
     try:
         yield
-    except (own, *passed_on, *_OF_PYTHON) as error:
+    except (own, *passed_on, *_PYTHON_ERRORS) as error:
         # only the package's own words: an issuer's or a YAML extract may hold a token
         said = str(error)[:200] if isinstance(error, own) else type(error).__name__
         raise NoApiServer(f"{target}: cannot be used: {said}") from None

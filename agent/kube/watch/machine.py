@@ -127,7 +127,7 @@ def _event(state: State, event: Event, uniform: Uniform) -> Step:
 def _ended(state: State, ended: Ended, uniform: Uniform) -> Step:
     """Take the stream up again; one that the server closes at once is no better than a failure."""
     if ended.early:
-        state = _doubted(state)
+        state = _with_doubt(state)
     if _is_doubtful(state):
         return _list_anew(state, uniform)
     failures = 0 if ended.lasted_s >= STEADY_S else state.failures + 1
@@ -143,7 +143,7 @@ def _failed(state: State, failure: Failure, uniform: Uniform) -> Step:
             return _slowly(state, Phase.ABSENT, uniform, failure.retry_after_s)
         case Why.FORBIDDEN:
             return _slowly(state, Phase.FORBIDDEN, uniform, failure.retry_after_s)
-    state = _doubted(state)
+    state = _with_doubt(state)
     if _is_doubtful(state):
         return _list_anew(state, uniform)
     failures = state.failures + 1
@@ -185,7 +185,7 @@ def _rested(state: State, lasted_s: float) -> State:
     return _with(state, failures=0, expiries=0, doubt_s=doubt_s)
 
 
-def _doubted(state: State) -> State:
+def _with_doubt(state: State) -> State:
     """Return the state after a stream broke: the server may have been restored meanwhile."""
     return _with(state, doubt_s=0.0) if state.doubt_s is None else state
 

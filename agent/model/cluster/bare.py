@@ -11,10 +11,10 @@ BLINDING = ("PciLimit", "PciUnreadable", "PciVanished")  # a device may have bee
 
 
 def has_devices(snapshot: NodeSnapshot) -> bool:
-    """Return whether anything is listed that an object of the node has to show.
+    """Return whether a device is listed that the Device object of the node has to show.
 
-    NICs that are well and serve no RDMA are Ethernet NICs, which every node has. A card that is
-    another driver's is a device all the same.
+    Healthy NICs without RDMA are Ethernet NICs, which every node has. A card that another driver
+    has is shown.
     """
     return any(
         one.info.kind is not DeviceKind.RDMA or one.info.managed or not one.info.health.in_service
@@ -53,6 +53,6 @@ def all_told(snapshot: NodeSnapshot) -> bool:
 
 
 def answers(vendor: VendorState) -> bool:
-    """Return whether what the vendor said last still stands."""
+    """Return whether the vendor is ready and its last answer holds."""
     told = vendor.inventory
     return vendor.state == READY and told.value is not None and not told.error

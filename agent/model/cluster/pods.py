@@ -4,8 +4,8 @@ Neither knows all. The API server has pods that the kubelet has not taken in yet
 annotations first. The kubelet has static pods under the uid that their cgroups carry (the API's
 mirror of one has another), and knows first what runs. A kubelet that has just started, or cannot
 reach the API server, lists few pods or none: what the API server told is never dropped on the
-kubelet's word. A pod whose object the API server deleted is gone, although the last list of the
-kubelet has it still: the kubelet has freed the pod's devices by then.
+kubelet's word. A pod whose object the API server deleted is gone, even if the last list of the
+kubelet still has it: the kubelet has freed the pod's devices by then.
 """
 
 from __future__ import annotations

@@ -46,14 +46,14 @@ class Known:
         self._reported = (version,)
 
     def begin_read(self) -> None:
-        """Forget what a watch reported so far: the answer to a read is at least as new."""
+        """Forget the version that a watch reported: the answer to a read is at least as new."""
         self._reported = None
 
     @property
     def is_outdated(self) -> bool:
-        """Say whether a watch reported another version than the server answered last.
+        """Return whether a watch reported a newer version than the last answer of the server.
 
-        The event of our own write may come after the answers to that write and to later ones.
+        The event of our own write may arrive after the answers to that write and to later ones.
         """
         if self._reported is None or self.sight is None:
             return False
@@ -81,7 +81,7 @@ class Known:
         return max(0.0, self._seen_s + interval_s * self._jitter - self._site.clock.monotonic())
 
     def rest_s(self) -> float:
-        """Return the seconds until the next look: at what there is, or at the server."""
+        """Return the seconds until the next comparison, with or without a new read."""
         return min(self.due_in_s(), self._site.about(self._site.pace.resync_s))
 
     def now(self, sight: Sight) -> Sight:

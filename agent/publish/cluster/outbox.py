@@ -60,7 +60,7 @@ class Outbox:
     def observe(self, kind: str, version: str | None) -> None:
         """Take the version that a watch reports of the node's object; `None`: there is none.
 
-        A writer reads the object where it is another than the one that it was answered last.
+        A writer reads the object if the version is not that of the last answer.
         """
         for key, writer in self._writers.items():
             if key[1] == kind:

@@ -24,7 +24,7 @@ NO_RESOURCE = "ResourceMissing"
 NOT_KEPT = "FieldsNotKept"
 ONE_WRITER = (
     "Only one program should write these fields: stop the other one (for koordlet see "
-    "docs/cluster.md, Coming from koordlet), or switch ours off (publish.device, "
+    "docs/cluster.md, Coming from koordlet), or switch this agent's off (publish.device, "
     "publish.node_metric, publish.node_resource_topology)"
 )
 MAX_CAUSES = 8  # that are named

@@ -24,10 +24,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How often an object is looked at, and when another writer counts as gone."""
 
     resync_s: float = 60.0  # between reads of an object that no watch reports; about
-    watched_resync_s: float = 3600.0  # of one that a watch reports: against a fault of ours
+    watched_resync_s: float = 3600.0  # of one that a watch reports, in case the watch is wrong
     takeover_s: float = 300.0  # 0: nobody's fields are ever taken
     slow_s: float = 60.0  # between tries where nothing will change soon: no CRD, no right
-    absent_s: float = 300.0  # the same where a watch reports when the CRD is installed
+    absent_s: float = 300.0  # without a CRD, if a watch reports when it is installed
     deadline_s: float = 10.0  # of one call
 
 

@@ -153,7 +153,7 @@ def test_a_worker_that_the_kernel_holds_is_named(state: str, process: str, told:
     vendors = tuple(replace(one, pid=4711) for one in held.vendors)
     given = facts(replace(held, vendors=vendors), process_states={4711: process})
     found = of(findings(given), "vendor:nvidia")
-    assert ("process 4711 waits inside the kernel" in found.seen) is told
+    assert ("process 4711 hangs in the kernel" in found.seen) is told
     assert ("reboot the node" in found.do) is told
 
 
