@@ -14,7 +14,7 @@ _GPU, _SHARED = "koordinator.sh/gpu", "koordinator.sh/gpu.shared"
 _COUNTED = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 _WHOLE = 100
 _SLACK = 2  # percent: the other form of memory is rounded, and of a total that may have moved
-_RUNS = "; a container of the pod runs, and keeps what is inside it until the pod is deleted"
+_RUNS = "; a container of the pod runs, and keeps its devices until the pod is deleted"
 
 Entries = Sequence[tuple[GrantedDevice, Found]]
 

@@ -1,7 +1,7 @@
-"""What a container must have, and which devices are whose: from the snapshot. Pure.
+"""What a container must have, and which pod has which device, by the snapshot. Pure.
 
-The devices come from the grant and from the devices' own nodes. The hook's answer adds what else a
-container gets: paths, variables, mounts, limits. So a hook that names the wrong card is noticed.
+The devices come from the grant and from the devices' own nodes. The hook's answer adds paths,
+variables, mounts and limits. So a hook that names the wrong card is noticed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Allocations = Mapping[str, tuple[Allocation, ...]]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared with a container. `problem`: why a part of it is not known."""
+    """What a container is compared with. `problem`: why a part of it is not known."""
 
     edits: ContainerEdits = ContainerEdits()
     devices: tuple[DeviceNodes, ...] = ()  # those that the container may have

@@ -122,7 +122,7 @@ def _by_numbers(name: str, node: DeviceNode, evidence: Evidence) -> Iterator[_Fi
         yield _unknown(f"{name}: the container's /dev could not be looked into")
     elif evidence.nodes is not None and not _has(evidence.nodes, numbers):
         yield _missing(f"{name} is not there: no node is c {node.major}:{node.minor}")
-    # the record does not tell what a maker's runtime lets a container open
+    # the record does not show which devices a maker's runtime allows
     elif evidence.rules is not None or recorded:
         yield from _opening(name, numbers, "rw", evidence)
 
@@ -139,7 +139,7 @@ def _rules(evidence: Evidence) -> tuple[Rule, ...] | None:
 
 
 def is_privileged(evidence: Evidence) -> bool:
-    """Return whether a container may open every device, as a privileged one does."""
+    """Return whether a container may open every device, as a privileged container may."""
     rules = _rules(evidence)
     return rules is not None and everything(rules)
 

@@ -32,8 +32,8 @@ RECORDS = (
     "/run/containers/storage/overlay-containers/{id}/userdata/config.json",
 )
 MAX_ENVIRON, MAX_MOUNTS, MAX_RECORD, MAX_RULES = 1 << 20, 1 << 20, 2 << 20, 64 << 10  # bytes
-# systemd writes it whenever it has loaded its units: at a start, a reload, a re-execution
-BOOT_TIME_S = 1.0  # the kernel tells its boot time in whole seconds
+BOOT_TIME_S = 1.0  # resolution of the boot time in /proc/stat
+# systemd writes it when it has loaded its units: at a start, a reload, a re-execution
 UNITS_LOADED = "/run/systemd/systemd-units-load"
 MAX_STAT = 1 << 20  # bytes; a line of it counts each interrupt of the machine
 INIT = "_LIBCONTAINER_"  # runc's own first process has such variables, before the container's
@@ -68,9 +68,9 @@ class Looker:
         edits: ContainerEdits,
         numbers: Collection[Numbers] = (),
     ) -> Evidence:
-        """Return what is there; what is not there raises nothing.
+        """Return what is in a container; nothing is raised for what is absent.
 
-        `edits` say what is asked for, `numbers` are those of the granted devices' nodes.
+        `edits` name what is looked for, `numbers` are those of the granted devices' nodes.
         """
         self._rule_files.pop(where.container_id, None)
         record = self._record(where.container_id)
@@ -80,7 +80,7 @@ class Looker:
         first = first_of(self._host, layout, cgroup)
         if first is None:
             return Evidence(absent="it has no process (yet)", record=record)
-        # read first: while the variables are the runtime's, it is still making the device nodes
+        # read first: while they are the variables of the runtime, it is still making device nodes
         env = self._read(f"/proc/{first.pid}/environ", MAX_ENVIRON, parse_environ)
         if env is not None and any(name.startswith(INIT) for name, _ in env):
             return Evidence(absent="the runtime has not started it yet")
@@ -114,7 +114,7 @@ class Looker:
         return self._read(path, MAX_RULES, bytes) != before
 
     def _reloaded(self, first: First, numbers: Collection[Numbers]) -> frozenset[Numbers]:
-        """Return the devices that a reloaded systemd denies: it knows devices by their links."""
+        """Return the devices that a reloaded systemd denies: those without a link in /dev/char."""
         loaded, booted_s = self.units_loaded(), self._booted_s()
         if loaded == ABSENT or booted_s is None:
             return frozenset()

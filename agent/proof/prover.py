@@ -53,7 +53,7 @@ class Prover:
         exempt: Exempt = never,
         injection: str = AUTO,
     ) -> None:
-        """`exempt` tells which pods without a grant are not looked at.
+        """`exempt` returns whether a pod without a grant is not looked at.
 
         `injection` is `device_plugin.injection`.
         """
@@ -65,7 +65,7 @@ class Prover:
         self._proofs: dict[str, Proof] = {}
         self._complete: dict[str, Expected] = {}  # what verified containers were compared with
         self._unconfirmed: set[str] = set()  # containers that were found wrong once
-        self._loads: tuple[object, ...] = ()  # of the runtime and of systemd
+        self._loads: tuple[object, ...] = ()  # last starts or reloads of the runtime and systemd
 
     def run_once(self, snapshot: NodeSnapshot) -> ProofView:
         """Look at what is due and return all proofs; those of containers that are gone, no more."""
@@ -79,7 +79,7 @@ class Prover:
         self._schedule.hasten(self._suspected(here, snapshot), now_s)
         due = self._schedule.due(here, now_s)
         if due:
-            look = _Round(snapshot, detect(self._host), self._kept.allocations(snapshot))
+            look = _Run(snapshot, detect(self._host), self._kept.allocations(snapshot))
             for target in due:
                 self._prove(target, look)
         return ProofView(containers=MappingProxyType(dict(self._proofs)))
@@ -94,7 +94,7 @@ class Prover:
         before, self._loads = self._loads, loads
         return granted if before and loads != before else self._looker.changed(granted)
 
-    def _prove(self, target: Target, look: _Round) -> None:
+    def _prove(self, target: Target, look: _Run) -> None:
         found, now_s = self._judged(target, look), self._clock.monotonic()
         verdict = found.verdict if found else Verdict.VERIFIED
         if found is not None and self._awaits_confirmation(target.id, verdict):
@@ -137,7 +137,7 @@ class Prover:
         self._unconfirmed.add(container_id)
         return True
 
-    def _judged(self, target: Target, look: _Round) -> Judgement | None:
+    def _judged(self, target: Target, look: _Run) -> Judgement | None:
         """Return what is found; `None` if the container's grant gives it nothing to be found."""
         if target.late:
             return Judgement(verdict=Verdict.MISSING, details=(LATE,))
@@ -161,8 +161,8 @@ class Prover:
     def _expected(self, target: Target, snapshot: NodeSnapshot) -> Expected:
         """Return what the container must have now.
 
-        Of one that was verified before these are the same edits and devices. The numbers of a
-        device's nodes may have changed since, as after its driver was loaded again.
+        For a container that was verified before, these are the same edits and devices. The numbers
+        of a device's nodes may have changed since, as after its driver was loaded again.
         """
         before = self._complete.get(target.id)
         if before is None:
@@ -177,8 +177,8 @@ class Prover:
         return replace(before, devices=tuple(now.get(one.name, one) for one in before.devices))
 
 
-class _Round:
-    """What all looks of one run need of the snapshot, made when it is first needed."""
+class _Run:
+    """What all looks of one run use; each part is computed when it is first used."""
 
     def __init__(
         self, snapshot: NodeSnapshot, layout: CgroupLayout | None, given: Allocations

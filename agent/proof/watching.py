@@ -19,7 +19,7 @@ from agent.proof.look import Whereabouts
 LOOKS_A_RUN = 8  # 2 ms each; containers of a node that just started are spread over some seconds
 FIRST_S, LONGEST_S = 1.0, 300.0  # between looks at one that is starting, or cannot be told
 AGAIN_S: Mapping[Verdict, float] = {
-    Verdict.VERIFIED: 50.0,  # so that it is less than a minute, also when several are due
+    Verdict.VERIFIED: 50.0,  # less than a minute, also when several are due at once
     Verdict.MISSING: 50.0,  # people mend them, or reconciling does
     Verdict.EXCESS: 50.0,
 }
@@ -59,9 +59,9 @@ def never(_: SandboxSeen) -> bool:
 
 
 def targets(snapshot: NodeSnapshot, exempt: Exempt = never) -> tuple[Target, ...]:
-    """Return the containers to look at, each once; pods without any device may be exempt.
+    """Return the containers to look at, each once; pods without a device may be exempt.
 
-    Those are looked at only where another pod has a grant.
+    Pods without a device are looked at only while another pod has a grant.
     """
     grants = snapshot.grants.value.pods
     granted = {uid for uid, pod in grants.items() if not pod.refusal and pod.grant.devices}
@@ -196,11 +196,11 @@ class Schedule:
                 due.at_s = min(due.at_s, now_s)
 
     def confirm(self, target: Target, now_s: float) -> None:
-        """Have a container looked at again soon, for a verdict that one look does not justify."""
+        """Have a container looked at again soon: one look does not justify its verdict."""
         self._due[target.id].at_s = now_s + FIRST_S
 
     def looked(self, target: Target, verdict: Verdict, now_s: float) -> None:
-        """Set when it is looked at again; one that cannot be judged less and less often."""
+        """Set the time of the next look; the pause grows while a container cannot be judged."""
         due = self._due[target.id]
         again_s = AGAIN_S.get(verdict)
         if again_s is None:

@@ -88,9 +88,9 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         """Return the object, or nothing before every vendor has answered or failed to.
 
         What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
-        would take them from the pods that hold them. Nor is anything published before the minors
-        of an earlier agent are known. In a cluster nothing is published before the
-        Node is known, which owns the object, and a node without devices has none: one that is
+        would take them from the pods that hold them. Nothing is published before the minors of
+        an earlier agent are known. In a cluster nothing is published before the Node is known,
+        which owns the object, and a node without devices has none: one that is
         there goes when that is certain, and stays as it is while it is not.
         """
         view = snapshot.devices

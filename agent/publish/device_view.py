@@ -139,7 +139,7 @@ def group_rows(
 ) -> tuple[tuple[DeviceGroup, tuple[str, ...]], ...]:
     """Return each group of two and more with the short names of its members, by size.
 
-    Only those that are `aligned`, if that is asked for: of others there may be hundreds.
+    With `aligned` only aligned groups: there may be hundreds of others.
     """
     names = {device.key: short_name(device) for device in view.devices}
     rows = [

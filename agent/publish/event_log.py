@@ -110,7 +110,7 @@ class EventLog:
         size = self._path.lstat().st_size if os.path.lexists(self._path) else 0
         if size and size + len(data) > MAX_BYTES:
             os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
-        # a link or a FIFO in its place leads nowhere and holds nobody up
+        # a link in its place is not followed, and a FIFO does not block
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self._path, flags, 0o644)
         try:

@@ -29,11 +29,11 @@ _HELP = {family.name: family.help for family in OWN_PROCESSES}
 
 
 class OwnMetrics:
-    """The registry. `text` reads files of `/proc`: it is for a thread that may wait for them."""
+    """The registry. `text` reads files of `/proc`, so call it on a thread that may block."""
 
     def __init__(self, node: str) -> None:
         """Begin at nothing, for the agent of a node."""
-        # a series more for each counter, of no use here
+        # it would add a series to each counter, of no use here
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the library
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -65,7 +65,7 @@ class _Workers:
         self._processes: dict[int, psutil.Process] = {}
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the names are known to nobody else, so none can collide."""
+        """Return nothing: no other collector has these names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -247,10 +247,10 @@ class Reconciler:
         return sum(len(one.wishes) for one in ready)
 
     def _flush(self) -> None:
-        """Have the originals on the disk. A disk that refuses them does not stop pods' files.
+        """Put the originals on the disk. A disk that refuses them does not stop pods' files.
 
         Their originals follow from the pods' own specs; limits that are not in force harm others.
-        While the disk does not answer nothing is written: the entries may come to it much later.
+        While the disk does not answer, nothing is written: the entries may reach it much later.
         """
         try:
             self.ledger.flush()

@@ -69,7 +69,7 @@ def pseudonymise(
 
 
 class Originals(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording, and texts about the same host that are to keep equal names equal."""
+    """A recording and texts about the same host; equal names get equal replacements in all."""
 
     tree: TreeFiles
     tapes: Mapping[str, bytes]  # by vendor

@@ -92,7 +92,7 @@ def with_grants(reply: bytes, pods: Iterable[PodView], held: Iterable[Held] = ()
 
 
 def exchanges_of(pods: Iterable[PodView], held: Iterable[Held]) -> Mapping[Container, Exchanges]:
-    """Return what was given in place of what the kubelet accounts, by container."""
+    """Return the exchanged devices of each container: those that it has for the kubelet's ids."""
     names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
     found: dict[Container, dict[tuple[str, str], str]] = {}
     for one in held:
