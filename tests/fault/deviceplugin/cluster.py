@@ -29,11 +29,13 @@ from agent.model.runtime.served import ServedView
 from agent.model.snapshot import NodeSnapshot
 from agent.node.identity import Machine
 from agent.node.store import SnapshotStore
+from agent.state_writer import StateWriter
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests import factory
 from tests.fault.deviceplugin.stage import BOOT, QUICK
 from tests.kubelet.admission import Admitted, Container, Kind
 from tests.kubelet.manager import FakeKubelet
+from tests.patience import PATIENCE_S
 from tests.unit.deviceplugin.made import GPU, VENDORS, card, node, plugin_settings
 from tests.unit.grants.made import WHOLE, entry, text
 
@@ -98,6 +100,7 @@ class Cluster:
         self.wakes = 0  # how often the source of pods was woken
         self.settings = settings
         self._root, self._pace = root, pace
+        self.writers: list[StateWriter] = []  # one of each agent
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, in_force: bool = False) -> None:
@@ -130,7 +133,9 @@ class Cluster:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def site(self) -> Site:
+        self.writers.append(StateWriter())
         return Site(
+            state_writer=self.writers[-1],
             folder=str(self.kubelet.folder),
             current=lambda: self.store.current,
             decide=self.decide,
@@ -233,6 +238,8 @@ async def _running(
     finally:
         await cluster.stop()
         await cluster.kubelet.stop()
+        for writer in cluster.writers:  # none writes into the folder while it is removed
+            assert await asyncio.to_thread(writer.close, PATIENCE_S)
 
 
 def in_cluster(test: Test, pace: Pace = PATIENT, *, cards: int = 4, **settings: object) -> None:

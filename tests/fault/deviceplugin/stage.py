@@ -18,7 +18,9 @@ from agent.model.grant.edits import ContainerEdits
 from agent.model.part import Part
 from agent.model.runtime.served import ResourceServed, ServedView
 from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from agent.state_writer import StateWriter
 from tests.kubelet.manager import FakeKubelet
+from tests.patience import PATIENCE_S
 
 GPU = "nvidia.com/gpu"
 BOOT = "6f1c1a52-0000-4000-8000-000000000001"
@@ -124,6 +126,7 @@ class Stage:
         self.vendor = "ready"
         self.grants: dict[str, PodGrant] = {}
         self.plugin: DevicePlugin | None = None
+        self.writers: list[StateWriter] = []  # one of each agent
         self._task: asyncio.Task[None] | None = None
 
     def current(self) -> NodeSnapshot:
@@ -137,7 +140,9 @@ class Stage:
         )
 
     def site(self) -> Site:
+        self.writers.append(StateWriter())
         return Site(
+            state_writer=self.writers[-1],
             folder=str(self.folder),
             current=self.current,
             decide=self.table,
@@ -193,6 +198,8 @@ async def staged(root: Path, pace: Pace) -> AsyncIterator[Stage]:
     finally:
         await stage.stop()
         await stage.kubelet.stop()
+        for writer in stage.writers:  # none writes into the folder while it is removed
+            assert await asyncio.to_thread(writer.close, PATIENCE_S)
 
 
 def on_stage(test: Test, pace: Pace = QUICK) -> None:
