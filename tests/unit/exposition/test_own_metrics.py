@@ -21,6 +21,13 @@ from agent.publish.own_metrics import OwnMetrics
 from tests import factory
 
 WORKER = "xpu_agent_worker_"
+BUSY_WORKER = """
+import time
+while time.process_time() < 0.1:
+    pass
+print(end=".", flush=True)
+input()
+"""
 
 
 def snapshot(pid: int | None) -> NodeSnapshot:
@@ -46,13 +53,16 @@ def test_this_process_is_described_as_every_prometheus_client_does() -> None:
 
 def test_a_worker_is_measured_until_it_ends() -> None:
     own = OwnMetrics("n")
-    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    command = [sys.executable, "-c", BUSY_WORKER]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdout is not None
     try:
+        worker.stdout.read(1)  # by now it is Python, and has used the processor
         found = samples(own.text(snapshot(worker.pid), openmetrics=False))
         assert found[f"{WORKER}resident_memory_bytes"] > 1 << 20
         assert found[f"{WORKER}threads"] == 1
         assert found[f"{WORKER}open_fds"] >= 3
-        assert found[f"{WORKER}cpu_seconds_total"] >= 0
+        assert found[f"{WORKER}cpu_seconds_total"] > 0
     finally:
         worker.communicate(b"\n")
     ended = samples(own.text(snapshot(worker.pid), openmetrics=False))
