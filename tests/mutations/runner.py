@@ -17,7 +17,7 @@ from tests.mutations.table import ROOT, BadEntry, Fault
 
 COPIED = ("agent", "plugins", "proto", "tests", "fixtures", "daemonset", "docs", "bench", "build")
 IGNORED = shutil.ignore_patterns("__pycache__", ".*_cache")
-TEST_S = 120  # a fault may cause an endless loop: a test that takes longer has failed
+TEST_S = 60  # a fault may cause an endless loop: a test that takes longer has failed
 RUN_S = 900
 PASSED, FAILED = 0, 1  # exit statuses of pytest
 _FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -217,7 +218,14 @@ def test_five_deaths_are_a_quarantine_that_an_answer_ends(tmp_path: Path) -> Non
         assert "exit status 3" in found.message
         assert found.restarts == 4
         scene(file)
-        assert (await worker.until_state("ready")).restarts >= 5
+        ready = await worker.until_state("ready")
+        assert ready.restarts >= 5
+        assert ready.pid is not None
+        since = len(worker.states)
+        os.kill(ready.pid, signal.SIGKILL)
+        await worker.until(lambda states: states[-1].pid not in (None, ready.pid))
+        # one more death is the first of a new row
+        assert "quarantined" not in {state.state for state in worker.states[since:]}
         await worker.client.stop()
 
     go(test())

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agent.cgroup.layout import CgroupLayout
@@ -17,6 +18,7 @@ from agent.cli.node.restore import restore as command
 from agent.daemon.containers.keeping import LEDGER
 from agent.host.boot import read_identity
 from agent.host.files import LiveRoot
+from tests.realgroups import needs_v1, real_groups
 
 
 def recorded(folder: Path, hierarchy: str = "cpu") -> Ledger:
@@ -82,6 +84,33 @@ def test_switches_of_the_kernel_need_no_groups(
     monkeypatch.setattr(LayoutLocator, "look", lambda *_: None)
     assert command(arguments) == 1
     assert (tmp_path / "state" / LEDGER).exists()
+
+
+@needs_v1
+@pytest.mark.root
+def test_a_dry_run_says_what_it_would_write_and_writes_nothing(
+    arguments: argparse.Namespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with real_groups() as groups:
+        pod = groups.pod()
+        groups.put(pod, "cpu.shares", "2")
+        monkeypatch.setattr(LayoutLocator, "look", lambda *_: groups.layout)
+        ledger = recorded(tmp_path / "state")
+        (entry,) = ledger.entries.values()
+        ledger.drop(entry, "gone")
+        inode = groups.path("cpu", pod).stat().st_ino
+        ledger.set(msgspec.structs.replace(entry, path=pod, inode=inode))
+        ledger.flush()
+        arguments.dry_run = True
+        assert command(arguments) == 0
+        assert "cpu.shares 2 → 1024" in capsys.readouterr().out
+        assert groups.get(pod, "cpu.shares") == "2"
+        arguments.dry_run = False
+        assert command(arguments) == 0
+        assert groups.get(pod, "cpu.shares") == "1024"
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
