@@ -1,6 +1,6 @@
 """Version 2 control groups in memory, which answer as Linux 6.1 does.
 
-`test_fake.py` compares the fake with the recorded answers of the kernel.
+`tests/unit/cgroup/test_fake_v2.py` compares the fake with the recorded answers of the kernel.
 """
 
 from __future__ import annotations
