@@ -171,3 +171,12 @@ def test_a_signal_at_any_moment_of_the_start_ends_the_agent_without_a_trace(
         _, said = process.communicate(timeout=DEADLINE_S)
         assert process.returncode in (0, -number)
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_serving_agent_ends_in_order_at_other_signals_too(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with running(tmp_path / "out", "--host", str(EIGHT_CARDS)) as agent:
+        agent.process.send_signal(number)
+        assert agent.process.wait(DEADLINE_S) == 0
