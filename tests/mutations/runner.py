@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,7 +50,10 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
 
 
 def run_fault(fault: Fault, tree: Path) -> Outcome:
-    """Put the fault into the tree, run its tests, and take the fault out again."""
+    """Put the fault into the tree, run its tests, and take the fault out again.
+
+    The test that failed must pass without the fault, or it has caught nothing: `BadEntry`.
+    """
     path = tree / fault.file
     original = path.read_text(encoding="utf-8")
     path.write_text(fault.mutate(original), encoding="utf-8")
@@ -63,22 +66,17 @@ def run_fault(fault: Fault, tree: Path) -> Outcome:
     if status == PASSED:
         return Outcome(fault, "")
     failure = _FAILURE.search(output)
-    return Outcome(fault, failure[1] if failure else "a test that pytest does not name")
-
-
-def check_unchanged(faults: Iterable[Fault], tree: Path) -> None:
-    """Raise `BadEntry` if the tests of these faults fail in a tree without a fault."""
-    tests = sorted({test for fault in faults for test in fault.tests})
-    # of a folder and a file in it, pytest needs the folder only
-    needed = [t for t in tests if not any(t != o and t.startswith(f"{o}/") for o in tests)]
-    status, output = run_tests(needed, tree)
+    name = failure[1] if failure else "a test that pytest does not name"
+    status, output = run_tests(fault.tests, tree, "--last-failed", "--last-failed-no-failures=none")
     if status != PASSED:
-        raise BadEntry(f"tests fail without any fault (status {status})\n{output[-2000:]}")
+        raise BadEntry(f"{fault.name}: {name} fails without the fault too\n{output[-2000:]}")
+    return Outcome(fault, name)
 
 
-def run_tests(tests: Sequence[str], tree: Path) -> tuple[int, str]:
+def run_tests(tests: Sequence[str], tree: Path, *more: str) -> tuple[int, str]:
     """Return pytest's exit status and output; the first failure ends the run."""
-    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", str(TEST_S)]
+    cache = f"cache_dir={tree.parent / 'cache'}"  # which test has failed last
+    options = ["-x", "-q", "-p", "no:xdist", "--timeout", str(TEST_S), "-o", cache, *more]
     # `CI` makes Hypothesis try the same examples each time; no bytecode, because a file that
     # changes twice within one second must be compiled twice
     environment = {
