@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from ipaddress import AddressValueError, IPv6Address
 
 import msgspec
 
@@ -35,6 +36,10 @@ _BARE = re.compile(  # containers, machine ids; `pod` and 32 digits are a pod of
     rb"(?:(?<=pod)|(?<![0-9a-z]))(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE
 )
 _IPV4 = re.compile(rb"(?<![0-9A-Za-z.-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z-]|\.[0-9])")
+_IPV6 = re.compile(  # what may be a short form; `_IDENTIFIER` has the long one
+    rb"(?<![0-9A-Za-z:.-])(?=[0-9a-f]*:[0-9a-f]*:)[0-9a-f:]{3,39}(?![0-9A-Za-z-]|\.[0-9])",
+    re.IGNORECASE,
+)
 _CPU_SERIAL = re.compile(r"^Serial\s*:\s*(\w+)", re.MULTILINE)  # of some Arm boards
 _BUILDER = re.compile(rb"\([^()@\s]+@[^()\s]+\)")  # who compiled a kernel, and where
 
@@ -78,7 +83,7 @@ class Originals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pseudonymise_all(originals: Originals, salt: bytes) -> Originals:
-    """Replace in texts what `pseudonymise` replaces, IPv4 addresses, and the given names."""
+    """Replace in texts what `pseudonymise` replaces, IP addresses, and the given names."""
     tree, tapes, texts = originals.tree, originals.tapes, originals.texts
     secrets = _secrets(tree, tapes)
     for data in texts.values():
@@ -136,14 +141,28 @@ class _Words:
         return self._bare(self._free(_IDENTIFIER.sub(self._swap, data)))
 
     def text(self, data: bytes) -> bytes:
-        """Replace in a text about the host: as in recorded answers, and IPv4 addresses."""
-        return _IPV4.sub(self._ipv4, self.tape(data))
+        """Replace in a text about the host: as in recorded answers, and IP addresses."""
+        return _IPV4.sub(self._ipv4, _IPV6.sub(self._ipv6, self.tape(data)))
 
     def _ipv4(self, match: re.Match[bytes]) -> bytes:
         parts = [int(part) for part in match[0].split(b".")]
         if max(parts) > 255 or parts[0] in (0, 127):
             return match[0]  # no address, any address, or this machine's own
         return b".".join(b"%d" % part for part in self.aliases.ipv4(bytes(parts)))
+
+    def _ipv6(self, match: re.Match[bytes]) -> bytes:
+        text = match[0].decode()
+        end = ":" if text.endswith(":") and not text.endswith("::") else ""  # of a sentence
+        words = text.removesuffix(end).split(":")
+        if len({len(word) for word in words}) == 1 and len(words[0]) in (2, 4):
+            return match[0]  # a GUID, or a long form, which is replaced already
+        try:
+            address = IPv6Address(text.removesuffix(end))
+        except AddressValueError:
+            return match[0]
+        if address.is_loopback or address.is_unspecified:
+            return match[0]
+        return f"{IPv6Address(self.aliases.gid(address.packed))}{end}".encode()
 
     def _bare(self, data: bytes) -> bytes:
         return _BARE.sub(lambda match: self._digits(match[0]), data)

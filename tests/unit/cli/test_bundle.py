@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from ipaddress import IPv6Address
+
+import pytest
 
 from agent.cli.node.bundle import names_in, without_unread_keys
 from agent.recording.entries import Entry
@@ -86,3 +89,41 @@ def test_a_name_that_is_also_the_name_of_a_field_breaks_no_json() -> None:
         Originals(tree=TreeFiles.of({}), tapes={}, texts=texts, names=names), b"salt"
     )
     assert json.loads(other.texts["a.json"]).keys() == {"source", "devices", "namespace"}
+
+
+def replaced(text: str) -> str:
+    """Return a text of a bundle after its names were replaced."""
+    originals = Originals(tree=TreeFiles.of({}), tapes={}, texts={"a": text.encode()})
+    return pseudonymise_all(originals, b"salt").texts["a"].decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "address", "after"),
+    [
+        ("dial tcp [", "2001:db8:12:34::5678", "]:6443: refused"),
+        ('{"ip": "', "fd12:3456:789a:1::1", '"}'),
+        ("10 events of ", "2a02:26f0:1:2:3:4:5:6", "."),
+        ("", "2a02:26f0::9", ": no route"),
+        ("from ", "fe80::a00:27ff:fe12:3456", "%eth0"),
+        ("in ", "fd12:3456:789a:1::", "/64"),
+    ],
+)
+def test_short_forms_of_ipv6_addresses_are_replaced(before: str, address: str, after: str) -> None:
+    text = replaced(f"{before}{address}{after}")
+    assert text.startswith(before)
+    assert text.endswith(after)
+    other = text[len(before) : -len(after)]
+    assert other != address
+    assert IPv6Address(other).is_link_local == IPv6Address(address).is_link_local
+    assert replaced(f"{address} {address}") == f"{other} {other}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("::1", "::", "12:30:45", "0000:3b:00.0", "c 195:255", "GPU-1::3", "std::string x::y"),
+        *("2001:db8::1::2", "1:2:3", "a:b:c:d", "00:00:00:00:00:00"),
+    ],
+)
+def test_what_is_no_ipv6_address_of_a_network_stays(text: str) -> None:
+    assert replaced(text) == text
