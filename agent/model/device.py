@@ -57,6 +57,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in (HealthState.HEALTHY, HealthState.SUSPECT)
 
 
+DEGRADED = "Degraded"  # type of the condition of a device that works with a fault
+
+
 class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     """A condition of the Device object beside `Healthy`, such as `Schedulable` or `Degraded`."""
 

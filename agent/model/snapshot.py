@@ -83,6 +83,11 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     direct: tuple[DirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
     numa_overrides: tuple[NumaOverride, ...] = ()  # by which the devices were placed
 
+    @property
+    def is_final(self) -> bool:
+        """Return whether every vendor has answered, or failed to, and minors change no more."""
+        return not (self.awaited or self.provisional_minors)
+
 
 class HotplugView(msgspec.Struct, frozen=True, kw_only=True):
     """How the agent learns of hardware that comes and goes, with counters since the start.

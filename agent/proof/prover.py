@@ -31,7 +31,6 @@ from agent.proof.judge import Cards, DeviceNodes, Judgement, is_privileged, judg
 from agent.proof.look import RECORDS, Looker
 from agent.proof.watching import Exempt, Schedule, Target, never, targets
 
-WRONG = frozenset((Verdict.MISSING, Verdict.EXCESS))
 LATE = "all that was granted: the grant was written after the pod's sandbox had been made"
 
 
@@ -128,7 +127,7 @@ class Prover:
         pod to the next look wrong for a moment.
         """
         published = self._proofs.get(container_id)
-        if verdict not in WRONG or (published is not None and published.verdict in WRONG):
+        if not verdict.is_wrong or (published is not None and published.verdict.is_wrong):
             self._unconfirmed.discard(container_id)
             return False
         if container_id in self._unconfirmed:

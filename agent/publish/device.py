@@ -94,7 +94,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         there goes when that is certain, and stays as it is while it is not.
         """
         view = snapshot.devices
-        if view.taken_s is None or view.value.awaited or view.value.provisional_minors:
+        if view.taken_s is None or not view.value.is_final:
             return ()
         if waits_for_node(snapshot):
             return ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from agent.model.cluster.annotation import Refused
 from agent.model.cluster.node_wishes import wishes
 from agent.model.cluster.pod_cpus import scheduled_cpus
-from agent.model.device import Device, DeviceCondition, Health, HealthState
+from agent.model.device import DEGRADED, Device, DeviceCondition, Health, HealthState
 from agent.model.snapshot import NodeSnapshot, VendorState
 from agent.publish.containers.events import container_events
 from agent.publish.device import KIND
@@ -15,7 +15,6 @@ from agent.publish.device_view import short_name
 from agent.publish.eventing.event import NORMAL, WARNING, Event, PodRef
 from agent.publish.wire import sanitise
 
-DEGRADED = "Degraded"
 _HEALTH = {
     HealthState.HEALTHY: (NORMAL, "DeviceHealthy"),
     HealthState.SUSPECT: (WARNING, "DeviceSuspect"),

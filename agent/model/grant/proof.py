@@ -17,6 +17,11 @@ class Verdict(enum.Enum):
     EXCESS = "excess"  # a device is there that was not granted; something may be missing, too
     UNKNOWN = "unknown"
 
+    @property
+    def is_wrong(self) -> bool:
+        """Return whether a container differs from what it must have."""
+        return self in (Verdict.MISSING, Verdict.EXCESS)
+
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """One container's verdict; `details` name each thing, for people."""

@@ -37,7 +37,7 @@ class InfoFilePublisher(msgspec.Struct, frozen=True):
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Desired, ...]:  # noqa: ARG002 - see Publisher
         """Return the file, or nothing before every vendor has answered or failed to."""
         view = snapshot.devices
-        if view.taken_s is None or view.value.awaited or view.value.provisional_minors:
+        if view.taken_s is None or not view.value.is_final:
             return ()
         return (
             Desired(
