@@ -58,7 +58,7 @@ def pod(index: int, *cards: int, count: int = 1, init: int = 0, **changes: objec
     return replace(made, annotations=annotations, wants=wants, **changes)
 
 
-def given(admitted: Admitted) -> list[int]:
+def card_numbers(admitted: Admitted) -> list[int]:
     """Return the numbers of the cards whose nodes a container gets."""
     prefix = "/dev/nvidia"
     return sorted(int(path[len(prefix) :]) for path in admitted.devices if path[-1].isdigit())

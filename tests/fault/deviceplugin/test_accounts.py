@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.model.cluster.facts import KubeletFacts
 from agent.model.part import Part
 from agent.model.pod import PodView
-from tests.fault.deviceplugin.cluster import PATIENT, Cluster, given, in_cluster, pod
+from tests.fault.deviceplugin.cluster import PATIENT, Cluster, card_numbers, in_cluster, pod
 from tests.fault.deviceplugin.stage import QUICK
 from tests.kubelet.admission import NotAdmitted
 from tests.unit.deviceplugin.made import GPU, card
@@ -29,7 +29,7 @@ def test_the_kubelet_accounts_the_granted_card_whoever_hears_of_the_pod_first(ah
             assert cluster.wakes
             cluster.create(one)
             admitted = await admission
-        assert given(admitted) == [2]
+        assert card_numbers(admitted) == [2]
         assert cluster.account(one) == [2]
 
     in_cluster(test)
@@ -53,9 +53,9 @@ def test_a_slow_pod_holds_up_the_next_one_and_its_deletion_cancels_nothing() -> 
         second = asyncio.create_task(cluster.admit(next_one))
         # deleted before our watch told of it: the kubelet still waits for the answer
         cluster.create(replace(slow, terminating=True))
-        assert given(await first) == [3]
+        assert card_numbers(await first) == [3]
         cluster.create(next_one)
-        assert given(await second) != [3]
+        assert card_numbers(await second) != [3]
 
     in_cluster(test)
 
@@ -74,7 +74,7 @@ def test_a_card_is_free_as_soon_as_the_kubelet_says_so(end: str) -> None:
         else:
             await cluster.kubelet.end(old.uid)
             cluster.change(old, phase=end)
-        assert given(await cluster.admit(new)) == [0, 1, 2, 3]
+        assert card_numbers(await cluster.admit(new)) == [0, 1, 2, 3]
 
     in_cluster(test)
 
@@ -92,7 +92,7 @@ def test_before_a_refusal_that_is_for_good_the_source_of_pods_is_woken_and_waite
             lambda: cluster.wakes > 0 or admission.done(), "the source of pods to be woken"
         )
         cluster.list_at_kubelet(replace(old, phase="Succeeded"), new)
-        assert given(await admission) == [0, 1, 2, 3]
+        assert card_numbers(await admission) == [0, 1, 2, 3]
 
     in_cluster(test, PATIENT)
 
@@ -103,7 +103,7 @@ async def with_other_accounts(cluster: Cluster) -> tuple[PodView, int]:
     The kubelet gives its CPUs on memory node 0, so that card 5 is none of those that it offers.
     """
     owner = pod(1, 5)
-    assert given(await cluster.run(owner, aligned=True)) == [5]
+    assert card_numbers(await cluster.run(owner, aligned=True)) == [5]
     (accounted,) = cluster.account(owner)
     assert accounted < 4
     return owner, accounted
@@ -113,7 +113,7 @@ def test_a_pod_that_is_sent_a_granted_card_gets_the_one_that_the_kubelet_holds_f
     async def test(cluster: Cluster) -> None:
         _, accounted = await with_other_accounts(cluster)
         plain = pod(2, count=7)
-        assert given(await cluster.run(plain)) == [n for n in range(8) if n != 5]
+        assert card_numbers(await cluster.run(plain)) == [n for n in range(8) if n != 5]
         assert cluster.account(plain) == [n for n in range(8) if n != accounted]
         text = dict(cluster.told)["DeviceExchanged"]
         assert f"{card(accounted)} in place of {card(5)}" in text
@@ -137,10 +137,10 @@ def test_what_was_exchanged_is_known_after_a_restart(who: str) -> None:
         await cluster.kubelet.until(lambda: cluster.holds(plain), "the kubelet's account")
         await cluster.delete(owner)
         # the kubelet has freed a card that the plain pod has, and only card 5 is free in truth
-        assert given(await cluster.run(next_one)) == [5]
+        assert card_numbers(await cluster.run(next_one)) == [5]
         assert cluster.account(next_one) == [accounted]
         await cluster.delete(plain)
-        assert given(await cluster.run(last)) != [5]
+        assert card_numbers(await cluster.run(last)) != [5]
 
     in_cluster(test, cards=8)
 
@@ -149,7 +149,7 @@ def test_a_container_that_reuses_devices_of_an_init_container_has_the_same_excha
     async def test(cluster: Cluster) -> None:
         await with_other_accounts(cluster)
         reuses = pod(2, count=6, init=7)
-        main = given(await cluster.run(reuses))
+        main = card_numbers(await cluster.run(reuses))
         assert len(main) == 6
         assert 5 not in main
         init, last = (one for one in cluster.kubelet.allocations if one.pod_uid == reuses.uid)
@@ -167,12 +167,12 @@ def test_a_card_in_use_that_nothing_can_be_exchanged_for_is_withdrawn_until_its_
         endpoint = await cluster.kubelet.resource(GPU, healthy=3)
         assert card(3) not in endpoint.healthy()
         plain = pod(2, count=3)
-        assert given(await cluster.run(plain)) == [0, 1, 2]
+        assert card_numbers(await cluster.run(plain)) == [0, 1, 2]
         assert card(3) in dict(cluster.told)["DeviceWithdrawn"]
         assert "DeviceExchanged" not in dict(cluster.told)
         await cluster.delete(owner)
         await cluster.kubelet.resource(GPU, healthy=4)
-        assert given(await cluster.run(pod(3))) == [3]
+        assert card_numbers(await cluster.run(pod(3))) == [3]
 
     in_cluster(test)
 
@@ -184,7 +184,7 @@ def test_a_granted_pod_that_has_yet_to_be_admitted_finds_as_many_cards_as_it_nee
         cluster.create(waits)
         endpoint = await cluster.kubelet.resource(GPU, healthy=3)
         assert endpoint.healthy() == {card(0), card(1), card(2)}
-        assert given(await cluster.run(waits)) == [0, 1, 2]
+        assert card_numbers(await cluster.run(waits)) == [0, 1, 2]
 
     in_cluster(test)
 

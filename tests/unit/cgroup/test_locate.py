@@ -30,7 +30,7 @@ def kubelet(*words: str, pid: int = 812) -> dict[str, str]:
     return {f"_proc_{pid}_comm": "kubelet\n", f"_proc_{pid}_cmdline": line}
 
 
-def found(host: TreeFiles, named: str = "") -> tuple[str | None, str]:
+def find_root(host: TreeFiles, named: str = "") -> tuple[str | None, str]:
     one = layout.detect(host, named)
     assert one is not None
     return one.root, one.driver
@@ -49,8 +49,8 @@ def test_both_drivers_have_their_own_spelling_of_a_named_root(
     named: str, systemd: str, cgroupfs: str
 ) -> None:
     assert layout.named_roots(named) == (systemd, cgroupfs)
-    assert found(tree(systemd), named) == (systemd, "systemd")
-    assert found(tree(cgroupfs), named) == (cgroupfs, "cgroupfs")
+    assert find_root(tree(systemd), named) == (systemd, "systemd")
+    assert find_root(tree(cgroupfs), named) == (cgroupfs, "cgroupfs")
 
 
 @pytest.mark.parametrize("group", ["/a/kubepods", "/a.slice/a-kubepods.slice"])
@@ -63,14 +63,14 @@ def test_the_group_itself_may_be_named(group: str) -> None:
 )
 def test_what_is_no_path_of_cgroups_names_nothing(odd: str) -> None:
     assert layout.named_roots(odd) == ()
-    assert found(tree("/kubepods"), odd) == ("/kubepods", "cgroupfs")
+    assert find_root(tree("/kubepods"), odd) == ("/kubepods", "cgroupfs")
 
 
 def test_a_named_root_counts_before_others_and_a_wrong_one_hides_none() -> None:
     both = tree("/kubepods.slice", "/a/kubepods")
-    assert found(both)[0] == "/kubepods.slice"
-    assert found(both, "/a")[0] == "/a/kubepods"
-    assert found(both, "/other")[0] == "/kubepods.slice"
+    assert find_root(both)[0] == "/kubepods.slice"
+    assert find_root(both, "/a")[0] == "/a/kubepods"
+    assert find_root(both, "/other")[0] == "/kubepods.slice"
 
 
 POOL = "/pool/kubepods", "/burstable", "/besteffort"
@@ -88,10 +88,10 @@ def test_without_a_name_one_level_is_searched_for_what_a_kubelet_makes(
 ) -> None:
     group, *classes = names
     groups = [f"{below}{group}{name}" for name in classes]
-    assert found(tree(*groups, mounts=mounts))[0] == group
-    assert found(tree(groups[0], mounts=mounts))[0] is None  # some other program's
+    assert find_root(tree(*groups, mounts=mounts))[0] == group
+    assert find_root(tree(groups[0], mounts=mounts))[0] is None  # some other program's
     deeper = [f"{below}/docker/x{group}{name}" for name in classes]
-    assert found(tree(*deeper, mounts=mounts))[0] is None
+    assert find_root(tree(*deeper, mounts=mounts))[0] is None
 
 
 def test_a_group_that_was_only_searched_for_gives_way_to_the_kubelets_own(tmp_path: Path) -> None:

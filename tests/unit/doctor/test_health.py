@@ -45,7 +45,7 @@ def snapshot(*devices: Device, state: str = "ready", problem: str = "") -> NodeS
     return replace(factory.snapshot(devices, ()), vendors=(vendor,))
 
 
-def seen_by(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[Finding, ...]:
+def compare(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[Finding, ...]:
     """Return the findings where an agent runs, and this is what a new discovery finds."""
     given: Facts = facts(discovered)
     return findings(replace(given, node=report_of(running), discovered=given.node, remedy=remedy))
@@ -53,7 +53,7 @@ def seen_by(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[Finding, .
 
 def test_a_card_that_the_agent_holds_out_is_out_whatever_a_new_discovery_finds() -> None:
     held = snapshot(factory.gpu(0, health=XID), factory.gpu(1))
-    found = seen_by(held, snapshot(factory.gpu(0), factory.gpu(1)))
+    found = compare(held, snapshot(factory.gpu(0), factory.gpu(1)))
     card = of(found, f"device:{factory.gpu(0).key}")
     assert card.result is Result.FAIL
     assert card.seen.startswith("probing: Xid95: uncontained error; a new discovery finds it heal")
@@ -79,7 +79,7 @@ def test_each_doubt_about_a_card_is_a_finding_with_its_own_remedy(
     health: Health, result: Result, words: str
 ) -> None:
     held = snapshot(factory.gpu(0, health=health))
-    card = of(seen_by(held, held), f"device:{factory.gpu(0).key}")
+    card = of(compare(held, held), f"device:{factory.gpu(0).key}")
     assert card.result is result
     assert card.seen.startswith(words)
     assert card.why
@@ -97,7 +97,7 @@ def test_a_degraded_card_and_a_bad_slice_are_findings_and_a_cut_card_is_none() -
         ),
         partitions=(part, DevicePartition(uuid="MIG-b", profile="1g")),
     )
-    found = seen_by(snapshot(card), snapshot(card))
+    found = compare(snapshot(card), snapshot(card))
     odd = {one.id: one for one in found if one.id.startswith("device:")}
     assert set(odd) == {f"device:{card.key}/Degraded", f"device:{card.key}/MIG-a"}
     assert odd[f"device:{card.key}/Degraded"].result is Result.WARN
@@ -114,7 +114,7 @@ def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
         factory.gpu(1, managed=False, health=vfio),
         factory.gpu(2, managed=False, health=driverless),
     )
-    found = seen_by(snapshot(*cards), snapshot(*cards))
+    found = compare(snapshot(*cards), snapshot(*cards))
     given = of(found, "unmanaged:nvidia/BoundToVFIO")
     assert given.result is Result.WARN
     assert given.seen == f"2 devices: {cards[0].key}, {cards[1].key}: bound to vfio-pci"
@@ -124,17 +124,17 @@ def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
 
 def test_a_vendor_that_answers_a_new_discovery_but_not_the_agent_is_silent() -> None:
     card = factory.gpu(0)
-    found = of(seen_by(snapshot(card, state="quarantined"), snapshot(card)), "vendor:nvidia")
+    found = of(compare(snapshot(card, state="quarantined"), snapshot(card)), "vendor:nvidia")
     assert found.result is Result.FAIL
     assert found.seen == "quarantined: Late: no answer; a new discovery gets an answer"
-    let_go = of(seen_by(snapshot(card, state="released"), snapshot(card)), "vendor:nvidia")
+    let_go = of(compare(snapshot(card, state="released"), snapshot(card)), "vendor:nvidia")
     assert let_go.result is Result.WARN
 
 
 def test_why_a_driver_does_not_answer_comes_before_what_it_said_last() -> None:
     card = factory.gpu(0)
     held = snapshot(card, state="stalled", problem="Xid95")
-    found = of(seen_by(held, held), "vendor:nvidia")
+    found = of(compare(held, held), "vendor:nvidia")
     assert found.seen == "stalled: Late: no answer; Xid95: odd"
     assert found.do.startswith("see why the driver hangs")
     assert found.do.endswith("reset the GPU")
@@ -159,7 +159,7 @@ def test_a_worker_that_the_kernel_holds_is_named(state: str, process: str, told:
 
 def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
     card = factory.gpu(0)
-    found = of(seen_by(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
+    found = of(compare(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
     assert (found.result, found.do) == (Result.WARN, "reset the GPU")
     assert found.seen == "ready: Xid95: odd"
 
@@ -167,17 +167,17 @@ def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
 def test_where_a_new_discovery_contradicts_the_agent_for_the_worse_it_is_said() -> None:
     lost = factory.gpu(1, health=Health(state=FAILED, reason="GpuLost", message="gone"))
     running = snapshot(factory.gpu(0), factory.gpu(1))
-    found = of(seen_by(running, snapshot(lost, factory.gpu(2))), "comparison")
+    found = of(compare(running, snapshot(lost, factory.gpu(2))), "comparison")
     assert found.result is Result.WARN
     assert f"{factory.gpu(2).key}: found now, unknown to the agent" in found.seen
     assert f"{factory.gpu(0).key}: healthy by the agent, not found now" in found.seen
     assert f"{lost.key}: healthy by the agent, now failed: GpuLost: gone" in found.seen
-    assert of(seen_by(running, running), "comparison").result is Result.OK
+    assert of(compare(running, running), "comparison").result is Result.OK
 
 
 def test_a_new_discovery_whose_driver_does_not_answer_contradicts_nobody() -> None:
     awaited = factory.gpu(0, health=Health(state=FAILED, reason="NotYetAsked", message="m"))
-    found = seen_by(snapshot(factory.gpu(0)), snapshot(awaited, state="stalled"))
+    found = compare(snapshot(factory.gpu(0)), snapshot(awaited, state="stalled"))
     assert of(found, "comparison").result is Result.OK
     assert of(found, "vendor:nvidia").result is Result.OK
 
@@ -218,9 +218,9 @@ def test_devices_of_a_driver_that_was_left_alone_are_not_missed() -> None:
     card = factory.gpu(0)
     running = snapshot(card, state="stalled")
     without = replace(factory.snapshot((), ()), vendors=())
-    found = of(seen_by(running, without), "comparison")
+    found = of(compare(running, without), "comparison")
     assert (found.result, "did not ask nvidia" in found.seen) == (Result.OK, True)
-    taken_out = of(seen_by(snapshot(card), without), "comparison")
+    taken_out = of(compare(snapshot(card), without), "comparison")
     assert "not found now" in taken_out.seen
 
 

@@ -66,7 +66,7 @@ def node(
     return replace(plain, **changes)
 
 
-def kept(snapshot: NodeSnapshot, records: Records = (RECORD,)) -> Records:
+def retain(snapshot: NodeSnapshot, records: Records = (RECORD,)) -> Records:
     inventories = [v.inventory.value for v in snapshot.vendors if v.inventory.value is not None]
     return retain_records(records, inventories, snapshot)
 
@@ -80,7 +80,7 @@ def allocated(minor: int, name: str = "", kind: str = "gpu") -> str:
 
 
 def test_a_device_that_vendor_sysfs_and_allocations_lack_has_left() -> None:
-    assert kept(node()) == ()
+    assert retain(node()) == ()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_device_that_vendor_sysfs_and_allocations_lack_has_left() -> None:
     ],
 )
 def test_a_minor_is_kept_while_anything_may_still_be_of_its_device(snapshot: NodeSnapshot) -> None:
-    assert kept(snapshot) == (RECORD,)
+    assert retain(snapshot) == (RECORD,)
 
 
 @pytest.mark.parametrize(
@@ -141,21 +141,21 @@ def test_a_minor_is_kept_while_anything_may_still_be_of_its_device(snapshot: Nod
     ],
 )
 def test_what_says_nothing_of_the_device_does_not_keep_its_minor(snapshot: NodeSnapshot) -> None:
-    assert kept(snapshot) == ()
+    assert retain(snapshot) == ()
 
 
 def test_a_record_of_a_device_object_waits_for_every_vendor() -> None:
     record = replace(RECORD, vendor="")
-    assert kept(node(vendor("ascend", state="starting"), vendor()), (record,)) == (record,)
-    assert kept(node(vendor("ascend"), vendor()), (record,)) == ()
+    assert retain(node(vendor("ascend", state="starting"), vendor()), (record,)) == (record,)
+    assert retain(node(vendor("ascend"), vendor()), (record,)) == ()
 
 
 def test_of_a_device_that_is_on_no_bus_its_vendor_alone_can_tell() -> None:
     record = replace(RECORD, bus_id="")
     placeholder = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=None, uuid="tegra")
-    assert kept(node(vendor("nvidia", placeholder)), (record,)) == (record,)
-    assert kept(node(vendor("ascend")), (record,)) == (record,)
-    assert kept(node(vendor("nvidia", OTHER)), (record,)) == ()
+    assert retain(node(vendor("nvidia", placeholder)), (record,)) == (record,)
+    assert retain(node(vendor("ascend")), (record,)) == (record,)
+    assert retain(node(vendor("nvidia", OTHER)), (record,)) == ()
 
 
 def test_a_card_keeps_its_record_in_another_slot_and_its_successor_takes_it_over() -> None:

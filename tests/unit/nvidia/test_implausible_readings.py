@@ -92,7 +92,7 @@ def odd(card: VendorDevice) -> Iterator[str]:
             yield f"{name}={value}"
 
 
-def heard(child: Child) -> list[DeviceEvent]:
+def read_events(child: Child) -> list[DeviceEvent]:
     """Return what has arrived so far."""
     child.sample()
     return [event for event in child.events if event.reason == "ImplausibleReading"]
@@ -165,11 +165,11 @@ def test_an_impossible_reading_is_absent_counted_and_named_once(
     with on_tree(stub, tree) as child:
         child.discover()
         samples = sampled(child)
-        events = heard(child)
+        events = read_events(child)
         while len(events) < len(counts(samples[-1])):  # the thread of events sends them
-            events = heard(child)
+            events = read_events(child)
         child.discover()
-        assert heard(child) == events
+        assert read_events(child) == events
     last = samples[-1]
     assert not [told for sample in samples for told in impossible(sample)]
     names = {" ".join((r.family, *r.labels)) for r in last.readings}
@@ -202,5 +202,5 @@ def test_a_card_that_tells_nothing_impossible_has_no_such_count(stub: Stub, tree
     with on_tree(stub, tree) as child:
         child.discover()
         samples = [child.sample()[0] for _ in range(12)]
-        assert not heard(child)
+        assert not read_events(child)
     assert not counts(samples[-1])

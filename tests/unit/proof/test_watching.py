@@ -126,18 +126,18 @@ def test_pods_with_devices_of_our_plug_in_are_looked_at_on_a_node_without_grants
         assert [(one.assigned, one.way) for one in targets(now, lambda _: True)] == looked_at
 
 
-def told(phase: str = "Running", *annotations: tuple[str, str]) -> NodeSnapshot:
+def snapshot_of_late_pod(phase: str = "Running", *annotations: tuple[str, str]) -> NodeSnapshot:
     pod = replace(POD, phase=phase, annotations=annotations, node_name="n")
     nothing = Part(GrantsView())
     return replace(snapshot(), grants=nothing, cluster=ClusterFacts(pods=(pod,)))
 
 
 def test_a_sandbox_whose_pod_got_its_grant_later_is_looked_at() -> None:
-    late = told("Running", (KEY, '{"gpu":[{"minor":0}]}'))
+    late = snapshot_of_late_pod("Running", (KEY, '{"gpu":[{"minor":0}]}'))
     (target,) = targets(late, lambda _: True)
     assert (target.id, target.late, target.granted) == (ID, True, False)
-    assert targets(told()) == ()
-    assert targets(told("Failed", (KEY, "{}"))) == ()
+    assert targets(snapshot_of_late_pod()) == ()
+    assert targets(snapshot_of_late_pod("Failed", (KEY, "{}"))) == ()
     # the sandbox was made with the annotation: what became of that is another matter
     box = replace(BOX, annotations=((KEY, "{}"),))
     runtime = replace(late.runtime.value, sandboxes=MappingProxyType({"box": box}))
