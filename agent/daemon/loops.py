@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from functools import partial
 
 from agent.daemon.runtime import allow_files
 from agent.daemon.schedule import DEVICES_AGAIN_S, Timed
 from agent.daemon.telling.device_changes import DeviceChanges
 from agent.daemon.telling.outlet import Outlet, Run
-from agent.daemon.telling.recounting import Recounting
+from agent.daemon.telling.recounting import EventQueue, Recounting
 from agent.loop import Loop
 from agent.model.selfcheck import Check
 from agent.node.parts import Parts
-from agent.publish.eventing.event import PodRef
 from agent.publish.exposition import MetricsRenderer
 from agent.publish.node_metric import NodeMetricPublisher
 from agent.publish.own_metrics import OwnMetrics
@@ -77,13 +77,9 @@ class Loops:
         self._changes.publish()
         self._recounting.run_once()
 
-    def count_dropped(self) -> None:
-        """Count an event that was dropped because too many wait for the devices' thread."""
-        self._recounting.dropped += 1
-
-    def tell(self, reason: str, message: str, pod: PodRef | None = None) -> None:
-        """Write an event that no two snapshots show; belongs to the devices' thread."""
-        self._recounting.tell(reason, message, pod)
+    def event_queue(self, executor: Executor) -> EventQueue:
+        """Return where other threads put events; `executor` is the devices' thread."""
+        return EventQueue(executor, self._recounting)
 
     def host_changed(self) -> None:
         """Read the host again; whoever joins the devices with it is told."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -43,12 +42,10 @@ if TYPE_CHECKING:
     from agent.daemon.telling.outlet import Outlet
     from agent.daemon.view import DaemonView
     from agent.node.host_facts import HostFacts
-    from agent.publish.eventing.event import PodRef
 
 log = logging.getLogger(__name__)
 
 CANNOT = 3  # exit status
-MAX_EVENTS_WAITING = 1024  # for the devices' thread
 STOP_S = 3.0  # for the runs in progress on the threads; the vendors get two more
 # then it serves: until then the runtime makes containers without us, and the kubelet has no
 # devices; the Device object still waits for all vendors
@@ -64,7 +61,6 @@ class Daemon:
         self._executor: ThreadPoolExecutor = collector_thread()
         self._devices: ThreadPoolExecutor = devices_thread()
         self._pool = ThreadPoolExecutor(thread_name_prefix="pool")  # the event loop's own
-        self._event_room = threading.Semaphore(MAX_EVENTS_WAITING)
         self._heartbeat = Heartbeat(parts.clock)
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
@@ -140,7 +136,7 @@ class Daemon:
         )
         await event_loop.run_in_executor(self._executor, load_the_rest)
         await event_loop.run_in_executor(self._executor, settle)
-        tell = partial(self._tell, loops)
+        tell = loops.event_queue(self._devices).put
         reactions = self._reactions = self._build_reactions(loops, tell)
         containers = self._containers = build_containers(
             self._parts,
@@ -195,18 +191,6 @@ class Daemon:
             self._cluster,
             self._containers,
         )
-
-    def _tell(self, loops: Loops, reason: str, message: str, pod: PodRef | None = None) -> None:
-        """Hand an event to the devices' thread, from any thread; while the agent stops, drop it.
-
-        Events beyond `MAX_EVENTS_WAITING` are dropped as well; the check `events` counts them.
-        """
-        if not self._event_room.acquire(blocking=False):
-            loops.count_dropped()
-            return
-        with contextlib.suppress(RuntimeError):
-            work = self._devices.submit(loops.tell, reason, message, pod)
-            work.add_done_callback(lambda _: self._event_room.release())
 
     async def _open_outlet(self) -> Outlet:
         """Open where everything is published to; no answer of a server is waited for."""

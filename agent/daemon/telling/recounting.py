@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections import deque
+from concurrent.futures import Executor
 
 import msgspec
 
@@ -21,6 +24,7 @@ from agent.web.base import EventLine
 
 log = logging.getLogger(__name__)
 MAX_RECENT = 100
+MAX_WAITING = 1024  # events for the thread that records them
 
 
 class Recounting:
@@ -99,6 +103,30 @@ class Recounting:
         if self.dropped:
             words.append(f"{self.dropped} events were dropped: too many waited")
         return Check(name="events", ok=not self._error, message="; ".join(words))
+
+
+class EventQueue:
+    """Hands events of any thread to the one that records them; at most so many wait.
+
+    An event for which there is no room is dropped and counted by the check `events`. While the
+    agent stops, events are dropped.
+    """
+
+    def __init__(
+        self, executor: Executor, recounting: Recounting, max_waiting: int = MAX_WAITING
+    ) -> None:
+        self._executor = executor
+        self._recounting = recounting
+        self._room = threading.Semaphore(max_waiting)
+
+    def put(self, reason: str, message: str, pod: PodRef | None = None) -> None:
+        """Record an event soon; never waits."""
+        if not self._room.acquire(blocking=False):
+            self._recounting.dropped += 1
+            return
+        with contextlib.suppress(RuntimeError):  # the executor takes nothing any more
+            work = self._executor.submit(self._recounting.tell, reason, message, pod)
+            work.add_done_callback(lambda _: self._room.release())
 
 
 def _differs(old: NodeSnapshot, new: NodeSnapshot) -> bool:
