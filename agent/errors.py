@@ -40,6 +40,9 @@ class NotSupported(AgentError):
     """This device, driver or kernel cannot tell; the fact stays absent."""
 
 
+CALL_HUNG = "CallHung"  # reason of conditions, events and problems
+
+
 class CallSuspended(NotSupported):
     """The call hung before and is left out for a while; the message says which, and until when."""
 

@@ -97,7 +97,7 @@ class StateFile:
         with self._writer.changed:
             data, self._next = self._next, None
             self._writing = True
-        error = "" if data is None else self._replaced(data)
+        error = "" if data is None else self._replace_file(data)
         with self._writer.changed:
             self._tried = self._next is None
             if error:
@@ -113,7 +113,7 @@ class StateFile:
         elif failed_before and not error:
             log.info("state_file_written_again", extra={"path": self.path})
 
-    def _replaced(self, data: bytes) -> str:
+    def _replace_file(self, data: bytes) -> str:
         """Replace the file unless it holds the data; return the error, if there is one."""
         try:
             if data == self._written and os.path.lexists(self.path):

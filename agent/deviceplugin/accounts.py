@@ -96,9 +96,9 @@ class Accounts:
 
         Those are in use, and there is no spare device to exchange them for. Left to the kubelet are
         as many ids as granted pods ask for that have no entry in its account: such a pod has yet to
-        be admitted, or has ended and the kubelet knew first. To withdraw its devices would end the
-        admission of that pod, or of its successor, for good. So is the device of a pod that no list
-        has yet, as right after a start of the agent.
+        be admitted, or has ended and the kubelet knew first. Withdrawing its devices would end the
+        admission of that pod, or of its successor, for good. The device of a pod that no list has
+        yet, as right after a start of the agent, is not withdrawn either.
         """
         groups: dict[tuple[int, ...], list[Unit]] = {}
         for unit in self._candidates():

@@ -15,7 +15,7 @@ from agent.model.grant.checked import PodGrant
 from agent.model.grant.granted import Grant, Match, matches
 from agent.model.grant.refusal import GrantRefused
 from agent.model.pod import PodView, ResourceAsk
-from agent.model.runtime.seen import SandboxSeen
+from agent.model.runtime.seen import sandbox_of
 from agent.model.runtime.served import Held
 from agent.model.snapshot import NodeSnapshot
 
@@ -121,19 +121,11 @@ def _asker(
 
 
 def _checked(pod: PodView, snapshot: NodeSnapshot, kept: Kept) -> PodGrant | None:
-    """Return the pod's grant; one that was refused is checked again: its rivals may have ended."""
+    """Return the pod's grant; a refused one is checked again: other holders may have ended."""
     checked = snapshot.grants.value.pods.get(pod.uid)
     if pod.annotation(KEY) is None or checked is None or not checked.refusal:
         return checked
-    sandbox = SandboxSeen(
-        id="",
-        uid=pod.uid,
-        name=pod.name,
-        namespace=pod.namespace,
-        labels=pod.labels,
-        annotations=pod.annotations,
-    )
-    return grant_of(snapshot, sandbox, kept)
+    return grant_of(snapshot, sandbox_of(pod), kept)
 
 
 def places(found: Iterable[Match]) -> frozenset[tuple[str, str, str]]:

@@ -1,8 +1,8 @@
-"""Which call of a vendor's library a worker is in, in a small file that outlives the worker.
+"""Records which call of a vendor's library a worker is in, in a file that outlives the worker.
 
-A call that hangs in the kernel takes its process along. The next process of the vendor reads the
-file, leaves that call of that device out for a while, then the whole device if another call of it
-hangs as well, and tries again later, less and less often.
+A call that hangs in the kernel ends its process. The next process of the vendor reads the file and
+leaves that call of that device out for a while; if another call of the device hangs, too, it leaves
+the whole device out. It tries again later, less and less often.
 
 The file is mapped into the worker, so that a call costs no system call. It has one slot for each
 thread, with the call in progress, and behind them the list of calls that hung.
@@ -20,12 +20,16 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.clock import rfc3339
-from agent.errors import CallSuspended
-from agent.model.device import DeviceCondition, Health, HealthState, VendorDevice
+from agent.errors import CALL_HUNG, CallSuspended
+from agent.model.device import (
+    DEGRADED,
+    DeviceCondition,
+    Health,
+    HealthState,
+    VendorDevice,
+)
 from agent.model.inventory import DeviceEvent, Inventory, Problem
 
-HUNG = "CallHung"  # reason of conditions, events and problems
-DEGRADED = "Degraded"
 FIRST_PAUSE_S = 600.0  # before a call that hung is made again; doubles each time
 LONGEST_PAUSE_S = 86_400.0
 MAX_HANGS = 64
@@ -82,7 +86,7 @@ def with_hang(hangs: Hangs, call: Call, now_s: float, wall_s: float) -> Hangs:
     """Return the list with one more hang.
 
     The second call of a device that hangs takes the whole device; a call that hangs again waits
-    twice as long as before. What has been well for as long as it was left out is forgotten.
+    twice as long as before. A hang is dropped once its pause has passed again without another.
     """
     recent = [hang for hang in hangs if now_s < hang.until_s + _pause_s(hang.count)]
     same = [hang for hang in recent if hang.device == call.device]
@@ -102,7 +106,7 @@ def with_hang(hangs: Hangs, call: Call, now_s: float, wall_s: float) -> Hangs:
 
 
 def active(hangs: Iterable[Hang], now_s: float) -> Hangs:
-    """Return what is left out now."""
+    """Return the hangs whose calls are left out now."""
     return tuple(hang for hang in hangs if now_s < hang.until_s)
 
 
@@ -124,7 +128,7 @@ def call_in_progress(data: bytes) -> Call | None:
 
 
 def read_hangs(data: bytes) -> Hangs:
-    """Return the list in a journal; a damaged one is empty, and costs one more hang."""
+    """Return the list in a journal; empty if it is damaged: the call then hangs once more."""
     try:
         return msgspec.json.decode(data[LIST_AT:].partition(b"\0")[0], type=Hangs)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -149,7 +153,7 @@ def prepare_journal(folder: str, vendor: str) -> str:
             finally:
                 os.close(fd)
         except OSError:
-            pass  # the memory of this process will do
+            pass  # the journal is in the memory of this process instead
         else:
             return path
     try:
@@ -182,7 +186,7 @@ def read_journal(path: str) -> bytes:
 
 
 class CallJournal:
-    """What a worker's bindings tell before and after each call. Any thread may call it."""
+    """Takes note of each call of a worker's bindings. Any thread may call it."""
 
     def __init__(
         self,
@@ -193,12 +197,12 @@ class CallJournal:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Take up what the file holds, and the call that ended the process before this one.
+        """Read the file, and add the call that ended the process before this one.
 
         Without `record` the file is only read: another process keeps it.
         """
         self._clock = clock
-        self._map = _mapped(path) if path and record else None
+        self._map = _map_file(path) if path and record else None
         self._slots: dict[int, int] = {}  # by thread
         self._lock = threading.Lock()
         self._devices: dict[str, str] = {}  # key of a device, by the library's name for it
@@ -266,27 +270,27 @@ class CallJournal:
         return found
 
     def mark(self, inventory: Inventory) -> Inventory:
-        """Return the inventory with what is left out: on its devices, and as problems."""
+        """Return the inventory with the calls that are left out: as conditions and as problems."""
         hangs = active(self.hangs, self._clock())
         if not hangs:
             return inventory
         by_device = {self._devices.get(hang.device, hang.device): hang for hang in hangs}
         devices = tuple(
-            _marked(device, by_device[device.key]) if device.key in by_device else device
+            _mark_device(device, by_device[device.key]) if device.key in by_device else device
             for device in inventory.devices
         )
-        problems = tuple(Problem(reason=HUNG, message=hang.words) for hang in hangs)
+        problems = tuple(Problem(reason=CALL_HUNG, message=hang.words) for hang in hangs)
         return replace(inventory, devices=devices, problems=(*inventory.problems, *problems))
 
     def events(self) -> tuple[DeviceEvent, ...]:
-        """Return what happened to the process before this one, if a call ended it."""
+        """Return an event if a call ended the process before this one."""
         if self.news is None:
             return ()
-        return (DeviceEvent(key=self.news.device, reason=HUNG, message=self.news.words),)
+        return (DeviceEvent(key=self.news.device, reason=CALL_HUNG, message=self.news.words),)
 
 
-def _mapped(path: str) -> mmap.mmap | None:
-    """Map the file; `None` if that cannot be: the worker works without a journal."""
+def _map_file(path: str) -> mmap.mmap | None:
+    """Map the file; `None` if that fails: the worker then has no journal."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -299,14 +303,14 @@ def _mapped(path: str) -> mmap.mmap | None:
         os.close(fd)
 
 
-def _marked(device: VendorDevice, hang: Hang) -> VendorDevice:
+def _mark_device(device: VendorDevice, hang: Hang) -> VendorDevice:
     """Return the device with the condition `Degraded`, out of service if no call of it is made."""
     others = [f"also {c.reason}: {c.message}" for c in device.conditions if c.type == DEGRADED]
     condition = DeviceCondition(
-        type=DEGRADED, status=True, reason=HUNG, message="; ".join((hang.words, *others))
+        type=DEGRADED, status=True, reason=CALL_HUNG, message="; ".join((hang.words, *others))
     )
     conditions = (*(c for c in device.conditions if c.type != DEGRADED), condition)
     health = device.health
     if hang.every_call and device.managed:
-        health = Health(state=HealthState.FAILED, reason=HUNG, message=hang.words)
+        health = Health(state=HealthState.FAILED, reason=CALL_HUNG, message=hang.words)
     return replace(device, conditions=conditions, health=health)

@@ -12,7 +12,7 @@ from agent.model.cluster.pods import ENDED
 from agent.model.foreign.device_allocated import KEY
 from agent.model.grant.proof import Verdict
 from agent.model.pod import ContainerView, PodView
-from agent.model.runtime.seen import ContainerState, SandboxSeen
+from agent.model.runtime.seen import ContainerState, SandboxSeen, sandbox_of
 from agent.model.snapshot import NodeSnapshot
 from agent.proof.look import Whereabouts
 
@@ -140,15 +140,7 @@ def _by_kubelet(pod: PodView | None, name: str) -> str:
 
 def _listed(pods: Iterable[PodView], groups: Mapping[str, str]) -> Iterator[Target]:
     for pod in pods:
-        seen = SandboxSeen(
-            id="",
-            uid=pod.uid,
-            name=pod.name,
-            namespace=pod.namespace,
-            labels=pod.labels,
-            annotations=pod.annotations,
-            host_network=pod.host_network,
-        )
+        seen = sandbox_of(pod)
         for container in pod.containers:
             if _runs(container):
                 where = _where(container.id, groups.get(pod.uid, ""), pod.cgroup)

@@ -121,7 +121,7 @@ class Actions:
                 outcome = await act(_decoded(await _body(request), kind))
             except web.HTTPRequestTimeout:
                 status, outcome = 408, f"{action}: no whole request within {BODY_S:g} s"
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 status, outcome = 400, f"{action}: {error}"
             except web.HTTPRequestEntityTooLarge:
                 status, outcome = 413, f"{action}: more than {MAX_BODY} bytes"

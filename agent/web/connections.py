@@ -1,7 +1,7 @@
-"""The connections of one listening socket: a bounded number, and none is waited for without end.
+"""The connections of one listening socket: their number is bounded, and each wait has a deadline.
 
-aiohttp bounds neither. Its event loop accepts whatever comes, so that unfinished requests used up
-memory and descriptors until probes were not answered.
+aiohttp bounds neither. Its event loop accepts every connection, so that unfinished requests can use
+up memory and descriptors until probes are not answered.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_CONNECTIONS = 32  # each may hold a header, or an answer that nobody reads
 MIN_CONNECTIONS = 8
 DESCRIPTORS_EACH = 8  # the process must be allowed so many descriptors for each connection
 BACKLOG = 128
-RESERVE = 2  # descriptors that are held back for connections, for a process that has used up all
+RESERVE = 2  # descriptors reserved for connections of a process that has used up all others
 GRACE_S = 0.05  # a connection has so long to send its request, however many others come
 IDLE_S = 20.0  # for the whole header of a request, and between two requests
 BODY_S = 5.0
 LINGER_S = 1.0  # a body that the handler did not read is read and dropped for so long
 UNREAD_S = 10.0  # a peer that reads nothing of its answer for so long has gone
-PAUSE_S = 0.1  # without a descriptor, accept is tried again then
+PAUSE_S = 0.1  # without a descriptor, accept is tried again after that time
 READ_BYTES = 16 << 10
 
 SECURITY = {
@@ -91,7 +91,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP without a line in the log, and each error with our headers."""
+        """Answer what is not HTTP without a log line, and errors with the headers of all pages."""
         if status < 500 and request.writer.output_size == 0:
             answer: web.StreamResponse = web.Response(status=status, text=message)
             answer.force_close()
@@ -105,7 +105,7 @@ class Connection(web.RequestHandler):
         self._listener.note_request(self)
 
     def abort(self) -> None:
-        """Hang up at once; what was not sent is lost."""
+        """Close at once; what was not sent is lost."""
         if self._link is not None:
             self._link.abort()
 
@@ -118,10 +118,10 @@ class Connection(web.RequestHandler):
 
 
 class Listener:
-    """Accepts connections of one listening socket, and hangs up where there are too many.
+    """Accepts connections of one listening socket, and closes one if there are too many.
 
-    Of those that have not sent a whole request the oldest goes; but where more than half of all
-    have, the one whose last request is the oldest. So neither kind keeps the other out.
+    It closes the oldest connection without a whole request. If more than half of all have sent
+    one, it closes that with the oldest request. So neither kind can keep the other out.
     """
 
     def __init__(self, server: web.Server, listening: socket.socket, limit: int) -> None:
@@ -130,7 +130,8 @@ class Listener:
         self._socket = listening
         self._limit = limit
         self._waiting: dict[Connection, None] = {}  # without a whole request, the oldest first
-        self._asked: dict[Connection, None] = {}  # the one whose last request is oldest first
+        # those that have sent a whole request, the oldest request first
+        self._with_request: dict[Connection, None] = {}
         self._accepting: set[asyncio.Task[object]] = set()
         self._reserve: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -147,7 +148,7 @@ class Listener:
         self._socket.settimeout(0)
         self._refill()
         self._loop.add_reader(self._socket, self._accept)
-        self._sweep = self._loop.call_later(UNREAD_S / 4, self._hang_up_on_stalled)
+        self._sweep = self._loop.call_later(UNREAD_S / 4, self._close_stalled)
 
     def close(self) -> None:
         """Accept no more; connections that are there stay."""
@@ -169,13 +170,13 @@ class Listener:
     def note_request(self, connection: Connection) -> None:
         """Count a connection as one that has sent a whole request."""
         self._waiting.pop(connection, None)
-        self._asked.pop(connection, None)
-        self._asked[connection] = None
+        self._with_request.pop(connection, None)
+        self._with_request[connection] = None
 
     def discard(self, connection: Connection) -> None:
         """Count a connection no more; its descriptor goes to the reserve first."""
         self._waiting.pop(connection, None)
-        self._asked.pop(connection, None)
+        self._with_request.pop(connection, None)
         if self._socket.fileno() >= 0:
             self._loop.call_soon(self._refill)  # the transport closes its socket after this
 
@@ -210,26 +211,26 @@ class Listener:
             raise
 
     def _has_room(self) -> bool:
-        """Make room for one more; without a connection that may go, accept again a bit later."""
-        count = len(self._waiting) + len(self._asked) + len(self._accepting)
+        """Make room for one more; if no connection may be closed, accept again a bit later."""
+        count = len(self._waiting) + len(self._with_request) + len(self._accepting)
         if count < self._limit:
             return True
-        victim = self._victim()
-        if victim is None:
+        oldest = self._oldest_connection()
+        if oldest is None:
             self._pause(GRACE_S)
             return False
-        self._hang_up(victim)
+        self._close_connection(oldest)
         return True
 
-    def _victim(self) -> Connection | None:
-        if len(self._asked) > self._limit // 2 or not self._waiting:
-            return next(iter(self._asked), None)
+    def _oldest_connection(self) -> Connection | None:
+        if len(self._with_request) > self._limit // 2 or not self._waiting:
+            return next(iter(self._with_request), None)
         oldest = next(iter(self._waiting))
         return oldest if self._loop.time() - oldest.accepted_s >= GRACE_S else None
 
-    def _hang_up(self, connection: Connection) -> None:
+    def _close_connection(self, connection: Connection) -> None:
         self._waiting.pop(connection, None)
-        self._asked.pop(connection, None)
+        self._with_request.pop(connection, None)
         connection.abort()
 
     def _use_reserve(self) -> None:
@@ -237,14 +238,14 @@ class Listener:
         if self._reserve:
             os.close(self._reserve.pop())
             return
-        victim = self._victim()
-        if victim is not None:
-            self._hang_up(victim)
+        oldest = self._oldest_connection()
+        if oldest is not None:
+            self._close_connection(oldest)
         else:
             self._pause(PAUSE_S)
 
     def _refill(self) -> None:
-        with contextlib.suppress(OSError):  # there is none left: with the next that is closed
+        with contextlib.suppress(OSError):  # none is left: the next one that is closed is taken
             while len(self._reserve) < RESERVE and self._socket.fileno() >= 0:
                 self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -255,11 +256,13 @@ class Listener:
     def _resume(self) -> None:
         self._loop.add_reader(self._socket, self._accept)
 
-    def _hang_up_on_stalled(self) -> None:
+    def _close_stalled(self) -> None:
         now_s = self._loop.time()
-        for connection in [one for one in (*self._waiting, *self._asked) if one.stalls(now_s)]:
-            self._hang_up(connection)
-        self._sweep = self._loop.call_later(UNREAD_S / 4, self._hang_up_on_stalled)
+        for connection in [
+            one for one in (*self._waiting, *self._with_request) if one.stalls(now_s)
+        ]:
+            self._close_connection(connection)
+        self._sweep = self._loop.call_later(UNREAD_S / 4, self._close_stalled)
 
 
 @web.middleware

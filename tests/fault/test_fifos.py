@@ -18,7 +18,7 @@ from agent.errors import AgentError
 from agent.publish.base import Desired
 from agent.publish.files import FileApplier
 from agent.publish.infofiles.keep import InfoFileApplier
-from agent.state_writer import StateWriter
+from agent.state_writer import HANGS, StateWriter
 from plugins.lasting import LastingFile
 from plugins.slices.smlu.owned import FILE as OWNED_FILE
 from plugins.slices.smlu.owned import OwnershipFile
@@ -55,8 +55,9 @@ def test_a_reader_says_that_it_is_no_file(
     tmp_path: Path, name: str, read: Callable[[Path], object]
 ) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises((OSError, AgentError)):
+    with pytest.raises((OSError, AgentError)) as refusal:
         read(tmp_path)
+    assert HANGS not in str(refusal.value)  # as a reader that waits for a writer would end
 
 
 def desired(name: str) -> Desired:

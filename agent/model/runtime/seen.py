@@ -9,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from agent.model.device import Pairs
+from agent.model.pod import PodView
 
 
 class ContainerState(enum.Enum):
@@ -42,6 +43,19 @@ class SandboxSeen(msgspec.Struct, frozen=True, kw_only=True):
     def annotation(self, key: str) -> str | None:
         """Return an annotation's value."""
         return next((v for k, v in self.annotations if k == key), None)
+
+
+def sandbox_of(pod: PodView) -> SandboxSeen:
+    """Return a sandbox for a pod that is known from a list and not from the runtime."""
+    return SandboxSeen(
+        id="",
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        labels=pod.labels,
+        annotations=pod.annotations,
+        host_network=pod.host_network,
+    )
 
 
 class ContainerSeen(msgspec.Struct, frozen=True, kw_only=True):

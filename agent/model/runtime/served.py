@@ -55,3 +55,8 @@ class ServedView(msgspec.Struct, frozen=True, kw_only=True):
 
     resources: tuple[ResourceServed, ...] = ()
     held: tuple[Held, ...] = ()
+
+    def exchanges(self, resource: str) -> frozenset[tuple[str, str]]:
+        """Return each exchange of a resource once: the kubelet's id, and that of the device."""
+        of_resource = (one for one in self.held if one.resource == resource)
+        return frozenset(pair for one in of_resource for pair in one.exchanges)

@@ -250,15 +250,10 @@ def _plugin(snapshot: NodeSnapshot, figures: Iterable[ResourceFigures], opened: 
     ]
     keys = ("resource", "health")
     yield name, [line(name, opened, count, pairs(keys, (r, h))) for r, h, count in told]
-    exchanged = Counter(
-        resource
-        for resource, _ in {
-            (held.resource, pair) for held in snapshot.served.value.held for pair in held.exchanges
-        }
-    )
+    served = snapshot.served.value
     for short, counts in (
         ("withdrawn", [(one.name, len(one.withdrawn_ids)) for one in resources]),
-        ("exchanged", [(one.name, exchanged[one.name]) for one in resources]),
+        ("exchanged", [(one.name, len(served.exchanges(one.name))) for one in resources]),
     ):
         name = f"{P}deviceplugin_devices_{short}"
         yield name, [line(name, opened, n, pairs(("resource",), (r,))) for r, n in counts]

@@ -8,7 +8,7 @@ from agent.model.grant.checked import PodGrant
 from agent.model.grant.granted import GrantedDevice
 from agent.model.grant.proof import Proof, Verdict
 from agent.model.runtime.seen import RuntimeView
-from agent.model.runtime.served import Held, ResourceServed
+from agent.model.runtime.served import ResourceServed, ServedView
 from agent.model.snapshot import NodeSnapshot
 from agent.web.html import tag, text
 from agent.web.sections import badge, grid
@@ -27,7 +27,6 @@ _PROOF = {
     Verdict.EXCESS: "failed",
     Verdict.UNKNOWN: "unmanaged",
 }
-_WRONG = (Verdict.MISSING, Verdict.EXCESS)
 
 
 def container_section(snapshot: NodeSnapshot) -> str:
@@ -39,14 +38,14 @@ def container_section(snapshot: NodeSnapshot) -> str:
     if runtime.taken_s is None and snapshot.grants.taken_s is None:
         return ""
     served = snapshot.served.value
-    ways = [_runtime(runtime.value), *(_resource(one, served.held) for one in served.resources)]
+    ways = [_runtime(runtime.value), *(_resource(one, served) for one in served.resources)]
     problems = [[tag("code", text(r)), text(m)] for r, m in snapshot.means.value.problems]
     of_pod = _by_pod(snapshot)
     plain = (proofs[0] for uid, proofs in of_pod.items() if uid not in grants)
     without = (PodGrant(uid=p.pod_uid, namespace=p.namespace, name=p.pod) for p in plain)
 
     def order(one: PodGrant) -> tuple[bool, str, str]:
-        wrong = one.refusal or any(p.verdict in _WRONG for p in of_pod.get(one.uid, ()))
+        wrong = one.refusal or any(p.verdict.is_wrong for p in of_pod.get(one.uid, ()))
         return not wrong, one.namespace, one.name
 
     shown = sorted((*grants.values(), *without), key=order)
@@ -70,16 +69,16 @@ def _runtime(view: RuntimeView) -> list[str]:
     return [text(what), badge(_REACHED.get(view.state, "unmanaged"), view.state), text(words)]
 
 
-def _resource(one: ResourceServed, held: tuple[Held, ...]) -> list[str]:
+def _resource(one: ResourceServed, served: ServedView) -> list[str]:
     words = f"{one.healthy} of {one.devices} devices healthy"
     if one.withdrawn_ids:
         words += (
             f"; withdrawn, in use without the kubelet's knowledge: {', '.join(one.withdrawn_ids)}"
         )
-    pairs = {pair for row in held if row.resource == one.name for pair in row.exchanges}
+    pairs = served.exchanges(one.name)
     if pairs:
-        told = ", ".join(f"{given} in place of {name}" for name, given in sorted(pairs))
-        words += f"; exchanged: {told}"
+        exchanged = ", ".join(f"{given} in place of {name}" for name, given in sorted(pairs))
+        words += f"; exchanged: {exchanged}"
     if one.reason:
         words = f"{one.reason}: {one.message}"
     tone = badge(_SERVED.get(one.state, "probing"), one.state)

@@ -140,6 +140,14 @@ class Card:
         found = self.ask(name, *args)
         return tuple(int(n) for n in found) if isinstance(found, list | tuple) else None
 
+    def flags(self, name: str) -> tuple[int, ...] | None:
+        """Ask for several numbers that are 0 or 1 each."""
+        values = self.numbers(name)
+        if values is None:
+            return None
+        sound = all(self.within(name, value, bounds.FLAG) is not None for value in values)
+        return values if sound else None
+
     def memory(self) -> tuple[int, int | None] | None:
         """Return (total, used) bytes, 0 if the card counts no memory of its own.
 

@@ -37,12 +37,12 @@ class Performance:
         wanted: tuple[int | None, ...] = tuple(instances) or (None,)
         self._taken_s = now_s
         try:
-            self.values = {gi: self._taken(card, gi) for gi in wanted}
+            self.values = {gi: self._measure(card, gi) for gi in wanted}
         except (NotSupported, VendorFault, DeviceGone):
             self.values, self._supported = {}, False
         self._pace.took(cycle, self._clock() - now_s)
 
-    def _taken(self, card: Card, instance: int | None) -> dict[int, float]:
+    def _measure(self, card: Card, instance: int | None) -> dict[int, float]:
         values = self._meter(card, instance).take(card.handle, instance)
         shares = (
             (number, card.within(f"metric {number}", value, bounds.PERFORMANCE_PERCENT))

@@ -81,7 +81,7 @@ def poll(card: Card, *, probed: bool | None = None) -> HealthFacts:
         uncorrected = card.measure("nvmlDeviceGetTotalEccErrors", bounds.ERRORS, 1, 0)
     if energy is None:
         energy = card.measure("nvmlDeviceGetTotalEnergyConsumption", bounds.COUNTER)
-    repair = _flags(card, "nvmlDeviceGetRepairStatus")
+    repair = card.flags("nvmlDeviceGetRepairStatus")
     flag = card.measure("nvmlDeviceGetUnrepairableMemoryFlag_v1", bounds.FLAG)
     sram = card.attempt(("sram",), lambda: sram_exceeded(card.nvml, card.handle))
     exceeded = sram if isinstance(sram, int) else None
@@ -128,12 +128,6 @@ def _remapped(card: Card) -> tuple[int, ...] | None:
     if told is None or len(told) != len(ranges):
         return None
     sound = all(card.within(name, n, r) is not None for n, r in zip(told, ranges, strict=True))
-    return told if sound else None
-
-
-def _flags(card: Card, name: str) -> tuple[int, ...] | None:
-    told = card.numbers(name)
-    sound = told is not None and all(card.within(name, n, bounds.FLAG) is not None for n in told)
     return told if sound else None
 
 

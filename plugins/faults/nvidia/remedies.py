@@ -62,10 +62,10 @@ REMEDIES: dict[str, str] = {
     "FabricNotReady": _MANAGER,
     "FabricError": _MANAGER,
     "CliqueMismatch": "look at the racks' cabling and at nvidia-imex's list of nodes",
-    # the agent's own reach
+    # what the agent may read
     "KernelLogUnread": "give the agent's container CAP_SYSLOG and /dev/kmsg (privileged)",
     "MIGModePending": _AT_RESET,
-    # the driver's answers and manners
+    # the driver's settings and answers
     "PersistenceModeOff": "switch persistence mode on: run nvidia-persistenced, or "
     "`nvidia-smi -pm 1`",
     "ImplausibleReading": "see the kernel's log for Xid lines; update the driver if it stays",

@@ -55,7 +55,7 @@ class OwnershipFile:
             if data is None:
                 return ()
             listed = msgspec.json.decode(data, type=tuple[Owned, ...])
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise OwnershipUnknown(f"{self._path}: {str(error)[:100]}") from error
         return tuple(item for item in listed if self.boot and item.boot == self.boot)
 

@@ -78,7 +78,7 @@ def describe(
 def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice | None) -> Found:
     name = card.text("nvmlDeviceGetName")
     total, unified = _memory(card, around.system_bytes, before, seen, name)
-    mig = _flags(card, "nvmlDeviceGetMigMode")
+    mig = card.flags("nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     is_cut = mig is not None and mig[0] == 1
     obstacle = _obstacle(around, mig=is_cut, host=virtual in _HOSTS, total=total)
@@ -114,12 +114,6 @@ def _describe(card: Card, seen: Sighting, around: Around, before: VendorDevice |
         free_slices=cut.free,
     )
     return Found(device=found, links=links, facts=polled, problems=cut.problems)
-
-
-def _flags(card: Card, name: str) -> tuple[int, ...] | None:
-    found = card.numbers(name)
-    sound = found is not None and all(card.within(name, n, bounds.FLAG) is not None for n in found)
-    return found if sound else None
 
 
 def _nodes(host: HostFiles, seen: Sighting, minor: int | None) -> tuple[DeviceNode, ...]:
@@ -208,7 +202,7 @@ def _labels(card: Card, model: str | None, mig: tuple[int, ...] | None) -> Pairs
 
 
 def _facts(card: Card, name: str | None, virtual: int | None) -> Pairs:
-    ecc = _flags(card, "nvmlDeviceGetEccMode")
+    ecc = card.flags("nvmlDeviceGetEccMode")
     persistence = card.measure("nvmlDeviceGetPersistenceMode", bounds.FLAG)
     mode = card.number("nvmlDeviceGetComputeMode")
     index = card.measure("nvmlDeviceGetIndex", (0, MAX_INDEX))

@@ -31,7 +31,7 @@ from plugins.vendors.nvidia.links import CardLinks, matrix, node_clique, peers
 from plugins.vendors.nvidia.roster import (
     PERSISTENCE_OFF,
     SLOW_ATTACH_S,
-    Asked,
+    DiscoveryPart,
     Known,
     Roster,
     quiet_number,
@@ -88,7 +88,7 @@ def imex_channels(host: HostFiles) -> str | None:
 
 def inventory(
     roster: Roster,
-    asked: Asked,
+    asked: DiscoveryPart,
     sight: Sight,
     system: System,
     settings: Mapping[str, object],
@@ -144,7 +144,7 @@ def inventory(
 
 
 def _subjects(
-    devices: Sequence[VendorDevice], sight: Sight, asked: Asked
+    devices: Sequence[VendorDevice], sight: Sight, asked: DiscoveryPart
 ) -> tuple[str, ...] | None:
     """Return the devices that this part of a discovery examined; `None` if that is all."""
     elsewhere = {seen.key for seen in sight.cards if not seen.reason} - asked.keys

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from agent.errors import CallSuspended, DeviceGone, NotSupported, VendorFault
+from agent.errors import CALL_HUNG, CallSuspended, DeviceGone, NotSupported, VendorFault
 from agent.model.device import Health, HealthState, VendorDevice
 from agent.model.inventory import Problem
 from plugins.bindings.nvml import library
@@ -29,7 +29,6 @@ from plugins.vendors.nvidia.stored import CardMemory, CardRecord
 PART_S = 1.0  # of one answer; the cards that are not asked by then follow in the next
 SLOW_ATTACH_S = 1.0  # the driver wakes a card when its first client comes, unless it persists
 PERSISTENCE_OFF = ("persistence", "off")
-HUNG = "CallHung"
 MAX_INDEX = 64  # cards asked for by index
 UPGRADE_S = 60.0  # that a driver may take from its library to its kernel module
 UNBOUND = ("DriverNotBound", "DriverMissing")  # functions that no driver has
@@ -49,8 +48,8 @@ class Known(msgspec.Struct):
     problems: tuple[Problem, ...] = ()
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What one part of a discovery told."""
+class DiscoveryPart(msgspec.Struct, frozen=True):
+    """The result of one part of a discovery."""
 
     found: Mapping[str, Found]  # cards that answered
     keys: frozenset[str]  # cards that were asked
@@ -81,7 +80,7 @@ class Roster:
         self._suspended: dict[str, str] = {}  # cards whose look-up hung before, in words
         self.slow_s: dict[str, float] = {}  # what a slow first handle of a card took
 
-    def ask(self, nvml: Nvml, sight: Sight, around: Around) -> Asked:
+    def ask(self, nvml: Nvml, sight: Sight, around: Around) -> DiscoveryPart:
         """Ask cards everything for a while; one that does not answer hides no other.
 
         A first handle may take seconds, so the cards are asked in parts: each call goes on where
@@ -111,7 +110,7 @@ class Roster:
         if not pending:
             keys |= self._finish(nvml, sight, len(ours), around, found)
         self._recall(here | others | keys)
-        return Asked(found, frozenset(keys), pending)
+        return DiscoveryPart(found, frozenset(keys), pending)
 
     def _finish(
         self, nvml: Nvml, sight: Sight, count: int, around: Around, found: dict[str, Found]
@@ -212,7 +211,7 @@ class Roster:
             told = replace(told, minor=stored[1].minor)
         if words := self._suspended.get(seen.key):
             told = replace(
-                told, health=Health(state=HealthState.FAILED, reason=HUNG, message=words)
+                told, health=Health(state=HealthState.FAILED, reason=CALL_HUNG, message=words)
             )
         known = Known(
             device=told,
