@@ -29,6 +29,9 @@ LATE_S = 5.0  # a write that takes longer is a hang, for people
 READ_S = 2.0  # a read at the start may take so long
 CALL_S = 0.5  # another piece of work may take so long
 HANGS = "the file system does not answer"
+# why there is no folder for state
+NO_FOLDER = "no node.state_dir"
+RECORDED = "the host is a recording"
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from agent.errors import ParseError
 from agent.health.track import NEVER_S, OUT_OF_SERVICE, Cause, Moment, Track
 from agent.model.device import HealthState
 from agent.model.selfcheck import Check
-from agent.state_writer import StateWriter
+from agent.state_writer import NO_FOLDER, StateWriter
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class HealthFile:
         boot_id: str,
         writer: StateWriter | None = None,
         *,
-        absent_because: str = "no node.state_dir",
+        absent_because: str = NO_FOLDER,
     ) -> None:
         """Keep nothing if `folder` is empty; `absent_because` says why it is."""
         self._absent_because = absent_because

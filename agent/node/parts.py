@@ -19,7 +19,7 @@ from agent.node.store import SnapshotStore
 from agent.node.vendors import wanted_vendors
 from agent.probe.base import DeviceVendor
 from agent.recording.open import OpenedHost
-from agent.state_writer import StateWriter
+from agent.state_writer import NO_FOLDER, RECORDED, StateWriter
 
 if TYPE_CHECKING:
     from agent.health.lasting import HealthFile
@@ -77,7 +77,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         from agent.node.published_minors import PublishedMinors  # noqa: PLC0415 - as `facts`
 
         if self.opened.spec is not None:
-            return PublishedMinors()
+            return PublishedMinors(absent_because=RECORDED)
         folder = self.settings.node.state_dir
         return PublishedMinors(folder, self.state_writer, stores=stores, adopts=adopts)
 
@@ -101,7 +101,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
         folder = self.settings.node.state_dir if self.opened.spec is None else ""
         node = read_identity(self.opened.files, "", "") if folder else None
-        why = "no node.state_dir" if self.opened.spec is None else "the host is a recording"
+        why = NO_FOLDER if self.opened.spec is None else RECORDED
         boot_id = node.boot_id if node is not None else ""
         return HealthFile(folder, boot_id, self.state_writer, absent_because=why)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from agent.errors import ParseError
 from agent.model.minor_records import Records, decode_records, encode_records, records_of_object
 from agent.model.selfcheck import Check
-from agent.state_writer import StateFile, StateWriter
+from agent.state_writer import NO_FOLDER, StateFile, StateWriter
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,14 @@ class PublishedMinors:
         *,
         stores: bool = False,
         adopts: bool = False,
+        absent_because: str = NO_FOLDER,
     ) -> None:
         """Read the state file, for a limited time.
 
         `stores`: changes are written to it. `adopts`: without a usable file the minors are not
-        complete before `adopt` is called.
+        complete before `adopt` is called. `absent_because` says why there is no folder.
         """
+        self._absent_because = absent_because
         self._path = str(Path(folder, FILE_NAME)) if folder else ""
         self._writer = writer or StateWriter()
         self._file: StateFile | None = None
@@ -83,7 +85,7 @@ class PublishedMinors:
         error = self._file.error if self._file is not None else ""
         if error:
             error = f"{error}; a restart takes the minors from the Device object"
-        where = self._path or "not stored: no node.state_dir"
+        where = self._path or f"not stored: {self._absent_because}"
         return Check(
             name="published-minors",
             ok=not (error or self._problem),

@@ -230,8 +230,9 @@ def test_without_a_folder_nothing_is_kept() -> None:
 def test_a_recorded_host_is_the_reason_for_keeping_nothing_whatever_the_settings_say() -> None:
     opened = open_host(str(EIGHT_CARDS))
     settings = Settings(node=NodeSettings(state_dir="/var/lib/xpu-agent"))
-    file = build_parts(settings, opened, ManualClock()).health_file()
-    assert file.check().message == "nothing is kept: the host is a recording"
+    parts = build_parts(settings, opened, ManualClock())
+    assert parts.health_file().check().message == "nothing is kept: the host is a recording"
+    assert parts.published_minors().check().message == "not stored: the host is a recording"
 
 
 def test_what_was_odd_is_odd_until_looks_say_otherwise() -> None:
