@@ -94,7 +94,7 @@ class Prover:
         return granted if before and loads != before else self._looker.changed(granted)
 
     def _prove(self, target: Target, look: _Run) -> None:
-        found, now_s = self._judged(target, look), self._clock.monotonic()
+        found, now_s = self._judge_container(target, look), self._clock.monotonic()
         verdict = found.verdict if found else Verdict.VERIFIED
         if found is not None and self._awaits_confirmation(target.id, verdict):
             self._schedule.confirm(target, now_s)
@@ -136,7 +136,7 @@ class Prover:
         self._unconfirmed.add(container_id)
         return True
 
-    def _judged(self, target: Target, look: _Run) -> Judgement | None:
+    def _judge_container(self, target: Target, look: _Run) -> Judgement | None:
         """Return what is found; `None` if the container's grant gives it nothing to be found."""
         if target.late:
             return Judgement(verdict=Verdict.MISSING, details=(LATE,))

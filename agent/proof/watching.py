@@ -71,8 +71,8 @@ def targets(snapshot: NodeSnapshot, exempt: Exempt = never) -> tuple[Target, ...
     # of the two lists the later one has what runs, with its cgroups
     pods = {pod.uid: pod for pod in (*snapshot.cluster.pods, *snapshot.pods.value)}
     groups = {pod.uid: pod.cgroup for pod in snapshot.pods.value}
-    found = {one.id: one for one in _listed(pods.values(), groups)}
-    found |= {one.id: one for one in _told(snapshot, groups, pods)}  # it knows more
+    found = {one.id: one for one in _of_pods(pods.values(), groups)}
+    found |= {one.id: one for one in _of_runtime(snapshot, groups, pods)}  # the runtime tells more
     return tuple(_chosen(found.values(), granted, assigned, late, exempt))
 
 
@@ -114,7 +114,7 @@ def _late(snapshot: NodeSnapshot, granted: Collection[str]) -> frozenset[str]:
     )
 
 
-def _told(
+def _of_runtime(
     snapshot: NodeSnapshot, groups: Mapping[str, str], pods: Mapping[str, PodView]
 ) -> Iterator[Target]:
     runtime = snapshot.runtime.value
@@ -138,7 +138,7 @@ def _by_kubelet(pod: PodView | None, name: str) -> str:
     return "kubelet" if asks else ""
 
 
-def _listed(pods: Iterable[PodView], groups: Mapping[str, str]) -> Iterator[Target]:
+def _of_pods(pods: Iterable[PodView], groups: Mapping[str, str]) -> Iterator[Target]:
     for pod in pods:
         seen = sandbox_of(pod)
         for container in pod.containers:

@@ -252,7 +252,7 @@ _BUILTIN: dict[str, tuple[Source, ...]] = {
         Source(
             vendor="nvidia",
             name=f"stub-{played.scenario}",
-            opener=lambda folder, played=played: _nvidia(folder, played),  # type: ignore[misc]
+            opener=lambda folder, played=played: _nvidia(folder, played),  # type: ignore[misc]  # a default in a lambda
             library=True,
             count=count,
             memory_bytes=memory_mib << 20,

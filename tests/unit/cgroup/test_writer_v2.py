@@ -132,9 +132,9 @@ def test_killed_at_any_write_of_a_reclaim_a_restore_gives_memory_high_back(tmp_p
 
         def counted(path: str, text: str) -> None:
             left[0] -= 1  # noqa: B023 - used within the round only
-            if left[0] < 0:  # noqa: B023
+            if left[0] < 0:  # noqa: B023 - as above
                 raise Killed
-            write(path, text)  # noqa: B023
+            write(path, text)  # noqa: B023 - as above
 
         node.files.write = counted  # type: ignore[method-assign]  # the process ends at a write
         killed = False
@@ -142,7 +142,7 @@ def test_killed_at_any_write_of_a_reclaim_a_restore_gives_memory_high_back(tmp_p
             node.want(MEMORY, 100 * MIB)
         except Killed:
             killed = True
-        node.files.write = write  # type: ignore[method-assign]
+        node.files.write = write  # type: ignore[method-assign]  # its own method again
         node.undo()
         assert (node.group.max_bytes, node.group.high_bytes) == (NO_LIMIT, 300 * MIB), step
         assert node.group.processes == 1
@@ -164,7 +164,7 @@ def test_killed_in_a_reclaim_the_next_agent_keeps_the_true_original(node: Node) 
     node.files.write = killing  # type: ignore[method-assign]  # the process ends after a write
     with pytest.raises(Killed):
         node.want(MEMORY, 100 * MIB)
-    node.files.write = write  # type: ignore[method-assign]
+    node.files.write = write  # type: ignore[method-assign]  # its own method again
     assert node.group.high_bytes != 300 * MIB
     node.start()
     node.want(MEMORY, 100 * MIB)
