@@ -59,5 +59,5 @@ def rows() -> Iterator[Row]:
         first_device_ms,
         peer=lambda: interpreter_ms(EAGER),
         limit=lambda: interpreter_ms("pass"),
-        gate="subject<=300",
+        gate="subject<=600",
     )

@@ -100,6 +100,6 @@ def rows() -> Iterator[Row]:
             lambda: cluster.first_device_ms(cluster.agent),
             peer=lambda: cluster.first_device_ms(cluster.eager),
             limit=lambda: cluster.first_device_ms(cluster.bare),
-            gate="subject<=400,ratio_peer<=1",
+            gate="subject<=900,ratio_peer<=1",
             rounds=ROUNDS,
         )
