@@ -74,12 +74,13 @@ class Incarnation:
             server.add_insecure_port(f"unix:{path}")
             status = os.lstat(path)
             os.chmod(path, MODE)
-            await server.start()
+            # a start that is cancelled in the middle leaves a server that cannot be stopped
+            await to_its_end(server.start())
         except (RuntimeError, OSError) as error:
-            await server.stop(None)
+            await to_its_end(server.stop(None))
             raise CannotServe("NoSocket", f"{path}: {str(error)[:200]}") from error
         except BaseException:  # a stop in the middle of a start too: nothing goes on serving
-            await server.stop(None)
+            await to_its_end(server.stop(None))
             raise
         self._server, self._file = server, (status.st_dev, status.st_ino)
         self.endpoint = os.path.basename(path)

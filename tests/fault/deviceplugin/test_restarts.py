@@ -9,8 +9,13 @@ import socket
 import msgspec
 import pytest
 
+from agent.deviceplugin.kubelet.plugin import load_grpc
+from agent.deviceplugin.serve.answering import Answering
+from agent.deviceplugin.serve.bell import Bell
+from agent.deviceplugin.serve.holding import Holding
+from agent.deviceplugin.serve.incarnation import Incarnation
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
-from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, on_stage
+from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
 from tests.patience import PATIENCE_S
 
 # so that only the kernel's news can be what was reacted to
@@ -113,7 +118,7 @@ def test_a_replaced_socket_is_registered_at_again() -> None:
 
 def test_a_socket_that_nobody_listens_at_is_no_kubelet() -> None:
     async def test(stage: Stage) -> None:
-        stage.folder.mkdir()
+        stage.folder.mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(stage.folder / "kubelet.sock"))  # of one that was killed
         await stage.start()
@@ -163,6 +168,25 @@ def test_the_next_agent_serves_when_the_one_before_has_ended() -> None:
         await following.start()
         await stage.kubelet.resource(GPU, healthy=8, not_this=first)
         await following.stop()
+
+    on_stage(test)
+
+
+@pytest.mark.parametrize("turns", range(1, 3))
+def test_a_stop_in_the_middle_of_a_servers_start_ends_it(turns: int) -> None:
+    async def test(stage: Stage) -> None:
+        await asyncio.to_thread(load_grpc)
+        stage.folder.mkdir()
+        site, bell = stage.site(), Bell()
+        holding = Holding(site.clock.monotonic, lambda: None)
+        answering = Answering(gpus(8), site, bell, holding, live=True)
+        start = asyncio.create_task(Incarnation(answering, site, bell).start(1))
+        for _ in range(turns):  # of the loop; in the first the server has begun to start
+            await asyncio.sleep(0)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert stage.sockets() == []
 
     on_stage(test)
 
