@@ -31,7 +31,7 @@ def test_a_failed_card_is_told_while_the_state_disk_hangs(tmp_path: Path, at_sta
                 lambda: agent.check("health-state").startswith("[-]"), "that it is not stored"
             )
             assert "the file system does not answer" in agent.check("health-state")
-            assert agent.get("readyz") == (200, "ok\n"), agent.get("healthz?verbose")[1]
+            agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "all that it starts")
             disk.answer()
             stored = tmp_path / "state" / "health.json"
             agent.wait_until(

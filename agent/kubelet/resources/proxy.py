@@ -127,7 +127,8 @@ class PodResourcesProxy:
                     server.add_insecure_port(address)
                 except RuntimeError as error:
                     raise self._file.failed(str(error)) from error
-                await server.start()
+                # a start that is cancelled in the middle leaves a server that cannot be stopped
+                await to_its_end(server.start())
         except BaseException:  # a stop in the middle of a start too: nothing goes on serving
             await to_its_end(server.stop(None))
             raise

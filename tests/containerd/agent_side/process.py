@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from tests.containerd.runtime.running import Containerd
+from tests.patience import PATIENCE_S
 
-UNTIL_S = 20.0
+UNTIL_S = PATIENCE_S
 END_S = 5.0
 STAND_IN = "tests.containerd.agent_side.standin"
 ROOT = Path(__file__).resolve().parents[3]

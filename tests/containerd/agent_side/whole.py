@@ -16,11 +16,12 @@ from pathlib import Path
 
 from tests.containerd.agent_side.scene import GRANT
 from tests.containerd.runtime.running import Containerd
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 MAJOR = 240  # for local use: no driver has it
 CARDS = 2
-UNTIL_S, END_S = 30.0, 20.0
+UNTIL_S, END_S = PATIENCE_S, PATIENCE_S
 WHOLE = {f"koordinator.sh/{name}": "100" for name in ("gpu-core", "gpu-memory-ratio")}
 
 
