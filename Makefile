@@ -41,6 +41,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy agent plugins bench tests .ci
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check_tree.py
+	$(BIN)/python .ci/check_circles.py
 
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal

@@ -1,1 +1,4 @@
-"""The node agent: reads the machine, keeps one immutable picture of it, publishes and acts."""
+"""The node agent: reads the machine into one immutable snapshot.
+
+Publishes it, and applies what follows from it.
+"""

@@ -1,4 +1,4 @@
-"""Files that are replaced whole: a process that is killed leaves the old content or the new."""
+"""Replaces files atomically: after a crash a file has its old content or the new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from typing import BinaryIO
 
 
-def temporary_of(path: str) -> str:
+def temporary_path(path: str) -> str:
     """Return where `replace_file` writes first: beside the file, hidden."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.tmp")
@@ -19,7 +19,7 @@ def replace_file(path: str, data: bytes, mode: int = 0o640) -> None:
 
     Raises `OSError`, and then the file is as it was and nothing is left beside it.
     """
-    temporary = temporary_of(path)
+    temporary = temporary_path(path)
     try:
         write_new(temporary, data, mode)
         os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""What the agent expects to go wrong. Anything outside this tree is a bug."""
+"""Expected errors. Any other exception is a bug."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ class LibraryReplaced(VendorFault):
     """The vendor's library was upgraded underneath: only a new process can load what is there."""
 
 
+class UnknownTarget(AgentError):
+    """The node has no vendor or device of a name; the message lists the names it has."""
+
+
 class WorkerError(AgentError):
     """A vendor's worker process is late, dead, or talks nonsense; `reason` is CamelCase."""
 
@@ -76,3 +80,6 @@ class PublishError(AgentError):
         super().__init__(f"{place}: {name + ': ' if name else ''}{detail[:200]}")
         self.place = place
         self.errno = errno
+
+
+NO_PERMISSION = "NoPermission"  # the kernel refused the worker; says nothing of any device

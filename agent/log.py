@@ -1,4 +1,4 @@
-"""Logs as JSON lines: an event name and fields, repeats counted instead of repeated."""
+"""Logs as JSON lines with an event name and fields. Repeated records are counted, not repeated."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 import time
 from typing import TextIO
 
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 REPEAT_WINDOW_S = 60.0
-MAX_REMEMBERED = 1024
+MAX_RECORD_KINDS = 1024
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One line of JSON a record: time, level, event, logger, then the record's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
         }
-        line.update({k: v for k, v in vars(record).items() if k not in _OWN})
+        line.update({k: v for k, v in vars(record).items() if k not in _RECORD_FIELDS})
         if record.exc_info and record.exc_info[0] is not None:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
@@ -36,31 +36,33 @@ class RepeatFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}
+        self._first_records: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Say whether to write the record; a kind is logger, event and the fields' values."""
         fields = tuple(
-            (k, str(v)) for k, v in vars(record).items() if k not in _OWN and k != "failures"
+            (k, str(v))
+            for k, v in vars(record).items()
+            if k not in _RECORD_FIELDS and k != "failures"
         )
         kind = (record.name, record.msg, fields)
-        first_s, held = self._seen.get(kind, (0.0, 0))
+        first_s, held = self._first_records.get(kind, (0.0, 0))
         # a clock that was set back must not silence what comes until then
-        if kind in self._seen and 0 <= record.created - first_s < REPEAT_WINDOW_S:
-            self._seen[kind] = (first_s, held + 1)
+        if kind in self._first_records and 0 <= record.created - first_s < REPEAT_WINDOW_S:
+            self._first_records[kind] = (first_s, held + 1)
             return False
-        if len(self._seen) >= MAX_REMEMBERED:
-            self._seen.clear()
-        self._seen[kind] = (record.created, 0)
+        if len(self._first_records) >= MAX_RECORD_KINDS:
+            self._first_records.clear()
+        self._first_records[kind] = (record.created, 0)
         if held:
             record.repeated = held
         return True
 
 
-def configure(level: str, stream: TextIO | None = None) -> None:
+def configure_logging(level: str, stream: TextIO | None = None) -> None:
     """Send every logger's records as JSON lines to `stream` (standard error when not given)."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     handler.addFilter(RepeatFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

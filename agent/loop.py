@@ -1,4 +1,4 @@
-"""Named pieces of work that survive their own failures: periodic ones, and those without end."""
+"""Named loops that continue after an exception: periodic ones, and ones without an end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_EXPONENT = 10
 
@@ -22,7 +25,7 @@ class Loop:
     max_backoff_s: float = 300.0
     failures: int = field(default=0, init=False)  # in a row
     last_error: str = field(default="", init=False)
-    last_good_s: float | None = field(default=None, init=False)  # monotonic
+    last_success_s: float | None = field(default=None, init=False)  # monotonic
     due_s: float | None = field(default=None, init=False)  # monotonic, of the first run
 
     def step(self, now_s: float) -> float:
@@ -30,12 +33,12 @@ class Loop:
         try:
             self.run_once()
         except Exception as error:  # noqa: BLE001 - one loop must not take the agent down
-            self.failed(error)
+            self.record_failure(error)
             return self.backoff_s()
-        self.failures, self.last_error, self.last_good_s = 0, "", now_s
+        self.failures, self.last_error, self.last_success_s = 0, "", now_s
         return self.interval_s
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Count a failure; a first one is logged with its trace, repeats as a line."""
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"[:200]
@@ -47,16 +50,8 @@ class Loop:
         wait_s = self.interval_s * 2.0 ** min(self.failures, MAX_EXPONENT)
         return min(self.max_backoff_s, wait_s)
 
-    def healthy(self, now_s: float) -> bool:
-        """Say whether the last good run is younger than three intervals (at least ten seconds).
 
-        Before the first run, its due time counts in its place.
-        """
-        since_s = self.due_s if self.last_good_s is None else self.last_good_s
-        return since_s is not None and now_s - since_s < max(10.0, 3 * self.interval_s)
-
-
-async def keep(
+async def run_forever(
     name: str,
     work: Callable[[], Awaitable[None]],
     *,
@@ -71,7 +66,7 @@ async def keep(
     from `again_s` as those of a loop, until it has run for longer than the longest. `failed` hears
     of the error before each.
     """
-    loop = Loop(name, again_s, _by_itself)
+    loop = Loop(name, again_s, _do_nothing)
     while True:
         begun_s = monotonic()
         try:
@@ -79,7 +74,7 @@ async def keep(
         except Exception as error:  # noqa: BLE001 - one piece must not take the others down
             if monotonic() - begun_s > loop.max_backoff_s:
                 loop.failures = 0
-            loop.failed(error)
+            loop.record_failure(error)
             if failed is not None:
                 failed(loop.last_error)
         else:
@@ -87,11 +82,20 @@ async def keep(
         await sleep(loop.backoff_s())
 
 
-def _by_itself() -> None:
+def _do_nothing() -> None:
     """Do nothing: of work without end a loop counts the failures only."""
 
 
-async def to_its_end(work: Coroutine[object, object, None]) -> None:
+def log_failure(
+    work: asyncio.Future[T], logger: logging.Logger, event: str, **fields: object
+) -> None:
+    """Log the exception of work that is done; for work that fails by a bug only."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None:
+        logger.error(event, extra=fields, exc_info=error)
+
+
+async def await_shielded(work: Coroutine[object, object, None]) -> None:
     """Await work that nobody may break off; who was cancelled meanwhile is so afterwards.
 
     gRPC waits for the end of its server in a way that can lose a cancellation.
@@ -102,3 +106,16 @@ async def to_its_end(work: Coroutine[object, object, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait({task})
         raise
+
+
+class ThreadRunner(Protocol):
+    """Runs work that takes longer than the loop thread may be held."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, or raise what it raises."""
+        ...
+
+
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Run the work on a thread of the event loop's own pool."""
+    return await asyncio.to_thread(work)

@@ -1,7 +1,7 @@
-"""State files, written by a thread of their own: a file system that hangs delays nobody else.
+"""Writes state files on a thread of its own, so that a hanging file system delays no other thread.
 
-The caller hands over the whole content and goes on. The thread replaces the file atomically. Of
-each file one content waits at most; a newer one takes its place. A write that fails is tried again.
+The caller hands over the content and continues. The thread replaces the file atomically. One
+content per file waits; a newer one replaces it. A failed write is repeated.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from agent import durable
 
 log = logging.getLogger(__name__)
 
-MODE = 0o640
+FILE_MODE = 0o640
 FOLDER_MODE = 0o750
-MAX_FILES = 256  # of one writer
-MAX_CALLS = 16  # that wait for the thread
+MAX_STATE_FILES = 256  # of one writer
+MAX_PENDING_CALLS = 16  # that wait for the thread
 RETRY_S = 1.0  # between two attempts to write a file
-LATE_S = 5.0  # a write that takes longer is a hang, for people
-READ_S = 2.0  # a read at the start may take so long
-CALL_S = 0.5  # another piece of work may take so long
-HANGS = "the file system does not answer"
+LATE_AFTER_S = 5.0  # a write that takes longer is a hang, for people
+READ_DEADLINE_S = 2.0  # a read at the start may take so long
+CALL_DEADLINE_S = 0.5  # another piece of work may take so long
+NO_ANSWER = "the file system does not answer"
 # why there is no folder for state
-NO_FOLDER = "no node.state_dir"
-RECORDED = "the host is a recording"
+NO_STATE_FOLDER = "no node.state_dir"
+RECORDED_HOST = "the host is a recording"
 
 T = TypeVar("T")
 
@@ -43,74 +43,74 @@ class StateFile:
         self.path = path
         self._writer = writer
         self._mode = mode
-        self._next: bytes | None = None  # content that waits for the thread
-        self._next_s = 0.0  # monotonic, since when a content waits or is written
+        self._pending: bytes | None = None  # content that waits for the thread
+        self._pending_since_s = 0.0  # monotonic, since when a content waits or is written
         self._due_s = 0.0  # monotonic, not to be written before
-        self._written: bytes | None = None
-        self._writing = False
-        self._tried = False  # the newest content, at least once
+        self._disk_content: bytes | None = None
+        self._is_writing = False
+        self._is_attempted = False  # the newest content, at least once
         self._error = ""  # of the last attempt
 
     def write(self, data: bytes) -> None:
         """Hand over the file's new content and return at once."""
-        with self._writer.changed:
-            if not self._writing and self._next is None:
-                self._next_s = time.monotonic()
-            self._next, self._tried, self._due_s = data, False, 0.0
+        with self._writer.condition:
+            if not self._is_writing and self._pending is None:
+                self._pending_since_s = time.monotonic()
+            self._pending, self._is_attempted, self._due_s = data, False, 0.0
             self._writer.start()
 
-    def save(self, data: bytes, deadline_s: float = CALL_S) -> bool:
+    def save(self, data: bytes, deadline_s: float = CALL_DEADLINE_S) -> bool:
         """Hand over the new content, wait for one attempt, and return whether it is on the disk.
 
         While the file system does not answer an earlier one, it is not waited for again.
         """
-        with self._writer.changed:
-            waits = self._writing or self._next is not None
-            late = waits and time.monotonic() - self._next_s > deadline_s
+        with self._writer.condition:
+            waits = self._is_writing or self._pending is not None
+            late = waits and time.monotonic() - self._pending_since_s > deadline_s
             self.write(data)
             return (
-                self._writer.changed.wait_for(
-                    lambda: self._tried and not self._writing, 0.0 if late else deadline_s
+                self._writer.condition.wait_for(
+                    lambda: self._is_attempted and not self._is_writing, 0.0 if late else deadline_s
                 )
-                and self._next is None
+                and self._pending is None
             )
 
-    def wait(self, deadline_s: float = CALL_S) -> bool:
+    def wait(self, deadline_s: float = CALL_DEADLINE_S) -> bool:
         """Wait until everything handed over is on the disk; return whether it is."""
-        with self._writer.changed:
-            return self._writer.changed.wait_for(
-                lambda: self._next is None and not self._writing, deadline_s
+        with self._writer.condition:
+            return self._writer.condition.wait_for(
+                lambda: self._pending is None and not self._is_writing, deadline_s
             )
 
     @property
     def error(self) -> str:
         """Return why the newest content is not on the disk; empty while it is, or is on its way."""
-        with self._writer.changed:
-            waits = self._writing or self._next is not None
-            if waits and time.monotonic() - self._next_s > self._writer.late_s:
-                return self._error or f"{self.path}: {HANGS}"
+        with self._writer.condition:
+            waits = self._is_writing or self._pending is not None
+            if waits and time.monotonic() - self._pending_since_s > self._writer.late_after_s:
+                return self._error or f"{self.path}: {NO_ANSWER}"
             return self._error
 
     def due_s(self) -> float | None:
         """Return when the content that waits is to be written; for the writer, with its lock."""
-        return None if self._next is None else self._due_s
+        return None if self._pending is None else self._due_s
 
-    def replace(self) -> None:
+    def write_pending(self) -> None:
         """Write what waits; for the writer's thread."""
-        with self._writer.changed:
-            data, self._next = self._next, None
-            self._writing = True
+        with self._writer.condition:
+            data, self._pending = self._pending, None
+            self._is_writing = True
         error = "" if data is None else self._replace_file(data)
-        with self._writer.changed:
-            self._tried = self._next is None
+        with self._writer.condition:
+            self._is_attempted = self._pending is None
             if error:
-                if self._next is None and not self._writer.closing:
-                    self._next = data
+                if self._pending is None and not self._writer.is_closing:
+                    self._pending = data
                 self._due_s = time.monotonic() + RETRY_S
             else:
-                self._written, self._due_s, self._next_s = data, 0.0, time.monotonic()
+                self._disk_content, self._due_s, self._pending_since_s = data, 0.0, time.monotonic()
             failed_before, self._error = bool(self._error), error
-            self._writing = False
+            self._is_writing = False
         if error and not failed_before:
             log.error("state_file_not_written", extra={"error": error})
         elif failed_before and not error:
@@ -119,7 +119,7 @@ class StateFile:
     def _replace_file(self, data: bytes) -> str:
         """Replace the file unless it holds the data; return the error, if there is one."""
         try:
-            if data == self._written and os.path.lexists(self.path):
+            if data == self._disk_content and os.path.lexists(self.path):
                 return ""
             os.makedirs(os.path.dirname(self.path), mode=FOLDER_MODE, exist_ok=True)
             durable.replace_file(self.path, data, self._mode)
@@ -134,44 +134,44 @@ class StateWriter:
     Each file system that may hang on its own has a writer of its own.
     """
 
-    def __init__(self, name: str = "state files", late_s: float = LATE_S) -> None:
-        self.late_s = late_s
-        self.changed = threading.Condition()
+    def __init__(self, name: str = "state files", late_s: float = LATE_AFTER_S) -> None:
+        self.late_after_s = late_s
+        self.condition = threading.Condition()
         self._since_s: float | None = None  # monotonic, when the work in progress began
         self._name = name
         self._files: dict[str, StateFile] = {}
         self._calls: deque[tuple[Future[Any], Callable[[], None]]] = deque()
         self._thread: threading.Thread | None = None
-        self.closing = False
+        self.is_closing = False
 
-    def file(self, path: str, mode: int = MODE) -> StateFile:
+    def file(self, path: str, mode: int = FILE_MODE) -> StateFile:
         """Return the file at a path; its folder is made with the first write."""
-        with self.changed:
+        with self.condition:
             if path not in self._files:
-                if len(self._files) >= MAX_FILES:
-                    raise ValueError(f"more than {MAX_FILES} state files")
+                if len(self._files) >= MAX_STATE_FILES:
+                    raise ValueError(f"more than {MAX_STATE_FILES} state files")
                 self._files[path] = StateFile(self, path, mode)
             return self._files[path]
 
-    def read(self, path: str, limit: int, deadline_s: float = READ_S) -> bytes | None:
+    def read(self, path: str, limit: int, deadline_s: float = READ_DEADLINE_S) -> bytes | None:
         """Return at most `limit` + 1 bytes of a file; `None` if there is none.
 
         Raises `OSError`; its number is ETIMEDOUT if the file system does not answer.
         """
-        return self.call(lambda: _read(path, limit), path, deadline_s)
+        return self.call(lambda: _read_or_none(path, limit), path, deadline_s)
 
     def set_aside(self, path: str) -> None:
         """Rename a damaged file to `.bad`; raises `OSError` as `read` does."""
         self.call(lambda: os.replace(path, f"{path}.bad"), path)
 
-    def call(self, work: Callable[[], T], path: str, deadline_s: float = CALL_S) -> T:
+    def call(self, work: Callable[[], T], path: str, deadline_s: float = CALL_DEADLINE_S) -> T:
         """Have the thread do a piece of work on a path, and return its result.
 
         Raises what the work raises. If that takes too long, an `OSError` with ETIMEDOUT: work that
         has not begun by then is not done any more.
         """
         if self.is_late(deadline_s):
-            raise OSError(errno.ETIMEDOUT, HANGS, path)
+            raise OSError(errno.ETIMEDOUT, NO_ANSWER, path)
         future = self.begin(work, path)
         try:
             return future.result(deadline_s)
@@ -179,11 +179,11 @@ class StateWriter:
             if future.done() and not future.cancelled():
                 raise  # of the work itself
             future.cancel()
-            raise OSError(errno.ETIMEDOUT, HANGS, path) from error
+            raise OSError(errno.ETIMEDOUT, NO_ANSWER, path) from error
 
-    def is_late(self, deadline_s: float = CALL_S) -> bool:
+    def is_late(self, deadline_s: float = CALL_DEADLINE_S) -> bool:
         """Return whether the work in progress has lasted longer than that."""
-        with self.changed:
+        with self.condition:
             since_s = self._since_s
         return since_s is not None and time.monotonic() - since_s > deadline_s
 
@@ -205,45 +205,45 @@ class StateWriter:
             else:
                 future.set_result(result)
 
-        with self.changed:
+        with self.condition:
             waiting = [call for call in self._calls if not call[0].cancelled()]
             self._calls = deque(waiting)
-            if len(self._calls) >= MAX_CALLS:
-                raise OSError(errno.ETIMEDOUT, HANGS, path)
+            if len(self._calls) >= MAX_PENDING_CALLS:
+                raise OSError(errno.ETIMEDOUT, NO_ANSWER, path)
             self._calls.append((future, run))
             self.start()
         return future
 
     def start(self) -> None:
         """Have the thread look for work; for files, with the lock."""
-        if self._thread is None and not self.closing:
+        if self._thread is None and not self.is_closing:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        self.changed.notify_all()
+        self.condition.notify_all()
 
-    def close(self, deadline_s: float = CALL_S) -> bool:
+    def close(self, deadline_s: float = CALL_DEADLINE_S) -> bool:
         """Write what waits and end the thread; return whether it ended in time."""
-        with self.changed:
-            self.closing = True
-            self.changed.notify_all()
+        with self.condition:
+            self.is_closing = True
+            self.condition.notify_all()
         if self._thread is not None:
             self._thread.join(deadline_s)
         return self._thread is None or not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
-            with self.changed:
+            with self.condition:
                 work = self._work()
                 while work is None:
-                    if self.closing:
+                    if self.is_closing:
                         return
-                    self.changed.wait(self._pause_s())
+                    self.condition.wait(self._pause_s())
                     work = self._work()
                 self._since_s = time.monotonic()
             work()
-            with self.changed:
+            with self.condition:
                 self._since_s = None
-                self.changed.notify_all()
+                self.condition.notify_all()
 
     def _work(self) -> Callable[[], None] | None:
         """Return the next piece of work; a writer that is being closed writes each file at once."""
@@ -252,8 +252,8 @@ class StateWriter:
         now_s = time.monotonic()
         for file in self._files.values():
             due_s = file.due_s()
-            if due_s is not None and (self.closing or due_s <= now_s):
-                return file.replace
+            if due_s is not None and (self.is_closing or due_s <= now_s):
+                return file.write_pending
         return None
 
     def _pause_s(self) -> float | None:
@@ -262,7 +262,7 @@ class StateWriter:
         return max(0.0, min(due_s) - time.monotonic()) if due_s else None
 
 
-def _read(path: str, limit: int) -> bytes | None:
+def _read_or_none(path: str, limit: int) -> bytes | None:
     try:
         return durable.read_file(path, limit + 1)
     except FileNotFoundError:

@@ -11,11 +11,10 @@ from pathlib import Path
 import psutil
 
 from agent.cgroup.layout import CgroupLayout
-from agent.collect.node import NodeReader
-from agent.collect.reader import Door
-from agent.collect.slow import Pace
-from agent.collect.usage import PodUsage, UsageCollector
-from agent.host.files import LiveRoot
+from agent.host.files import LiveHostFiles
+from agent.usage.file_reader import DescriptorCache, ReadSchedule
+from agent.usage.monitor import PodUsageReader, UsageCollector
+from agent.usage.node_usage import NodeCounterReader
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
 from bench.limit_in_c import built
@@ -117,8 +116,8 @@ def _repeat(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def _subject(layout: CgroupLayout) -> Callable[[], object]:
-    host = LiveRoot()
-    groups = PodUsage(host, Door(host), layout, (0,), Pace())
+    host = LiveHostFiles()
+    groups = PodUsageReader(host, DescriptorCache(host), layout, (0,), ReadSchedule())
     now_s = count(1.0)
 
     def cycle() -> None:
@@ -167,12 +166,12 @@ def _version_1_rows(layout: CgroupLayout, metric: str) -> Iterator[Row]:
     other = cgroupspy_cycle(layout.root or "")
     if other is not None:
         yield compare("cgroup_read_v1_cgroupspy", metric, subject, peer=lambda: cost(other))
-    collector = UsageCollector(LiveRoot(), layout=layout)
+    collector = UsageCollector(LiveHostFiles(), layout=layout)
     now_s = count(1.0)
     yield compare(
         "usage_cycle_v1",
         "cpu_ms",
-        lambda: cpu_ms(lambda: [collector.cycle(next(now_s)) for _ in range(CYCLES)]) / CYCLES,
+        lambda: cpu_ms(lambda: [collector.measure(next(now_s)) for _ in range(CYCLES)]) / CYCLES,
         gate="subject<=15",
     )
 
@@ -207,8 +206,8 @@ def _version_2_rows(
 
 
 def _node_row(metric: str) -> Row:
-    host = LiveRoot()
-    node = NodeReader(host, Door(host), Pace())
+    host = LiveHostFiles()
+    node = NodeCounterReader(host, DescriptorCache(host), ReadSchedule())
     return compare(
         "node_read",
         metric,

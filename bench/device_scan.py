@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from agent.host.files import MAX_READ, LiveRoot
+from agent.host.files import LiveHostFiles
 from agent.host.pci import read_pci
+from agent.snapshot.host_files import MAX_READ
 from bench.counters import cost, cost_metric
 from bench.harness import Row, compare
 from bench.limit_in_c import built
@@ -22,7 +23,7 @@ GATE_ALONE = "ratio_peer<=0.3"  # without a compiler
 GATE = f"{GATE_ALONE},ratio_limit<=7"
 
 
-class _Spy(LiveRoot):
+class _Spy(LiveHostFiles):
     """Notes each access as the reader in C takes it: an operation and a path."""
 
     def __init__(self, prefix: str) -> None:
@@ -89,7 +90,7 @@ def rows() -> Iterator[Row]:
     """Yield one row a size."""
     for size in SIZES:
         with pci_tree(size) as top, c_scan(top) as limit:
-            host = LiveRoot(str(top))
+            host = LiveHostFiles(str(top))
             found = len(read_pci(host).functions)
             if found != size:
                 raise AssertionError(f"read_pci found {found} functions instead of {size}")

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.publish.exposition import MetricsRenderer
+from agent.metrics.exposition import MetricsRenderer
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
 from tests.factory import NOW_S, pod, snapshot

@@ -1,1 +1,1 @@
-"""Plug-ins: what the hardware says (vendors) and what the cluster decides (scheduler)."""
+"""Plug-ins: the vendors of devices."""

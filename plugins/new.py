@@ -1,9 +1,9 @@
-"""`python -m plugins.new NAME [FOLDER]`: the template as a vendor of that name, ready to be filled.
+"""`python -m plugins.new NAME [FOLDER]`: copies the template as a new vendor.
 
-Without FOLDER it becomes `plugins/vendors/NAME`, a vendor that is shipped; with one it becomes a
-package of its own there, which the agent finds once it is installed. Either way an example host
-with two devices is put into `fixtures/hosts/example-NAME`: the contract tests run on it until there
-is a recording of real hardware.
+Without FOLDER the copy is `plugins/vendors/NAME`, a shipped vendor. With FOLDER it is a package of
+its own, which the agent finds once it is installed. An example host with two devices is written to
+`fixtures/hosts/example-NAME`: the contract tests use it until there is a recording of real
+hardware.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ packages = ["{package}"]
 _INIT = '"""{word}: the agent loads `vendor.py`, the worker process `session.py`."""\n'
 _NEXT_SHIPPED = """\
 made {folder}. Next:
-1. add ("{name}", "{package}.vendor:{word}Vendor") to BUILTIN in plugins/vendors/__init__.py,
-   a switch `{name}` to VendorSwitches in agent/config/vendors.py,
-   and "{package}" to the contract "vendors stand alone" in pyproject.toml;
+1. add ("{name}", "{package}.vendor:{word}Vendor") to BUILTIN in plugins/vendors/__init__.py;
 2. pytest tests/contract -k {name}, which runs on fixtures/hosts/example-{name};
 3. docs/new-vendor.md says what each method must promise.
 """

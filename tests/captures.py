@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.host.files import HostFiles
 from agent.recording.archive import read_archive
-from agent.recording.entries import Link
-from agent.recording.tree import TreeBuilder, TreeFiles
+from agent.recording.tree import LinkEntry, TreeBuilder, TreeFiles
+from agent.snapshot.host_files import HostFiles
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -49,5 +48,5 @@ def _from_json(path: Path) -> TreeFiles:
     for name, text in facts["files"].items():
         builder.put(f"/{name}", text.encode())
     for name, text in facts["symlinks"].items():
-        builder.put(f"/{name}", Link(text))
+        builder.put(f"/{name}", LinkEntry(text))
     return builder.build("/fixtures")

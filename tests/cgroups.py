@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.host.files import LiveRoot
+from agent.host.files import LiveHostFiles
 
 PAGE = 4096
 
@@ -41,9 +41,9 @@ class CgroupHost:
         self.node(busy=0, free_kb=500)
 
     @property
-    def files(self) -> LiveRoot:
+    def files(self) -> LiveHostFiles:
         """The host as the agent sees it."""
-        return LiveRoot(str(self.root))
+        return LiveHostFiles(str(self.root))
 
     def path(self, path: str) -> Path:
         """Return where a path of the host is."""

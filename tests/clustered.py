@@ -6,20 +6,17 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from agent.model.cluster.facts import ClusterFacts, KubeletFacts, MetricPolicy, NodeFacts
-from agent.model.part import Part
-from agent.model.pod import KubeQos, PodView
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.topology.cpu import Cpu, CpuTopology, Package
-from agent.topology.numa import NumaNode, NumaTopology
+from agent.snapshot.cluster import ClusterView, KubeletView, MetricCollectPolicy, NodeView
+from agent.snapshot.cpu import Cpu, CpuPackage, CpuTopology, NumaNode, NumaTopology
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import KubeQos, PodView
 
 NAME = "node-0"
 UID = "03020590-ccef-4772-a84a-b62eba2c6a36"
 RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
 QOS = "koordinator.sh/qosClass"
-KUBELET = KubeletFacts(
-    cpu_manager_policy="none", topology_policy="none", topology_scope="container"
-)
+KUBELET = KubeletView(cpu_manager_policy="none", topology_policy="none", topology_scope="container")
 GIB = 1 << 30
 
 
@@ -32,7 +29,9 @@ def machine(sockets: int = 2, cores: int = 2, threads: int = 2) -> CpuTopology:
         for n in range(total)
     )
     packages = tuple(
-        Package(socket=s, package_id=s, cpus=frozenset(cpu.id for cpu in cpus if cpu.socket == s))
+        CpuPackage(
+            socket=s, package_id=s, cpus=frozenset(cpu.id for cpu in cpus if cpu.socket == s)
+        )
         for s in range(sockets)
     )
     return CpuTopology(usable=frozenset(range(total)), cpus=cpus, packages=packages)
@@ -59,9 +58,9 @@ def node(
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     **changes: object,
-) -> NodeFacts:
+) -> NodeView:
     """The Node; a real one always has some annotation."""
-    found = NodeFacts(
+    found = NodeView(
         name=NAME,
         uid=UID,
         annotations=tuple(({"a": "b"} if annotations is None else annotations).items()),
@@ -85,25 +84,25 @@ def pod(name: str, cpus: str = "", qos: str = "", **changes: object) -> PodView:
 
 def snapshot(
     cpus: CpuTopology | None = None,
-    owner: NodeFacts | None = None,
-    kubelet: KubeletFacts | None = KUBELET,
+    owner: NodeView | None = None,
+    kubelet: KubeletView | None = KUBELET,
     pods: tuple[PodView, ...] = (),
-    policy: MetricPolicy | None = None,
+    policy: MetricCollectPolicy | None = None,
     versions: tuple[str, ...] | None = ("v1alpha1", "v1alpha2"),
 ) -> NodeSnapshot:
     """What is known when Node, kubelet and pods have been seen, and the server's versions."""
     found = cpus or machine()
-    facts = ClusterFacts(
-        clustered=True,
-        node=Part(owner or node(), 1.0),
-        kubelet=Part(kubelet, None if kubelet is None else 1.0),
-        metric_policy=Part(policy, 1.0),
-        topology_versions=Part(versions, None if versions is None else 1.0),
+    facts = ClusterView(
+        is_clustered=True,
+        node=SnapshotPart(owner or node(), 1.0),
+        kubelet=SnapshotPart(kubelet, None if kubelet is None else 1.0),
+        metric_policy=SnapshotPart(policy, 1.0),
+        topology_versions=SnapshotPart(versions, None if versions is None else 1.0),
     )
     return NodeSnapshot(
         node=NodeIdentity(name=NAME),
-        cpus=Part(found, 1.0),
-        numa=Part(memory(found), 1.0),
-        pods=Part(pods, 1.0),
+        cpus=SnapshotPart(found, 1.0),
+        numa=SnapshotPart(memory(found), 1.0),
+        pods=SnapshotPart(pods, 1.0),
         cluster=facts,
     )

@@ -6,23 +6,23 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from agent.model.device import (
+from agent.snapshot.cpu import NumaNode, NumaTopology
+from agent.snapshot.device import (
     Device,
     DeviceKind,
     DeviceLink,
     DevicePort,
     Placement,
     VendorDevice,
-    VfGroup,
     VirtualFunction,
+    VirtualFunctionGroup,
 )
-from agent.model.inventory import DeviceSample, Inventory, Reading
-from agent.model.part import Part
-from agent.model.pod import ContainerView, KubeQos, PodView
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
-from agent.model.usage import GroupUsage, NodeUsage, NumaUsage, Pressure, UsageSample
-from agent.topology.numa import NumaNode, NumaTopology
-from agent.topology.pci import PciLink
+from agent.snapshot.inventory import DeviceSample, Inventory, MetricValue
+from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciLink
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.snapshot.usage import CgroupUsage, NodeUsage, NumaUsage, Pressure, UsageSample
 
 NOW_S = 1000.0  # monotonic
 BOOT_S = 1_767_323_045.0  # wall: 2026-01-02T03:04:05Z
@@ -92,7 +92,7 @@ def nic(index: int, *, vfs: int = 0, **changes: object) -> Device:
         ports=(
             DevicePort(number=1, state=4, physical_state=5, rate_mbps=400_000, lid=7, sm_lid=1),
         ),
-        vf_groups=(VfGroup(vfs=virtual),) if virtual else (),
+        vf_groups=(VirtualFunctionGroup(vfs=virtual),) if virtual else (),
     )
     return Device(
         info=replace(info, **changes),
@@ -108,7 +108,7 @@ def sample(device: Device) -> DeviceSample:
         core_percent=50.0,
         memory_used_bytes=1 << 30,
         memory_total_bytes=device.info.memory_bytes,
-        readings=(Reading(family="xpu_device_power_watts", value=412.5),),
+        readings=(MetricValue(family="xpu_device_power_watts", value=412.5),),
     )
 
 
@@ -128,9 +128,9 @@ def pod(index: int, containers: int = 1, **changes: object) -> PodView:
     return replace(base, **changes)
 
 
-def group(index: int) -> GroupUsage:
+def group(index: int) -> CgroupUsage:
     """Usage with every field told."""
-    return GroupUsage(
+    return CgroupUsage(
         cpu_cores=0.123456789 * (index + 1),
         cpu_total_ns=987_654_321_000 + index,
         memory_bytes=(index + 1) << 20,
@@ -179,16 +179,16 @@ def snapshot(
     )
     return NodeSnapshot(
         node=NodeIdentity(name="hgx-h100-01", boot_id="b007", boot_time_s=BOOT_S),
-        numa=Part(NumaTopology(nodes=nodes), NOW_S),
+        numa=SnapshotPart(NumaTopology(nodes=nodes), NOW_S),
         vendors=(
             VendorState(
                 vendor="nvidia",
                 state="ready",
-                inventory=Part(nvidia, NOW_S),
-                samples=Part(samples, NOW_S),
+                inventory=SnapshotPart(nvidia, NOW_S),
+                samples=SnapshotPart(samples, NOW_S),
             ),
         ),
-        devices=Part(DeviceView(devices=found, links=(link,)), NOW_S),
-        pods=Part(pods, NOW_S),
-        usage=Part(usage(pods), NOW_S),
+        devices=SnapshotPart(DeviceView(devices=found, links=(link,)), NOW_S),
+        pods=SnapshotPart(pods, NOW_S),
+        usage=SnapshotPart(usage(pods), NOW_S),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from agent.model.device import (
+from agent.snapshot.device import (
     Device,
     DeviceCondition,
     DeviceKind,
@@ -17,11 +17,11 @@ from agent.model.device import (
     HealthState,
     Placement,
     VendorDevice,
-    VfGroup,
     VirtualFunction,
+    VirtualFunctionGroup,
 )
-from agent.model.inventory import DeviceGroup, Inventory, Problem
-from agent.topology.pci import PciLink
+from agent.snapshot.inventory import DeviceGroup, Inventory, Problem
+from agent.snapshot.pci import PciLink
 
 few = settings(max_examples=40)  # making such devices takes longer than looking at them
 texts = st.text(st.characters(), max_size=80)  # lone surrogates and control characters too
@@ -58,7 +58,7 @@ ports = st.builds(
     netdev=st.none() | texts,
 )
 vf_groups = st.builds(
-    VfGroup,
+    VirtualFunctionGroup,
     labels=pairs,
     vfs=st.lists(st.builds(VirtualFunction, bus_id=texts, minor=numbers), max_size=3).map(tuple),
 )

@@ -6,16 +6,14 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.host.cpu_numa import read_cpu_numa
-from agent.host.files import HostFiles
+from agent.host.cpu import read_cpu_numa
 from agent.host.pci import read_pci
-from agent.recording.entries import Link
-from agent.recording.tree import TreeBuilder
-from agent.topology.cpu import CpuTopology
-from agent.topology.distance import SELF, DirectLink, levels, pair, seat_of
-from agent.topology.numa import NumaNode, NumaTopology
-from agent.topology.pci import PciFunction, PciTree
-from agent.topology.placement import NO_RULES, NodeAnswer, PlacementRules, Placer
+from agent.recording.tree import LinkEntry, TreeBuilder
+from agent.snapshot.cpu import CpuTopology, NumaNode, NumaTopology
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.pci import PciFunction, PciTree
+from agent.topology.distance import SELF, DirectLink, ordered_pair, pair_levels, position_of
+from agent.topology.placement import NO_RULES, NumaNodeFinder, NumaPlacement, PlacementRules
 from tests.captures import capture
 
 
@@ -70,10 +68,10 @@ class Sysfs:
     def function(self, path: str, /, **attributes: str) -> str:
         """Add a function by its path below the host bridge; text starting with > is a link."""
         address = path.rpartition("/")[2]
-        self.builder.put(f"/sys/bus/pci/devices/{address}", Link(f"../../../devices/{path}"))
+        self.builder.put(f"/sys/bus/pci/devices/{address}", LinkEntry(f"../../../devices/{path}"))
         facts = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330", "numa_node": "0"}
         for name, text in {**facts, **attributes}.items():
-            entry = Link(text[1:]) if text.startswith(">") else f"{text}\n".encode()
+            entry = LinkEntry(text[1:]) if text.startswith(">") else f"{text}\n".encode()
             self.builder.put(f"/sys/devices/{path}/{name}", entry)
         return address
 
@@ -83,10 +81,10 @@ class Sysfs:
 
 def numa_node_of(
     tree: PciTree, numa: NumaTopology, address: str, rules: PlacementRules = NO_RULES
-) -> NodeAnswer:
+) -> NumaPlacement:
     """Answer for one function; one that is not in the tree has no facts but its address."""
     function = tree.get(address) or PciFunction(address=address)
-    return Placer(tree, numa, rules).numa_node(function)
+    return NumaNodeFinder(tree, numa, rules).numa_node(function)
 
 
 def level(
@@ -99,11 +97,11 @@ def level(
     rules: PlacementRules = NO_RULES,
 ) -> str:
     """Return the link level of two addresses if there is one, else their PCI level."""
-    placer = Placer(tree, numa, rules)
+    placer = NumaNodeFinder(tree, numa, rules)
     places = rules.file.places if rules.file else {}
     seats = []
     for address in (a, b):
         function = tree.get(address) or PciFunction(address=address)
         virtual = places[address].hierarchy if address in places else ()
-        seats.append(seat_of(tree, function, placer.numa_node(function).node, virtual))
-    return levels(seats, links, tree.switch_links).get(pair(a, b), SELF)
+        seats.append(position_of(tree, function, placer.numa_node(function).node, virtual))
+    return pair_levels(seats, links, tree.switch_links).get(ordered_pair(a, b), SELF)

@@ -9,13 +9,12 @@ from typing import cast
 import jsonschema
 from msgspec.structs import replace
 
-from agent.host.cpu_numa import read_cpu_numa
-from agent.model.cluster.facts import NodeFacts
-from agent.model.part import Part
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.publish.topology import TopologyPublisher
-from agent.topology.cpu import CpuTopology
-from agent.topology.numa import NumaTopology
+from agent.host.cpu import read_cpu_numa
+from agent.objects.node_resource_topology import TopologyPublisher
+from agent.snapshot.cluster import NodeView
+from agent.snapshot.cpu import CpuTopology, NumaTopology
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
 from tests.small_host import Changes, small_host
 
 QUANTITY = (
@@ -76,14 +75,14 @@ Body = dict[str, dict[str, object]]
 
 def snapshot(cpus: CpuTopology, numa: NumaTopology, **identity: str) -> NodeSnapshot:
     node = replace(NodeIdentity(name="node-0"), **identity)
-    return NodeSnapshot(node=node, cpus=Part(cpus, 1.0), numa=Part(numa, 1.0))
+    return NodeSnapshot(node=node, cpus=SnapshotPart(cpus, 1.0), numa=SnapshotPart(numa, 1.0))
 
 
 def rendered(
-    cpus: CpuTopology, numa: NumaTopology, node: NodeFacts | None = None, **identity: str
+    cpus: CpuTopology, numa: NumaTopology, node: NodeView | None = None, **identity: str
 ) -> Body:
     picture = snapshot(cpus, numa, **identity)
-    cluster = replace(picture.cluster, node=Part(node))
+    cluster = replace(picture.cluster, node=SnapshotPart(node))
     (desired,) = TopologyPublisher().render(replace(picture, cluster=cluster), 0.0)
     jsonschema.validate(desired.body, SCHEMA)
     return cast(Body, desired.body)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.recording.entries import Entry
-from agent.recording.tree import TreeFiles
+from agent.recording.tree import TreeEntry, TreeFiles
 
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
 
-Changes = Mapping[str, str | Entry | None]
+Changes = Mapping[str, str | TreeEntry | None]
 
 
 def _files() -> dict[str, str]:
@@ -28,10 +27,10 @@ def _files() -> dict[str, str]:
 
 def small_host(changes: Changes) -> TreeFiles:
     """Return the machine with some files changed; `None` removes a path and what is below."""
-    entries: dict[str, Entry] = {path: text.encode() for path, text in _files().items()}
+    entries: dict[str, TreeEntry] = {path: text.encode() for path, text in _files().items()}
     for path, change in changes.items():
         for name in [name for name in entries if f"{name}/".startswith(f"{path}/")]:
             del entries[name]
         if change is not None:
             entries[path] = change.encode() if isinstance(change, str) else change
-    return TreeFiles.of(entries)
+    return TreeFiles.from_entries(entries)

@@ -1,1 +1,4 @@
-"""Where control groups are and how their files read, version 1 and 2."""
+"""Control groups, version 1 and 2.
+
+Where they are, how their files read, and writes that can be undone.
+"""

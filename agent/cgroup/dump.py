@@ -1,6 +1,6 @@
-"""Reads a cgroup and all groups below it, with what their files hold, for people.
+"""Reads a cgroup and its descendants with the contents of their files, for `cgroup dump`.
 
-Version 1 is read by cgroupspy, which knows the files of each of its controllers.
+cgroupspy reads version 1: it knows the files of each controller.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from agent.cgroup.keys import ALL_KEYS
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.values.keys import ALL
 from agent.errors import AgentError, HostFileError
-from agent.host.files import HostFiles, LiveRoot
+from agent.host.files import LiveHostFiles
+from agent.snapshot.host_files import HostFiles
 
 MAX_GROUPS = 8192
 MAX_DEPTH = 32  # of groups below the first
@@ -25,18 +26,18 @@ EXTRA = "v1-tools"
 LISTS = (PROCESSES, "tasks")
 V2_FILES = (
     *("cgroup.type", "cgroup.controllers", "cgroup.subtree_control", "cgroup.events"),
-    *dict.fromkeys(key.v2 for key in ALL if key.v2 is not None),
+    *dict.fromkeys(key.v2 for key in ALL_KEYS if key.v2 is not None),
     *("cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective", "memory.current"),
     *("memory.swap.max", "memory.swap.current", "memory.events"),
     *("pids.max", "pids.current", "io.max", "rdma.max"),
 )
 
 
-class CannotDump(AgentError):
+class DumpError(AgentError):
     """The groups cannot be read here; the message says what to do."""
 
 
-class GroupDump(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupDump(msgspec.Struct, frozen=True, kw_only=True):
     """One group. `processes` is `None` if they cannot be read, as in a threaded group."""
 
     path: str
@@ -44,14 +45,14 @@ class GroupDump(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, str]
 
 
-def dump(host: HostFiles, layout: CgroupLayout, cgroup: str) -> Iterator[GroupDump]:
+def dump_cgroups(host: HostFiles, layout: CgroupLayout, cgroup: str) -> Iterator[CgroupDump]:
     """Yield the group and all groups below it, parents first; at most `MAX_GROUPS` and one more.
 
     Raise `CannotDump` if there is no such group, or version 1 cannot be read here.
     """
-    tree = _Version1(host, layout) if layout.version == 1 else _Version2(host, layout)
+    tree = _Version1Tree(host, layout) if layout.version == 1 else _Version2Tree(host, layout)
     if not tree.exists(cgroup):
-        raise CannotDump(f"{cgroup}: no such group; see `xpu-agent cgroup dump /`")
+        raise DumpError(f"{cgroup}: no such group; see `xpu-agent cgroup dump /`")
     waiting = [(cgroup, 0)]
     for _ in range(MAX_GROUPS + 1):
         if not waiting:
@@ -63,7 +64,7 @@ def dump(host: HostFiles, layout: CgroupLayout, cgroup: str) -> Iterator[GroupDu
             waiting += [(f"{path.rstrip('/')}/{name}", depth + 1) for name in below]
 
 
-class _Version2:
+class _Version2Tree:
     """The unified hierarchy of any host."""
 
     def __init__(self, host: HostFiles, layout: CgroupLayout) -> None:
@@ -82,11 +83,11 @@ class _Version2:
             return []  # it is gone
         return [name for name in names if self.exists(f"{cgroup.rstrip('/')}/{name}")]
 
-    def group(self, cgroup: str) -> GroupDump:
+    def group(self, cgroup: str) -> CgroupDump:
         """Read a group's files; those that are not there are left out."""
         texts = {name: self._text(cgroup, name, MAX_FILE) for name in V2_FILES}
         pids = self._text(cgroup, PROCESSES, MAX_PROCESSES)
-        return GroupDump(
+        return CgroupDump(
             path=cgroup,
             processes=None if pids is None else len(pids.split()),
             files={name: text for name, text in texts.items() if text is not None},
@@ -103,19 +104,19 @@ class _Version2:
         return data.decode("utf-8", "replace").strip()
 
 
-class _Version1:
+class _Version1Tree:
     """The hierarchies of this machine, as cgroupspy reads them."""
 
     def __init__(self, host: HostFiles, layout: CgroupLayout) -> None:
-        if not isinstance(host, LiveRoot):
-            raise CannotDump(
+        if not isinstance(host, LiveHostFiles):
+            raise DumpError(
                 "this recording is of a host with version 1 of control groups, which are read on"
                 " the machine itself only"
             )
         try:
             from cgroupspy.nodes import Node  # noqa: PLC0415 - an extra, for this command alone
         except ImportError as error:
-            raise CannotDump(
+            raise DumpError(
                 f"version 1 of control groups needs the extra {EXTRA}:"
                 f" pip install 'xpu-node-agent[{EXTRA}]'"
             ) from error
@@ -137,7 +138,7 @@ class _Version1:
                 continue  # not in this hierarchy, or gone
         return names
 
-    def group(self, cgroup: str) -> GroupDump:
+    def group(self, cgroup: str) -> CgroupDump:
         """Read the files that cgroupspy knows of each controller."""
         files: dict[str, str] = {}
         listed: list[str] = []
@@ -159,7 +160,7 @@ class _Version1:
                 elif file not in LISTS:
                     files[file] = text
         processes = {pid for text in listed for pid in text.split()}
-        return GroupDump(
+        return CgroupDump(
             path=cgroup,
             processes=len(processes) if listed else None,
             files=dict(sorted(files.items())),

@@ -1,23 +1,28 @@
-"""Where this host keeps its cgroups, and what the names of pods' and containers' cgroups say."""
+"""Finds cgroup hierarchies and the kubelet's cgroup; parses names of pod cgroups."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 import msgspec
+import yaml
 
 from agent.errors import HostFileError
-from agent.host.attributes import entries
-from agent.host.files import HostFiles
-from agent.model.pod import KubeQos
+from agent.host.files import list_entries, read_text
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.pod import KubeQos
 
 DEFAULT_MOUNT = "/sys/fs/cgroup"
+
 # those read: a node's own mounts first, for an agent in a container sees its own in the others
 MOUNT_TABLES = ("/proc/1/mounts", "/proc/mounts", "/proc/self/mounts")
+
 CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "pids", "devices", "freezer")
+
 KUBEPODS, SLICE = "kubepods", ".slice"
+
 # without --cgroup-root, and with that of kind
 KUBEPODS_ROOTS = (
     f"/{KUBEPODS}{SLICE}",
@@ -25,13 +30,19 @@ KUBEPODS_ROOTS = (
     f"/kubelet{SLICE}/kubelet-{KUBEPODS}{SLICE}",
     f"/kubelet/{KUBEPODS}",
 )
+
 MAX_TOP_GROUPS = 4096  # that are searched for those of a kubelet with --cgroup-root
+
 MAX_MOUNTS_READ = 1 << 20  # bytes; every container on the node adds lines
 
 _NAME = r"[A-Za-z0-9_.:@-]{1,255}"
+
 _PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # of a path that a setting or the kubelet names
+
 _POD = re.compile(rf"(?:{_NAME}-)?pod([0-9A-Za-z_]{{1,128}})\.slice|pod([0-9A-Za-z-]{{1,128}})")
+
 _CONTAINER = re.compile(r"(?:(?:cri-containerd|docker|crio|pouch)-)?([0-9a-f]{12,128})(?:\.scope)?")
+
 _QOS = {"burstable": KubeQos.BURSTABLE, "besteffort": KubeQos.BEST_EFFORT}
 
 
@@ -45,7 +56,7 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
     root: str | None = None  # "/kubepods.slice"; None: the kubelet has made none (yet)
 
     @property
-    def hybrid(self) -> bool:
+    def is_hybrid(self) -> bool:
         """Say whether cgroup2 is mounted beside version 1 controllers."""
         return self.version == 1 and self.unified is not None
 
@@ -82,8 +93,8 @@ def parse_qos_dir(name: str) -> KubeQos | None:
 
 def qos_of(cgroup: str) -> KubeQos:
     """Return the class of a pod's or container's path: guaranteed pods sit below the root."""
-    found = (parse_qos_dir(part) for part in cgroup.split("/") if parse_pod_dir(part) is None)
-    return next((qos for qos in found if qos is not None), KubeQos.GUARANTEED)
+    classes = (parse_qos_dir(part) for part in cgroup.split("/") if parse_pod_dir(part) is None)
+    return next((qos for qos in classes if qos is not None), KubeQos.GUARANTEED)
 
 
 def parse_owner(cgroup: str) -> tuple[str, str] | None:
@@ -134,9 +145,9 @@ def named_roots(kubelet_root: str) -> tuple[str, ...]:
     return f"/{'/'.join(slices)}", f"/{'/'.join([*parts, KUBEPODS])}"
 
 
-def _searched(host: HostFiles, point: str) -> Iterator[str]:
+def _search_roots(host: HostFiles, point: str) -> Iterator[str]:
     """Yield groups one level below the top that have all groups that a kubelet creates."""
-    for name in entries(host, point)[:MAX_TOP_GROUPS]:
+    for name in list_entries(host, point)[:MAX_TOP_GROUPS]:
         stem = f"{name.removesuffix(SLICE)}-{KUBEPODS}"
         if name.endswith(SLICE):
             group, prefix, suffix = f"/{name}/{stem}{SLICE}", f"{stem}-", SLICE
@@ -147,7 +158,7 @@ def _searched(host: HostFiles, point: str) -> Iterator[str]:
             yield group
 
 
-def detect(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
+def detect_layout(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
     """Return the host's layout; `None` if it has no cgroups that tell CPU and memory.
 
     `kubelet_root` is the kubelet's `--cgroup-root`, empty if it is not known.
@@ -163,7 +174,7 @@ def detect(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
         return None
     roots = (*named_roots(kubelet_root), *KUBEPODS_ROOTS)
     root = next((path for path in roots if host.exists(point + path)), None)
-    root = root or next(_searched(host, point), None)
+    root = root or next(_search_roots(host, point), None)
     # without a root nothing tells; systemd is what kubeadm, RKE2 and the clouds set
     driver = "systemd" if root is None or root.endswith(".slice") else "cgroupfs"
     return CgroupLayout(version=version, driver=driver, mounts=mounts, unified=unified, root=root)
@@ -190,9 +201,121 @@ def _from_tree(host: HostFiles) -> tuple[tuple[tuple[str, str], ...], str | None
     if host.exists(f"{DEFAULT_MOUNT}/cgroup.controllers"):
         return (), DEFAULT_MOUNT
     first: dict[str, str] = {}
-    for name in entries(host, DEFAULT_MOUNT):
+    for name in list_entries(host, DEFAULT_MOUNT):
         for controller in name.split(","):
             if controller in CONTROLLERS:
                 first.setdefault(controller, f"{DEFAULT_MOUNT}/{name}")
     unified = f"{DEFAULT_MOUNT}/unified"
     return tuple(sorted(first.items())), unified if first and host.exists(unified) else None
+
+
+KUBELET_COMMAND = "kubelet"
+
+ROOT_FLAG, CONFIG_FLAG, CONFIG_KEY = "--cgroup-root", "--config", "cgroupRoot"
+
+MAX_PROCESSES = 65536
+
+MAX_COMMAND_LINE, MAX_CONFIG = 64 * 1024, 256 * 1024  # bytes
+
+PROCESS_S = 30.0  # between two looks at all processes
+
+# the setting, or what the kubelet's `/configz` names; empty: neither names one
+KubeletRoot = Callable[[], str]
+
+
+class KubeletProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The kubelet among this host's processes; `cgroup_root` is empty if it names none."""
+
+    pid: int
+    cgroup_root: str = ""
+
+
+def no_kubelet_root() -> str:
+    """Return an empty root: neither a setting nor the kubelet names one."""
+    return ""
+
+
+def kubelet_process(host: HostFiles) -> KubeletProcess | None:
+    """Return the kubelet that runs on the host, with the root that its flags or file name."""
+    for name in list_entries(host, "/proc")[:MAX_PROCESSES]:
+        if name.isdecimal() and read_text(host, f"/proc/{name}/comm") == KUBELET_COMMAND:
+            flags = _flags(host, f"/proc/{name}/cmdline")
+            root = flags.get(ROOT_FLAG) or _configured_root(host, flags.get(CONFIG_FLAG, ""))
+            return KubeletProcess(pid=int(name), cgroup_root=root)
+    return None
+
+
+class LayoutLocator:
+    """Finds the layout and keeps it once the kubelet's cgroup is there. Belongs to one thread.
+
+    It looks again when `kubelet_root` returns another root, as after the first answer of the
+    kubelet. A root that only a search found is replaced by a named or a default one.
+    """
+
+    def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = no_kubelet_root) -> None:
+        self._host = host
+        self._kubelet_root = kubelet_root
+        self._layout: CgroupLayout | None = None
+        self._named = ""
+        self._process_root = ""
+        self._next_look_s = float("-inf")  # at the processes, while the root is not certain
+
+    def layout(self, now_s: float) -> CgroupLayout | None:
+        """Return the host's layout; `None` if it has no cgroups, `root` unset without a kubelet.
+
+        `now_s` is monotonic.
+        """
+        layout = self._layout
+        if layout is None or layout.root is None or self._kubelet_root() != self._named:
+            return self.refresh(now_s)
+        due = now_s >= self._next_look_s
+        return self.refresh(now_s) if due and not self._is_certain(layout) else layout
+
+    def refresh(self, now_s: float) -> CgroupLayout | None:
+        """Look again and return the layout, also if the kubelet's cgroup was there before."""
+        self._named = self._kubelet_root()
+        self._layout = self._detect(self._named, now_s)
+        return self._layout
+
+    def _detect(self, named: str, now_s: float) -> CgroupLayout | None:
+        layout = detect_layout(self._host, named or self._process_root)
+        if layout is None or self._is_certain(layout) or now_s < self._next_look_s:
+            return layout
+        self._next_look_s = now_s + PROCESS_S
+        if named:
+            return layout
+        process = kubelet_process(self._host)
+        self._process_root = process.cgroup_root if process is not None else ""
+        return detect_layout(self._host, self._process_root) if self._process_root else layout
+
+    def _is_certain(self, layout: CgroupLayout) -> bool:
+        """Return whether the root is where it is named, or where kubelets have it by default."""
+        named = named_roots(self._named or self._process_root)
+        return layout.root in (*named, *KUBEPODS_ROOTS)
+
+
+def _flags(host: HostFiles, path: str) -> Mapping[str, str]:
+    """Return the flags of a command line, `--name=value` and `--name value` alike."""
+    try:
+        words = host.read(path, MAX_COMMAND_LINE).decode("utf-8", "replace").split("\0")
+    except HostFileError:
+        return {}
+    flags: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in (ROOT_FLAG, CONFIG_FLAG):
+            flags[name] = value if equals else following
+    return flags
+
+
+def _configured_root(host: HostFiles, path: str) -> str:
+    """Return `cgroupRoot` of the kubelet's configuration file; empty if it is not set."""
+    if not path.startswith("/"):
+        return ""
+
+    try:
+        document = yaml.safe_load(host.read(path, MAX_CONFIG).decode("utf-8", "replace"))
+    except (HostFileError, yaml.YAMLError, RecursionError, ValueError):
+        return ""
+    root = document.get(CONFIG_KEY) if isinstance(document, dict) else None
+    return root if isinstance(root, str) else ""

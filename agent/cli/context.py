@@ -1,33 +1,38 @@
-"""From a command's options to the parts it works with."""
+"""Builds the settings, host and snapshot store of a command from its options."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
-from agent.cli.options import settings_of
+from agent.app.context import AppContext, build_context
+from agent.app.oneshot import inspect_host
+from agent.cli.options import command_settings
+from agent.cli.parser import ExitStatus
 from agent.clock import Clock, ManualClock, SystemClock
 from agent.errors import BadConfig
-from agent.log import configure
-from agent.model.pod import PodView
-from agent.node.parts import Parts, build_parts
-from agent.recording.open import OpenedHost, open_host
+from agent.kubelet.pod_list_file import PodListFile
+from agent.log import configure_logging
+from agent.recording.host_source import HostSource, open_host
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import PodView
+from agent.workers.tape import TapeWriter
 
 
-def pods_of(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]] | None:
+def pod_list(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]] | None:
     """Return where known pods come from: the file of `--pods`; `None` without one."""
     if not getattr(arguments, "pods", None) or arguments.pods is True:
         return None
-    from agent.collect.pod_list import PodListFile  # noqa: PLC0415 - only where it is asked for
 
-    known = PodListFile(arguments.pods)
-    known()
-    if known.error:
-        raise BadConfig(f"--pods {known.error}")
-    return known
+    pods = PodListFile(arguments.pods)
+    pods()
+    if pods.error:
+        raise BadConfig(f"--pods {pods.error}")
+    return pods
 
 
-def clock_of(opened: OpenedHost) -> Clock:
+def host_clock(opened: HostSource) -> Clock:
     """Return the machine's clock; on a recorded host one that stands at the recording's time.
 
     So that a command's answer about a recording is the same whenever it is asked.
@@ -37,9 +42,37 @@ def clock_of(opened: OpenedHost) -> Clock:
     return ManualClock() if opened.wall_s is None else ManualClock(wall_s=opened.wall_s)
 
 
-def parts_of(arguments: argparse.Namespace) -> Parts:
+def command_parts(arguments: argparse.Namespace) -> AppContext:
     """Return the parts of a command that looks once."""
-    settings = settings_of(arguments)
-    configure(settings.log.level)
+    settings = command_settings(arguments)
+    configure_logging(settings.log.level)
     opened = open_host(arguments.host)
-    return build_parts(settings, opened, clock_of(opened), pods_of(arguments))
+    return build_context(settings, opened, host_clock(opened), pod_list(arguments))
+
+
+def report_silent_vendors(snapshot: NodeSnapshot, status: int) -> int:
+    """Name the vendors that did not answer; return 3 if there are any, else `status`."""
+    silent = [vendor for vendor in snapshot.vendors if vendor.state != "ready"]
+    for state in silent:
+        text = f"vendor {state.vendor} did not answer: {state.message}"
+        print(f"xpu-agent: {text}; its part is missing here", file=sys.stderr)
+    return ExitStatus.CANNOT if silent else status
+
+
+TAPE_SAMPLES = 3
+
+
+def read_host_with_tapes(
+    parts: AppContext, *, usage: bool = False
+) -> tuple[NodeSnapshot, dict[str, bytes]]:
+    """Look at the host once; return the snapshot and what each vendor's library answered."""
+    tapes: dict[str, bytearray] = {name: bytearray() for name in parts.vendors}
+    writers = {name: TapeWriter(name, tape.extend) for name, tape in tapes.items()}
+    snapshot = inspect_host(parts, samples=TAPE_SAMPLES, usage=usage, tapes=writers)
+    # what sysfs alone tells is in the files; a tape would only freeze it
+    answers = {
+        state.vendor: bytes(tapes[state.vendor])
+        for state in snapshot.vendors
+        if state.state == "ready" and state.inventory.value and state.inventory.value.library
+    }
+    return snapshot, answers

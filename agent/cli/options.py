@@ -1,20 +1,21 @@
-"""From a command's options to settings; loads nothing that a start can do without."""
+"""Settings from the options of a command; imports only what every start needs."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from agent.config.load import Loaded, chosen_file, load
-from agent.config.sections import Settings
+from agent.config.settings import Settings
+from agent.config.sources import LoadedSettings, choose_file, load_settings
+from agent.workers.load import vendor_descriptions
 
 
-def settings_of(arguments: argparse.Namespace) -> Settings:
+def command_settings(arguments: argparse.Namespace) -> Settings:
     """Load the settings with the flags of this command on top; raise `BadConfig`."""
-    return load_settings(arguments).settings
+    return command_settings_with_origins(arguments).settings
 
 
-def load_settings(arguments: argparse.Namespace) -> Loaded:
+def command_settings_with_origins(arguments: argparse.Namespace) -> LoadedSettings:
     """Load the settings as `settings_of`, with the origin of each; raise `BadConfig`."""
     flags: dict[str, tuple[str, object]] = {}
     if getattr(arguments, "node_name", None):
@@ -23,4 +24,4 @@ def load_settings(arguments: argparse.Namespace) -> Loaded:
         flags["metrics.listen"] = ("--listen", arguments.listen)
     if getattr(arguments, "kubeconfig", None):
         flags["api.kubeconfig"] = ("--kubeconfig", arguments.kubeconfig)
-    return load(chosen_file(arguments.config), os.environ, flags)
+    return load_settings(choose_file(arguments.config), os.environ, flags, vendor_descriptions())

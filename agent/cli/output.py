@@ -1,4 +1,4 @@
-"""How answers are printed: tables for people, JSON and YAML for programs."""
+"""Prints results: tables for people, JSON and YAML for programs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from agent.cli.terminal import BOLD, PLAIN, Terminal, standard_output, wrap, write_document
+from agent.cli.terminal import BOLD, PLAIN_TERMINAL, Terminal, standard_output, wrap, write_document
+from agent.objects.yaml_text import to_yaml
 
-ABSENT = "-"
+ABSENT_CELL = "-"
 GAP = "  "
-MIN_COLUMN = 16  # a column is made no narrower than that, unless its content is
-Row = Mapping[str, object]
-Style = Callable[[str, str], str]  # from column and cell to a style, "" for none
+MIN_COLUMN_WIDTH = 16  # a column is made no narrower than that, unless its content is
+OutputRow = Mapping[str, object]
+CellStyle = Callable[[str, str], str]  # from column and cell to a style, "" for none
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """Write one value of a table; what is absent is a dash, never 0 or nothing."""
     if value is None or value in ("", []):
-        return ABSENT
+        return ABSENT_CELL
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
@@ -26,17 +27,17 @@ def cell(value: object) -> str:
     return str(value)
 
 
-def unstyled(_column: str, _cell: str) -> str:
+def no_style(_column: str, _cell: str) -> str:
     """Return no style."""
     return ""
 
 
-def table(
-    rows: Sequence[Row],
-    terminal: Terminal = PLAIN,
+def format_table(
+    rows: Sequence[OutputRow],
+    terminal: Terminal = PLAIN_TERMINAL,
     *,
     spare: Sequence[str] = (),
-    style: Style = unstyled,
+    style: CellStyle = no_style,
 ) -> str:
     """Return rows as aligned columns under their names in capitals; the last is not padded.
 
@@ -47,16 +48,18 @@ def table(
     if not rows:
         return ""
     names = list(rows[0])
-    cells = {name: [cell(row[name]) for row in rows] for name in names}
+    cells = {name: [format_cell(row[name]) for row in rows] for name in names}
     natural = {name: max(map(len, (_title(name), *cells[name]))) for name in names}
     left_out = [name for name in spare if name in natural]
-    while left_out and _total(natural, names, MIN_COLUMN) > (terminal.width or sys.maxsize):
+    while left_out and _total_width(natural, names, MIN_COLUMN_WIDTH) > (
+        terminal.width or sys.maxsize
+    ):
         names.remove(left_out.pop(0))
-    widths = _widths({name: natural[name] for name in names}, terminal.width)
+    widths = _column_widths({name: natural[name] for name in names}, terminal.width)
     if widths is None:
-        lines = list(_blocks(names, cells, terminal))
+        lines = list(_block_lines(names, cells, terminal))
     else:
-        lines = list(_lines(names, cells, widths, terminal, style))
+        lines = list(_table_lines(names, cells, widths, terminal, style))
     absent = [_title(name) for name in rows[0] if name not in names]
     if absent:
         lines += wrap(f"(too narrow for {', '.join(absent)}: see -o json)", terminal.width or 80)
@@ -67,37 +70,37 @@ def _title(name: str) -> str:
     return name.upper().replace("_", " ")
 
 
-def _total(natural: Mapping[str, int], names: Sequence[str], most: int) -> int:
+def _total_width(natural: Mapping[str, int], names: Sequence[str], most: int) -> int:
     """Return the width of a table whose columns are no wider than `most`."""
     return sum(min(natural[name], most) for name in names) + len(GAP) * (len(names) - 1)
 
 
-def _widths(natural: Mapping[str, int], width: int | None) -> dict[str, int] | None:
+def _column_widths(natural: Mapping[str, int], width: int | None) -> dict[str, int] | None:
     """Return the width of each column, the widest made narrower first; `None`: too narrow."""
     names = list(natural)
     if width is None:
         return dict(natural)
-    if _total(natural, names, MIN_COLUMN) > width:
+    if _total_width(natural, names, MIN_COLUMN_WIDTH) > width:
         return None
     most = max(natural.values())
-    while _total(natural, names, most) > width:
+    while _total_width(natural, names, most) > width:
         most -= 1
     widths = {name: min(natural[name], most) for name in names}
     for name in names:  # the remaining room goes to the first column that can use it
-        room = width - _total(widths, names, sys.maxsize)
+        room = width - _total_width(widths, names, sys.maxsize)
         widths[name] += min(room, natural[name] - widths[name])
     return widths
 
 
-def _lines(
+def _table_lines(
     names: Sequence[str],
     cells: Mapping[str, Sequence[str]],
     widths: Mapping[str, int],
     terminal: Terminal,
-    style: Style,
+    style: CellStyle,
 ) -> Iterator[str]:
     titles = [[part] for part in map(_title, names)]
-    yield from _row(names, titles, widths, lambda _, text: terminal.paint(text, BOLD))
+    yield from _row_lines(names, titles, widths, lambda _, text: terminal.paint(text, BOLD))
     for at in range(len(cells[names[0]])):
         columns = {name: cells[name][at] for name in names}
 
@@ -105,10 +108,10 @@ def _lines(
             return terminal.paint(text, style(name, columns[name]))
 
         parts = [list(wrap(columns[name], widths[name])) for name in names]
-        yield from _row(names, parts, widths, paint)
+        yield from _row_lines(names, parts, widths, paint)
 
 
-def _row(
+def _row_lines(
     names: Sequence[str],
     parts: Sequence[Sequence[str]],
     widths: Mapping[str, int],
@@ -127,7 +130,7 @@ def _row(
         yield GAP.join(text + blank for text, blank in pairs)
 
 
-def _blocks(
+def _block_lines(
     names: Sequence[str], cells: Mapping[str, Sequence[str]], terminal: Terminal
 ) -> Iterator[str]:
     """Yield each row as lines of name and value, with an empty line between rows."""
@@ -142,18 +145,16 @@ def _blocks(
             yield from (" " * longest + GAP + part for part in more)
 
 
-def dump(data: object, form: str) -> str:
+def format_document(data: object, form: str) -> str:
     """Return data as JSON (two blanks of indent) or YAML, keys in their given order."""
     if form == "yaml":
-        from agent.publish.wire.yaml_text import to_yaml  # noqa: PLC0415 - only where it is asked for
-
         return to_yaml(data).decode()
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
-def show(rows: Sequence[Row], form: str, key: str) -> None:
+def print_rows(rows: Sequence[OutputRow], form: str, key: str) -> None:
     """Print rows: a table, or `{key: rows}` for programs."""
     if form == "table":
-        sys.stdout.write(table(rows, standard_output()) + "\n")
+        sys.stdout.write(format_table(rows, standard_output()) + "\n")
     else:
-        write_document(dump({key: list(rows)}, form))
+        write_document(format_document({key: list(rows)}, form))

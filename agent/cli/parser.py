@@ -1,12 +1,27 @@
-"""Every command with its options, examples and exit status; nothing is imported that it runs."""
+"""The argument parser: every command with its options, examples and exit status.
+
+It imports no module of a command.
+"""
 
 from __future__ import annotations
 
 import argparse
+import enum
 
 from agent.version import VERSION
 
 MIN_RELEASE_S, MAX_RELEASE_S = 1.0, 3600.0  # as the admin socket takes them
+
+
+class ExitStatus(enum.IntEnum):
+    """What every command answers its caller with."""
+
+    OK = 0
+    PROBLEM_FOUND = 1
+    WRONG_USE = 2
+    CANNOT = 3
+
+
 EXIT_STATUS = """exit status: 0 done and fine; 1 done, and the answer is bad news;
 2 wrong use or settings; 3 could not do it (permission, unreadable host)"""
 
@@ -96,7 +111,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_inputs(run)
 
 
-def _add_reading(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_host_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
     devices = _command(
         commands,
         "devices",
@@ -192,7 +207,7 @@ def _release_s(text: str) -> float:
     return seconds
 
 
-def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_agent_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
     rescan = _command(
         commands,
         "rescan",
@@ -263,7 +278,7 @@ def _add_acting(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_config(restore)
 
 
-def _add_asking(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_reference_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
     config = _command(
         commands,
         "config",
@@ -312,7 +327,7 @@ def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
     )
     _add_run(commands)
     if not only_run:
-        _add_reading(commands)
-        _add_acting(commands)
-        _add_asking(commands)
+        _add_host_commands(commands)
+        _add_agent_commands(commands)
+        _add_reference_commands(commands)
     return parser

@@ -1,38 +1,48 @@
-"""`xpu-agent run`: which host, which mode, then the daemon."""
+"""`xpu-agent run`: chooses host and mode, starts the agent, handles signals during the start."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.cli.early_stop import EarlyStop
-from agent.cli.options import load_settings
-from agent.config.address import Address, parse_address
-from agent.config.sections import Settings
-from agent.daemon.runtime import hurry
+from agent.app.context import AppContext, build_context
+from agent.app.identity import cluster_name
+from agent.app.lock import NodeLock, describe_process, stop_signals, wait_for_lock
+from agent.app.oneshot import run_once
+from agent.cli.context import pod_list
+from agent.cli.options import command_settings_with_origins
+from agent.cli.parser import ExitStatus
+from agent.clock import SystemClock
+from agent.config.address import ListenAddress, parse_listen_address
+from agent.config.settings import Settings
 from agent.errors import AgentError, BadConfig
-from agent.node.crew import enlist
-from agent.node.vendors import has_devices, wanted_vendors
-from agent.probe.base import DeviceVendor
-from agent.recording.open import OpenedHost, open_host
+from agent.kube.endpoint import ApiTarget, find_api_target
+from agent.log import configure_logging
+from agent.recording.host_source import HostSource, open_host
+from agent.snapshot.vendor import DeviceVendor
+from agent.workers.load import any_vendor_has_devices, load_enabled_vendors
+from agent.workers.selection import launch_workers
 
-if TYPE_CHECKING:
-    from agent.kube.session.target import ApiTarget
-    from agent.node.lock import NodeLock
-    from agent.node.parts import Parts
 
-DONE = 0
-STILL = "A recording stands still: it has totals, but no rates."
+def disable_garbage_collection() -> None:
+    """Collect no garbage until `settle`: a start makes none, and looking for it costs a tenth."""
+    gc.disable()
+
+
+STATIC_RECORDING = "A recording stands still: it has totals, but no rates."
+
 # settings, or sections of them, that act on the machine, and so have no effect on a recording
-FOR_A_LIVE_HOST = (
+LIVE_HOST_SETTINGS = (
     "node.state_dir",
     "node.run_dir",
     "node.host_root",
@@ -43,49 +53,56 @@ FOR_A_LIVE_HOST = (
     "enforce.",
     "proof.",
 )
-CHOOSE = "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
+
+HOST_HINT = (
+    "Another host: make run HOST=fixtures/hosts/NAME, or --host PATH; HOST=/ is this machine."
+)
 
 
 def choose_host(
-    arguments: argparse.Namespace, vendors: Mapping[str, DeviceVendor]
-) -> tuple[OpenedHost, str]:
+    arguments: argparse.Namespace, vendors: Mapping[str, DeviceVendor], settings: Settings
+) -> tuple[HostSource, str]:
     """Return the host to show, and in words which it is and why."""
-    hint = CHOOSE if arguments.standalone else ""
+    hint = HOST_HINT if arguments.standalone else ""
     if arguments.host:
         opened = open_host(arguments.host)
         if opened.spec is None:
-            return opened, _notice("This machine, as asked.", hint)
-        return opened, _notice(f"Recorded host {opened.source}, as asked.", STILL, hint)
+            return opened, _join_sentences("This machine, as asked.", hint)
+        return opened, _join_sentences(
+            f"Recorded host {opened.source}, as asked.", STATIC_RECORDING, hint
+        )
     live = open_host(None)
-    if not arguments.demo_host or has_devices(live.files, vendors):
-        return live, _notice("This machine.", hint)
+    if not arguments.demo_host or any_vendor_has_devices(live.files, vendors, settings):
+        return live, _join_sentences("This machine.", hint)
     opened = open_host(arguments.demo_host)
     reason = "because this machine has no accelerator and no RDMA device"
-    return opened, _notice(f"Recorded host {opened.source}, {reason}.", STILL, hint)
+    return opened, _join_sentences(
+        f"Recorded host {opened.source}, {reason}.", STATIC_RECORDING, hint
+    )
 
 
-def _notice(*sentences: str) -> str:
+def _join_sentences(*sentences: str) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def without_effect(opened: OpenedHost, origins: Mapping[str, str]) -> str:
+def unused_settings_notice(opened: HostSource, origins: Mapping[str, str]) -> str:
     """Return a sentence with the settings that have no effect on a recorded host; empty: none."""
-    keys = sorted(key for key in origins if key.startswith(FOR_A_LIVE_HOST))
+    keys = sorted(key for key in origins if key.startswith(LIVE_HOST_SETTINGS))
     if opened.spec is None or not keys:
         return ""
     return f"Without effect on a recorded host: {', '.join(f'{k} ({origins[k]})' for k in keys)}."
 
 
-def addresses(settings: Settings) -> tuple[Address, ...]:
+def listen_addresses(settings: Settings) -> tuple[ListenAddress, ...]:
     """Return where to listen; raise `BadConfig`."""
     metrics = settings.metrics
-    found = [parse_address(metrics.listen)]
+    addresses = [parse_listen_address(metrics.listen)]
     if metrics.page_listen:
-        found.append(parse_address(metrics.page_listen, "metrics.page_listen"))
-    return tuple(found)
+        addresses.append(parse_listen_address(metrics.page_listen, "metrics.page_listen"))
+    return tuple(addresses)
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class OutputLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where what is published goes, and what keeps a second agent from writing there."""
 
     out: str
@@ -93,32 +110,29 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     lock: NodeLock | None = None
 
 
-def in_cluster(
-    settings: Settings, opened: OpenedHost, out: str, stop: EarlyStop
-) -> tuple[Settings, Place | None]:
+def join_cluster(
+    settings: Settings, opened: HostSource, out: str, stop: StartupSignals
+) -> tuple[Settings, OutputLocation | None]:
     """Find the API server and take this node's lock, waiting for it if another agent has it.
 
     Returns the settings with the Node's name; no place when a signal came while it waited. Raises
     `BadConfig`, `NoApiServer`, `LockError`. A recorded host is no node that others write for: what
     it needs of files is in `out`.
     """
-    # imported here: a standalone agent needs none of it
-    from agent.kube.session.target import where_is_api  # noqa: PLC0415 - see above
-    from agent.node.identity import cluster_name  # noqa: PLC0415 - see above
-    from agent.node.lock import stand_by, this_process  # noqa: PLC0415 - see above
-
     name = cluster_name(opened, settings)
     named = replace(settings, node=replace(settings.node, name=name))
-    target = where_is_api(settings.api, os.environ)
+    target = find_api_target(settings.api, os.environ)
     folder = settings.node.run_dir
     if opened.spec is not None:
-        return named, Place(out=out, cluster=target)
+        return named, OutputLocation(out=out, cluster=target)
 
     def say(words: str) -> None:
         print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
 
-    lock = stand_by(folder, lambda: this_process(name, time.time()), say, taken=stop.holds)
-    return named, None if lock is None else Place(out=folder, cluster=target, lock=lock)
+    lock = wait_for_lock(
+        folder, lambda: describe_process(name, time.time()), say, taken=stop.set_lock
+    )
+    return named, None if lock is None else OutputLocation(out=folder, cluster=target, lock=lock)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -127,67 +141,87 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadConfig("run: --once is for files: add --standalone")
     if arguments.demo_host and not arguments.standalone:
         raise BadConfig("run: --demo-host is for show: add --standalone")
-    hurry()
+    disable_garbage_collection()
     if arguments.once:
         # an exception can be lost in the middle of an import
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return _once(arguments)
-    stop = EarlyStop()
+    stop = StartupSignals()
     try:
         return _serve(arguments, stop)
     except AgentError:  # it is said, and was no crash
-        stop.mark()
+        stop.mark_clean_exit()
         raise
 
 
 def _once(arguments: argparse.Namespace) -> int:
-    from agent.daemon.once import run_once  # noqa: PLC0415 - the daemon does without
 
-    loaded = load_settings(arguments)
+    loaded = command_settings_with_origins(arguments)
     settings = loaded.settings
-    vendors = wanted_vendors(settings)
-    opened, notice = choose_host(arguments, vendors)
-    print(_notice(notice, without_effect(opened, loaded.origins)), flush=True)
-    parts = _parts(arguments, settings, opened, vendors)
+    vendors = load_enabled_vendors(settings)
+    opened, notice = choose_host(arguments, vendors, settings)
+    print(_join_sentences(notice, unused_settings_notice(opened, loaded.origins)), flush=True)
+    parts = _run_parts(arguments, settings, opened, vendors)
     return run_once(parts, arguments.out, sys.stdout)
 
 
-def _serve(arguments: argparse.Namespace, stop: EarlyStop) -> int:
-    loaded = load_settings(arguments)
+def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
+    loaded = command_settings_with_origins(arguments)
     settings = loaded.settings
-    listen = addresses(settings)
-    vendors = wanted_vendors(settings)
-    opened, notice = choose_host(arguments, vendors)
-    notice = _notice(notice, without_effect(opened, loaded.origins))
-    place: Place | None = Place(out=arguments.out)
+    listen = listen_addresses(settings)
+    vendors = load_enabled_vendors(settings)
+    opened, notice = choose_host(arguments, vendors, settings)
+    notice = _join_sentences(notice, unused_settings_notice(opened, loaded.origins))
+    place: OutputLocation | None = OutputLocation(out=arguments.out)
     if not arguments.standalone:
-        settings, place = in_cluster(settings, opened, arguments.out, stop)
+        settings, place = join_cluster(settings, opened, arguments.out, stop)
     if place is None:
-        return DONE
+        return ExitStatus.OK
     print(notice, flush=True)
-    crew = enlist(vendors.values(), opened, settings)
-    # what follows loads all the rest; the workers start meanwhile
-    parts = _parts(arguments, settings, opened, vendors)
-    from agent.daemon.options import ServeOptions  # noqa: PLC0415 - see above
-    from agent.daemon.serve import serve  # noqa: PLC0415 - see above
+    crew = launch_workers(vendors.values(), opened, settings)
+    # the workers start while all the rest is loaded
+    from agent.app.application import ServeOptions, run_application  # noqa: PLC0415 - see above
 
+    parts = _run_parts(arguments, settings, opened, vendors)
     options = ServeOptions(
         listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock
     )
-    return serve(parts, crew, options)
+    return run_application(parts, crew, options)
 
 
-def _parts(
+def _run_parts(
     arguments: argparse.Namespace,
     settings: Settings,
-    opened: OpenedHost,
+    opened: HostSource,
     vendors: Mapping[str, DeviceVendor],
-) -> Parts:
-    # imported here: the workers start meanwhile
-    from agent.cli.context import pods_of  # noqa: PLC0415 - see above
-    from agent.clock import SystemClock  # noqa: PLC0415 - see above
-    from agent.log import configure  # noqa: PLC0415 - see above
-    from agent.node.parts import build_parts  # noqa: PLC0415 - see above
+) -> AppContext:
 
-    configure(settings.log.level)
-    return build_parts(settings, opened, SystemClock(), pods_of(arguments), vendors)
+    configure_logging(settings.log.level)
+    return build_context(settings, opened, SystemClock(), pod_list(arguments), vendors)
+
+
+class StartupSignals:
+    """Ends this process with status 0 at a signal of `STOP`, until the daemon handles them.
+
+    In process 1 of a container, a signal that nobody handles would not be noticed at all.
+    """
+
+    def __init__(self) -> None:
+        """Handle them from now on."""
+        self._lock: NodeLock | None = None
+        for number in stop_signals():
+            signal.signal(number, self._exit)
+
+    def set_lock(self, lock: NodeLock) -> None:
+        """Take the lock that is marked from now on."""
+        self._lock = lock
+
+    def mark_clean_exit(self) -> None:
+        """Have whoever takes the lock next know that this end was no crash."""
+        if self._lock is not None:
+            with contextlib.suppress(AgentError):  # it is told of a crash that was none
+                self._lock.mark_leaving()
+
+    def _exit(self, _: int, __: FrameType | None) -> None:
+        self.mark_clean_exit()
+        os._exit(ExitStatus.OK)  # an exception can be lost in the middle of an import

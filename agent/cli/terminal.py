@@ -1,4 +1,4 @@
-"""What a terminal shows: how wide it is, in which encoding, with or without colour."""
+"""Properties of the terminal: width, encoding, colour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
         return f"\x1b[{style}m{text}\x1b[0m" if self.colour and style and text else text
 
 
-PLAIN = Terminal()
+PLAIN_TERMINAL = Terminal()
 
 
 def terminal_of(stream: TextIO, environment: Mapping[str, str]) -> Terminal:

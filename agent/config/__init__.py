@@ -1,1 +1,1 @@
-"""Settings: one frozen dataclass per section, unknown keys refused."""
+"""Settings of the agent: their structs, the decoder, and where each value comes from."""

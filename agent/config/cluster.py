@@ -1,4 +1,4 @@
-"""Settings of the cluster side: the API server, the kubelet, who writes."""
+"""Settings of the API server, the kubelet and the writer."""
 
 from __future__ import annotations
 
@@ -6,75 +6,87 @@ from typing import Annotated
 
 import msgspec
 
-from agent.config.field import Rule
+from agent.snapshot.settings import SettingRule
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the API server is reached, and how what is written there is kept."""
 
     kubeconfig: Annotated[
-        str, Rule("kubeconfig file; empty: the pod's own account, else KUBECONFIG")
+        str, SettingRule("kubeconfig file; empty: the pod's own account, else KUBECONFIG")
     ] = ""
-    context: Annotated[str, Rule("its context; empty: its current one")] = ""
+    context: Annotated[str, SettingRule("its context; empty: its current one")] = ""
     deadline_s: Annotated[
-        float, Rule("a write that takes longer is tried again", unit="s", low=1, high=60)
+        float, SettingRule("a write that takes longer is tried again", unit="s", low=1, high=60)
     ] = 10.0
     resync_s: Annotated[
         float,
-        Rule("our objects are looked at again, a tenth more or less", unit="s", low=10, high=3600),
+        SettingRule(
+            "our objects are looked at again, a tenth more or less", unit="s", low=10, high=3600
+        ),
     ] = 60.0
     takeover_s: Annotated[
         float,
-        Rule(
+        SettingRule(
             "fields of a writer that was silent that long become ours; 0: never",
             unit="s",
             low=0,
             high=86400,
         ),
     ] = 300.0
-    events: Annotated[bool, Rule("tell of what happens as Kubernetes events", maturity="beta")] = (
-        True
-    )
+    events: Annotated[
+        bool, SettingRule("tell of what happens as Kubernetes events", maturity="beta")
+    ] = True
     node_labels: Annotated[
-        bool, Rule("label the Node with vendor, model and driver", maturity="alpha")
+        bool, SettingRule("label the Node with vendor, model and driver", maturity="alpha")
     ] = False
     node_condition: Annotated[
         bool,
-        Rule(
+        SettingRule(
             "keep the conditions AcceleratorsHealthy and DeviceInjectionReady of the Node",
             maturity="alpha",
         ),
     ] = False
     slo_stale_s: Annotated[
         float,
-        Rule("a NodeSLO not confirmed that long is frozen", unit="s", low=60, high=86400),
+        SettingRule("a NodeSLO not confirmed that long is frozen", unit="s", low=60, high=86400),
     ] = 1800.0
 
 
 class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the kubelet of this node is asked."""
 
-    enabled: Annotated[bool, Rule("ask the kubelet for pods and settings", maturity="beta")] = True
+    enabled: Annotated[
+        bool, SettingRule("ask the kubelet for pods and settings", maturity="beta")
+    ] = True
     address_type: Annotated[
-        str, Rule("which of the Node's addresses", choices=("InternalIP", "Hostname", "ExternalIP"))
+        str,
+        SettingRule(
+            "which of the Node's addresses", choices=("InternalIP", "Hostname", "ExternalIP")
+        ),
     ] = "InternalIP"
-    address: Annotated[str, Rule("its address; empty: the Node's of that type")] = ""
-    port: Annotated[int, Rule("its port; 0: the Node's", low=0, high=65535)] = 0
+    address: Annotated[str, SettingRule("its address; empty: the Node's of that type")] = ""
+    port: Annotated[int, SettingRule("its port; 0: the Node's", low=0, high=65535)] = 0
     read_only_port: Annotated[
-        int, Rule("ask without TLS on this port, which has no settings; 0: no", low=0, high=65535)
+        int,
+        SettingRule(
+            "ask without TLS on this port, which has no settings; 0: no", low=0, high=65535
+        ),
     ] = 0
     ca_file: Annotated[
-        str, Rule("CA of its certificate; empty: not checked, it is self-signed by default")
+        str, SettingRule("CA of its certificate; empty: not checked, it is self-signed by default")
     ] = ""
-    interval_s: Annotated[float, Rule("look at its pods", unit="s", low=1, high=300)] = 10.0
-    timeout_s: Annotated[float, Rule("one look takes at most", unit="s", low=0.5, high=60)] = 3.0
-    root_dir: Annotated[str, Rule("its folder on this host")] = "/var/lib/kubelet"
+    interval_s: Annotated[float, SettingRule("look at its pods", unit="s", low=1, high=300)] = 10.0
+    timeout_s: Annotated[
+        float, SettingRule("one look takes at most", unit="s", low=0.5, high=60)
+    ] = 3.0
+    root_dir: Annotated[str, SettingRule("its folder on this host")] = "/var/lib/kubelet"
     cgroup_root: Annotated[
-        str, Rule("its --cgroup-root; empty: as it says itself, else searched for")
+        str, SettingRule("its --cgroup-root; empty: as it says itself, else searched for")
     ] = ""
     pod_resources_proxy: Annotated[
-        bool, Rule("serve its pod-resources with our grants added", maturity="alpha")
+        bool, SettingRule("serve its pod-resources with our grants added", maturity="alpha")
     ] = False
-    pod_resources_proxy_dir: Annotated[str, Rule("folder of that socket")] = (
+    pod_resources_proxy_dir: Annotated[str, SettingRule("folder of that socket")] = (
         "/var/run/koordlet/pod-resources"
     )

@@ -1,4 +1,4 @@
-"""Settings of the way into containers: the runtime, the kubelet's plug-in, hooks, proof."""
+"""Settings of NRI, the device plug-in, CDI, hooks, enforcement and verification."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from agent.config.field import Rule, Table
+from agent.snapshot.settings import SettingRule, SettingTable
 
-MODES = ("off", "plan", "on")
-ATTACH = ("auto", "on", "off")
+ENFORCE_MODES = ("off", "plan", "on")
+ATTACH_MODES = ("auto", "on", "off")
 
 
 class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,16 +17,18 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     attach: Annotated[
         str,
-        Rule("dial the runtime; auto: with a cluster, never on a recording", choices=ATTACH),
+        SettingRule(
+            "dial the runtime; auto: with a cluster, never on a recording", choices=ATTACH_MODES
+        ),
     ] = "auto"
-    socket: Annotated[str, Rule("the runtime's NRI socket")] = "/var/run/nri/nri.sock"
-    name: Annotated[str, Rule("the plug-in's name, which a pod may require")] = "xpu-agent"
+    socket: Annotated[str, SettingRule("the runtime's NRI socket")] = "/var/run/nri/nri.sock"
+    name: Annotated[str, SettingRule("the plug-in's name, which a pod may require")] = "xpu-agent"
     index: Annotated[
-        int, Rule("plug-ins of the runtime are asked in this order", low=0, high=99)
+        int, SettingRule("plug-ins of the runtime are asked in this order", low=0, high=99)
     ] = 10
     budget_ms: Annotated[
         int,
-        Rule(
+        SettingRule(
             "a call not answered by then is answered with no change", unit="ms", low=10, high=1500
         ),
     ] = 500
@@ -37,42 +39,46 @@ class DevicePluginSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     vendors: Annotated[
         tuple[str, ...],
-        Rule(
+        SettingRule(
             "whose devices are served to the kubelet",
             choices=("nvidia", "ascend", "cambricon", "rdma"),
         ),
     ] = ()
     injection: Annotated[
         str,
-        Rule("how an allocation is answered", choices=("auto", "cdi", "nodes", "env")),
+        SettingRule("how an allocation is answered", choices=("auto", "cdi", "nodes", "env")),
     ] = "auto"
-    mig: Annotated[str, Rule("how MIG slices are served", choices=("none", "single", "mixed"))] = (
-        "mixed"
-    )
+    mig: Annotated[
+        str, SettingRule("how MIG slices are served", choices=("none", "single", "mixed"))
+    ] = "mixed"
     sharing: Annotated[
-        Table,
-        Rule("replicas: rows of resource, replicas, and optionally rename, devices"),
+        SettingTable,
+        SettingRule("replicas: rows of resource, replicas, and optionally rename, devices"),
     ] = ()
     fail_requests_greater_than_one: Annotated[
-        bool, Rule("refuse more than one replica for a container")
+        bool, SettingRule("refuse more than one replica for a container")
     ] = False
     replicas_policy: Annotated[
-        str, Rule("cards that replicas are taken from first", choices=("distributed", "packed"))
+        str,
+        SettingRule("cards that replicas are taken from first", choices=("distributed", "packed")),
     ] = "distributed"
-    rdma_resource: Annotated[str, Rule("resource name of RDMA devices")] = "rdma/hca"
+    rdma_resource: Annotated[str, SettingRule("resource name of RDMA devices")] = "rdma/hca"
     check_occupancy: Annotated[
-        bool, Rule("look before a start that nobody else is on a whole card", maturity="beta")
+        bool,
+        SettingRule("look before a start that nobody else is on a whole card", maturity="beta"),
     ] = True
 
 
 class CdiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """CDI specifications of our devices."""
 
-    write: Annotated[bool, Rule("keep CDI files of our devices", maturity="beta")] = True
-    dir: Annotated[str, Rule("folder they are written to, which runtimes watch")] = "/var/run/cdi"
+    write: Annotated[bool, SettingRule("keep CDI files of our devices", maturity="beta")] = True
+    dir: Annotated[str, SettingRule("folder they are written to, which runtimes watch")] = (
+        "/var/run/cdi"
+    )
     nvidia: Annotated[
         bool,
-        Rule(
+        SettingRule(
             "name NVIDIA cards too that no file of nvidia-ctk names; needs nvidia-cdi-hook",
             maturity="alpha",
         ),
@@ -84,62 +90,77 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ungranted: Annotated[
         str,
-        Rule(
+        SettingRule(
             "containers that ask for devices by their environment and were granted none",
             choices=("off", "warn", "void"),
         ),
     ] = "warn"
     protected_namespaces: Annotated[
-        tuple[str, ...], Rule("namespaces whose containers may have devices without a grant")
+        tuple[str, ...], SettingRule("namespaces whose containers may have devices without a grant")
     ] = ("kube-system",)
     best_effort_cpus: Annotated[
         bool,
-        Rule("place best-effort pods on the CPUs of their memory nodes", maturity="alpha"),
+        SettingRule("place best-effort pods on the CPUs of their memory nodes", maturity="alpha"),
     ] = False
     unset_cpu_quota: Annotated[
-        bool, Rule("take the CPU limit from pods that have CPUs of their own", maturity="beta")
+        bool,
+        SettingRule("take the CPU limit from pods that have CPUs of their own", maturity="beta"),
     ] = True
 
 
 class EnforceHooksSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Each hook: off, plan (say what it would change), on."""
 
-    devices: Annotated[str, Rule("devices of a grant", choices=MODES, maturity="beta")] = "on"
-    cpuset: Annotated[str, Rule("CPUs of a pod", choices=MODES, maturity="beta")] = "on"
+    devices: Annotated[
+        str, SettingRule("devices of a grant", choices=ENFORCE_MODES, maturity="beta")
+    ] = "on"
+    cpuset: Annotated[str, SettingRule("CPUs of a pod", choices=ENFORCE_MODES, maturity="beta")] = (
+        "on"
+    )
     batch_resources: Annotated[
-        str, Rule("shares, quota, memory of batch pods", choices=MODES, maturity="beta")
+        str,
+        SettingRule("shares, quota, memory of batch pods", choices=ENFORCE_MODES, maturity="beta"),
     ] = "on"
     group_identity: Annotated[
-        str, Rule("cpu.bvt_warp_ns on kernels that have it", choices=MODES, maturity="beta")
+        str,
+        SettingRule(
+            "cpu.bvt_warp_ns on kernels that have it", choices=ENFORCE_MODES, maturity="beta"
+        ),
     ] = "on"
     cpu_normalization: Annotated[
-        str, Rule("quota by the node's ratio", choices=MODES, maturity="alpha")
+        str, SettingRule("quota by the node's ratio", choices=ENFORCE_MODES, maturity="alpha")
     ] = "off"
     core_scheduling: Annotated[
-        str, Rule("core-scheduling cookies", choices=MODES, maturity="alpha")
+        str, SettingRule("core-scheduling cookies", choices=ENFORCE_MODES, maturity="alpha")
     ] = "off"
-    resctrl: Annotated[str, Rule("resctrl class of a pod", choices=MODES, maturity="alpha")] = "off"
+    resctrl: Annotated[
+        str, SettingRule("resctrl class of a pod", choices=ENFORCE_MODES, maturity="alpha")
+    ] = "off"
     oom_score: Annotated[
-        str, Rule("oom_score_adj by annotation", choices=MODES, maturity="alpha")
+        str, SettingRule("oom_score_adj by annotation", choices=ENFORCE_MODES, maturity="alpha")
     ] = "off"
 
 
 class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be changed on this node. Nothing is that no NodeSLO and no pod asks for."""
 
-    mode: Annotated[str, Rule("the most that anything below may do", choices=MODES)] = "on"
-    hooks: Annotated[EnforceHooksSettings, Rule("hooks of pods and containers")] = (
+    mode: Annotated[
+        str, SettingRule("the most that anything below may do", choices=ENFORCE_MODES)
+    ] = "on"
+    hooks: Annotated[EnforceHooksSettings, SettingRule("hooks of pods and containers")] = (
         EnforceHooksSettings()
     )
 
 
-class ProofSettings(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Looking into running containers."""
 
     enabled: Annotated[
-        bool, Rule("look whether a container has what it was granted", maturity="beta")
+        bool, SettingRule("look whether a container has what it was granted", maturity="beta")
     ] = True
     grace_s: Annotated[
         float,
-        Rule("a slice whose pod is gone is taken back after that", unit="s", low=1, high=3600),
+        SettingRule(
+            "a slice whose pod is gone is taken back after that", unit="s", low=1, high=3600
+        ),
     ] = 60.0

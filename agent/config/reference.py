@@ -1,12 +1,47 @@
-"""Every setting as a table for people: key, default, unit, range, maturity, what it does."""
+"""The reference table of all settings: key, default, unit, range, maturity, description."""
 
 from __future__ import annotations
 
-from agent.config.field import Table
-from agent.config.load import Entry, Loaded, entries, value_of
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from agent.config.decoder import field_rules
+from agent.config.settings import Settings, settings_type
+from agent.config.sources import LoadedSettings
+from agent.snapshot.settings import SettingRule, SettingTable
+from agent.snapshot.vendor import VendorDescription
 
 
-def plain(value: object) -> str:
+class SettingEntry(msgspec.Struct, frozen=True):
+    """One setting with its dotted key; `kind` is its type."""
+
+    key: str
+    kind: object
+    default: object
+    rule: SettingRule
+
+
+def setting_entries(cls: type[msgspec.Struct], where: str = "") -> Iterator[SettingEntry]:
+    """Yield every setting there is, in the order of declaration."""
+    defaults = cls()
+    for name, (kind, rule) in field_rules(cls).items():
+        key = f"{where}{name}"
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from setting_entries(kind, f"{key}.")
+        else:
+            yield SettingEntry(key, kind, getattr(defaults, name), rule)
+
+
+def setting_value(settings: Settings, key: str) -> object:
+    """Return the value of a dotted key."""
+    value: object = settings
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def format_value(value: object) -> str:
     """Write a value as it would stand in a file."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -15,35 +50,37 @@ def plain(value: object) -> str:
     return '""' if value == "" else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def kind_name(entry: Entry) -> str:
+def kind_text(entry: SettingEntry) -> str:
     """Name the kind of value in words."""
     names: dict[object, str] = {str: "text", bool: "switch", float: "number", int: "whole number"}
-    return names.get(entry.kind, "list of mappings" if entry.kind == Table else "list of texts")
+    return names.get(
+        entry.kind, "list of mappings" if entry.kind == SettingTable else "list of texts"
+    )
 
 
-def reference_rows() -> list[dict[str, str]]:
-    """Return all settings with what may be known about each."""
+def reference_rows(vendors: Iterable[VendorDescription]) -> list[dict[str, str]]:
+    """Return all settings, with those of `vendors`, and what may be known about each."""
     return [
         {
             "key": entry.key,
-            "kind": kind_name(entry),
-            "default": plain(entry.default),
+            "kind": kind_text(entry),
+            "default": format_value(entry.default),
             "unit": entry.rule.unit,
             "range": entry.rule.range_text,
             "maturity": entry.rule.maturity,
             "about": entry.rule.doc,
         }
-        for entry in entries()
+        for entry in setting_entries(settings_type(tuple(vendors)))
     ]
 
 
-def effective_rows(loaded: Loaded) -> list[dict[str, str]]:
+def effective_rows(loaded: LoadedSettings) -> list[dict[str, str]]:
     """Return each setting's value in force and where it came from."""
     return [
         {
             "key": entry.key,
-            "value": plain(value_of(loaded.settings, entry.key)),
+            "value": format_value(setting_value(loaded.settings, entry.key)),
             "origin": loaded.origins.get(entry.key, "default"),
         }
-        for entry in entries()
+        for entry in setting_entries(type(loaded.settings))
     ]

@@ -1,123 +1,188 @@
-"""Which resources there are for the kubelet now: what the settings offer of the devices."""
+"""The seam within the device plug-in: what is decided (pure), and who brings it to the kubelet.
+
+What the kubelet's ids stand for: cards, their slices, virtual functions, and replicas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
+from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from agent.config.containers import DevicePluginSettings
-from agent.deviceplugin.base import Resource
-from agent.deviceplugin.hardware import RULES, of_vendor
-from agent.deviceplugin.sharing import Sharing, checked_name, sharing_of
-from agent.deviceplugin.units import Served, Unit, listed, replicas, served
-from agent.model.inventory import Problem
-from agent.model.snapshot import DeviceView
+from agent.allocation.preferred_devices import DeviceSlot
+from agent.errors import AgentError
+from agent.snapshot.allocation import REPLICA_SEPARATOR, DeviceAllocation
+from agent.snapshot.device import UNKNOWN_MINOR, Pairs, VendorDevice
+from agent.snapshot.device_plugin import DeviceUnit
+from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.node import NodeSnapshot
 
-CONFLICT = "ResourceConflict"
-MISSING = "SharedDeviceMissing"
+MAX_ERROR_DETAIL = 300
 
-Problems = tuple[tuple[str, Problem], ...]  # (vendor, problem)
-
-
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """All resources by name, and why something is not among them."""
-
-    served: Mapping[str, Served]
-    problems: Problems = ()
-
-    def resources(self, *, check_start: bool) -> tuple[Resource, ...]:
-        """Return the resources as they are told to the kubelet, by name."""
-        return tuple(_resource(one, check_start=check_start) for one in self.served.values())
+POD_UNKNOWN = "PodUnknown"  # the reason where no pod is known that the kubelet can be asking for
 
 
-class Offering:
-    """Makes offers by the settings; raises `BadConfig` for settings that are wrong."""
+class KubeletDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device as the kubelet lists it."""
 
-    def __init__(self, settings: DevicePluginSettings) -> None:
-        checked_name(settings.rdma_resource, "device_plugin.rdma_resource")
-        self._settings = settings
-        self._sharing = {row.resource: row for row in sharing_of(settings)}
+    id: str  # unique within its resource; the vendor's, so of no bound that anybody enforces
+    healthy: bool = True
+    numa_nodes: tuple[int, ...] = ()  # empty: no preference
 
-    def offer(self, view: DeviceView) -> Offer:
-        """Return what is offered; of vendors that have not answered yet nothing.
 
-        A resource without a device is offered no more: nobody could be given it.
+class KubeletResource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource that is offered now. Equal ones are told to the kubelet once."""
+
+    name: str  # nvidia.com/gpu
+    vendor: str  # as in `device_plugin.vendors`
+    devices: tuple[KubeletDevice, ...] = ()
+    check_start: bool = False  # have the kubelet ask before each start of a container
+    choose: bool = True  # have the kubelet ask which devices are best
+    withdrawn_ids: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
+
+
+class AllocationError(AgentError):
+    """The kubelet is refused, and the pod's admission fails; `reason` is CamelCase."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail[:MAX_ERROR_DETAIL]}")
+        self.reason = reason
+
+
+class UnknownPodError(AllocationError):
+    """What is known of pods does not allow it: worth a new try with a newer snapshot."""
+
+
+class ContainerAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one container. The kubelet keeps it for as long as its pod lives.
+
+    What the kubelet cannot express is not in it: rlimits and file modes are of no effect here.
+    `pod_uid` is whose it was taken to be, to be remembered as `Held` until the kubelet's own
+    checkpoint says so; empty if that is not known. `exchanges` are those of `Held`; the kubelet
+    keeps them with its account, in an annotation of the answer.
+    """
+
+    edits: ContainerEdits
+    annotations: tuple[tuple[str, str], ...] = ()
+    pod_uid: str = ""
+    exchanges: Pairs = ()
+
+
+class AllocationBackend(Protocol):
+    """What the kubelet is told. Every method is pure and quick: all they know is the snapshot.
+
+    Resources are named by their name. `GrantRefused` and `NotAllocated` are refusals; anything
+    else that is raised is a bug, which fails that one call.
+    """
+
+    def resources(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
+        """Return what is offered now, by name; of vendors that have not answered yet nothing."""
+        ...
+
+    def select_preferred(
+        self,
+        resource: str,
+        available: tuple[str, ...],
+        required: tuple[str, ...],
+        size: int,
+        snapshot: NodeSnapshot,
+        *,
+        last: bool = False,
+    ) -> tuple[str, ...]:
+        """Return the best `size` ids of those available, with all required ones.
+
+        `PodNotSeen` asks for a new try; with `last` there is none, and it is not raised.
         """
-        found: dict[str, Served] = {}
-        problems: list[tuple[str, Problem]] = []
-        for vendor in sorted(set(self._settings.vendors) - set(view.awaited)):
-            told: list[Problem] = []
-            for one in self._of_vendor(vendor, view, told):
-                other = found.setdefault(one.name, one)
-                if other is not one:
-                    text = f"{one.name} of {vendor} is a resource of {other.vendor}: rename one"
-                    told.append(Problem(reason=CONFLICT, message=text))
-            problems += ((vendor, problem) for problem in told)
-        ordered = {name: found[name] for name in sorted(found)}
-        return Offer(served=MappingProxyType(ordered), problems=tuple(problems))
+        ...
 
-    def _of_vendor(self, vendor: str, view: DeviceView, problems: list[Problem]) -> list[Served]:
-        devices = of_vendor(vendor, view.devices)
-        table: dict[str, list[Unit]] = {}
-        for name, unit in RULES[vendor](devices, self._settings, problems):
-            table.setdefault(name, []).append(unit)
-        shared: dict[str, list[Unit]] = {}
-        for name, units in table.items():
-            row = self._sharing.get(name)
-            for target, unit in (
-                _shared(units, row, problems) if row else ((name, u) for u in units)
-            ):
-                shared.setdefault(target, []).append(unit)
-        every = tuple(device.info for device in devices)
-        return [served(name, vendor, units, every) for name, units in shared.items()]
+    def allocate(
+        self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
+    ) -> ContainerAllocation:
+        """Return what a container with these ids gets, whichever container that is.
+
+        `PodNotSeen` asks for a new try; with `last` there is none, and it is not raised.
+        """
+        ...
+
+    def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
+        """Raise a refusal if a container with these ids must not be started now."""
+        ...
 
 
-def _shared(
-    units: Sequence[Unit], row: Sharing, problems: list[Problem]
-) -> Iterable[tuple[str, Unit]]:
-    """Return each device, or its replicas if the row means it, with the resource that it is."""
-    ordered = sorted(units, key=lambda unit: unit.order)
-    meant = {unit.id for unit in _meant(ordered, row, problems)}
-    for unit in ordered:
-        if unit.id in meant:
-            yield from ((row.renamed, one) for one in replicas(unit, row.replicas))
-        else:
-            yield row.resource, unit
+class ResourceUnits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One resource with what its ids stand for."""
+
+    name: str
+    vendor: str
+    units: Mapping[str, DeviceUnit]  # by id, in order
+    devices: tuple[VendorDevice, ...] = ()  # all of the vendor
+
+    @cached_property
+    def has_replicas(self) -> bool:
+        """Say whether the resource has replicas."""
+        return any(unit.replica is not None for unit in self.units.values())
+
+    @cached_property
+    def slots(self) -> Mapping[str, DeviceSlot]:
+        """Return the parts of cards by id, each made once: there may be thousands."""
+        return {name: slot_of_unit(unit) for name, unit in self.units.items() if not unit.is_whole}
+
+    @cached_property
+    def by_card(self) -> Mapping[str, tuple[DeviceUnit, ...]]:
+        """Return the ids of each device by its key."""
+        table: dict[str, list[DeviceUnit]] = {}
+        for unit in self.units.values():
+            table.setdefault(unit.device.key, []).append(unit)
+        return {key: tuple(units) for key, units in table.items()}
+
+    @cached_property
+    def capacity(self) -> Mapping[str, int]:
+        """Return how many parts each card has."""
+        return Counter(slot.card for slot in self.slots.values())
 
 
-def _meant(units: Sequence[Unit], row: Sharing, problems: list[Problem]) -> Iterable[Unit]:
-    if row.devices is None:
-        return units
-    if isinstance(row.devices, int):
-        return units[: row.devices]
-    names = {name: unit for unit in reversed(units) for name in _names(unit)}
-    absent = [name for name in row.devices if name not in names]
-    if absent:
-        text = f"device_plugin.sharing: {row.resource} has no device {absent[0][:63]!r}"
-        problems.append(Problem(reason=MISSING, message=text))
-    return [names[name] for name in row.devices if name in names]
-
-
-def _names(unit: Unit) -> tuple[str, ...]:
-    """Return what a list of devices may call it: id, index of the card, index of the slice."""
-    info = unit.device.info
-    number = info.minor if info.vendor_minor is None else info.vendor_minor
-    index = dict(info.facts).get("index") or (None if number is None else str(number))
-    if index is None or unit.function:
-        return (unit.id,)
-    if unit.partition is None:
-        return unit.id, index
-    return unit.id, f"{index}:{info.partitions.index(unit.partition)}"
-
-
-def _resource(one: Served, *, check_start: bool) -> Resource:
-    units = tuple(one.units.values())
-    cards = one.vendor != "rdma" and any(unit.whole for unit in units)
-    return Resource(
-        name=one.name,
-        vendor=one.vendor,
-        devices=tuple(map(listed, units)),
-        check_start=check_start and cards,
+def slot_of_unit(unit: DeviceUnit) -> DeviceSlot:
+    """Return a replica as a slot of what it is a replica of, a slice as one of its card."""
+    minor = unit.device.info.minor
+    return DeviceSlot(
+        id=unit.id,
+        card=unit.device.key if unit.replica is None else "\0".join(unit.hardware_key),
+        minor=UNKNOWN_MINOR if minor is None else minor,
+        number=unit.slice_order if unit.replica is None else (unit.replica,),
     )
+
+
+def build_resource_units(
+    name: str, vendor: str, units: Iterable[DeviceUnit], devices: tuple[VendorDevice, ...] = ()
+) -> ResourceUnits:
+    """Put a resource together; of two units of one id the first in order stays."""
+    ordered = sorted(units, key=lambda unit: unit.sort_key)
+    table: dict[str, DeviceUnit] = {}
+    for unit in ordered:
+        table.setdefault(unit.id, unit)
+    return ResourceUnits(name=name, vendor=vendor, units=MappingProxyType(table), devices=devices)
+
+
+def kubelet_device(unit: DeviceUnit) -> KubeletDevice:
+    """Return how the kubelet is told of it; an unknown memory node gives no topology."""
+    node = unit.device.place.numa_node
+    numa_nodes = (node,) if node >= 0 else ()
+    return KubeletDevice(id=unit.id, healthy=unit.is_healthy, numa_nodes=numa_nodes)
+
+
+def replicate_unit(unit: DeviceUnit, count: int) -> tuple[DeviceUnit, ...]:
+    """Return a unit so many times, numbered from 0."""
+    return tuple(
+        replace(unit, id=f"{unit.id}{REPLICA_SEPARATOR}{n}", replica=n) for n in range(count)
+    )
+
+
+def allocation_of_units(units: Iterable[DeviceUnit]) -> DeviceAllocation:
+    """Return the grant of these units; of replicas of one thing it has one entry."""
+    entries = {unit.hardware_key: unit.allocated_device() for unit in units}
+    return DeviceAllocation(devices=tuple(entries.values()))

@@ -1,1 +1,1 @@
-"""Checks that tell a person what is wrong on this node, and what to do."""
+"""Checks that show problems of this node, and their remedies."""

@@ -1,7 +1,7 @@
-"""The vendors and devices of a node, as the JSON of a snapshot describes them.
+"""The vendors and devices of a node, decoded from the JSON of a snapshot.
 
-The running agent and a new discovery are both read in this form, so that they can be compared.
-Other fields are ignored.
+The running agent and a new discovery are both decoded into this form and compared. Other fields
+are ignored.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import msgspec
 
 from agent.errors import ParseError
-from agent.model.device import VendorDevice
-from agent.model.inventory import Problem
-from agent.model.snapshot import NodeSnapshot
-from agent.publish.snapshot_json import snapshot_json
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import Problem
+from agent.snapshot.node import NodeSnapshot
+from agent.wire_formats.snapshot_json import snapshot_json
 
 
 class IdentityReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class InventoryReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-class InventoryPart(msgspec.Struct, frozen=True, kw_only=True):
+class InventoryEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     """The last answer, if there is one."""
 
     value: InventoryReport | None = None
@@ -46,7 +46,7 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     pid: int | None = None  # of the worker, on the host
-    inventory: InventoryPart = InventoryPart()
+    inventory: InventoryEnvelope = InventoryEnvelope()
 
     @property
     def is_silent(self) -> bool:
@@ -64,7 +64,7 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.inventory.value.problems if self.inventory.value is not None else ()
 
 
-class PlacedDevice(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A device of the node's list; its place is ignored."""
 
     info: VendorDevice
@@ -73,19 +73,19 @@ class PlacedDevice(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceList(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of all vendors."""
 
-    devices: tuple[PlacedDevice, ...] = ()
+    devices: tuple[DeviceEntry, ...] = ()
 
 
-class DevicesPart(msgspec.Struct, frozen=True, kw_only=True):
+class DevicesEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     """The part `devices` of a snapshot."""
 
     value: DeviceList = DeviceList()
 
 
-class SnapshotParts(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotSubset(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a snapshot that are used here."""
 
-    devices: DevicesPart = DevicesPart()
+    devices: DevicesEnvelope = DevicesEnvelope()
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     node: IdentityReport
     vendors: tuple[VendorReport, ...]
-    parts: SnapshotParts
+    parts: SnapshotSubset
 
     @property
     def devices(self) -> dict[str, VendorDevice]:
@@ -119,6 +119,6 @@ def parse_report(snapshot: Mapping[str, object]) -> NodeReport:
         raise ParseError("snapshot", str(error)) from error
 
 
-def report_of(snapshot: NodeSnapshot) -> NodeReport:
+def node_report(snapshot: NodeSnapshot) -> NodeReport:
     """Return the report of a snapshot of this process."""
     return parse_report(snapshot_json(snapshot, 0.0))

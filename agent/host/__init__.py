@@ -1,1 +1,1 @@
-"""The machine's files, read side: one door, parsers that never crash, nothing written."""
+"""Files and events of this machine: PCI, CPUs, NUMA, kernel log, uevents. Read-only."""

@@ -1,43 +1,21 @@
-"""The one door to the machine's files; what stands behind it may be a node or a recording."""
+"""Access to files of the host, attribute values with `None` for unreadable ones, errno counts."""
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import Protocol
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from agent.errors import HostFileError
+from agent.errors import HostFileError, ParseError
+from agent.snapshot.host_files import MAX_READ, HostFiles
+from agent.wire_formats.kernel_text import MAX_CPUS
 
-MAX_READ = 64 * 1024  # bytes; no sysfs or procfs file that the agent reads is larger
 MAX_ENTRIES = 8192  # names taken from one directory
+
 _STRIP = "\0 \t\r\n"  # recorded trees pad with NULs
-
-
-class HostFiles(Protocol):
-    """Reads absolute paths of one host: this machine, a directory, an archive, a recording.
-
-    Links are followed inside the host only. Every error is a `HostFileError` with the errno.
-    """
-
-    def read(self, path: str, limit: int = MAX_READ) -> bytes:
-        """Return at most `limit` first bytes of a file."""
-        ...
-
-    def names(self, path: str) -> tuple[str, ...]:
-        """Return a directory's entries, sorted; an absent directory has none."""
-        ...
-
-    def link(self, path: str) -> str | None:
-        """Return the text of a symbolic link, unresolved; `None` if the path is not one."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Say whether the path leads to a file or directory."""
-        ...
-
-    def device_number(self, path: str) -> tuple[int, int] | None:
-        """Return (major, minor) of a character or block device; `None` if there is none."""
-        ...
 
 
 def check_path(path: str) -> None:
@@ -46,7 +24,7 @@ def check_path(path: str) -> None:
         raise ValueError(f"not a plain absolute path: {path!r}")
 
 
-def text(host: HostFiles, path: str, limit: int = MAX_READ) -> str | None:
+def read_text(host: HostFiles, path: str, limit: int = MAX_READ) -> str | None:
     """Return a file's text, stripped of blanks and NULs; `None` if unreadable or blank."""
     try:
         data = host.read(path, limit)
@@ -55,13 +33,13 @@ def text(host: HostFiles, path: str, limit: int = MAX_READ) -> str | None:
     return data.decode("utf-8", "replace").strip(_STRIP) or None
 
 
-def link_name(host: HostFiles, path: str) -> str | None:
+def read_link_name(host: HostFiles, path: str) -> str | None:
     """Return the last part of a link's text, as of `driver` and `iommu_group`."""
     target = host.link(path)
     return target.rstrip("/").rpartition("/")[2] or None if target else None
 
 
-class LiveRoot:
+class LiveHostFiles:
     """The machine itself: `/`, or where a container has the node's root mounted."""
 
     def __init__(self, prefix: str = "/") -> None:
@@ -116,13 +94,13 @@ class LiveRoot:
     def device_number(self, path: str) -> tuple[int, int] | None:
         """Stat a device node."""
         try:
-            found = os.stat(self.path(path))
+            status = os.stat(self.path(path))
         except OSError:
             return None
-        return (os.major(found.st_rdev), os.minor(found.st_rdev)) if found.st_rdev else None
+        return (os.major(status.st_rdev), os.minor(status.st_rdev)) if status.st_rdev else None
 
 
-class OneLook:
+class CachedHostFiles:
     """A host that several look at in turn, as it was at the first look: each file is read once.
 
     For one round only: nothing that it remembers is ever forgotten. Errors are not remembered.
@@ -139,14 +117,115 @@ class OneLook:
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Return what the first reading to that limit returned."""
         key = (path, limit)
-        known = self._read.get(key)
-        if known is None:
-            known = self._read[key] = self._files.read(path, limit)
-        return known
+        content = self._read.get(key)
+        if content is None:
+            content = self._read[key] = self._files.read(path, limit)
+        return content
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the entries at the first listing."""
-        known = self._names.get(path)
-        if known is None:
-            known = self._names[path] = self._files.names(path)
-        return known
+        names = self._names.get(path)
+        if names is None:
+            names = self._names[path] = self._files.names(path)
+        return names
+
+
+T = TypeVar("T")
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,4}")
+
+
+def read_value(host: HostFiles, path: str, parse: Callable[[str], T]) -> T | None:
+    """Return a file's value; `None` if it is absent, blank, unreadable or not parsable."""
+    content = read_text(host, path)
+    if content is None:
+        return None
+    try:
+        return parse(content)
+    except ParseError:
+        return None
+
+
+def read_first_value(host: HostFiles, paths: Iterable[str], parse: Callable[[str], T]) -> T | None:
+    """Return the value of the first file that has one; the others are not read."""
+    return next(
+        (value for path in paths if (value := read_value(host, path, parse)) is not None), None
+    )
+
+
+def read_match(host: HostFiles, path: str, pattern: re.Pattern[str]) -> str | None:
+    """Return group 1 of a pattern that matches the whole file; `None` otherwise."""
+    match = pattern.fullmatch(read_text(host, path) or "")
+    return match[1] if match else None
+
+
+def list_entries(host: HostFiles, path: str) -> tuple[str, ...]:
+    """List a directory; one that cannot be listed has nothing to tell."""
+    try:
+        return host.names(path)
+    except HostFileError:
+        return ()
+
+
+def numbered_entries(names: Iterable[str], prefix: str) -> tuple[list[int], int]:
+    """Split names of the shape `<prefix><N>` into (sorted numbers, how many were malformed).
+
+    `cpu01`, `cpu-1` and `cpu999999` are malformed; `cpuidle` and `cpu_atom` are something else.
+    """
+    numbers: list[int] = []
+    malformed = 0
+    for name in names:
+        rest = name.removeprefix(prefix)
+        if not name.startswith(prefix) or re.fullmatch(r"[a-z_]*", rest):
+            continue
+        if _NUMBER.fullmatch(rest) and int(rest) < MAX_CPUS:
+            numbers.append(int(rest))
+        else:
+            malformed += 1
+    return sorted(numbers), malformed
+
+
+_T = TypeVar("_T")
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)  # what is not there is no refusal
+
+
+class CountingHostFiles:
+    """The same host, with a count of its refusals since the start."""
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._refused: Counter[str] = Counter()
+
+    @property
+    def error_counts(self) -> tuple[tuple[str, int], ...]:
+        """Return (errno's name, times), by name."""
+        return tuple(sorted(self._refused.items()))
+
+    def read(self, path: str, limit: int = MAX_READ) -> bytes:
+        """Read as the host does."""
+        return self._counted(lambda: self._files.read(path, limit))
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """List as the host does."""
+        return self._counted(lambda: self._files.names(path))
+
+    def link(self, path: str) -> str | None:
+        """Read a link as the host does."""
+        return self._counted(lambda: self._files.link(path))
+
+    def exists(self, path: str) -> bool:
+        """Look as the host does."""
+        return self._files.exists(path)
+
+    def device_number(self, path: str) -> tuple[int, int] | None:
+        """Look at a device node as the host does."""
+        return self._files.device_number(path)
+
+    def _counted(self, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except HostFileError as error:
+            if error.errno not in _ABSENT:
+                self._refused[errno.errorcode.get(error.errno, str(error.errno))] += 1
+            raise

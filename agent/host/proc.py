@@ -1,4 +1,4 @@
-"""Text of /proc to values; pure. Lines that are not what the kernel prints are left out."""
+"""Parsers for files of /proc. Pure; lines that the kernel does not print are ignored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import MappingProxyType
 import msgspec
 
 from agent.errors import ParseError
-from agent.topology.cpu import CpuSet
-from agent.topology.text import MAX_CPUS, parse_cpu_list
+from agent.snapshot.cpu import CpuSet
+from agent.wire_formats.kernel_text import MAX_CPUS, parse_cpu_list
 
 MAX_MEMORY_KB = 1 << 50  # a larger figure is a driver's underflow, not a machine
 MAX_NAME = 128  # characters of a model or vendor name

@@ -1,1 +1,4 @@
-"""The Kubernetes API from below: one session, watches, writes. Knows no object of ours."""
+"""The Kubernetes API.
+
+Sessions, watches, server-side apply, events. Independent of the objects that the agent writes.
+"""

@@ -13,7 +13,7 @@ class NoApiServer(AgentError):
     """Nothing leads to an API server: no pod's account, no usable kubeconfig; says what to do."""
 
 
-class Cause(msgspec.Struct, frozen=True):
+class StatusCause(msgspec.Struct, frozen=True):
     """One entry of `details.causes` of a Status: which field, and why."""
 
     field: str
@@ -35,7 +35,7 @@ class ApiError(AgentError):
         code: int | None = None,
         reason: str = "",
         retry_after_s: float | None = None,
-        causes: tuple[Cause, ...] = (),
+        causes: tuple[StatusCause, ...] = (),
     ) -> None:
         """Say what was called, and why it failed; where a person must act, what to do."""
         status = f" {code}" if code is not None else ""
@@ -74,12 +74,8 @@ class TooLarge(ApiError):
     """413: the object is larger than the server takes."""
 
 
-class UnsupportedMedia(ApiError):
-    """415: the server does not know this kind of patch."""
-
-
 class Invalid(ApiError):
-    """400 or 422: the object does not fit its schema; `causes` name the fields."""
+    """400, 415 or 422: the server refuses the body; `causes` name the fields."""
 
 
 class Throttled(ApiError):
@@ -90,5 +86,5 @@ class ServerError(ApiError):
     """5xx: the server, or etcd behind it, is in trouble."""
 
 
-class BadAnswer(ApiError):
+class BadResponse(ApiError):
     """The answer is not what the API promises: no JSON, wrong types, beyond the size limit."""

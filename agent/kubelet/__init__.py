@@ -1,1 +1,1 @@
-"""The kubelet of this node: its pods, its settings, its checkpoints, its grants."""
+"""The kubelet of this node: its pods, settings and checkpoints, and its pod-resources socket."""

@@ -1,33 +1,116 @@
-"""The kubelet's HTTP server, asked with the agent's own account; nothing of it is trusted."""
+"""Client of the kubelet's HTTP server: address, pods, configuration. Answers are untrusted."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
 
 from agent.clock import Clock
 from agent.config.cluster import KubeletSettings
 from agent.errors import ParseError
-from agent.kube.base import Request
-from agent.kube.errors import BadAnswer, Forbidden, Unreachable
-from agent.kube.session.client import Session
-from agent.kube.session.connections import Endpoint
-from agent.kube.session.credentials import Credentials
-from agent.kube.session.trust import TlsFiles, Trust
-from agent.kubelet.base import TIMEOUT, KubeletConfig, Offload, PodList, in_thread
-from agent.kubelet.configz import parse_config
-from agent.kubelet.endpoint import url_of
-from agent.model.cluster.facts import NodeFacts
-from agent.model.foreign.pod import decode_pod_list
+from agent.kube.api import ApiRequest
+from agent.kube.credentials import Credentials, TlsContextCache, TlsFiles
+from agent.kube.endpoint import Endpoint
+from agent.kube.errors import ApiError, BadResponse, Forbidden, Unauthorized, Unreachable
+from agent.kube.session import ApiSession
+from agent.loop import ThreadRunner, run_in_thread
+from agent.snapshot.cluster import (
+    KUBELET_ABSENT,
+    KUBELET_FAILING,
+    KUBELET_FORBIDDEN,
+    KUBELET_HANGING,
+    KUBELET_UNAUTHORISED,
+    NodeView,
+)
+from agent.snapshot.pod import PodView
+from agent.wire_formats.kubelet import KubeletConfig, parse_configz
+from agent.wire_formats.pod import decode_pod_list
 
-PODS = "/pods/"
-CONFIG = "/configz"
+TIMEOUT = "Timeout"  # reason of an `Unreachable` whose deadline passed
+
+
+class PodList(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to `GET /pods/`."""
+
+    pods: tuple[PodView, ...]  # by uid
+    malformed: int = 0  # malformed ones
+
+
+class KubeletApi(Protocol):
+    """The kubelet's HTTP server. Both calls raise an `ApiError` of the class that says why."""
+
+    @property
+    def connections(self) -> int:
+        """Count the connections opened so far: behind a new one there may be a new kubelet."""
+        ...
+
+    async def pods(self) -> PodList:
+        """Return the pods that the kubelet runs."""
+        ...
+
+    async def config(self) -> KubeletConfig | None:
+        """Return its settings; `None` where they are not to be had."""
+        ...
+
+
+def classify_error(error: ApiError) -> str:
+    """Return the state that an error means."""
+    if isinstance(error, Unreachable):
+        return KUBELET_HANGING if error.reason == TIMEOUT else KUBELET_ABSENT
+    if isinstance(error, Unauthorized):
+        return KUBELET_UNAUTHORISED
+    return KUBELET_FORBIDDEN if isinstance(error, Forbidden) else KUBELET_FAILING
+
+
+DEFAULT_PORT = 10250
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+def kubelet_url(kubelet: KubeletSettings, node: NodeView | None) -> str | None:
+    """Return the base of its URLs; `None` while neither settings nor Node name an address.
+
+    The read-only port is spoken to without TLS, and then no token is sent. A Node with two
+    addresses of the type is reached at its first, which is of its main family.
+    """
+    addresses = node.addresses if node is not None else ()
+    named = (address for kind, address in addresses if kind == kubelet.address_type)
+    hosts = (kubelet.address,) if kubelet.address else named
+    host = next(filter(None, map(_url_host, hosts)), None)
+    if host is None:
+        return None
+    if kubelet.read_only_port:
+        return f"http://{host}:{kubelet.read_only_port}"
+    reported = node.kubelet_port if node is not None else None
+    return f"https://{host}:{kubelet.port or reported or DEFAULT_PORT}"
+
+
+def _url_host(address: str) -> str | None:
+    """Return the address as it stands in a URL; `None` for what is no address and no name."""
+    try:
+        version = ipaddress.ip_address(address).version
+    except ValueError:
+        return address if _HOST_NAME.fullmatch(address) else None
+    if "%" in address:  # of one interface only, which no Node means
+        return None
+    return f"[{address}]" if version == 6 else address
+
+
+PODS_PATH = "/pods/"
+
+CONFIGZ_PATH = "/configz"
+
 # what RBAC must allow; kubelets before fine-grained authorization ask for nodes/proxy only
-RIGHTS = {PODS: "nodes/pods", CONFIG: "nodes/configz"}
+RBAC_RESOURCES = {PODS_PATH: "nodes/pods", CONFIGZ_PATH: "nodes/configz"}
 
 
 class KubeletClient:
-    """Implements `agent.kubelet.base.Kubelet`. Belongs to the loop thread.
+    """Implements `agent.kubelet.client.KubeletApi`. Belongs to the loop thread.
 
     Without `kubelet.ca_file` every certificate is taken: kubelets sign their own by default.
     """
@@ -36,9 +119,9 @@ class KubeletClient:
         self,
         kubelet: KubeletSettings,
         credentials: Credentials,
-        node: Callable[[], NodeFacts | None],
+        node: Callable[[], NodeView | None],
         clock: Clock,
-        offload: Offload = in_thread,
+        offload: ThreadRunner = run_in_thread,
     ) -> None:
         """`kubelet` says how it is asked, `node` what is known of the Node object now."""
         self._kubelet = kubelet
@@ -47,9 +130,9 @@ class KubeletClient:
         self._clock = clock
         self._offload = offload
         files = TlsFiles(ca_file=kubelet.ca_file, insecure=not kubelet.ca_file)
-        self._trust = Trust(lambda: files, clock)
+        self._trust = TlsContextCache(lambda: files, clock)
         self._url = ""
-        self._session: Session | None = None
+        self._session: ApiSession | None = None
         self._opened_before = 0  # by sessions that are closed
 
     @property
@@ -60,22 +143,22 @@ class KubeletClient:
 
     async def pods(self) -> PodList:
         """Return the pods that the kubelet runs, its static ones too."""
-        body = await self._get(PODS)
+        body = await self._get(PODS_PATH)
         try:
             pods, left_out = await self._offload(lambda: decode_pod_list(body))
         except ParseError as error:
-            raise BadAnswer(f"GET {PODS}", str(error)) from error
-        return PodList(pods=pods, left_out=left_out)
+            raise BadResponse(f"GET {PODS_PATH}", str(error)) from error
+        return PodList(pods=pods, malformed=left_out)
 
     async def config(self) -> KubeletConfig | None:
         """Return the kubelet's settings; `None` on the read-only port, which has none."""
         if self._kubelet.read_only_port:
             return None
-        body = await self._get(CONFIG)
+        body = await self._get(CONFIGZ_PATH)
         try:
-            return await self._offload(lambda: parse_config(body))
+            return await self._offload(lambda: parse_configz(body))
         except ParseError as error:
-            raise BadAnswer(f"GET {CONFIG}", str(error)) from error
+            raise BadResponse(f"GET {CONFIGZ_PATH}", str(error)) from error
 
     async def close(self) -> None:
         """Close the connection; it is opened again when something is asked."""
@@ -88,7 +171,7 @@ class KubeletClient:
         """Return the body within the deadline; a hang is told apart from a refused connection."""
         session = await self._opened(path)
         limit_s = self._kubelet.timeout_s
-        request = Request(method="GET", path=path, deadline_s=2 * limit_s)  # ours comes first
+        request = ApiRequest(method="GET", path=path, deadline_s=2 * limit_s)  # ours comes first
         try:
             async with asyncio.timeout(limit_s):
                 return (await session.call(request)).body
@@ -96,12 +179,12 @@ class KubeletClient:
             detail = f"{self._url} has not answered within {limit_s:g} s"
             raise Unreachable(str(request), detail, reason=TIMEOUT) from error
         except Forbidden as error:
-            right = f"needs get on {RIGHTS[path]}, or on nodes/proxy before Kubernetes 1.33"
+            right = f"needs get on {RBAC_RESOURCES[path]}, or on nodes/proxy before Kubernetes 1.33"
             raise Forbidden(right, str(error), code=error.code, reason=error.reason) from error
 
-    async def _opened(self, path: str) -> Session:
+    async def _opened(self, path: str) -> ApiSession:
         """Return a session with where the kubelet is now."""
-        url = url_of(self._kubelet, self._node())
+        url = kubelet_url(self._kubelet, self._node())
         if url is None:
             kind = self._kubelet.address_type
             lacking = f"the Node has no address of type {kind}"
@@ -111,5 +194,7 @@ class KubeletClient:
         if self._session is None or url != self._url:
             await self.close()
             self._url = url
-            self._session = Session(Endpoint(url=url), self._credentials, self._trust, self._clock)
+            self._session = ApiSession(
+                Endpoint(url=url), self._credentials, self._trust, self._clock
+            )
         return self._session

@@ -1,8 +1,9 @@
-"""Keeps the kubelet's pods and settings known: asks in turn and when poked, forgets nothing."""
+"""Polls the kubelet's pods, settings and CPU checkpoint; keeps the last good answers."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 from collections import Counter
@@ -12,33 +13,196 @@ import msgspec
 
 from agent.clock import Clock
 from agent.config.cluster import KubeletSettings
-from agent.kube.backoff import Backoff
-from agent.kube.bucket import Bucket
+from agent.errors import HostFileError, ParseError
 from agent.kube.errors import ApiError, Unreachable
-from agent.kubelet.base import (
-    ABSENT,
-    EMPTY,
-    HANGING,
-    OK,
-    Kubelet,
-    KubeletState,
-    PodList,
-    state_of,
+from agent.kube.flow_control import Backoff, TokenBucket
+from agent.kubelet.client import KubeletApi, PodList, classify_error
+from agent.loop import ThreadRunner, run_in_thread
+from agent.snapshot.cluster import (
+    KUBELET_ABSENT,
+    KUBELET_EMPTY,
+    KUBELET_HANGING,
+    KUBELET_OK,
+    KUBELET_STARTING,
+    KubeletStatus,
+    KubeletView,
 )
-from agent.kubelet.facts import FactsSource
-from agent.model.cluster.facts import KubeletFacts
-from agent.model.part import Part
-from agent.model.pod import PodView
+from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
+from agent.topology.cpu_manager import reserved_cpus
+from agent.wire_formats.kubelet import (
+    CHECKPOINT_NAME,
+    MAX_CHECKPOINT_BYTES,
+    CpuCheckpoint,
+    KubeletConfig,
+    parse_checkpoint,
+)
 
 log = logging.getLogger(__name__)
 
+STATIC = "static"
+
+CONFIG_INTERVAL_S = 300.0  # settings change with a restart of the kubelet only
+
+READ_S = 3.0  # for a file of the host
+
+RETRY_S = 20.0  # after a first failure; doubles up to `AGAIN_S`
+
+NO_CONFIGZ = "the kubelet's read-only port has no /configz"
+
+
+FactSources = tuple[KubeletConfig | None, CpuCheckpoint | None, CpuTopology]
+
+
+def join_facts(
+    config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, cpus: CpuTopology
+) -> KubeletView | None:
+    """Join what the two sources say; `None` if neither says anything.
+
+    The checkpoint names the policy too, where the settings may not be asked for.
+    """
+    if config is None and checkpoint is None:
+        return None
+    configuration, cpu_checkpoint = config or KubeletConfig(), checkpoint or CpuCheckpoint()
+    policy = configuration.cpu_manager_policy or cpu_checkpoint.policy
+    reserved = None
+    if policy == STATIC and config is not None:
+        reserved = configuration.reserved_system_cpus or reserved_cpus(
+            cpus, configuration.reserved_milli, dict(configuration.cpu_manager_options)
+        )
+    return KubeletView(
+        cpu_manager_policy=policy,
+        cpu_manager_options=configuration.cpu_manager_options,
+        reserved_cpus=reserved,
+        topology_policy=configuration.topology_policy,
+        topology_scope=configuration.topology_scope,
+        cgroup_driver=configuration.cgroup_driver,
+        cgroup_root=configuration.cgroup_root,
+        pod_cpus=cpu_checkpoint.pod_cpus if policy == STATIC else (),
+    )
+
+
+class KubeletFactsSource:
+    """Asks seldom, reads the checkpoint each time, and keeps the last good answer of both.
+
+    `files` is the host's; `None` where its folder of the kubelet is not to be seen.
+    """
+
+    def __init__(
+        self,
+        client: KubeletApi,
+        clock: Clock,
+        cpus: Callable[[], CpuTopology],
+        files: HostFiles | None,
+        root_dir: str,
+        offload: ThreadRunner = run_in_thread,
+    ) -> None:
+        """`root_dir` is the kubelet's folder on the host."""
+        self.state = KUBELET_STARTING
+        self._client = client
+        self._clock = clock
+        self._cpus = cpus
+        self._files = files
+        self._root_dir = root_dir
+        self._offload = offload
+        self._config: SnapshotPart[KubeletConfig | None] = SnapshotPart(None)
+        self._given: SnapshotPart[CpuCheckpoint | None] = SnapshotPart(None)
+        self._due_s = clock.monotonic()
+        self._failures = 0
+        self._reading: asyncio.Future[CpuCheckpoint | None] | None = None
+        self._made_of: FactSources | None = None
+        self._facts: KubeletView | None = None
+
+    def expire(self) -> None:
+        """Ask for the settings at the next look."""
+        self._due_s = self._clock.monotonic()
+
+    async def refresh(self, *, ask: bool) -> SnapshotPart[KubeletView | None]:
+        """Return what is known now; its time is that of the last answer of `/configz`.
+
+        Without one it is the checkpoint's, and `error` says what is lacking.
+        """
+        if ask and self._clock.monotonic() >= self._due_s:
+            await self._ask()
+        await self._read()
+        facts = await self._joined()
+        error = self._config.error or self._given.error
+        if facts is None:
+            return SnapshotPart(None, None, error)
+        taken_s = self._given.taken_s if self._config.taken_s is None else self._config.taken_s
+        return SnapshotPart(facts, taken_s, error)
+
+    async def _joined(self) -> KubeletView | None:
+        """Join anew only when a source changed: on a large machine that takes milliseconds."""
+        sources = (self._config.value, self._given.value, self._cpus())
+        if sources != self._made_of:
+            self._facts = await self._offload(lambda: join_facts(*sources))
+            self._made_of = sources
+        return self._facts
+
+    async def _ask(self) -> None:
+        try:
+            config = await self._client.config()
+        except ApiError as error:
+            self._lack(classify_error(error), str(error))
+            return
+        if config is None:
+            self._lack(KUBELET_ABSENT, NO_CONFIGZ)
+            return
+        before = self._config.value
+        if config.mistyped_keys and (
+            before is None or config.mistyped_keys != before.mistyped_keys
+        ):
+            log.warning("kubelet_config_odd", extra={"keys": ", ".join(config.mistyped_keys)})
+        self.state, self._failures = KUBELET_OK, 0
+        self._config = SnapshotPart(config, self._clock.monotonic())
+        self._due_s = self._clock.monotonic() + CONFIG_INTERVAL_S
+
+    def _lack(self, state: str, error: str) -> None:
+        if self.state != state:
+            log.warning("kubelet_config_unknown", extra={"state": state, "error": error})
+        self.state = state
+        self._config = SnapshotPart(self._config.value, self._config.taken_s, error)
+        self._due_s = self._clock.monotonic() + min(
+            CONFIG_INTERVAL_S, RETRY_S * 2.0 ** min(self._failures, 8)
+        )
+        self._failures += 1
+
+    async def _read(self) -> None:
+        """Read the checkpoint; a read that hangs holds one thread, and no look at the pods."""
+        files = self._files
+        if files is None:
+            return
+        if self._reading is None:
+            read = self._offload(lambda: read_checkpoint(files, self._root_dir))
+            self._reading = asyncio.ensure_future(read)
+        done, _ = await asyncio.wait({self._reading}, timeout=READ_S)
+        if not done:
+            self._keep(f"{self._root_dir}: its checkpoint was not read within {READ_S:g} s")
+            return
+        reading, self._reading = self._reading, None
+        try:
+            self._given = SnapshotPart(reading.result(), self._clock.monotonic())
+        except (HostFileError, ParseError) as error:
+            self._keep(str(error))
+
+    def _keep(self, error: str) -> None:
+        self._given = SnapshotPart(self._given.value, self._given.taken_s, error)
+
+
 Sleep = Callable[[float], Awaitable[None]]
+
 Uniform = Callable[[float, float], float]
-OnPods = Callable[[Part[tuple[PodView, ...]]], None]
-OnFacts = Callable[[Part[KubeletFacts | None]], None]
+
+OnPods = Callable[[SnapshotPart[tuple[PodView, ...]]], None]
+
+OnFacts = Callable[[SnapshotPart[KubeletView | None]], None]
 
 MAX_BACKOFF_S = 30.0
-POKES_BURST, POKE_REFILL_S = 10, 0.2  # looks out of turn, as many as koordlet makes
+
+EARLY_POLLS_BURST, EARLY_POLL_REFILL_S = 10, 0.2  # looks out of turn, as many as koordlet makes
 
 
 class KubeletPoller:
@@ -51,18 +215,18 @@ class KubeletPoller:
 
     def __init__(
         self,
-        client: Kubelet,
+        client: KubeletApi,
         clock: Clock,
         kubelet: KubeletSettings,
         *,
-        facts: FactsSource,
+        facts: KubeletFactsSource,
         on_pods: OnPods,
         on_facts: OnFacts,
         sleep: Sleep = asyncio.sleep,
         uniform: Uniform = random.uniform,
     ) -> None:
         """`kubelet` says how often it is asked; `facts` asks the same one for its settings."""
-        self.state = KubeletState()
+        self.state = KubeletStatus()
         self._client = client
         self._clock = clock
         self._interval_s = kubelet.interval_s
@@ -72,66 +236,68 @@ class KubeletPoller:
         self._on_facts = on_facts
         self._sleep = sleep
         self._uniform = uniform
-        self._pods: Part[tuple[PodView, ...]] = Part(())
+        self._pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
         self._poked = asyncio.Event()
-        self._bucket = Bucket(POKES_BURST, POKE_REFILL_S)
+        self._bucket = TokenBucket(EARLY_POLLS_BURST, EARLY_POLL_REFILL_S)
         self._looks: Counter[str] = Counter()
         self._connections = 0
 
-    def poke(self) -> None:
+    def poll_soon(self) -> None:
         """Look soon: something changed on this node. Pokes before that look are one."""
         if not self._poked.is_set():
-            self.state = msgspec.structs.replace(self.state, pokes=self.state.pokes + 1)
+            self.state = msgspec.structs.replace(self.state, early_polls=self.state.early_polls + 1)
             self._poked.set()
 
     async def run(self) -> None:
         """Look for ever; ends when cancelled."""
         while True:
-            await self._pause(await self.look())
+            await self._pause(await self.poll())
 
-    async def look(self) -> float:
+    async def poll(self) -> float:
         """Ask once; return the seconds until the next look, if nobody pokes."""
         self._poked.clear()
         started_s = self._clock.monotonic()
-        answered = True
+        has_answered = True
         try:
             self._listed(await self._client.pods())
         except ApiError as error:
-            answered = not isinstance(error, Unreachable)
-            self._unknown(state_of(error), str(error))
-        self.state = msgspec.structs.replace(self.state, took_s=self._clock.monotonic() - started_s)
+            has_answered = not isinstance(error, Unreachable)
+            self._unknown(classify_error(error), str(error))
+        self.state = msgspec.structs.replace(
+            self.state, duration_s=self._clock.monotonic() - started_s
+        )
         self._on_pods(self._pods)
-        facts = await self._facts.look(ask=answered)
+        facts = await self._facts.refresh(ask=has_answered)
         self._settings_seen(facts)
         self._on_facts(facts)
         if not self.state.failures:
             return self._interval_s
         return self._backoff.wait_s(self.state.failures, None, self._uniform)
 
-    def _listed(self, found: PodList) -> None:
-        back = self.state.pods in (ABSENT, HANGING)
+    def _listed(self, pods: PodList) -> None:
+        back = self.state.pods in (KUBELET_ABSENT, KUBELET_HANGING)
         moved = self._client.connections != self._connections
         self._connections = self._client.connections
-        if back or (moved and self._facts.state == OK):
+        if back or (moved and self._facts.state == KUBELET_OK):
             self._facts.expire()  # it may have come back with other settings
         if back:
             restarts = self.state.restarts + 1
             self.state = msgspec.structs.replace(self.state, restarts=restarts)
-        if not found.pods:
-            odd = f", {found.left_out} malformed ones beside" if found.left_out else ""
-            self._unknown(EMPTY, f"the kubelet lists no pods{odd}")
+        if not pods.pods:
+            malformed = f", {pods.malformed} malformed ones beside" if pods.malformed else ""
+            self._unknown(KUBELET_EMPTY, f"the kubelet lists no pods{malformed}")
             return
         before = self._pods.value
         # equal pods stay the same object: who compares them need not look inside
-        same = before == found.pods
-        self._pods = Part(before if same else found.pods, self._clock.monotonic())
-        self._enter(OK, "", failures=0, left_out=found.left_out)
+        same = before == pods.pods
+        self._pods = SnapshotPart(before if same else pods.pods, self._clock.monotonic())
+        self._enter(KUBELET_OK, "", failures=0, left_out=pods.malformed)
 
     def _unknown(self, state: str, detail: str) -> None:
         if self.state.pods != state:
             log.warning("kubelet_pods_unknown", extra={"state": state, "error": detail})
-        self._pods = Part(self._pods.value, self._pods.taken_s, detail)
-        self._enter(state, detail, failures=self.state.failures + 1, left_out=self.state.left_out)
+        self._pods = SnapshotPart(self._pods.value, self._pods.taken_s, detail)
+        self._enter(state, detail, failures=self.state.failures + 1, left_out=self.state.malformed)
 
     def _enter(self, state: str, detail: str, failures: int, left_out: int) -> None:
         self._looks[state] += 1
@@ -141,12 +307,12 @@ class KubeletPoller:
             pods=state,
             detail=detail,
             failures=failures,
-            left_out=left_out,
+            malformed=left_out,
             since_s=self._clock.monotonic() if changed else self.state.since_s,
-            looks=tuple(sorted(self._looks.items())),
+            polls=tuple(sorted(self._looks.items())),
         )
 
-    def _settings_seen(self, facts: Part[KubeletFacts | None]) -> None:
+    def _settings_seen(self, facts: SnapshotPart[KubeletView | None]) -> None:
         detail = self.state.detail or facts.error
         self.state = msgspec.structs.replace(self.state, config=self._facts.state, detail=detail)
 
@@ -163,3 +329,17 @@ class KubeletPoller:
             held_s = self._bucket.reserve(self._clock.monotonic())
             if held_s:
                 await self._sleep(held_s)
+
+
+def read_checkpoint(files: HostFiles, root_dir: str) -> CpuCheckpoint | None:
+    """Return the checkpoint below the kubelet's folder; `None` if there is none.
+
+    Raises `HostFileError`, and `ParseError` for one that is damaged.
+    """
+    try:
+        data = files.read(f"{root_dir}/{CHECKPOINT_NAME}", MAX_CHECKPOINT_BYTES + 1)
+    except HostFileError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    return parse_checkpoint(data)

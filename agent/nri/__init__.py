@@ -1,1 +1,1 @@
-"""The plug-in of the container runtime: its wire, its life, and what each call means."""
+"""The NRI plug-in of the container runtime."""

@@ -9,8 +9,8 @@ import msgspec
 
 Version = tuple[int, int, int]
 
-ASSUMED: Version = (0, 8, 0)  # of a runtime that cannot be told
-OURS = "v0.12.2"  # whose messages ours are
+DEFAULT_NRI_VERSION: Version = (0, 8, 0)  # of a runtime that cannot be told
+PLUGIN_VERSION = "v0.12.2"  # whose messages ours are
 
 # from each version of a runtime on; "-pre" counts as the version it came before
 _CONTAINERD: tuple[tuple[Version, Version], ...] = (
@@ -53,21 +53,21 @@ UPDATE = 0x0080
 STOP = 0x0200
 REMOVE = 0x0400
 # each event is waited for by all pods of the node, so none is here that is not used
-WANTED = RUN_POD | STOP_POD | REMOVE_POD | CREATE | POST_START | UPDATE | STOP | REMOVE
+SUBSCRIBED_EVENTS = RUN_POD | STOP_POD | REMOVE_POD | CREATE | POST_START | UPDATE | STOP | REMOVE
 
 
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimePeer(msgspec.Struct, frozen=True, kw_only=True):
     """The runtime as it described itself; timeouts in seconds."""
 
     name: str = ""
     version: str = ""
-    nri: Version = ASSUMED
+    nri: Version = DEFAULT_NRI_VERSION
     request_timeout_s: float = 2.0
 
     @property
     def takes_cdi(self) -> bool:
         """Say whether CDI names of an adjustment are resolved; elsewhere they are dropped."""
-        since, found = _CDI_SINCE.get(self.name), parsed(self.version)
+        since, found = _CDI_SINCE.get(self.name), parse_version(self.version)
         return self.nri >= (0, 7, 0) and since is not None and found is not None and found >= since
 
     @property
@@ -81,38 +81,38 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
         return self.nri >= (0, 7, 0)
 
 
-def peer(name: str, version: str, nri: str, request_timeout_ms: int) -> Peer:
+def parse_peer(name: str, version: str, nri: str, request_timeout_ms: int) -> RuntimePeer:
     """Return what a runtime says of itself in Configure; 0 ms is the runtimes' default."""
     known = name.lower()
-    return Peer(
+    return RuntimePeer(
         name=known[:_MAX_NAME],
         version=version[:_MAX_NAME],
-        nri=nri_of(known, version, nri),
+        nri=nri_version(known, version, nri),
         request_timeout_s=request_timeout_ms / 1e3 if request_timeout_ms > 0 else 2.0,
     )
 
 
-def nri_of(name: str, version: str, nri: str) -> Version:
+def nri_version(name: str, version: str, nri: str) -> Version:
     """Return the NRI version: said (`v…`), else inferred from the runtime's, else assumed."""
-    said = parsed(nri) if nri.startswith("v") else None
+    said = parse_version(nri) if nri.startswith("v") else None
     if said is not None:
         return said
-    found, table = parsed(version), _TABLES.get(name, ())
+    found, table = parse_version(version), _TABLES.get(name, ())
     at = 0 if found is None else bisect_right(table, found, key=lambda row: row[0])
-    return table[at - 1][1] if at else ASSUMED
+    return table[at - 1][1] if at else DEFAULT_NRI_VERSION
 
 
-def valid_events(nri: Version) -> int:
+def supported_events(nri: Version) -> int:
     """Return all events that such a runtime knows; any other bit ends the connection."""
     return 0x3FFF if nri >= (0, 10, 0) else 0x07FF
 
 
-def events(nri: Version, wanted: int = WANTED) -> int:
+def event_mask(nri: Version, wanted: int = SUBSCRIBED_EVENTS) -> int:
     """Return the events to subscribe to; never 0, which stands for all of them."""
-    return wanted & valid_events(nri) or CREATE
+    return wanted & supported_events(nri) or CREATE
 
 
-def parsed(text: str) -> Version | None:
+def parse_version(text: str) -> Version | None:
     """Return the numbers that a version begins with; `None` for what is no version."""
     found = _VERSION.match(text)
     if found is None:

@@ -1,1 +1,1 @@
-"""Keeping the files of pods and containers at what the hooks say, once a second."""
+"""Keeps the files of pods and containers at the values that the hooks decide."""

@@ -1,1 +1,1 @@
-"""Recorded hosts: one format for fixtures, archives and directories, and how one is made."""
+"""Recorded hosts: one format for fixtures, archives and directories, and its writer."""

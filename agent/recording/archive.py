@@ -1,4 +1,4 @@
-"""Tar archives with `sys/` and `proc/` in them, plain or compressed, read as hosts."""
+"""Reads tar archives with `sys/` and `proc/`, plain or compressed, as hosts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import IO, cast
 
 from agent.errors import NotAHost
-from agent.host.files import MAX_READ
-from agent.recording.entries import MAX_NODES, DeviceNode, Entry, Kind, Link, RecordingError
-from agent.recording.tree import TreeBuilder
+from agent.recording.tree import (
+    MAX_TREE_ENTRIES,
+    DeviceNodeEntry,
+    EntryKind,
+    LinkEntry,
+    RecordingError,
+    TreeBuilder,
+    TreeEntry,
+)
+from agent.snapshot.host_files import MAX_READ
 
-MAX_UNPACKED = 1024 * 1024 * 1024  # bytes of archive after decompression
-_MAX_STEP = 32 * 1024 * 1024  # bytes that one header or file may need at once
-_MAX_NUMBER = (1 << 20) - 1  # of a device, major or minor
+MAX_UNPACKED_BYTES = 1024 * 1024 * 1024  # bytes of archive after decompression
+_MAX_STEP_BYTES = 32 * 1024 * 1024  # bytes that one header or file may need at once
+_MAX_DEVICE_NUMBER = (1 << 20) - 1  # of a device, major or minor
 _DAMAGED = (
     tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError,
     ValueError, OverflowError, RecursionError, IndexError,
@@ -27,20 +34,20 @@ _DAMAGED = (
 # own arithmetic and recursion on forged headers
 
 
-class _Bounded:
+class _BoundedStream:
     """A decompressed stream that refuses to grow without end."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MAX_STEP:
+        if not 0 <= size <= _MAX_STEP_BYTES:
             raise RecordingError(f"a part of {size} bytes")
         return self._stream.read(size)
 
     def seek(self, position: int) -> int:
-        if position > MAX_UNPACKED:
-            raise RecordingError(f"more than {MAX_UNPACKED} bytes when unpacked")
+        if position > MAX_UNPACKED_BYTES:
+            raise RecordingError(f"more than {MAX_UNPACKED_BYTES} bytes when unpacked")
         return self._stream.seek(position)
 
     def tell(self) -> int:
@@ -56,7 +63,7 @@ def read_archive(path: Path) -> TreeBuilder:
     """
     builder = TreeBuilder()
     try:
-        with path.open("rb") as file, _unpacked(file) as stream:
+        with path.open("rb") as file, _decompress(file) as stream:
             for member, name, archive in _members(stream):
                 entry = _entry(builder, archive, member, whole=_is_recording(name))
                 if entry is not None:
@@ -70,7 +77,7 @@ def read_archive(path: Path) -> TreeBuilder:
     return builder
 
 
-def _unpacked(file: IO[bytes]) -> IO[bytes]:
+def _decompress(file: IO[bytes]) -> IO[bytes]:
     start = file.read(6)
     file.seek(0)
     if start.startswith(b"\xfd7zXZ\0"):
@@ -83,14 +90,14 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
 
 
 def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, str, tarfile.TarFile]]:
-    bounded = cast("IO[bytes]", _Bounded(stream))  # has what mode "r:" uses of a file
+    bounded = cast("IO[bytes]", _BoundedStream(stream))  # has what mode "r:" uses of a file
     count = 0
     with tarfile.open(fileobj=bounded, mode="r:") as archive:
         while (member := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined]  # else all headers stay in memory
             count += 1
-            if count > MAX_NODES:
-                raise RecordingError(f"more than {MAX_NODES} files")
+            if count > MAX_TREE_ENTRIES:
+                raise RecordingError(f"more than {MAX_TREE_ENTRIES} files")
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if parts and ".." not in parts:
                 yield member, "/" + "/".join(parts), archive
@@ -98,21 +105,24 @@ def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, str, tarfile.
 
 def _entry(
     builder: TreeBuilder, archive: tarfile.TarFile, member: tarfile.TarInfo, *, whole: bool
-) -> Entry | None:
+) -> TreeEntry | None:
     if member.isdir():
-        return Kind.DIRECTORY
+        return EntryKind.DIRECTORY
     if member.issym():
-        return Link(member.linkname)
+        return LinkEntry(member.linkname)
     if member.islnk():
-        found = builder.get("/" + member.linkname.strip("/"))
-        return found if isinstance(found, bytes) else None
+        target = builder.get("/" + member.linkname.strip("/"))
+        return target if isinstance(target, bytes) else None
     if member.ischr() or member.isblk():
-        known = 0 <= member.devmajor <= _MAX_NUMBER and 0 <= member.devminor <= _MAX_NUMBER
-        return DeviceNode(member.devmajor, member.devminor) if known else None
+        entry = (
+            0 <= member.devmajor <= _MAX_DEVICE_NUMBER
+            and 0 <= member.devminor <= _MAX_DEVICE_NUMBER
+        )
+        return DeviceNodeEntry(member.devmajor, member.devminor) if entry else None
     source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if source is None:
         return None
-    limit = _MAX_STEP if whole else MAX_READ
+    limit = _MAX_STEP_BYTES if whole else MAX_READ
     data = source.read(min(limit, member.size))
     if len(data) < min(limit, member.size):
         raise RecordingError(f"{member.name[:200]}: truncated")

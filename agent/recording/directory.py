@@ -1,4 +1,4 @@
-"""A folder with `sys/` and `proc/` in it as a host; nothing outside the folder is read."""
+"""Reads a folder with `sys/` and `proc/` as a host, and nothing outside the folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import stat
 from pathlib import Path
 
 from agent.errors import HostFileError
-from agent.host.files import MAX_ENTRIES, MAX_READ
-from agent.recording.entries import DeviceNode, Entry, Kind, Link
-from agent.recording.resolve import Resolved, Resolver
+from agent.host.files import MAX_ENTRIES
+from agent.recording.tree import (
+    DeviceNodeEntry,
+    EntryKind,
+    LinkEntry,
+    LinkResolvingFiles,
+    PathResolver,
+    TreeEntry,
+)
+from agent.snapshot.host_files import MAX_READ
 
 
-class DirectoryFiles(Resolved):
+class DirectoryFiles(LinkResolvingFiles):
     """Reads below one folder, on demand. Links are resolved here and not by the kernel.
 
     So an absolute link, or one with too many `..`, stays inside. FIFOs, sockets and device
@@ -23,16 +30,16 @@ class DirectoryFiles(Resolved):
 
     def __init__(self, folder: Path) -> None:
         self._prefix = os.fspath(folder.resolve()).rstrip("/")
-        self.resolver = Resolver(self._lookup)
+        self.resolver = PathResolver(self._lookup)
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Return the start of a file."""
-        found, entry = self.resolver.find(path)
-        if entry is Kind.DIRECTORY:
+        real_path, entry = self.resolver.find(path)
+        if entry is EntryKind.DIRECTORY:
             raise HostFileError(path, errno.EISDIR)
-        if entry is not Kind.FILE:
+        if entry is not EntryKind.FILE:
             raise HostFileError(path, errno.ENXIO)
-        return self._read(path, found, limit)
+        return self._read(path, real_path, limit)
 
     def real(self, path: str) -> str:
         """Return where a path really is on this machine; raise `HostFileError` if nowhere."""
@@ -41,10 +48,10 @@ class DirectoryFiles(Resolved):
     def names(self, path: str) -> tuple[str, ...]:
         """List a directory, at most `MAX_ENTRIES` names; an absent one or a file has none."""
         try:
-            found, entry = self.resolver.find(path)
-            if entry is not Kind.DIRECTORY:
+            real_path, entry = self.resolver.find(path)
+            if entry is not EntryKind.DIRECTORY:
                 return ()
-            return tuple(sorted(os.listdir(f"{self._prefix}{found}/"))[:MAX_ENTRIES])
+            return tuple(sorted(os.listdir(f"{self._prefix}{real_path}/"))[:MAX_ENTRIES])
         except HostFileError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return ()
@@ -52,42 +59,42 @@ class DirectoryFiles(Resolved):
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
 
-    def _lookup(self, directory: str, name: str) -> Entry | None:
+    def _lookup(self, directory: str, name: str) -> TreeEntry | None:
         path = f"{self._prefix}{directory}/{name}"
         try:
-            found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode):
-                return Link(os.readlink(path))
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                return LinkEntry(os.readlink(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise HostFileError(f"{directory}/{name}", error.errno or 0) from error
-        return _entry(found)
+        return _entry_of_status(status)
 
-    def _read(self, asked: str, found: str, limit: int) -> bytes:
+    def _read(self, requested: str, real_path: str, limit: int) -> bytes:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         try:
-            fd = os.open(self._prefix + found, flags)
+            fd = os.open(self._prefix + real_path, flags)
         except OSError as error:
-            raise HostFileError(asked, error.errno or 0) from error
+            raise HostFileError(requested, error.errno or 0) from error
         try:
             data = os.read(fd, limit)
             # a live /proc may be mounted below the folder: it hands out one page at a time
             while data and len(data) < limit and (more := os.read(fd, limit - len(data))):
                 data += more
         except OSError as error:
-            raise HostFileError(asked, error.errno or 0) from error
+            raise HostFileError(requested, error.errno or 0) from error
         else:
             return data
         finally:
             os.close(fd)
 
 
-def _entry(found: os.stat_result) -> Entry:
-    if stat.S_ISDIR(found.st_mode):
-        return Kind.DIRECTORY
-    if stat.S_ISREG(found.st_mode):
-        return Kind.FILE
-    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-        return DeviceNode(os.major(found.st_rdev), os.minor(found.st_rdev))
-    return Kind.OTHER
+def _entry_of_status(status: os.stat_result) -> TreeEntry:
+    if stat.S_ISDIR(status.st_mode):
+        return EntryKind.DIRECTORY
+    if stat.S_ISREG(status.st_mode):
+        return EntryKind.FILE
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        return DeviceNodeEntry(os.major(status.st_rdev), os.minor(status.st_rdev))
+    return EntryKind.OTHER

@@ -1,9 +1,9 @@
-"""What a recording takes of a host: every file that the agent reads, by purpose.
+"""All files of a host that a recording contains, by purpose.
 
-A directory pattern and the entries in it; `*` stands for one name or a part of one. A link
-is taken with what it leads to; a directory only as being there. Where both the node and its
-containers have a file (`/proc/1/mounts`, `/proc/mounts`), links are read through: they name
-the process that asks.
+An entry is a directory pattern and names in it; `*` stands for one name or a part of one. A link is
+recorded with its target, a directory without its contents. Of files that differ per process
+(`/proc/1/mounts`, `/proc/mounts`) the target is recorded under the name, because the link names
+the reading process.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import msgspec
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PathPattern(msgspec.Struct, frozen=True):
     """Entries (names or patterns) of the directories that match `base`."""
 
     base: str
     entries: tuple[str, ...]
-    limit: int = 64 * 1024  # bytes of each file
-    through: bool = False  # keep the contents at the path itself, whatever links lead to it
+    max_bytes: int = 64 * 1024  # bytes of each file
+    reads_through_links: bool = (
+        False  # keep the contents at the path itself, whatever links lead to it
+    )
 
 
 _CPU = "/sys/devices/system/cpu"
@@ -25,10 +27,10 @@ _NODE = "/sys/devices/system/node"
 _RDMA = "/sys/class/infiniband/*"
 
 CPUS = (
-    Wanted(_CPU, ("online", "present", "possible", "isolated", "nohz_full", "modalias")),
-    Wanted(f"{_CPU}/smt", ("active", "control")),
-    Wanted(f"{_CPU}/cpu[0-9]*", ("online", "cpu_capacity")),
-    Wanted(
+    PathPattern(_CPU, ("online", "present", "possible", "isolated", "nohz_full", "modalias")),
+    PathPattern(f"{_CPU}/smt", ("active", "control")),
+    PathPattern(f"{_CPU}/cpu[0-9]*", ("online", "cpu_capacity")),
+    PathPattern(
         f"{_CPU}/cpu[0-9]*/topology",
         (
             "core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list",
@@ -37,33 +39,33 @@ CPUS = (
             "core_id", "cluster_id", "die_id", "physical_package_id", "book_id", "drawer_id",
         ),
     ),
-    Wanted(
+    PathPattern(
         f"{_CPU}/cpu[0-9]*/cache/index*",
         (
             "level", "type", "size", "id", "shared_cpu_map", "shared_cpu_list",
             "coherency_line_size", "number_of_sets",
         ),
     ),
-    Wanted(f"{_CPU}/intel_pstate", ("no_turbo",)),
-    Wanted("/sys/fs/resctrl/info/L3", ("cbm_mask",)),
-    Wanted("/sys/devices/cpu_core", ("cpus",)),
-    Wanted("/sys/devices/cpu_atom", ("cpus",)),
-    Wanted("/sys/devices/cpu_lowpower", ("cpus",)),
+    PathPattern(f"{_CPU}/intel_pstate", ("no_turbo",)),
+    PathPattern("/sys/fs/resctrl/info/L3", ("cbm_mask",)),
+    PathPattern("/sys/devices/cpu_core", ("cpus",)),
+    PathPattern("/sys/devices/cpu_atom", ("cpus",)),
+    PathPattern("/sys/devices/cpu_lowpower", ("cpus",)),
 )  # fmt: skip
 
 NODES = (
-    Wanted(_NODE, ("online", "possible", "has_*")),
-    Wanted(f"{_NODE}/node[0-9]*", ("cpumap", "cpulist", "meminfo", "distance", "numastat")),
-    Wanted(f"{_NODE}/node[0-9]*/access*/initiators", ("node*",)),
-    Wanted(f"{_NODE}/node[0-9]*/hugepages/hugepages-*", ("nr_hugepages", "free_hugepages")),
-    Wanted("/sys/kernel/mm/hugepages/hugepages-*", ("nr_hugepages", "free_hugepages")),
-    Wanted("/sys/bus/node/devices", ("node*",)),
-    Wanted("/sys/bus/dax/devices/*", ("target_node",)),
+    PathPattern(_NODE, ("online", "possible", "has_*")),
+    PathPattern(f"{_NODE}/node[0-9]*", ("cpumap", "cpulist", "meminfo", "distance", "numastat")),
+    PathPattern(f"{_NODE}/node[0-9]*/access*/initiators", ("node*",)),
+    PathPattern(f"{_NODE}/node[0-9]*/hugepages/hugepages-*", ("nr_hugepages", "free_hugepages")),
+    PathPattern("/sys/kernel/mm/hugepages/hugepages-*", ("nr_hugepages", "free_hugepages")),
+    PathPattern("/sys/bus/node/devices", ("node*",)),
+    PathPattern("/sys/bus/dax/devices/*", ("target_node",)),
 )
 
 PCI = (
-    Wanted("/sys/bus/pci/devices", ("*",)),
-    Wanted(
+    PathPattern("/sys/bus/pci/devices", ("*",)),
+    PathPattern(
         "/sys/bus/pci/devices/*",
         (
             "class", "vendor", "device", "subsystem_vendor", "subsystem_device", "revision",
@@ -73,20 +75,20 @@ PCI = (
             "reset_method",
         ),
     ),
-    Wanted("/sys/bus/pci/devices/*", ("config",), limit=4096),
-    Wanted("/sys/bus/pci/devices/*/net", ("*",)),
-    Wanted("/sys/bus/pci/devices/*/virtio*/net", ("*",)),
-    Wanted("/sys/bus/pci/devices/*/infiniband", ("*",)),
-    Wanted("/sys/bus/pci/devices/*/infiniband_verbs/*", ("ibdev", "dev")),
-    Wanted("/sys/bus/pci/drivers/nvidia", ("0*",)),
-    Wanted("/sys/bus/pci/drivers/vfio-pci", ("0*",)),
-    Wanted("/sys/kernel/iommu_groups/*", ("type",)),
-    Wanted("/sys/kernel/pci_switch_link/virtual_switch_links/*", ("*",)),
+    PathPattern("/sys/bus/pci/devices/*", ("config",), max_bytes=4096),
+    PathPattern("/sys/bus/pci/devices/*/net", ("*",)),
+    PathPattern("/sys/bus/pci/devices/*/virtio*/net", ("*",)),
+    PathPattern("/sys/bus/pci/devices/*/infiniband", ("*",)),
+    PathPattern("/sys/bus/pci/devices/*/infiniband_verbs/*", ("ibdev", "dev")),
+    PathPattern("/sys/bus/pci/drivers/nvidia", ("0*",)),
+    PathPattern("/sys/bus/pci/drivers/vfio-pci", ("0*",)),
+    PathPattern("/sys/kernel/iommu_groups/*", ("type",)),
+    PathPattern("/sys/kernel/pci_switch_link/virtual_switch_links/*", ("*",)),
 )  # fmt: skip
 
 NETWORK = (
-    Wanted("/sys/class/net", ("*",)),
-    Wanted(
+    PathPattern("/sys/class/net", ("*",)),
+    PathPattern(
         "/sys/class/net/*",
         (
             "address", "type", "operstate", "carrier", "speed", "mtu", "ifindex", "flags",
@@ -96,95 +98,97 @@ NETWORK = (
 )  # fmt: skip
 
 RDMA = (
-    Wanted("/sys/class/infiniband", ("*",)),
-    Wanted(
+    PathPattern("/sys/class/infiniband", ("*",)),
+    PathPattern(
         _RDMA,
         (
             "node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type", "board_id",
             "hw_rev", "node_desc", "parent", "device",
         ),
     ),
-    Wanted(f"{_RDMA}/hw_counters", ("*",)),
-    Wanted(
+    PathPattern(f"{_RDMA}/hw_counters", ("*",)),
+    PathPattern(
         f"{_RDMA}/ports/*",
         (
             "state", "phys_state", "rate", "link_layer", "lid", "sm_lid", "lid_mask_count",
             "sm_sl", "cap_mask",
         ),
     ),
-    Wanted(f"{_RDMA}/ports/*/pkeys", ("?", "1[0-5]")),
-    Wanted(f"{_RDMA}/ports/*/counters", ("*",)),
-    Wanted(f"{_RDMA}/ports/*/counters_ext", ("*",)),
-    Wanted(f"{_RDMA}/ports/*/hw_counters", ("*",)),
-    Wanted("/sys/class/infiniband_verbs", ("*",)),
-    Wanted("/sys/class/infiniband_verbs/*", ("ibdev", "dev", "abi_version")),
-    Wanted("/sys/class/infiniband_mad/*", ("ibdev", "port", "dev")),
-    Wanted("/sys/class/misc/rdma_cm", ("dev",)),
+    PathPattern(f"{_RDMA}/ports/*/pkeys", ("?", "1[0-5]")),
+    PathPattern(f"{_RDMA}/ports/*/counters", ("*",)),
+    PathPattern(f"{_RDMA}/ports/*/counters_ext", ("*",)),
+    PathPattern(f"{_RDMA}/ports/*/hw_counters", ("*",)),
+    PathPattern("/sys/class/infiniband_verbs", ("*",)),
+    PathPattern("/sys/class/infiniband_verbs/*", ("ibdev", "dev", "abi_version")),
+    PathPattern("/sys/class/infiniband_mad/*", ("ibdev", "port", "dev")),
+    PathPattern("/sys/class/misc/rdma_cm", ("dev",)),
 )  # fmt: skip
 
 GID_TABLES = f"{_RDMA}/ports/*"  # gids/<i>, gid_attrs/types/<i>, gid_attrs/ndevs/<i>
 
 STORAGE = (
-    Wanted("/sys/class/nvme", ("*",)),
-    Wanted(
+    PathPattern("/sys/class/nvme", ("*",)),
+    PathPattern(
         "/sys/class/nvme/nvme*",
         ("address", "model", "serial", "firmware_rev", "state", "transport", "numa_node", "device"),
     ),
 )
 
 MODULES = (
-    Wanted("/sys/module", ("nvidia*", "nouveau", "vfio*", "ib_*", "rdma_*", "mlx?_*", "siw")),
-    Wanted(
+    PathPattern("/sys/module", ("nvidia*", "nouveau", "vfio*", "ib_*", "rdma_*", "mlx?_*", "siw")),
+    PathPattern(
         "/sys/module",
         (
             "bnxt_re", "efa", "erdma", "hfi1", "hns_roce*", "ionic*", "irdma", "iw_*",
             "mana*", "nv_peer_mem", "qedr", "usnic_verbs", "vmw_pvrdma",
         ),
     ),
-    Wanted("/sys/module/nvidia*", ("version",)),
-    Wanted("/sys/module/ib_core/parameters", ("netns_mode",)),
-    Wanted("/sys/kernel/mm/memory_peers/nv_mem", ("version",)),
-    Wanted("/sys/kernel/mm/memory_peers/nv_mem_nc", ("version",)),
-    Wanted("/sys/devices/soc0", ("family",)),
+    PathPattern("/sys/module/nvidia*", ("version",)),
+    PathPattern("/sys/module/ib_core/parameters", ("netns_mode",)),
+    PathPattern("/sys/kernel/mm/memory_peers/nv_mem", ("version",)),
+    PathPattern("/sys/kernel/mm/memory_peers/nv_mem_nc", ("version",)),
+    PathPattern("/sys/devices/soc0", ("family",)),
 )  # fmt: skip
 
 _MOUNTS = 1024 * 1024  # bytes; every container adds lines
 _STAT = 512 * 1024  # bytes; `btime` stands behind a number for each interrupt
 
 PROCESSES = (
-    Wanted("/proc", ("stat",), limit=_STAT),
-    Wanted("/proc", ("meminfo", "cpuinfo", "cmdline", "version", "devices")),
-    Wanted("/proc", ("mounts",), limit=_MOUNTS, through=True),
-    Wanted("/proc/1", ("mounts",), limit=_MOUNTS, through=True),
-    Wanted("/proc/pressure", ("cpu", "memory", "io")),
-    Wanted("/proc/sys/kernel", ("osrelease", "arch", "hostname")),
-    Wanted("/proc/sys/kernel/random", ("boot_id",)),
-    Wanted("/etc", ("machine-id", "nv_tegra_release")),
+    PathPattern("/proc", ("stat",), max_bytes=_STAT),
+    PathPattern("/proc", ("meminfo", "cpuinfo", "cmdline", "version", "devices")),
+    PathPattern("/proc", ("mounts",), max_bytes=_MOUNTS, reads_through_links=True),
+    PathPattern("/proc/1", ("mounts",), max_bytes=_MOUNTS, reads_through_links=True),
+    PathPattern("/proc/pressure", ("cpu", "memory", "io")),
+    PathPattern("/proc/sys/kernel", ("osrelease", "arch", "hostname")),
+    PathPattern("/proc/sys/kernel/random", ("boot_id",)),
+    PathPattern("/etc", ("machine-id", "nv_tegra_release")),
 )
 
 NVIDIA = (
-    Wanted("/proc/driver/nvidia", ("version", "params")),
-    Wanted("/proc/driver/nvidia/gpus", ("*",)),
-    Wanted("/proc/driver/nvidia/gpus/*", ("information", "numa_status")),
-    Wanted("/proc/driver/nvidia-caps", ("mig-minors", "sys-minors", "fabric-imex-mgmt")),
-    Wanted("/proc/driver/nvidia/capabilities/mig", ("config", "monitor")),
-    Wanted("/proc/driver/nvidia/capabilities/gpu*/mig/gi*", ("access",)),
-    Wanted("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*", ("access",)),
-    Wanted("/var/run/nvidia-topologyd", ("virtualTopology.xml",)),
+    PathPattern("/proc/driver/nvidia", ("version", "params")),
+    PathPattern("/proc/driver/nvidia/gpus", ("*",)),
+    PathPattern("/proc/driver/nvidia/gpus/*", ("information", "numa_status")),
+    PathPattern("/proc/driver/nvidia-caps", ("mig-minors", "sys-minors", "fabric-imex-mgmt")),
+    PathPattern("/proc/driver/nvidia/capabilities/mig", ("config", "monitor")),
+    PathPattern("/proc/driver/nvidia/capabilities/gpu*/mig/gi*", ("access",)),
+    PathPattern("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*", ("access",)),
+    PathPattern("/var/run/nvidia-topologyd", ("virtualTopology.xml",)),
 )
 
-ASCEND = (Wanted("/usr/local/Ascend/driver", ("version.info",)),)
+ASCEND = (PathPattern("/usr/local/Ascend/driver", ("version.info",)),)
 
-INFO_FILES = (Wanted("/var/run/koordlet/xpu-device-infos", ("*",)),)  # of other vendors' agents
+INFO_FILES = (
+    PathPattern("/var/run/koordlet/xpu-device-infos", ("*",)),
+)  # of other vendors' agents
 
 DEVICE_NODES = (
-    Wanted("/dev", ("nvidia*", "dxg", "infiniband")),
-    Wanted("/dev", ("davinci*", "vdavinci*", "devmm_svm", "hisi_hdc", "dvpp_cmdlist")),
-    Wanted("/dev", ("cambricon*", "cambr-*", "cmsg_ctrl*", "commu*", "xpu*", "mxcd")),
-    Wanted("/dev/cambricon-caps", ("cap_*",)),
-    Wanted("/dev/nvidia-caps", ("nvidia-cap*",)),
-    Wanted("/dev/nvidia-caps-imex-channels", ("channel*",)),
-    Wanted("/dev/infiniband", ("*",)),
+    PathPattern("/dev", ("nvidia*", "dxg", "infiniband")),
+    PathPattern("/dev", ("davinci*", "vdavinci*", "devmm_svm", "hisi_hdc", "dvpp_cmdlist")),
+    PathPattern("/dev", ("cambricon*", "cambr-*", "cmsg_ctrl*", "commu*", "xpu*", "mxcd")),
+    PathPattern("/dev/cambricon-caps", ("cap_*",)),
+    PathPattern("/dev/nvidia-caps", ("nvidia-cap*",)),
+    PathPattern("/dev/nvidia-caps-imex-channels", ("channel*",)),
+    PathPattern("/dev/infiniband", ("*",)),
 )
 
 _GROUP_FILES = (
@@ -217,21 +221,21 @@ CGROUP_MOUNTS = tuple(
 )  # where to look besides the mount table, which recordings may lack
 
 
-def cgroup_root(mount: str) -> Wanted:
+def cgroup_root_pattern(mount: str) -> PathPattern:
     """Return what is taken of the root group of one hierarchy."""
-    return Wanted(mount, _GROUP_FILES)
+    return PathPattern(mount, _GROUP_FILES)
 
 
-def cgroup_pods(mount: str) -> tuple[Wanted, ...]:
+def cgroup_pod_patterns(mount: str) -> tuple[PathPattern, ...]:
     """Return what is taken of pods and containers, in one hierarchy."""
     return tuple(
-        Wanted(f"{mount}/{group}{'/*' * depth}", ("cgroup.procs", *_GROUP_FILES))
+        PathPattern(f"{mount}/{group}{'/*' * depth}", ("cgroup.procs", *_GROUP_FILES))
         for group in _KUBEPODS
         for depth in range(4)  # itself, class, pod, container
     )
 
 
-HOST = (
+HOST_PATTERNS = (
     *CPUS, *NODES, *PCI, *NETWORK, *RDMA, *STORAGE, *MODULES,
     *PROCESSES, *NVIDIA, *ASCEND, *INFO_FILES, *DEVICE_NODES,
 )  # fmt: skip

@@ -1,35 +1,170 @@
-"""A host held in memory; what recordings and archives become."""
+"""A recorded host in memory: entries, bounds, and path look-up without leaving the host."""
 
 from __future__ import annotations
 
+import enum
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from agent.errors import HostFileError
-from agent.host.files import MAX_ENTRIES, MAX_READ
-from agent.recording.entries import (
-    MAX_KEPT,
-    MAX_NODES,
-    Entry,
-    Kind,
-    RecordingError,
-    Refused,
-)
-from agent.recording.resolve import Resolved, Resolver
+import msgspec
 
-Directories = Mapping[str, Mapping[str, Entry]]
+from agent.errors import HostFileError, NotAHost
+from agent.host.files import MAX_ENTRIES, check_path
+from agent.snapshot.host_files import MAX_READ
+
+MAX_TREE_ENTRIES = 200_000  # files, links and directories of one recorded host
+
+MAX_CONTENT_BYTES = 128 * 1024 * 1024  # bytes of file contents of one recorded host
+
+
+class RecordingError(NotAHost):
+    """A recording or archive is damaged or beyond its bounds; says where and what."""
+
+
+class EntryKind(enum.Enum):
+    """An entry without contents of its own."""
+
+    DIRECTORY = "directory"
+    FILE = "file"  # on disk; its bytes are read when asked for
+    OTHER = "other"  # on disk: a FIFO or a socket, never opened
+
+
+class LinkEntry(msgspec.Struct, frozen=True):
+    """A symbolic link, its text as found."""
+
+    text: str
+
+
+class ErrorEntry(msgspec.Struct, frozen=True):
+    """A file or directory that answered an errno instead of its contents."""
+
+    errno: int
+
+
+class DeviceNodeEntry(msgspec.Struct, frozen=True):
+    """A character or block device; only its numbers are kept."""
+
+    major: int
+    minor: int
+
+
+TreeEntry = bytes | LinkEntry | ErrorEntry | DeviceNodeEntry | EntryKind
+
+MAX_LINKS = 40  # as the kernel: the next one is ELOOP
+
+MAX_TARGET_CHARACTERS = 4095  # characters of a link that is followed, as PATH_MAX
+
+_MAX_CACHED_DIRECTORIES = 65_536  # directories remembered before starting afresh
+
+EntryLookup = Callable[[str, str], TreeEntry | None]
+
+"""(resolved directory, name) -> the entry there; the root directory is the empty string."""
+
+
+class PathResolver:
+    """Finds what a path leads to, one component at a time, as the kernel does in a chroot.
+
+    `..` above the root stays at the root and absolute links start at it. Resolved directories
+    are remembered; a directory that is not there is looked up again each time.
+    """
+
+    def __init__(self, lookup: EntryLookup) -> None:
+        self._lookup = lookup
+        self._resolved_directories: dict[str, str] = {"": ""}
+
+    def find(self, path: str, *, follow: bool = True) -> tuple[str, TreeEntry]:
+        """Return the resolved path and its entry; `HostFileError` if it leads nowhere.
+
+        With `follow` the entry is no link; without, a link at the very end is returned.
+        """
+        check_path(path)
+        above, _, name = path.rpartition("/")
+        resolved = self._resolved_directories.get(above)
+        if resolved is None:
+            resolved, kind = self._walk(path, "", above, follow=True)
+            if kind is not EntryKind.DIRECTORY:
+                raise HostFileError(path, errno.ENOTDIR)
+            if len(self._resolved_directories) >= _MAX_CACHED_DIRECTORIES:
+                self._resolved_directories = {"": ""}
+            self._resolved_directories[above] = resolved
+        return self._walk(path, resolved, name, follow=follow)
+
+    def _walk(self, requested: str, at: str, rest: str, *, follow: bool) -> tuple[str, TreeEntry]:
+        todo = rest.split("/")[::-1]
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                at = at.rpartition("/")[0]
+                continue
+            entry = self._lookup(at, part)
+            if entry is None:
+                raise HostFileError(requested, errno.ENOENT)
+            if isinstance(entry, LinkEntry) and (todo or follow):
+                links += 1
+                if links > MAX_LINKS:
+                    raise HostFileError(requested, errno.ELOOP)
+                if len(entry.text) > MAX_TARGET_CHARACTERS:
+                    raise HostFileError(requested, errno.ENAMETOOLONG)
+                at = "" if entry.text.startswith("/") else at
+                todo.extend(entry.text.split("/")[::-1])
+            elif entry is EntryKind.DIRECTORY:
+                at = f"{at}/{part}"
+            elif todo:
+                raise HostFileError(requested, errno.ENOTDIR)
+            else:
+                return f"{at}/{part}", entry
+        return at, EntryKind.DIRECTORY
+
+
+class LinkResolvingFiles:
+    """What every host whose links are resolved by us answers alike."""
+
+    resolver: PathResolver
+
+    def link(self, path: str) -> str | None:
+        """Return a link's text."""
+        try:
+            _, entry = self.resolver.find(path, follow=False)
+        except HostFileError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise
+        return entry.text if isinstance(entry, LinkEntry) else None
+
+    def exists(self, path: str) -> bool:
+        """Say whether the path leads to anything, readable or not."""
+        try:
+            self.resolver.find(path)
+        except HostFileError:
+            return False
+        return True
+
+    def device_number(self, path: str) -> tuple[int, int] | None:
+        """Return the numbers of a device node."""
+        try:
+            _, entry = self.resolver.find(path)
+        except HostFileError:
+            return None
+        return (entry.major, entry.minor) if isinstance(entry, DeviceNodeEntry) else None
+
+
+Directories = Mapping[str, Mapping[str, TreeEntry]]
+
 """Entries by name, by directory; the root is "", others have no `/` at the end."""
 
 
-class TreeFiles(Resolved):
+class TreeFiles(LinkResolvingFiles):
     """Answers as the recorded host did. Every link is resolved inside the tree."""
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
-        self.resolver = Resolver(lambda directory, name: directories[directory].get(name))
+        self.resolver = PathResolver(lambda directory, name: directories[directory].get(name))
 
     @classmethod
-    def of(cls, entries: Mapping[str, Entry]) -> TreeFiles:
+    def from_entries(cls, entries: Mapping[str, TreeEntry]) -> TreeFiles:
         """Build a host from absolute paths; the directories above them come by themselves."""
         builder = TreeBuilder()
         for path, entry in entries.items():
@@ -42,25 +177,25 @@ class TreeFiles(Resolved):
         _, entry = self.resolver.find(path)
         if isinstance(entry, bytes):
             return entry[:limit]
-        if isinstance(entry, Refused):
+        if isinstance(entry, ErrorEntry):
             raise HostFileError(path, entry.errno)
-        raise HostFileError(path, errno.EISDIR if entry is Kind.DIRECTORY else errno.ENXIO)
+        raise HostFileError(path, errno.EISDIR if entry is EntryKind.DIRECTORY else errno.ENXIO)
 
     def names(self, path: str) -> tuple[str, ...]:
         """List a directory, at most `MAX_ENTRIES` names; an absent one or a file has none."""
         try:
-            found, entry = self.resolver.find(path)
+            real_path, entry = self.resolver.find(path)
         except HostFileError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return ()
             raise
-        if isinstance(entry, Refused):
+        if isinstance(entry, ErrorEntry):
             raise HostFileError(path, entry.errno)
-        if entry is not Kind.DIRECTORY:
+        if entry is not EntryKind.DIRECTORY:
             return ()
-        return tuple(sorted(self._directories[found])[:MAX_ENTRIES])
+        return tuple(sorted(self._directories[real_path])[:MAX_ENTRIES])
 
-    def walk(self) -> Iterator[tuple[str, Mapping[str, Entry]]]:
+    def walk(self) -> Iterator[tuple[str, Mapping[str, TreeEntry]]]:
         """Yield every directory with its entries, in byte order of the paths."""
         for path in sorted(self._directories):
             yield path, self._directories[path]
@@ -70,11 +205,11 @@ class TreeBuilder:
     """Collects entries by path. Directories and links stay what they were put as first."""
 
     def __init__(self) -> None:
-        self.directories: dict[str, dict[str, Entry]] = {"": {}}
+        self.directories: dict[str, dict[str, TreeEntry]] = {"": {}}
         self._nodes = 0
         self._bytes = 0
 
-    def put(self, path: str, entry: Entry) -> bool:
+    def put(self, path: str, entry: TreeEntry) -> bool:
         """Put an entry; `False` and no change if something of another kind is in the way.
 
         A file replaces an earlier file of the same path. `RecordingError` beyond the bounds.
@@ -82,17 +217,17 @@ class TreeBuilder:
         above, slash, name = path.rpartition("/")
         directory = self._directory(above)
         if not slash or directory is None or name in ("", ".", ".."):
-            return path == "" and entry is Kind.DIRECTORY
+            return path == "" and entry is EntryKind.DIRECTORY
         before = directory.get(name)
         if before is not None and (not isinstance(before, bytes) or not isinstance(entry, bytes)):
             return before == entry
         self._count(entry, before)
         directory[name] = entry
-        if entry is Kind.DIRECTORY:
+        if entry is EntryKind.DIRECTORY:
             self.directories[path] = {}
         return True
 
-    def get(self, path: str) -> Entry | None:
+    def get(self, path: str) -> TreeEntry | None:
         """Return what was put at exactly this path."""
         above, _, name = path.rpartition("/")
         return self.directories.get(above, {}).get(name)
@@ -108,16 +243,16 @@ class TreeBuilder:
             }
         )
 
-    def _directory(self, path: str) -> dict[str, Entry] | None:
-        found = self.directories.get(path)
-        if found is None and path.startswith("/") and self.put(path, Kind.DIRECTORY):
+    def _directory(self, path: str) -> dict[str, TreeEntry] | None:
+        directory = self.directories.get(path)
+        if directory is None and path.startswith("/") and self.put(path, EntryKind.DIRECTORY):
             return self.directories[path]
-        return found
+        return directory
 
-    def _count(self, entry: Entry, before: Entry | None) -> None:
+    def _count(self, entry: TreeEntry, before: TreeEntry | None) -> None:
         self._nodes += before is None
         self._bytes += len(entry) if isinstance(entry, bytes) else 0
-        if self._nodes > MAX_NODES:
-            raise RecordingError(f"more than {MAX_NODES} files")
-        if self._bytes > MAX_KEPT:
-            raise RecordingError(f"more than {MAX_KEPT} bytes of file contents")
+        if self._nodes > MAX_TREE_ENTRIES:
+            raise RecordingError(f"more than {MAX_TREE_ENTRIES} files")
+        if self._bytes > MAX_CONTENT_BYTES:
+            raise RecordingError(f"more than {MAX_CONTENT_BYTES} bytes of file contents")

@@ -1,1 +1,1 @@
-"""CPUs, memory nodes and PCI as values and pure rules: text in, facts out, no I/O."""
+"""CPUs, NUMA nodes and PCI as values and pure functions; no input or output."""

@@ -1,72 +1,235 @@
-"""CPUs of a node as the agent publishes them; built from raw sets by `cpu_build`."""
+"""Builds a consistent CPU topology from raw sysfs sets. Pure.
+
+Two CPUs share a core (cluster, die, package, cache) if their sets are equal. A set counts only if
+every usable member has the same one, because firmware and recordings may contradict themselves.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 import msgspec
 
-CpuSet = frozenset[int]
+from agent.snapshot.cpu import Cpu, CpuCache, CpuInfo, CpuPackage, CpuSet, CpuTopology
+
+L3 = 3
+NO_PACKAGE_ID = -1
 
 
-class Cpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One usable logical CPU. Numbers are published ordinals, never the kernel's raw ids."""
-
-    id: int
-    core: int  # node-wide, cores sorted by their smallest CPU
-    socket: int  # packages sorted by their smallest CPU
-    node: int  # NUMA node id as the kernel numbers it
-    l3: int  # 0 without an L3
-
-
-class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """One socket: its published number and the kernel's `physical_package_id`."""
-
-    socket: int
-    package_id: int  # -1 when the kernel does not say
-    cpus: CpuSet
-
-
-class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """One cache unit and the CPUs that share it."""
+class RawCache(msgspec.Struct, frozen=True, kw_only=True):
+    """One `index<M>` of one CPU as the kernel shows it."""
 
     level: int
-    kind: str  # Data, Instruction, Unified
-    id: int
-    cpus: CpuSet
-    size_bytes: int | None
+    kind: str
+    cpus: CpuSet | None = None  # None: no map, or an empty one
+    id: int | None = None
+    size_bytes: int | None = None
 
 
-class CpuInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processor says of itself; `None` where it does not say."""
+class RawCpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One CPU's own view of its neighbours; `None` where its files do not tell."""
 
-    model: str | None = None
-    vendor: str | None = None  # GenuineIntel, AuthenticAMD, an Arm implementer
-    turbo: bool | None = None
-    l3_cbm_mask: str | None = None  # hex text of resctrl's info/L3/cbm_mask
+    core: CpuSet | None = None
+    cluster: CpuSet | None = None
+    die: CpuSet | None = None
+    package: CpuSet | None = None
+    package_id: int | None = None
+    caches: tuple[RawCache, ...] = ()
+    capacity: int | None = None  # Arm: compute capacity, 1024 is the fastest
 
 
-class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """Every CPU fact of one node. All sets hold usable CPUs only, except `present`."""
+class RawCpus(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything read of the CPUs of one host; sets may hold CPUs that are not usable."""
 
     present: CpuSet = frozenset()
-    usable: CpuSet = frozenset()
-    without_topology: CpuSet = frozenset()  # online, but the kernel shows no topology/
+    cpus: Mapping[int, RawCpu] = msgspec.field(
+        default_factory=lambda: MappingProxyType({})
+    )  # usable
+    without_topology: CpuSet = frozenset()
     isolated: CpuSet = frozenset()
     nohz_full: CpuSet = frozenset()
-    allowed: CpuSet | None = None  # the kubepods cgroup's cpuset; recorded, never used to hide
-    cpus: tuple[Cpu, ...] = ()  # by id
-    cores: tuple[CpuSet, ...] = ()  # by published core number
-    clusters: tuple[CpuSet, ...] = ()  # empty where the level says nothing new
-    dies: tuple[CpuSet, ...] = ()  # the same
-    packages: tuple[Package, ...] = ()  # by socket number
-    caches: tuple[Cache, ...] = ()  # by level, kind, smallest CPU
-    kinds: tuple[tuple[str, CpuSet], ...] = ()  # hybrid kinds, by name
-    smt_active: bool = False
+    allowed: CpuSet | None = None
+    kinds: tuple[tuple[str, CpuSet], ...] = ()
+    smt_active: bool | None = None
     smt_control: str | None = None
     info: CpuInfo = CpuInfo()
-    skipped: int = 0  # directory entries that look like a CPU or a cache but are none
-    warnings: tuple[str, ...] = ()
+    skipped: int = 0
 
-    def socket_of(self, cpus: CpuSet) -> int:
-        """Return the one socket that holds all of these CPUs; -1 if none does."""
-        found = {p.socket for p in self.packages if p.cpus & cpus}
-        return found.pop() if len(found) == 1 and cpus else -1
+
+class CpuGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of usable CPUs, each list sorted by smallest CPU: that order is the numbering."""
+
+    cores: tuple[CpuSet, ...] = ()
+    clusters: tuple[CpuSet, ...] = ()
+    dies: tuple[CpuSet, ...] = ()
+    packages: tuple[CpuPackage, ...] = ()
+    caches: tuple[CpuCache, ...] = ()
+    inconsistent: CpuSet = frozenset()  # CPUs whose sets their neighbours contradict
+
+
+def group_cpus(cpus: Mapping[int, RawCpu]) -> CpuGroups:
+    """Group the usable CPUs; every one ends up in exactly one core and one package."""
+    cores, lone = _agreed_sets(
+        _usable_sets({n: cpu.core or frozenset((n,)) for n, cpu in cpus.items()})
+    )
+    cores = _sorted([*cores, *(frozenset((cpu,)) for cpu in lone)])
+    package_claims = _usable_sets({n: cpu.package for n, cpu in cpus.items()})
+    packages, stray = _agreed_sets(package_claims)
+    packages = _sorted([*packages, *_by_package_id(cpus, package_claims, packages)])
+    dies, no_die = _agreed_sets(_usable_sets({n: cpu.die for n, cpu in cpus.items()}))
+    clusters, no_cluster = _agreed_sets(_usable_sets({n: cpu.cluster for n, cpu in cpus.items()}))
+    caches, no_cache = _caches(cpus, cores)
+    known = {*cores, *dies, *packages}
+    return CpuGroups(
+        cores=tuple(cores),
+        clusters=tuple(s for s in _sorted(clusters) if len(s) > 1 and s not in known),
+        dies=tuple(s for s in _sorted(dies) if len(s) > 1 and s not in packages),
+        packages=tuple(
+            CpuPackage(socket=socket, package_id=_package_id(cpus[min(members)]), cpus=members)
+            for socket, members in enumerate(packages)
+        ),
+        caches=caches,
+        inconsistent=frozenset().union(lone, stray, no_die, no_cluster, no_cache),
+    )
+
+
+def _usable_sets(raw_sets: Mapping[int, CpuSet | None]) -> dict[int, CpuSet]:
+    """Trim what each usable CPU says to usable CPUs; CPUs that say nothing are left out."""
+    usable = frozenset(raw_sets)
+    trimmed: dict[CpuSet, CpuSet] = {}  # the same few sets come again and again
+    sets: dict[int, CpuSet] = {}
+    for number, claim in raw_sets.items():
+        if claim is not None:
+            if claim not in trimmed:
+                trimmed[claim] = claim & usable
+            sets[number] = trimmed[claim]
+    return sets
+
+
+def _agreed_sets(sets: Mapping[int, CpuSet]) -> tuple[list[CpuSet], CpuSet]:
+    """Return the sets that all their members claim, and the CPUs that are in none of them."""
+    claimants: defaultdict[CpuSet, set[int]] = defaultdict(set)
+    for number, claim in sets.items():
+        claimants[claim].add(number)
+    units = [claim for claim, numbers in claimants.items() if claim and claim <= numbers]
+    return units, frozenset(sets).difference(*units)
+
+
+def _sorted(groups: Iterable[CpuSet]) -> list[CpuSet]:
+    return sorted(groups, key=min)
+
+
+def _package_id(cpu: RawCpu) -> int:
+    return NO_PACKAGE_ID if cpu.package_id is None else cpu.package_id
+
+
+def _by_package_id(
+    cpus: Mapping[int, RawCpu], sets: Mapping[int, CpuSet], packages: list[CpuSet]
+) -> list[CpuSet]:
+    """Group CPUs without a confirmed package: by id; those that tell nothing are one package."""
+    groups: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for number in frozenset(cpus).difference(*packages):
+        package_id = _package_id(cpus[number])
+        if package_id >= 0:
+            groups["id", package_id].add(number)
+        elif number in sets:
+            groups["alone", number].add(number)
+        else:
+            groups["silent", 0].add(number)
+    return [frozenset(group) for group in groups.values()]
+
+
+def _caches(
+    cpus: Mapping[int, RawCpu], cores: list[CpuSet]
+) -> tuple[tuple[CpuCache, ...], frozenset[int]]:
+    """Group caches into units: (level, kind, set); a contradicted set shrinks to the core."""
+    usable = frozenset(cpus)
+    core_of = {number: core for core in cores for number in core}
+    kinds: defaultdict[tuple[int, str], dict[int, RawCache]] = defaultdict(dict)
+    for number, cpu in cpus.items():
+        for cache in cpu.caches:
+            kinds[cache.level, cache.kind].setdefault(number, cache)
+    caches: list[CpuCache] = []
+    doubtful: set[int] = set()
+    for _, raw in sorted(kinds.items()):
+        sets = {n: (cache.cpus or core_of[n]) & usable for n, cache in raw.items()}
+        units, rest = _agreed_sets(sets)
+        units += {core_of[number] & rest for number in rest}
+        caches += _cache_units(_sorted(units), raw)
+        doubtful |= rest
+    return tuple(caches), frozenset(doubtful)
+
+
+def _cache_units(units: list[CpuSet], raw: Mapping[int, RawCache]) -> list[CpuCache]:
+    """Give the units of one level and kind the kernel's ids if those tell them apart."""
+    told = [{raw[number].id for number in unit} for unit in units]
+    ids = [next(iter(ids)) if len(ids) == 1 else None for ids in told]
+    kernel_numbers = None not in ids and len(set(ids)) == len(ids)
+    first = [raw[min(unit)] for unit in units]
+    return [
+        CpuCache(
+            level=cache.level,
+            kind=cache.kind,
+            id=number if kernel_numbers and number is not None else ordinal,
+            cpus=unit,
+            size_bytes=cache.size_bytes,
+        )
+        for ordinal, (unit, cache, number) in enumerate(zip(units, first, ids, strict=True))
+    ]
+
+
+def build_cpus(raw: RawCpus, levels: CpuGroups, node_of: Mapping[int, int]) -> CpuTopology:
+    """Return all of it, numbered and trimmed to usable CPUs; `node_of` names each one's node."""
+    usable = frozenset(raw.cpus)
+    core_of = {n: ordinal for ordinal, core in enumerate(levels.cores) for n in core}
+    socket_of = {n: package.socket for package in levels.packages for n in package.cpus}
+    l3_of = {n: cache.id for cache in levels.caches if cache.level == L3 for n in cache.cpus}
+    cpus = tuple(
+        Cpu(id=n, core=core_of[n], socket=socket_of[n], node=node_of[n], l3=l3_of.get(n, 0))
+        for n in sorted(usable)
+    )
+    smt_active = raw.smt_active
+    if smt_active is None:
+        smt_active = any(len(core) > 1 for core in levels.cores)
+    return CpuTopology(
+        present=raw.present,
+        usable=usable,
+        without_topology=raw.without_topology,
+        isolated=raw.isolated & usable,
+        nohz_full=raw.nohz_full & usable,
+        allowed=None if raw.allowed is None else raw.allowed & usable,
+        cpus=cpus,
+        cores=levels.cores,
+        clusters=levels.clusters,
+        dies=levels.dies,
+        packages=levels.packages,
+        caches=levels.caches,
+        kinds=_kinds(raw, usable),
+        smt_active=smt_active,
+        smt_control=raw.smt_control,
+        info=raw.info,
+        skipped=raw.skipped,
+        warnings=_warnings(levels),
+    )
+
+
+def _kinds(raw: RawCpus, usable: CpuSet) -> tuple[tuple[str, CpuSet], ...]:
+    """Return the kinds of a hybrid machine; by capacity where the kernel has no names for them."""
+    named = tuple(sorted((name, cpus & usable) for name, cpus in raw.kinds if cpus & usable))
+    if named:
+        return named
+    groups: defaultdict[int, set[int]] = defaultdict(set)
+    for number, cpu in raw.cpus.items():
+        if cpu.capacity is not None:
+            groups[cpu.capacity].add(number)
+    if len(groups) < 2:
+        return ()
+    return tuple((f"capacity-{value}", frozenset(groups[value])) for value in sorted(groups))
+
+
+def _warnings(levels: CpuGroups) -> tuple[str, ...]:
+    if not levels.inconsistent:
+        return ()
+    return (f"cpu_topology_inconsistent: first at CPU {min(levels.inconsistent)}",)

@@ -1,4 +1,4 @@
-"""How far two devices are from each other, in the words of NVML, nvidia-smi and NCCL."""
+"""The distance of two devices, in the terms of NVML, nvidia-smi and NCCL."""
 
 from __future__ import annotations
 
@@ -9,24 +9,35 @@ from typing import Protocol
 
 import msgspec
 
-from agent.topology.address import slot, sort_key
-from agent.topology.numa import UNKNOWN
-from agent.topology.pci import PciFunction, PciTree
-from agent.topology.switches import chips, switches
+from agent.snapshot.cpu import UNKNOWN_NODE
+from agent.snapshot.device import Device
+from agent.snapshot.node import DeviceView
+from agent.snapshot.pci import PciFunction, PciTree, address_sort_key, slot_of
+from agent.topology.switches import switch_chips, switches_above
 
 SELF = "X"
+
 PIX = "PIX"  # one switch between them
+
 PXB = "PXB"  # several switches, no host bridge
+
 PHB = "PHB"  # the host bridge
+
 NODE = "NODE"  # several host bridges of one memory node
+
 SYS = "SYS"  # memory nodes, or not known
+
 NVB = "NVB"  # over one more GPU
 
 # Direct links by type, nearest first, and how a count of them is written.
-_WRITTEN = {"NVLink": "NV{}", "C2C": "C2C", "HCCS": "HCCS", "MLULink": "ML{}"}
+_LINK_FORMATS = {"NVLink": "NV{}", "C2C": "C2C", "HCCS": "HCCS", "MLULink": "ML{}"}
+
 _NVME = 0x0108  # class of NVMe controllers
+
 MAX_DISKS = 256
+
 _NVLINK = "NVLink"
+
 _NVSWITCH = "NVSwitch"
 
 SwitchLinks = frozenset[tuple[str, str]]
@@ -56,7 +67,7 @@ class DirectLink(Protocol):
         ...
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class PciPosition(msgspec.Struct, frozen=True, kw_only=True):
     """What the distance of a function to others depends on."""
 
     address: str
@@ -65,27 +76,31 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     bridges: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     chips: tuple[str, ...] = ()
-    node: int = UNKNOWN
+    node: int = UNKNOWN_NODE
     virtual: tuple[str, ...] = ()  # root and switches of the topology file, if sysfs has no switch
 
 
-def seat_of(tree: PciTree, function: PciFunction, node: int, virtual: tuple[str, ...] = ()) -> Seat:
+def position_of(
+    tree: PciTree, function: PciFunction, node: int, virtual: tuple[str, ...] = ()
+) -> PciPosition:
     """Gather a function's seat once, so that each pair costs a comparison only."""
-    above = switches(tree, function)
+    above = switches_above(tree, function)
     physical = tree.physical(function) or function
-    return Seat(
+    return PciPosition(
         address=function.address,
-        card=slot(physical.address),
+        card=slot_of(physical.address),
         root=function.root,
         bridges=function.bridges,
         switches=above,
-        chips=chips(tree, above),
+        chips=switch_chips(tree, above),
         node=node,
         virtual=() if above else virtual,
     )
 
 
-def pci_level(a: Seat, b: Seat, linked: SwitchLinks = frozenset(), *, by_chip: bool = False) -> str:
+def pci_level(
+    a: PciPosition, b: PciPosition, linked: SwitchLinks = frozenset(), *, by_chip: bool = False
+) -> str:
     """Return X, PIX, PXB, PHB, NODE or SYS; the first that holds, the same both ways.
 
     `linked` are switches cabled to each other, each pair in both orders or smaller first.
@@ -95,17 +110,17 @@ def pci_level(a: Seat, b: Seat, linked: SwitchLinks = frozenset(), *, by_chip: b
         return SELF
     if a.card == b.card:
         return PIX
-    root, switch_level = _inside(a, b, by_chip=by_chip)
+    root, switch_level = _switch_level(a, b, by_chip=by_chip)
     if switch_level is not None:
         return switch_level
     if any((x, y) in linked or (y, x) in linked for x in a.switches for y in b.switches):
         return PXB
     if root:
         return PHB
-    return NODE if a.node == b.node != UNKNOWN else SYS
+    return NODE if a.node == b.node != UNKNOWN_NODE else SYS
 
 
-def _inside(a: Seat, b: Seat, *, by_chip: bool) -> tuple[bool, str | None]:
+def _switch_level(a: PciPosition, b: PciPosition, *, by_chip: bool) -> tuple[bool, str | None]:
     """Say whether two seats share their root, and the level if a switch or a bus joins them."""
     if a.virtual and b.virtual:
         same_root, above_a, above_b = a.virtual[0] == b.virtual[0], a.virtual[1:], b.virtual[1:]
@@ -145,7 +160,7 @@ class LinkTable:
         direct = self._between.get(a, {}).get(b, Counter())
         nvlinks = direct[_NVLINK] + (direct[_NVSWITCH] or self._switched(a, b))
         counts = {**direct, _NVLINK: nvlinks}
-        for kind, written in _WRITTEN.items():
+        for kind, written in _LINK_FORMATS.items():
             if counts.get(kind):
                 return written.format(counts[kind])
         others = sorted(kind for kind in direct if kind != _NVSWITCH)
@@ -168,32 +183,72 @@ class LinkTable:
         return min(totals)
 
 
-def pair(a: str, b: str) -> tuple[str, str]:
+def ordered_pair(a: str, b: str) -> tuple[str, str]:
     """Return two addresses, the smaller by number first."""
-    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
+    return (a, b) if address_sort_key(a) <= address_sort_key(b) else (b, a)
 
 
-def levels(
-    seats: Sequence[Seat], links: Iterable[DirectLink] = (), linked: SwitchLinks = frozenset()
+def pair_levels(
+    seats: Sequence[PciPosition],
+    links: Iterable[DirectLink] = (),
+    linked: SwitchLinks = frozenset(),
 ) -> dict[tuple[str, str], str]:
     """Return the level of each pair of seats, smaller address first, in order of address."""
     table = LinkTable(links, [s.address for s in seats])
-    ordered = sorted({s.address: s for s in seats}.values(), key=lambda s: sort_key(s.address))
+    ordered = sorted(
+        {s.address: s for s in seats}.values(), key=lambda s: address_sort_key(s.address)
+    )
     return {
         (a.address, b.address): table.level(a.address, b.address) or pci_level(a, b, linked)
         for a, b in combinations(ordered, 2)
     }
 
 
-def nvme_seats(tree: PciTree) -> tuple[Seat, ...]:
+def nvme_positions(tree: PciTree) -> tuple[PciPosition, ...]:
     """Return the seats of NVMe controllers, without virtual functions and what fell off."""
     disks = (f for f in tree.functions.values() if f.base_class == _NVME and not f.gone)
-    found = [seat_of(tree, disk, UNKNOWN) for disk in disks if disk.physfn is None]
-    return tuple(found[:MAX_DISKS])
+    positions = [position_of(tree, disk, UNKNOWN_NODE) for disk in disks if disk.physfn is None]
+    return tuple(positions[:MAX_DISKS])
 
 
 def near_disks(
-    seat: Seat, disks: Iterable[Seat], linked: SwitchLinks = frozenset()
+    seat: PciPosition, disks: Iterable[PciPosition], linked: SwitchLinks = frozenset()
 ) -> tuple[str, ...]:
     """Return the disks that only switches are between: what GPUDirect Storage is worth it for."""
     return tuple(disk.address for disk in disks if pci_level(seat, disk, linked) in (PIX, PXB))
+
+
+LevelByPair = dict[tuple[str, str], str]
+
+
+def function_address(device: Device) -> str | None:
+    """Return the function a device is on; of soft-RoCE its parent's; `None` without a place."""
+    return device.place.path[-1] if device.place.path else None
+
+
+def device_levels(view: DeviceView, tree: PciTree) -> LevelByPair:
+    """Return the level of each pair of functions with devices, smaller address first.
+
+    The work on the tree is one look for each device; a pair costs a comparison.
+    """
+    seats = [device_position(device, tree) for device in view.devices if device.place.path]
+    return pair_levels(seats, view.links, tree.switch_links)
+
+
+def level_between(a: Device, b: Device, levels: LevelByPair) -> str | None:
+    """Look two devices up; `None` if one of them has no place."""
+    if a.key == b.key:
+        return SELF
+    first, second = function_address(a), function_address(b)
+    if first is None or second is None:
+        return None
+    return PIX if first == second else levels.get(ordered_pair(first, second))
+
+
+def device_position(device: Device, tree: PciTree) -> PciPosition:
+    """Return where a device sits in the PCIe tree and in which NUMA node."""
+    place = device.place
+    address = place.path[-1]
+    bridges = place.path[1:-1] if place.root else place.path[:-1]
+    function = tree.get(address) or PciFunction(address=address, root=place.root, bridges=bridges)
+    return position_of(tree, function, place.numa_node, place.virtual)

@@ -1,72 +1,184 @@
-"""Memory nodes as the agent publishes them; built by `numa_build`."""
+"""Builds consistent NUMA nodes from raw sysfs data. Pure."""
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
-from agent.topology.cpu import CpuSet
+from agent.snapshot.cpu import (
+    UNKNOWN_NODE,
+    CpuPackage,
+    CpuSet,
+    NumaNode,
+    NumaNodeKind,
+    NumaTopology,
+)
 
-UNKNOWN = -1
-
-
-class NodeKind(enum.Enum):
-    """Why a memory node exists; only `CPU` nodes may be named by devices."""
-
-    CPU = "cpu"
-    MEMORY = "memory"
-    DAX = "dax"
-    GPU = "gpu"
-    EMPTY = "empty"
+SCHEDULER_NODES = 63  # the scheduler keeps nodes as bits of 64-bit masks
 
 
-class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One memory node."""
+class RawNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One `node<N>` as the kernel shows it."""
 
     id: int
-    cpus: CpuSet
-    memory_bytes: int | None  # None: absurd or unreadable figure
+    cpus: CpuSet = frozenset()  # may hold CPUs that are not usable, or are in other nodes too
+    memory_bytes: int | None = None
+    memory_problem: str = ""  # why the figure is 0 or missing
     hugepages: tuple[tuple[int, int], ...] = ()  # (page size in bytes, pages), by size
-    distances: tuple[int, ...] | None = None  # one a node, in ascending node number
-    kind: NodeKind = NodeKind.CPU
-    near: int = UNKNOWN  # the CPU node that stands for this one; itself for a CPU node
-    socket: int = UNKNOWN  # UNKNOWN when it spans sockets or has no CPU
-    gpu: str | None = None  # address of the card whose memory this node is
-    generic_initiator: bool = False  # an accelerator without CPUs that accesses memory
-
-    @property
-    def zoned(self) -> bool:
-        """Say whether pods may use it: memory of a device is not memory of the machine."""
-        memory_only = self.kind in (NodeKind.MEMORY, NodeKind.DAX)
-        return self.kind is NodeKind.CPU or (memory_only and not self.generic_initiator)
+    distances: tuple[int, ...] | None = None  # one a node
+    initiators: frozenset[int] = frozenset()  # nodes with the best access to this one
 
 
-class NumaTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """All memory nodes, by id."""
+class RawNuma(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything read of the memory nodes of one host."""
 
-    nodes: tuple[NumaNode, ...] = ()
-    fake: bool = False  # numa=fake= on the kernel's command line
-    skipped: int = 0  # directory entries that look like a node but are none
+    nodes: tuple[RawNode, ...] = ()  # by id
+    gpus: Mapping[int, tuple[str, CpuSet | None]] = msgspec.field(  # node: (card, its local CPUs)
+        default_factory=lambda: MappingProxyType({})
+    )
+    dax: frozenset[int] = frozenset()  # nodes that a DAX device targets
+    generic_initiators: frozenset[int] = frozenset()
+    fake: bool = False
+    skipped: int = 0
+
+
+class NumaCpus(msgspec.Struct, frozen=True, kw_only=True):
+    """Which usable CPU belongs to which node: each to exactly one."""
+
+    node_of: Mapping[int, int]
+    nodes_without_cpus: frozenset[int] = frozenset()  # nodes that claimed only CPUs of lower nodes
     warnings: tuple[str, ...] = ()
 
-    def node(self, node_id: int) -> NumaNode | None:
-        """Return the node of that id."""
-        return next((n for n in self.nodes if n.id == node_id), None)
+    def cpus(self, node_id: int) -> CpuSet:
+        """Return the CPUs of one node."""
+        return frozenset(cpu for cpu, node in self.node_of.items() if node == node_id)
 
-    def cpu_nodes(self) -> tuple[NumaNode, ...]:
-        """Return the nodes that have CPUs."""
-        return tuple(n for n in self.nodes if n.cpus)
 
-    def near(self, node_id: int | None) -> int:
-        """Map a kernel's node number to the CPU node that stands for it; unknown is -1."""
-        found = self.node(node_id) if node_id is not None else None
-        return found.near if found else UNKNOWN
+def assign_cpus(
+    nodes: Sequence[RawNode], usable: CpuSet, packages: Sequence[CpuPackage]
+) -> NumaCpus:
+    """Give every usable CPU to one node, also where firmware claims it twice or never.
 
-    def distance(self, a: int, b: int) -> int | None:
-        """Return the matrix entry of two nodes; `None` without a matrix or a node."""
-        ids = [n.id for n in self.nodes]
-        first = self.node(a)
-        if first is None or first.distances is None or b not in ids:
-            return None
-        return first.distances[ids.index(b)]
+    The lower node keeps a CPU that two claim. One that no node claims goes to the only node
+    that the rest of its package is in, else to the lowest node; node 0 if there is none.
+    """
+    node_of: dict[int, int] = {}
+    emptied: set[int] = set()
+    warnings: list[str] = []
+    for node in sorted(nodes, key=lambda node: node.id):
+        claimed = node.cpus & usable
+        fresh = claimed - node_of.keys()
+        node_of.update(dict.fromkeys(fresh, node.id))
+        if fresh != claimed:
+            taken = min(claimed - fresh)
+            warnings.append(f"numa_overlap: node {node.id} claims CPU {taken} of a lower node")
+            emptied |= set() if fresh else {node.id}
+    lowest = min((node.id for node in nodes), default=0)
+    for cpu, node_id in _assign_orphans(usable - node_of.keys(), node_of, packages, lowest).items():
+        warnings.append(f"cpu_without_node: CPU {cpu} counts as of node {node_id}")
+        node_of[cpu] = node_id
+    return NumaCpus(
+        node_of=MappingProxyType(dict(sorted(node_of.items()))),
+        nodes_without_cpus=frozenset(emptied),
+        warnings=tuple(warnings),
+    )
+
+
+def _assign_orphans(
+    orphans: frozenset[int], node_of: Mapping[int, int], packages: Sequence[CpuPackage], lowest: int
+) -> dict[int, int]:
+    adopted: dict[int, int] = {}
+    for package in packages:
+        nodes = {node_of[cpu] for cpu in package.cpus if cpu in node_of}
+        node_id = nodes.pop() if len(nodes) == 1 else lowest
+        adopted.update(dict.fromkeys(sorted(package.cpus & orphans), node_id))
+    return adopted
+
+
+def build_numa(raw: RawNuma, shares: NumaCpus, packages: Sequence[CpuPackage]) -> NumaTopology:
+    """Judge every node: its kind, the CPU node that stands for it, its socket."""
+    valid = all(node.distances is not None for node in raw.nodes)
+    nodes = tuple(_node(raw, node, shares, packages, matrix_valid=valid) for node in raw.nodes)
+    return NumaTopology(
+        nodes=nodes,
+        fake=raw.fake,
+        skipped=raw.skipped,
+        warnings=(*shares.warnings, *_warnings(raw, nodes)),
+    )
+
+
+def _node(
+    raw: RawNuma,
+    node: RawNode,
+    shares: NumaCpus,
+    packages: Sequence[CpuPackage],
+    *,
+    matrix_valid: bool,
+) -> NumaNode:
+    cpus = shares.cpus(node.id)
+    sockets = {package.socket for package in packages if package.cpus & cpus}
+    return NumaNode(
+        id=node.id,
+        cpus=cpus,
+        memory_bytes=node.memory_bytes,
+        hugepages=node.hugepages,
+        distances=node.distances if matrix_valid else None,
+        kind=_kind(raw, node, cpus, emptied=node.id in shares.nodes_without_cpus),
+        near=node.id if cpus else _near(raw, node, shares.node_of, matrix_valid=matrix_valid),
+        socket=sockets.pop() if len(sockets) == 1 else UNKNOWN_NODE,
+        gpu=raw.gpus[node.id][0] if node.id in raw.gpus else None,
+        generic_initiator=node.id in raw.generic_initiators,
+    )
+
+
+def _kind(raw: RawNuma, node: RawNode, cpus: CpuSet, *, emptied: bool) -> NumaNodeKind:
+    if cpus:
+        return NumaNodeKind.CPU
+    if node.id in raw.gpus:
+        return NumaNodeKind.GPU
+    if node.id in raw.dax:
+        return NumaNodeKind.DAX
+    return NumaNodeKind.MEMORY if node.memory_bytes or emptied else NumaNodeKind.EMPTY
+
+
+def _near(raw: RawNuma, node: RawNode, node_of: Mapping[int, int], *, matrix_valid: bool) -> int:
+    """Return the lowest CPU node of the first source that names one."""
+    cpu_nodes = frozenset(node_of.values())
+    sources = [_near_gpu(raw, node.id, node_of, cpu_nodes)]
+    if not raw.fake:  # invented nodes have no initiators and no distances of their own
+        sources.append(node.initiators)
+        if matrix_valid and node.distances is not None:
+            sources.append(near_by_distance([n.id for n in raw.nodes], node.id, node.distances))
+    return next((min(nodes & cpu_nodes) for nodes in sources if nodes & cpu_nodes), UNKNOWN_NODE)
+
+
+def _near_gpu(
+    raw: RawNuma, node_id: int, node_of: Mapping[int, int], cpu_nodes: frozenset[int]
+) -> frozenset[int]:
+    """Return the nodes of a card's local CPUs; the kernel prints all CPUs if it does not know."""
+    _, local_cpus = raw.gpus.get(node_id, ("", None))
+    nodes = frozenset(node_of[cpu] for cpu in local_cpus or () if cpu in node_of)
+    return frozenset() if nodes == cpu_nodes and len(nodes) > 1 else nodes
+
+
+def near_by_distance(ids: Sequence[int], node_id: int, row: Sequence[int]) -> frozenset[int]:
+    """Return the other nodes at the smallest distance; none if that tells nothing.
+
+    It tells nothing if the node is as near to itself, or if all others are equally near.
+    """
+    others = {other: distance for other, distance in zip(ids, row, strict=True) if other != node_id}
+    smallest = min(others.values(), default=0)
+    nearest = frozenset(other for other, distance in others.items() if distance == smallest)
+    if smallest <= row[ids.index(node_id)] or nearest == others.keys():
+        return frozenset()
+    return nearest
+
+
+def _warnings(raw: RawNuma, nodes: Sequence[NumaNode]) -> list[str]:
+    warnings = [f"numa_memory: {node.memory_problem}" for node in raw.nodes if node.memory_problem]
+    zones = [node.id for node in nodes if node.is_zone]
+    if len(zones) > SCHEDULER_NODES or max(zones, default=0) > SCHEDULER_NODES:
+        warnings.append(f"numa_many_nodes: the scheduler knows nodes 0 to {SCHEDULER_NODES} only")
+    return warnings

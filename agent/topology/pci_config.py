@@ -1,19 +1,18 @@
-"""PCI configuration space as bytes: what kind of port a function is, and its ACS and ATS words."""
+"""Parses PCI configuration space: port type, ACS and ATS words."""
 
 from __future__ import annotations
 
 import msgspec
 
-WHOLE = 4096  # bytes of an extended configuration space; without the right to it only 64 come
+CONFIG_BYTES = (
+    4096  # bytes of an extended configuration space; without the right to it only 64 come
+)
 
 ENDPOINT = 0
-LEGACY_ENDPOINT = 1
 ROOT_PORT = 4
-UPSTREAM = 5
-DOWNSTREAM = 6
+UPSTREAM_PORT = 5
+DOWNSTREAM_PORT = 6
 PCIE_TO_PCI = 7
-PCI_TO_PCIE = 8
-INTEGRATED_ENDPOINT = 9
 
 _STATUS = 0x06
 _HAS_CAPABILITIES = 0x10
@@ -26,7 +25,7 @@ _ATS = 0x000F
 _ATS_ENABLE = 0x8000
 
 
-class ConfigFacts(msgspec.Struct, frozen=True):
+class PciConfig(msgspec.Struct, frozen=True):
     """What the bytes say. `None` is: not readable, or the function lacks the capability."""
 
     port_type: int | None = None
@@ -34,17 +33,17 @@ class ConfigFacts(msgspec.Struct, frozen=True):
     ats_enabled: bool | None = None
 
 
-def read_config(data: bytes) -> ConfigFacts:
+def parse_config(data: bytes) -> PciConfig:
     """Walk both capability lists; hostile pointers end the walk, never loop, never raise.
 
     Less than the whole space says nothing at all: that is what the kernel gives without
     CAP_SYS_ADMIN, and what functions of conventional PCI have.
     """
-    if len(data) < WHOLE:
-        return ConfigFacts()
-    extended = _extended(data)
+    if len(data) < CONFIG_BYTES:
+        return PciConfig()
+    extended = _extended_capabilities(data)
     acs, ats = extended.get(_ACS), extended.get(_ATS)
-    return ConfigFacts(
+    return PciConfig(
         port_type=_port_type(data),
         acs_control=_word(data, acs + 6) if acs is not None else None,
         ats_enabled=bool(_word(data, ats + 6) & _ATS_ENABLE) if ats is not None else None,
@@ -53,7 +52,7 @@ def read_config(data: bytes) -> ConfigFacts:
 
 def extended_capability(data: bytes, capability: int) -> int | None:
     """Return the offset of an extended capability; `None` if it is not there or not readable."""
-    return _extended(data).get(capability) if len(data) >= WHOLE else None
+    return _extended_capabilities(data).get(capability) if len(data) >= CONFIG_BYTES else None
 
 
 def _word(data: bytes, offset: int) -> int:
@@ -73,16 +72,16 @@ def _port_type(data: bytes) -> int | None:
     return None
 
 
-def _extended(data: bytes) -> dict[int, int]:
+def _extended_capabilities(data: bytes) -> dict[int, int]:
     """Return the offset of the first extended capability of each id."""
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     visited: set[int] = set()
     offset = _FIRST_EXTENDED
-    while _FIRST_EXTENDED <= offset <= WHOLE - 8 and offset not in visited:
+    while _FIRST_EXTENDED <= offset <= CONFIG_BYTES - 8 and offset not in visited:
         visited.add(offset)
         header = int.from_bytes(data[offset : offset + 4], "little")
         if header in (0, 0xFFFFFFFF):
             break
-        found.setdefault(header & 0xFFFF, offset)
+        offsets.setdefault(header & 0xFFFF, offset)
         offset = header >> 20 & 0xFFC  # the two lowest bits are reserved
-    return found
+    return offsets

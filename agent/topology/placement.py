@@ -1,52 +1,41 @@
-"""Which memory node a PCI function is near, and which rule says so."""
+"""Finds the NUMA node of a PCI function, with the rule that determined it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.errors import ParseError
-from agent.topology.address import is_root, parse_user_address
-from agent.topology.numa import UNKNOWN, NumaTopology
-from agent.topology.pci import PciFunction, PciTree
+from agent.snapshot.cpu import UNKNOWN_NODE, CpuTopology, NumaTopology
+from agent.snapshot.device import (
+    Device,
+    DeviceKind,
+    Placement,
+    VendorDevice,
+    pci_address_of,
+)
+from agent.snapshot.inventory import Problem
+from agent.snapshot.pci import (
+    NumaOverride,
+    PciFunction,
+    PciTree,
+)
+from agent.topology.distance import near_disks, nvme_positions, position_of
+from agent.topology.pcie_link import degradation
+from agent.topology.switches import switch_chips, switches_above
+from agent.wire_formats.device_info import NUMA_NODE_FACT, PCIE_ROOT_FACT, SOURCE_FILE_FACT
 
-_BUS_RANGE = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2})-([0-9a-f]{2})")
 _HOST_BRIDGE = 0x0600
 
 
-class NodeAnswer(NamedTuple):
+class NumaPlacement(NamedTuple):
     """A memory node with CPUs, or -1, and the rule that answered."""
 
     node: int
     source: str
-
-
-class NumaOverride(msgspec.Struct, frozen=True):
-    """A person's word against the firmware's: functions that match are near the node.
-
-    `match` is an address, a range of buses DDDD:BB-BB, or a root pciDDDD:BB.
-    """
-
-    match: str
-    node: int
-
-    def __post_init__(self) -> None:
-        """Raise `ParseError` for a match of no known form."""
-        if not is_root(self.match) and not _BUS_RANGE.fullmatch(self.match):
-            parse_user_address(self.match)
-
-    def matches(self, function: PciFunction) -> bool:
-        """Say whether the override is about this function."""
-        if is_root(self.match):
-            return function.root == self.match
-        found = _BUS_RANGE.fullmatch(self.match)
-        if found is None:
-            return function.address == parse_user_address(self.match)
-        domain, bus, _ = function.address.split(":")
-        return int(domain, 16) == int(found[1], 16) and found[2] <= bus <= found[3]
 
 
 class FilePlace(msgspec.Struct, frozen=True):
@@ -69,7 +58,7 @@ class TopologyFile(msgspec.Struct, frozen=True, kw_only=True):
     ignored: int = 0  # functions that are not here
     warnings: tuple[str, ...] = ()
 
-    def on(self, tree: PciTree) -> TopologyFile:
+    def restricted_to(self, tree: PciTree) -> TopologyFile:
         """Keep what is about functions of this host; a host bridge as device raises."""
         present = {address: tree.functions.get(address) for address in self.places}
         for address, function in present.items():
@@ -94,16 +83,16 @@ NO_RULES = PlacementRules()
 
 def override_problems(rules: PlacementRules, tree: PciTree, numa: NumaTopology) -> tuple[str, ...]:
     """Name the overrides that can have no effect: no such function, or no such memory node."""
-    found = []
+    problems = []
     for override in rules.overrides:
         if not any(override.matches(function) for function in tree.functions.values()):
-            found.append(f"numa override {override.match}: matches no function")
-        if numa.near(override.node) == UNKNOWN:
-            found.append(f"numa override {override.match}: no memory node {override.node}")
-    return tuple(found)
+            problems.append(f"numa override {override.match}: matches no function")
+        if numa.near(override.node) == UNKNOWN_NODE:
+            problems.append(f"numa override {override.match}: no memory node {override.node}")
+    return tuple(problems)
 
 
-class Placer:
+class NumaNodeFinder:
     """Answers for many functions of one tree; what several answers need is computed once."""
 
     def __init__(self, tree: PciTree, numa: NumaTopology, rules: PlacementRules = NO_RULES) -> None:
@@ -113,7 +102,7 @@ class Placer:
         self._cpu_nodes = numa.cpu_nodes()
         self._below: Mapping[str, frozenset[int]] | None = None
 
-    def numa_node(self, function: PciFunction) -> NodeAnswer:
+    def numa_node(self, function: PciFunction) -> NumaPlacement:
         """Return the first rule's answer, in the order below; never a guess."""
         rules = (
             ("override", self._override),
@@ -126,57 +115,239 @@ class Placer:
             ("single", self._single),
         )
         for source, rule in rules:
-            if (node := rule(function)) != UNKNOWN:
-                return NodeAnswer(node, source)
-        return NodeAnswer(UNKNOWN, "unknown")
+            if (node := rule(function)) != UNKNOWN_NODE:
+                return NumaPlacement(node, source)
+        return NumaPlacement(UNKNOWN_NODE, "unknown")
 
     def _override(self, function: PciFunction) -> int:
         for override in self._rules.overrides:
             if override.matches(function):
                 return self._numa.near(override.node)
-        return UNKNOWN
+        return UNKNOWN_NODE
 
     def _known(self, function: PciFunction) -> int:
-        return UNKNOWN if function.gone else self._numa.near(function.numa_node)
+        return UNKNOWN_NODE if function.gone else self._numa.near(function.numa_node)
 
     def _physical(self, function: PciFunction) -> int:
         physical = self._tree.physical(function)
-        return self.numa_node(physical).node if physical is not None else UNKNOWN
+        return self.numa_node(physical).node if physical is not None else UNKNOWN_NODE
 
     def _parent(self, function: PciFunction) -> int:
         for address in reversed(function.bridges):
             bridge = self._tree.get(address)
-            if bridge is not None and (node := self._known(bridge)) != UNKNOWN:
+            if bridge is not None and (node := self._known(bridge)) != UNKNOWN_NODE:
                 return node
-        return UNKNOWN
+        return UNKNOWN_NODE
 
     def _local_cpus(self, function: PciFunction) -> int:
         # without a node the kernel prints all online CPUs: with one node that proves nothing
         if not function.local_cpus or len(self._cpu_nodes) < 2:
-            return UNKNOWN
-        found = [node.id for node in self._cpu_nodes if node.cpus & function.local_cpus]
-        return found[0] if len(found) == 1 else UNKNOWN
+            return UNKNOWN_NODE
+        nodes = [node.id for node in self._cpu_nodes if node.cpus & function.local_cpus]
+        return nodes[0] if len(nodes) == 1 else UNKNOWN_NODE
 
     def _siblings(self, function: PciFunction) -> int:
         if self._below is None:
             self._below = self._known_below()
         for above in reversed(function.path[:-1]):
             if nodes := self._below.get(above):
-                return next(iter(nodes)) if len(nodes) == 1 else UNKNOWN
-        return UNKNOWN
+                return next(iter(nodes)) if len(nodes) == 1 else UNKNOWN_NODE
+        return UNKNOWN_NODE
 
     def _known_below(self) -> Mapping[str, frozenset[int]]:
         """Return the memory nodes known for anything below each root and bridge."""
-        found: dict[str, set[int]] = {}
+        nodes_below: dict[str, set[int]] = {}
         for function in self._tree.functions.values():
-            if (node := self._known(function)) != UNKNOWN:
+            if (node := self._known(function)) != UNKNOWN_NODE:
                 for above in function.path[:-1]:
-                    found.setdefault(above, set()).add(node)
-        return {above: frozenset(nodes) for above, nodes in found.items()}
+                    nodes_below.setdefault(above, set()).add(node)
+        return {above: frozenset(nodes) for above, nodes in nodes_below.items()}
 
     def _file(self, function: PciFunction) -> int:
         place = self._rules.file.places.get(function.address) if self._rules.file else None
-        return self._numa.near(place.node) if place is not None else UNKNOWN
+        return self._numa.near(place.node) if place is not None else UNKNOWN_NODE
 
     def _single(self, _function: PciFunction) -> int:
-        return self._cpu_nodes[0].id if len(self._cpu_nodes) == 1 else UNKNOWN
+        return self._cpu_nodes[0].id if len(self._cpu_nodes) == 1 else UNKNOWN_NODE
+
+
+LIBRARY_SOURCE = "library"  # source of a memory node that the maker's library told, if no file did
+
+
+class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What people decide about places."""
+
+    rules: PlacementRules = NO_RULES
+    pcie_scope: str = "root"  # or switch
+    slow_links: frozenset[str] = frozenset()  # addresses whose low speed lasts (lasting_slow)
+    file_refusal: str = ""  # why the topology file could not be parsed
+
+
+NO_PLACEMENT_SETTINGS = PlacementSettings()
+
+
+def pcie_scope_id(place: Placement, scope: str) -> str:
+    """Return `pcieID`: the root, or with scope `switch` the chip below which the device sits.
+
+    A device whose switch only the topology file knows is named by the file: devices of one
+    virtual switch then match although each has a root of its own here.
+    """
+    if scope == "switch" and place.virtual[1:]:
+        return "/".join(place.virtual[:2])
+    if scope == "switch" and place.root and place.chip:
+        return f"{place.root}/{place.chip}"
+    return place.root or ""
+
+
+class DevicePlacer:
+    """Looks up places; the tables behind the rules are made once for all devices."""
+
+    def __init__(
+        self, pci: PciTree, cpus: CpuTopology, numa: NumaTopology, settings: PlacementSettings
+    ) -> None:
+        self.pci = pci
+        self.numa = numa
+        self.settings = settings
+        self._packages = {package.socket: package.package_id for package in cpus.packages}
+        self._placer = NumaNodeFinder(pci, numa, settings.rules)
+        self._disks = nvme_positions(pci)
+
+    def device(self, info: VendorDevice) -> Device:
+        """Return the device of a vendor's answer with its place."""
+        address = pci_address_of(info)
+        place = Placement()
+        if address is not None:
+            function = self.pci.get(address) or PciFunction(address=address)
+            place = self.place(function)
+            if info.kind is not DeviceKind.RDMA and self._disks:
+                seat = position_of(self.pci, function, place.numa_node)
+                near = near_disks(seat, self._disks, self.pci.switch_links)
+                place = replace(place, near_disks=near)
+        place = self._told(place, dict(info.facts))
+        return Device(
+            info=info, place=place, pcie_scope_id=pcie_scope_id(place, self.settings.pcie_scope)
+        )
+
+    def _told(self, place: Placement, facts: Mapping[str, str]) -> Placement:
+        """Fill in what a device-info file or a maker's library knows and sysfs does not."""
+        node, root = facts.get(NUMA_NODE_FACT, ""), facts.get(PCIE_ROOT_FACT)
+        if (
+            place.numa_node == UNKNOWN_NODE
+            and node.isdecimal()
+            and len(node) < 6
+            and self._can_be(int(node))
+        ):
+            source = SOURCE_FILE_FACT if SOURCE_FILE_FACT in facts else LIBRARY_SOURCE
+            place = replace(place, numa_node=int(node), numa_source=source)
+        return replace(place, root=root) if place.root is None and root else place
+
+    def _can_be(self, node: int) -> bool:
+        return not self.numa.nodes or self.numa.node(node) is not None
+
+    def place(self, function: PciFunction) -> Placement:
+        """Return where a PCI function sits."""
+        answer = self._placer.numa_node(function)
+        node = self.numa.node(answer.node)
+        socket = node.socket if node is not None else UNKNOWN_NODE
+        above = switches_above(self.pci, function)
+        file_place = self._file_place(function) if not above else None
+        merged = switch_chips(self.pci, above)
+        port = self.pci.get(function.bridges[-1]) if function.bridges else None
+        slow = function.address in self.settings.slow_links
+        return Placement(
+            numa_node=answer.node,
+            numa_source=answer.source,
+            socket=socket,
+            package_id=self._packages.get(socket, UNKNOWN_NODE),
+            root=function.root,
+            path=function.path,
+            switch=above[-1] if above else None,
+            chip=merged[-1] if merged else None,
+            link=function.link,
+            link_degraded=degradation(
+                function.link, port.link if port else None, slow_for_long=slow
+            ),
+            acs=self._acs(function),
+            virtual=file_place.hierarchy if file_place is not None else (),
+        )
+
+    def _file_place(self, function: PciFunction) -> FilePlace | None:
+        file = self.settings.rules.file
+        physical = self.pci.physical(function) or function
+        return file.places.get(physical.address) if file is not None else None
+
+    def _acs(self, function: PciFunction) -> tuple[int | None, ...] | None:
+        bridges = [self.pci.get(address) for address in function.bridges]
+        readable = any(bridge is not None and bridge.port_type is not None for bridge in bridges)
+        return (
+            tuple(b.acs_control if b is not None else None for b in bridges) if readable else None
+        )
+
+
+def restrict_topology_file(
+    settings: PlacementSettings, pci: PciTree
+) -> tuple[PlacementRules, list[Problem]]:
+    """Keep what the topology file says of functions that are here; refuse it if it is absurd."""
+    rules, refusal = settings.rules, settings.file_refusal
+    file = None
+    try:
+        file = rules.file.restricted_to(pci) if rules.file is not None else None
+    except ParseError as error:
+        refusal = str(error)
+    problems = [Problem(reason="TopologyFileRefused", message=refusal)] if refusal else []
+    for warning in file.warnings if file is not None else ():
+        problems.append(Problem(reason="TopologyFileOdd", message=warning))
+    return replace(rules, file=file), problems
+
+
+def placement_problems(devices: Iterable[Device], placer: DevicePlacer) -> list[Problem]:
+    """Return the problems that were found while placing these devices."""
+    rules = placer.settings.rules
+    problems = [
+        Problem(reason="NumaOverrideUnused", message=text)
+        for text in override_problems(rules, placer.pci, placer.numa)
+    ]
+    cards = [d for d in devices if d.info.kind is not DeviceKind.RDMA and d.place.path]
+    roots = {card.place.root for card in cards}
+    hidden = all(not card.place.switch and not card.place.virtual[1:] for card in cards)
+    if len(cards) >= 2 and len(roots) == 1 and None not in roots and hidden:
+        problems.append(
+            Problem(reason="FlatPCITopology", message=_flat_topology_text(roots.pop(), len(cards)))
+        )
+    unknown: dict[str, list[Device]] = {}
+    for device in devices:
+        if device.place.path and device.place.numa_node == UNKNOWN_NODE:
+            unknown.setdefault(device.place.root or "no root", []).append(device)
+        function = placer.pci.get(pci_address_of(device.info))
+        if function is not None and _is_node_missing(function, placer.numa):
+            problems.append(Problem(reason="NumaNodeMissing", message=_missing_node_text(function)))
+    return problems + [
+        Problem(reason="UnknownNumaNode", message=_unknown_node_text(root, lost))
+        for root, lost in sorted(unknown.items())
+    ]
+
+
+def _is_node_missing(function: PciFunction, numa: NumaTopology) -> bool:
+    node = function.numa_node
+    return node is not None and node >= 0 and numa.node(node) is None
+
+
+def _missing_node_text(function: PciFunction) -> str:
+    return (
+        f"{function.address}: firmware names memory node {function.numa_node}, which is not there;"
+        " set discovery.numa_overrides"
+    )
+
+
+def _flat_topology_text(root: str | None, count: int) -> str:
+    return (
+        f"all {count} accelerators are below {root or 'no root'} without a switch: distances mean"
+        " nothing here; set discovery.topology_file"
+    )
+
+
+def _unknown_node_text(root: str, lost: Sequence[Device]) -> str:
+    return (
+        f"{root}: the memory node of {len(lost)} devices is unknown, first"
+        f" {lost[0].place.path[-1]}; set discovery.numa_overrides"
+    )

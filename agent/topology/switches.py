@@ -1,9 +1,9 @@
-"""Which PCIe switches stand above a function, and which of them are one chip."""
+"""The PCIe switches above a function, and which of their ports are one chip."""
 
 from __future__ import annotations
 
-from agent.topology.pci import PciFunction, PciTree
-from agent.topology.pci_config import DOWNSTREAM, ROOT_PORT, UPSTREAM
+from agent.snapshot.pci import PciFunction, PciTree
+from agent.topology.pci_config import DOWNSTREAM_PORT, ROOT_PORT, UPSTREAM_PORT
 
 _BROADCOM = 0x1000
 _GEN4 = 0xC010
@@ -43,30 +43,30 @@ def port_types(tree: PciTree, function: PciFunction) -> tuple[int | None, ...]:
         elif position == 0:
             types.append(ROOT_PORT)
         else:
-            types.append(UPSTREAM if position % 2 else DOWNSTREAM)
+            types.append(UPSTREAM_PORT if position % 2 else DOWNSTREAM_PORT)
     return tuple(types)
 
 
-def switches(tree: PciTree, function: PciFunction) -> tuple[str, ...]:
+def switches_above(tree: PciTree, function: PciFunction) -> tuple[str, ...]:
     """Return the upstream ports above a function, outermost first; the last is its own switch."""
     types = port_types(tree, function)
     pairs = zip(function.bridges, types, strict=True)
-    return tuple(address for address, kind in pairs if kind == UPSTREAM)
+    return tuple(address for address, kind in pairs if kind == UPSTREAM_PORT)
 
 
-def chips(tree: PciTree, above: tuple[str, ...]) -> tuple[str, ...]:
+def switch_chips(tree: PciTree, above: tuple[str, ...]) -> tuple[str, ...]:
     """Fold the switches above a function into chips: two levels of one Broadcom chip are one.
 
     A chip is named by its outermost upstream port, as NCCL does when it merges the same pairs.
     """
-    found: list[str] = []
+    chips: list[str] = []
     for outer, inner in zip((None, *above), above, strict=False):
-        if outer is None or not _one_chip(tree.get(outer), tree.get(inner)):
-            found.append(inner)
-    return tuple(found)
+        if outer is None or not _is_one_chip(tree.get(outer), tree.get(inner)):
+            chips.append(inner)
+    return tuple(chips)
 
 
-def _one_chip(outer: PciFunction | None, inner: PciFunction | None) -> bool:
+def _is_one_chip(outer: PciFunction | None, inner: PciFunction | None) -> bool:
     if outer is None or inner is None or outer.vendor_id != _BROADCOM:
         return False
     if (outer.vendor_id, outer.device_id) != (inner.vendor_id, inner.device_id):
@@ -84,7 +84,7 @@ def _family_subsystem(port: PciFunction) -> int | None:
     return port.subsystem_device_id if port.subsystem_vendor_id == _BROADCOM else None
 
 
-def display_name(port: PciFunction) -> str:
+def switch_display_name(port: PciFunction) -> str:
     """Name a switch for people; ids where its maker is not known."""
     vendor, device = port.vendor_id, port.device_id
     if vendor is None or device is None:

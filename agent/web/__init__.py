@@ -1,1 +1,1 @@
-"""HTTP for people and Prometheus, answered from the snapshot alone."""
+"""The HTTP server: status page, metrics and JSON, answered from the snapshot alone."""

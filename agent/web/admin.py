@@ -1,11 +1,11 @@
-"""The only actions: HTTP over a unix socket, for root and for who runs the agent.
+"""The admin actions: HTTP over a unix socket, for root and the agent's own user.
 
     POST /debug/rescan
     POST /debug/release   {"vendor": "nvidia", "for_s": 600}
     POST /debug/clear     {"device": "0000:3b:00.0"}
     POST /debug/loglevel  {"level": "debug"}
 
-Answers are `{"done": text}` or `{"error": text}`. Each action is told to `AgentControl.audit`.
+Answers are `{"done": text}` or `{"error": text}`. Each action is reported to `AgentControl.audit`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,16 @@ from typing import Annotated, Literal, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from agent.errors import AgentError
-from agent.web.connections import BODY_S, add_headers, note_request
-from agent.web.unix_socket import peer_uid
+from agent.errors import AgentError, UnknownTarget
+from agent.web.admin_socket import peer_uid
+from agent.web.connections import BODY_S, add_security_headers, track_request
+from agent.wire_formats.json_values import JSON_ERRORS
 
-MAX_BODY = 4096  # bytes
+MAX_BODY_BYTES = 4096  # bytes
 MAX_RELEASE_S = 3600.0
-ROOT = 0
+ROOT_UID = 0
 
 T = TypeVar("T")
-
-
-class UnknownName(AgentError):
-    """There is nothing of that name here; the message says what there is."""
 
 
 class AgentControl(Protocol):
@@ -57,30 +54,30 @@ class AgentControl(Protocol):
         ...
 
 
-class Rescan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RescanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing to say."""
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReleaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which vendor, and for how long."""
 
     vendor: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
     for_s: Annotated[float, msgspec.Meta(ge=1, le=MAX_RELEASE_S)] = 600.0
 
 
-class Clear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClearRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which device, by its key or uuid."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-class LogLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogLevelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From which level on."""
 
     level: Literal["debug", "info", "warning", "error"]
 
 
-class Actions:
+class AdminHandlers:
     """The handlers."""
 
     def __init__(self, control: AgentControl) -> None:
@@ -88,44 +85,46 @@ class Actions:
 
     async def rescan(self, request: web.Request) -> web.Response:
         """Look at everything now."""
-        return await self._act(request, Rescan, lambda _: self._control.rescan())
+        return await self._perform(request, RescanRequest, lambda _: self._control.rescan())
 
     async def release(self, request: web.Request) -> web.Response:
         """Let go of a driver."""
-        return await self._act(
-            request, Release, lambda asked: self._control.release(asked.vendor, asked.for_s)
+        return await self._perform(
+            request, ReleaseRequest, lambda asked: self._control.release(asked.vendor, asked.for_s)
         )
 
     async def clear(self, request: web.Request) -> web.Response:
         """Forget a device's lasting fault."""
-        return await self._act(request, Clear, lambda asked: self._control.clear(asked.device))
+        return await self._perform(
+            request, ClearRequest, lambda asked: self._control.clear(asked.device)
+        )
 
     async def loglevel(self, request: web.Request) -> web.Response:
         """Log more, or less."""
 
-        async def set_level(asked: LogLevel) -> str:
+        async def set_level(asked: LogLevelRequest) -> str:
             return self._control.set_level(asked.level)
 
-        return await self._act(request, LogLevel, set_level)
+        return await self._perform(request, LogLevelRequest, set_level)
 
-    async def _act(
+    async def _perform(
         self, request: web.Request, kind: type[T], act: Callable[[T], Awaitable[str]]
     ) -> web.Response:
         """Do what is asked for by those who may; write down in any case that it was asked."""
         action, uid = request.path.rpartition("/")[2], _uid_of(request)
         status, outcome = 200, ""
-        if uid not in (ROOT, os.geteuid()):
+        if uid not in (ROOT_UID, os.geteuid()):
             status, outcome = 403, f"user {uid} may not: only root, or who runs the agent"
         else:
             try:
-                outcome = await act(_decoded(await _body(request), kind))
+                outcome = await act(_decode(await _read_body(request), kind))
             except web.HTTPRequestTimeout:
                 status, outcome = 408, f"{action}: no whole request within {BODY_S:g} s"
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except JSON_ERRORS as error:
                 status, outcome = 400, f"{action}: {error}"
             except web.HTTPRequestEntityTooLarge:
-                status, outcome = 413, f"{action}: more than {MAX_BODY} bytes"
-            except UnknownName as error:
+                status, outcome = 413, f"{action}: more than {MAX_BODY_BYTES} bytes"
+            except UnknownTarget as error:
                 status, outcome = 404, str(error)
             except AgentError as error:
                 status, outcome = 409, str(error)
@@ -134,7 +133,7 @@ class Actions:
         return web.json_response({"done" if done else "error": outcome}, status=status)
 
 
-async def _body(request: web.Request) -> bytes:
+async def _read_body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
             return await request.read()
@@ -142,7 +141,7 @@ async def _body(request: web.Request) -> bytes:
         raise web.HTTPRequestTimeout from error
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def _decode(body: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(body or b"{}", type=kind)
 
 
@@ -157,9 +156,9 @@ def _uid_of(request: web.Request) -> int:
 
 def create_admin_app(control: AgentControl) -> web.Application:
     """Return the application; nothing listens yet."""
-    actions = Actions(control)
-    app = web.Application(middlewares=[note_request], client_max_size=MAX_BODY)
-    app.on_response_prepare.append(add_headers)
+    actions = AdminHandlers(control)
+    app = web.Application(middlewares=[track_request], client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(add_security_headers)
     app.router.add_post("/debug/rescan", actions.rescan)
     app.router.add_post("/debug/release", actions.release)
     app.router.add_post("/debug/clear", actions.clear)

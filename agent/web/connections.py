@@ -1,6 +1,6 @@
-"""The connections of one listening socket: their number is bounded, and each wait has a deadline.
+"""Bounds the connections of a listening socket, and the time of each wait.
 
-aiohttp bounds neither. Its event loop accepts every connection, so that unfinished requests can use
+aiohttp bounds neither. Its event loop accepts every connection, so unfinished requests could use
 up memory and descriptors until probes are not answered.
 """
 
@@ -21,9 +21,13 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 32  # each may hold a header, or an answer that nobody reads
 MIN_CONNECTIONS = 8
-DESCRIPTORS_EACH = 8  # the process must be allowed so many descriptors for each connection
+DESCRIPTORS_PER_CONNECTION = (
+    8  # the process must be allowed so many descriptors for each connection
+)
 BACKLOG = 128
-RESERVE = 2  # descriptors reserved for connections of a process that has used up all others
+RESERVED_DESCRIPTORS = (
+    2  # descriptors reserved for connections of a process that has used up all others
+)
 GRACE_S = 0.05  # a connection has so long to send its request, however many others come
 IDLE_S = 20.0  # for the whole header of a request, and between two requests
 BODY_S = 5.0
@@ -32,7 +36,7 @@ UNREAD_S = 10.0  # a peer that reads nothing of its answer for so long has gone
 PAUSE_S = 0.1  # without a descriptor, accept is tried again after that time
 READ_BYTES = 16 << 10
 
-SECURITY = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"
     ),
@@ -41,23 +45,25 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def max_connections() -> int:
     """Return how many connections one listening socket may hold in this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft // DESCRIPTORS_EACH
+    allowed = (
+        MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft // DESCRIPTORS_PER_CONNECTION
+    )
     return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, allowed))
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection, as aiohttp handles it. It closes itself when a header takes too long."""
 
-    __slots__ = ("_link", "_listener", "accepted_s", "unread")
+    __slots__ = ("_link", "_listener", "accepted_s", "unsent")
 
-    def __init__(self, listener: Listener, server: web.Server) -> None:
+    def __init__(self, listener: HttpListener, server: web.Server) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
             server,
@@ -70,7 +76,7 @@ class Connection(web.RequestHandler):
         self._listener = listener
         self.accepted_s = loop.time()
         self._link: asyncio.Transport | None = None  # aiohttp drops its own before all is sent
-        self.unread = (0, self.accepted_s)  # bytes of answers not sent yet, and since when
+        self.unsent = (0, self.accepted_s)  # bytes of answers not sent yet, and since when
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count it."""
@@ -97,27 +103,27 @@ class Connection(web.RequestHandler):
             answer.force_close()
         else:
             answer = super().handle_error(request, status, exc, message)
-        answer.headers.update(SECURITY)
+        answer.headers.update(SECURITY_HEADERS)
         return answer
 
-    def note_request(self) -> None:
+    def report_request(self) -> None:
         """Tell the listener that a whole request has come."""
-        self._listener.note_request(self)
+        self._listener.mark_request(self)
 
     def abort(self) -> None:
         """Close at once; what was not sent is lost."""
         if self._link is not None:
             self._link.abort()
 
-    def stalls(self, now_s: float) -> bool:
+    def is_stalled(self, now_s: float) -> bool:
         """Return whether the peer has read nothing of its answer for too long."""
         unsent = 0 if self._link is None else self._link.get_write_buffer_size()
-        if unsent == 0 or unsent != self.unread[0]:
-            self.unread = (unsent, now_s)
-        return now_s - self.unread[1] >= UNREAD_S
+        if unsent == 0 or unsent != self.unsent[0]:
+            self.unsent = (unsent, now_s)
+        return now_s - self.unsent[1] >= UNREAD_S
 
 
-class Listener:
+class HttpListener:
     """Accepts connections of one listening socket, and closes one if there are too many.
 
     It closes the oldest connection without a whole request. If more than half of all have sent
@@ -129,9 +135,9 @@ class Listener:
         self._server = server
         self._socket = listening
         self._limit = limit
-        self._waiting: dict[Connection, None] = {}  # without a whole request, the oldest first
+        self._waiting: dict[HttpConnection, None] = {}  # without a whole request, the oldest first
         # those that have sent a whole request, the oldest request first
-        self._with_request: dict[Connection, None] = {}
+        self._with_request: dict[HttpConnection, None] = {}
         self._accepting: set[asyncio.Task[object]] = set()
         self._reserve: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -163,17 +169,17 @@ class Listener:
         while self._reserve:
             os.close(self._reserve.pop())
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         """Count a connection."""
         self._waiting[connection] = None
 
-    def note_request(self, connection: Connection) -> None:
+    def mark_request(self, connection: HttpConnection) -> None:
         """Count a connection as one that has sent a whole request."""
         self._waiting.pop(connection, None)
         self._with_request.pop(connection, None)
         self._with_request[connection] = None
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: HttpConnection) -> None:
         """Count a connection no more; its descriptor goes to the reserve first."""
         self._waiting.pop(connection, None)
         self._with_request.pop(connection, None)
@@ -201,7 +207,7 @@ class Listener:
     async def _begin(self, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Connection(self, self._server), accepted
+                lambda: HttpConnection(self, self._server), accepted
             )
         except OSError as error:
             log.debug("connection_lost", extra={"error": str(error)})
@@ -222,13 +228,13 @@ class Listener:
         self._close_connection(oldest)
         return True
 
-    def _oldest_connection(self) -> Connection | None:
+    def _oldest_connection(self) -> HttpConnection | None:
         if len(self._with_request) > self._limit // 2 or not self._waiting:
             return next(iter(self._with_request), None)
         oldest = next(iter(self._waiting))
         return oldest if self._loop.time() - oldest.accepted_s >= GRACE_S else None
 
-    def _close_connection(self, connection: Connection) -> None:
+    def _close_connection(self, connection: HttpConnection) -> None:
         self._waiting.pop(connection, None)
         self._with_request.pop(connection, None)
         connection.abort()
@@ -246,7 +252,7 @@ class Listener:
 
     def _refill(self) -> None:
         with contextlib.suppress(OSError):  # none is left: the next one that is closed is taken
-            while len(self._reserve) < RESERVE and self._socket.fileno() >= 0:
+            while len(self._reserve) < RESERVED_DESCRIPTORS and self._socket.fileno() >= 0:
                 self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _pause(self, pause_s: float) -> None:
@@ -259,20 +265,20 @@ class Listener:
     def _close_stalled(self) -> None:
         now_s = self._loop.time()
         for connection in [
-            one for one in (*self._waiting, *self._with_request) if one.stalls(now_s)
+            one for one in (*self._waiting, *self._with_request) if one.is_stalled(now_s)
         ]:
             self._close_connection(connection)
         self._sweep = self._loop.call_later(UNREAD_S / 4, self._close_stalled)
 
 
 @web.middleware
-async def note_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def track_request(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
     """Tell the listener of a connection that a whole request has come on it."""
-    if isinstance(request.protocol, Connection):
-        request.protocol.note_request()
+    if isinstance(request.protocol, HttpConnection):
+        request.protocol.report_request()
     return await handler(request)
 
 
-async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+async def add_security_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Add the headers that keep other pages out, also to the pages of errors."""
-    response.headers.update(SECURITY)
+    response.headers.update(SECURITY_HEADERS)

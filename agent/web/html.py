@@ -1,4 +1,4 @@
-"""HTML and SVG text, escaped: every value that comes from a machine or a pod passes here."""
+"""Escapes every value of HTML and SVG text that comes from a machine or a pod."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from html import escape
 
 # XML 1.0 knows no such characters, and a browser refuses the whole picture for one of them
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def attributes(**values: object) -> str:
     """Return attributes: `font_size` is `font-size`, `class_` is `class`, `None` is left out."""
     return "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{_plain(value)}"'
+        f' {name.rstrip("_").replace("_", "-")}="{_escape(value)}"'
         for name, value in values.items()
         if value is not None
     )
@@ -26,11 +26,11 @@ def tag(name: str, *children: str, **values: object) -> str:
 
 def text(value: object) -> str:
     """Return a value as escaped text; an absent one as a dash."""
-    return "–" if value is None or value == "" else _plain(value)
+    return "–" if value is None or value == "" else _escape(value)
 
 
-def _plain(value: object) -> str:
-    return escape(_NO_XML.sub("\ufffd", str(value)))
+def _escape(value: object) -> str:
+    return escape(_NOT_XML.sub("\ufffd", str(value)))
 
 
 def bytes_text(value: float | None) -> str:

@@ -6,14 +6,15 @@ from functools import cache
 from importlib import resources
 
 from agent.clock import rfc3339
-from agent.model.device import HealthState
-from agent.model.snapshot import NodeSnapshot
+from agent.snapshot.device import HealthState
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.self_check import SelfCheckReport
 from agent.version import VERSION
-from agent.web import sections
-from agent.web.base import AgentView
+from agent.web import cluster_section, components, container_section, device_tables, node_tables
 from agent.web.html import bytes_text, tag, text
+from agent.web.self_checks import self_report
 from agent.web.svg import topology_svg
-from agent.web.tables import cluster, containers, direct, slices
+from agent.web.view import AgentView
 
 COLUMNS = (("wide", 4), ("middle", 2), ("narrow", 1))
 LINKS = (
@@ -59,10 +60,11 @@ def _tiles(snapshot: NodeSnapshot) -> str:
     )
 
 
-def _header(snapshot: NodeSnapshot, view: AgentView, wall_s: float) -> str:
-    ready = view.self_report().ready
-    state = sections.badge("healthy" if ready else "failed", "ready" if ready else "not ready")
-    age_s = snapshot.devices.age_s(view.now_s()[0])
+def _header(view: AgentView, snapshot: NodeSnapshot, report: SelfCheckReport) -> str:
+    now_s, wall_s = view.now_s()
+    ready = report.is_ready
+    state = components.badge("healthy" if ready else "failed", "ready" if ready else "not ready")
+    age_s = snapshot.devices.age_s(now_s)
     seen = "devices not read yet" if age_s is None else f"devices read {age_s:.0f} s ago"
     stamp = tag("span", text(f"{rfc3339(wall_s)} · {seen}"), class_="quiet")
     links = "".join(tag("a", text(label), href=target) for target, label in LINKS)
@@ -77,34 +79,35 @@ def _header(snapshot: NodeSnapshot, view: AgentView, wall_s: float) -> str:
 def render_page(view: AgentView, refresh_s: int | None = None) -> str:
     """Return the whole document; `refresh_s` makes the browser load it again."""
     snapshot = view.snapshot()
-    _, wall_s = view.now_s()
+    now_s, wall_s = view.now_s()
+    report = self_report(snapshot, now_s)
     pictures = "".join(
         tag("div", topology_svg(snapshot, columns), class_=name) for name, columns in COLUMNS
     )
     body = (
-        _header(snapshot, view, wall_s),
+        _header(view, snapshot, report),
         _tiles(snapshot),
         tag("h2", "Topology"),
         tag("div", pictures, class_="picture", tabindex=0),
         tag("h2", "Devices"),
-        sections.devices_table(snapshot),
-        slices.slices_table(snapshot),
-        slices.groups_table(snapshot),
+        device_tables.devices_table(snapshot),
+        device_tables.slices_table(snapshot),
+        device_tables.groups_table(snapshot),
         tag("h2", "Distances"),
-        sections.matrix_table(snapshot),
-        direct.direct_table(snapshot),
+        device_tables.matrix_table(snapshot),
+        device_tables.gpudirect_table(snapshot),
         tag("h2", "Usage"),
-        sections.numa_table(snapshot),
+        node_tables.numa_table(snapshot),
         tag("p", ""),
-        sections.pods_table(snapshot),
-        cluster.cluster_section(snapshot, view.cluster(), *view.now_s()),
-        containers.container_section(snapshot),
+        node_tables.pods_table(snapshot),
+        cluster_section.cluster_section(snapshot, now_s, wall_s),
+        container_section.container_section(snapshot),
         tag("h2", "Published objects"),
-        sections.objects_list(view.objects()),
+        node_tables.objects_list(snapshot.publications),
         tag("h2", "Agent"),
-        sections.agent_table(snapshot, view.self_report()),
+        node_tables.agent_table(snapshot, report),
         tag("h2", "Events"),
-        sections.events_list(view.events()),
+        node_tables.events_list(snapshot.events),
         tag("footer", text(f"xpu-agent {VERSION} · {snapshot.node.source}"), class_="quiet"),
     )
     head = (

@@ -1,4 +1,4 @@
-"""The HTTP server: metrics, probes, page and JSON; reads only, no action, no file from disk."""
+"""The HTTP server: metrics, probes, page and JSON. It reads memory only and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from agent.publish.device_view import devices_json
-from agent.publish.snapshot_json import dumps, plain, snapshot_json
-from agent.web.base import AgentView
-from agent.web.connections import Handler, add_headers, note_request
+from agent.objects.yaml_text import to_yaml
+from agent.snapshot.publications import Publication
+from agent.snapshot.self_check import SelfCheckReport
+from agent.web.connections import RouteHandler, add_security_headers, track_request
+from agent.web.device_json import devices_json
 from agent.web.page import render_page
+from agent.web.self_checks import self_report
 from agent.web.svg import topology_svg
+from agent.web.view import AgentView
+from agent.wire_formats.snapshot_json import encode_json, snapshot_json, to_json_data
 
-TEXT_0_0_4 = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-JSON = "application/json; charset=utf-8"
+TEXT_FORMAT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+JSON_TYPE = "application/json; charset=utf-8"
 MAX_REFRESH_S = 3600
-MAX_RENDERING = 16  # pages that wait for their turn
+MAX_RENDERS = 16  # pages that wait for their turn
 COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
 
 
-PUBLIC = frozenset(("/metrics", "/livez", "/readyz"))  # all else is for loopback alone
+PUBLIC_PATHS = frozenset(("/metrics", "/livez", "/readyz"))  # all else is for loopback alone
 
 
-_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]{1,5})?")
+_HOST_HEADER = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]{1,5})?"
+)
 
 
 def is_loopback(address: str | None) -> bool:
@@ -40,7 +46,7 @@ def is_loopback(address: str | None) -> bool:
 
 def names_loopback(host: str | None) -> bool:
     """Return whether a Host header, with or without a port, names the loopback and nothing else."""
-    parts = _HOST.fullmatch((host or "").strip())
+    parts = _HOST_HEADER.fullmatch((host or "").strip())
     if parts is None:
         return False
     name = parts["six"] or parts["name"]
@@ -48,7 +54,7 @@ def names_loopback(host: str | None) -> bool:
 
 
 @web.middleware
-async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _restrict_access(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
     """Answer GET and HEAD only, and what names pods and devices to nobody else.
 
     What names pods and devices is for loopback. The Host header counts too: a page of another
@@ -57,19 +63,19 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.method not in ("GET", "HEAD"):
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
     local = is_loopback(request.remote) and names_loopback(request.headers.get("Host"))
-    if request.path not in PUBLIC and not local:
+    if request.path not in PUBLIC_PATHS and not local:
         raise web.HTTPForbidden(text="only by loopback: use http://127.0.0.1 or port-forward\n")
     return await handler(request)
 
 
-class Pages:
+class PageHandlers:
     """The handlers. Everything slow is rendered off the event loop's thread."""
 
     def __init__(self, view: AgentView) -> None:
         self._view = view
         self._rendering = 0
 
-    async def _body(
+    async def _respond(
         self, render: Callable[[], bytes], kind: str, request: web.Request
     ) -> web.Response:
         squeeze = "gzip" in request.headers.get("Accept-Encoding", "")
@@ -85,7 +91,7 @@ class Pages:
 
     async def _offload(self, work: Callable[[], bytes]) -> bytes:
         """Render in turn; refuse what would wait too long rather than let it pile up."""
-        if self._rendering >= MAX_RENDERING:
+        if self._rendering >= MAX_RENDERS:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         self._rendering += 1
         try:
@@ -100,8 +106,11 @@ class Pages:
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the exposition in the format that `Accept` asks for."""
         wanted = "application/openmetrics-text" in request.headers.get("Accept", "")
-        kind = OPENMETRICS if wanted else TEXT_0_0_4
-        return await self._body(lambda: self._view.metrics(openmetrics=wanted), kind, request)
+        kind = OPENMETRICS_TYPE if wanted else TEXT_FORMAT_TYPE
+        return await self._respond(lambda: self._view.metrics(openmetrics=wanted), kind, request)
+
+    def _report(self) -> SelfCheckReport:
+        return self_report(self._view.snapshot(), self._view.now_s()[0])
 
     async def livez(self, _: web.Request) -> web.Response:
         """Say that the event loop runs: it just did."""
@@ -109,17 +118,17 @@ class Pages:
 
     async def readyz(self, _: web.Request) -> web.Response:
         """Return 200 when every check that gates readiness holds, else 503; one word."""
-        ready = self._view.self_report().ready
+        ready = self._report().is_ready
         return web.Response(text="ok\n" if ready else "unready\n", status=200 if ready else 503)
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Return the checks, one a line, with `?verbose`; else as `/readyz`."""
         if "verbose" not in request.query:
             return await self.readyz(request)
-        report = self._view.self_report()
+        report = self._report()
         lines = [f"[{'+' if c.ok else '-'}] {c.name} {c.message}".rstrip() for c in report.checks]
-        lines.append("ready" if report.ready else "not ready")
-        return web.Response(text="\n".join(lines) + "\n", status=200 if report.ready else 503)
+        lines.append("ready" if report.is_ready else "not ready")
+        return web.Response(text="\n".join(lines) + "\n", status=200 if report.is_ready else 503)
 
     async def page(self, request: web.Request) -> web.Response:
         """Return the status page; `?refresh=SECONDS` makes it load itself again."""
@@ -127,13 +136,13 @@ class Pages:
         refresh = int(wanted) if wanted.isdecimal() and 1 <= len(wanted) <= 4 else None
         if refresh is not None:
             refresh = max(1, min(refresh, MAX_REFRESH_S))
-        return await self._body(
+        return await self._respond(
             lambda: render_page(self._view, refresh).encode(), "text/html; charset=utf-8", request
         )
 
-    async def picture(self, request: web.Request) -> web.Response:
+    async def topology_svg(self, request: web.Request) -> web.Response:
         """Return the topology as SVG."""
-        return await self._body(
+        return await self._respond(
             lambda: topology_svg(self._view.snapshot()).encode(),
             "image/svg+xml; charset=utf-8",
             request,
@@ -141,58 +150,72 @@ class Pages:
 
     async def devices(self, request: web.Request) -> web.Response:
         """Return what `xpu-agent devices -o json` prints."""
-        return await self._body(
-            lambda: dumps(devices_json(self._view.snapshot().devices.value)), JSON, request
+        return await self._respond(
+            lambda: encode_json(devices_json(self._view.snapshot().devices.value)),
+            JSON_TYPE,
+            request,
         )
 
     async def audit(self, request: web.Request) -> web.Response:
         """Return the last changes of files on this host, newest first."""
 
         def render() -> bytes:
-            rows = [plain(one) for one in reversed(self._view.audit())]
-            return dumps({"audit": rows})
+            rows = [to_json_data(one) for one in reversed(self._view.snapshot().audit)]
+            return encode_json({"audit": rows})
 
-        return await self._body(render, JSON, request)
+        return await self._respond(render, JSON_TYPE, request)
 
     async def objects(self, request: web.Request) -> web.Response:
         """Return each object as it was published last, as text, and where it went."""
 
         def render() -> bytes:
-            return dumps({"objects": [plain(one) for one in self._view.objects()]})
+            published = self._view.snapshot().publications
+            return encode_json({"objects": [_publication_json(one) for one in published]})
 
-        return await self._body(render, JSON, request)
+        return await self._respond(render, JSON_TYPE, request)
 
     async def events(self, request: web.Request) -> web.Response:
         """Return the last events, oldest first."""
 
         def render() -> bytes:
-            return dumps({"events": [plain(one) for one in self._view.events()]})
+            return encode_json(
+                {"events": [to_json_data(one) for one in self._view.snapshot().events]}
+            )
 
-        return await self._body(render, JSON, request)
+        return await self._respond(render, JSON_TYPE, request)
 
-    async def whole(self, request: web.Request) -> web.Response:
+    async def snapshot(self, request: web.Request) -> web.Response:
         """Return what `xpu-agent snapshot` prints."""
 
         def render() -> bytes:
-            return dumps(snapshot_json(self._view.snapshot(), self._view.now_s()[0]))
+            return encode_json(snapshot_json(self._view.snapshot(), self._view.now_s()[0]))
 
-        return await self._body(render, JSON, request)
+        return await self._respond(render, JSON_TYPE, request)
 
 
-def create_app(view: AgentView) -> web.Application:
+def _publication_json(publication: Publication) -> dict[str, str]:
+    return {
+        "kind": publication.desired.kind,
+        "text": to_yaml(publication.desired.body).decode(),
+        "where": publication.where,
+        "problem": publication.problem,
+    }
+
+
+def create_page_app(view: AgentView) -> web.Application:
     """Return the application; nothing listens yet."""
-    pages = Pages(view)
-    app = web.Application(middlewares=[note_request, _guard], client_max_size=1024)
-    app.on_response_prepare.append(add_headers)
+    pages = PageHandlers(view)
+    app = web.Application(middlewares=[track_request, _restrict_access], client_max_size=1024)
+    app.on_response_prepare.append(add_security_headers)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/livez", pages.livez)
     app.router.add_get("/readyz", pages.readyz)
     app.router.add_get("/healthz", pages.healthz)
     app.router.add_get("/", pages.page)
     app.router.add_get("/status", pages.page)
-    app.router.add_get("/topology.svg", pages.picture)
+    app.router.add_get("/topology.svg", pages.topology_svg)
     app.router.add_get("/api/v1/devices", pages.devices)
-    app.router.add_get("/api/v1/snapshot", pages.whole)
+    app.router.add_get("/api/v1/snapshot", pages.snapshot)
     app.router.add_get("/api/v1/audit", pages.audit)
     app.router.add_get("/api/v1/objects", pages.objects)
     app.router.add_get("/api/v1/events", pages.events)

@@ -1,8 +1,9 @@
-"""The node's topology as one SVG picture: NUMA nodes, PCIe bridges, devices, links, health."""
+"""The node's topology as an SVG picture: NUMA nodes, PCIe bridges, devices, links, health."""
 
 from __future__ import annotations
 
-from agent.model.snapshot import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot
+from agent.web.components import HEALTH_SIGNS
 from agent.web.html import tag, text
 from agent.web.svg_layout import (
     GUTTER,
@@ -10,16 +11,16 @@ from agent.web.svg_layout import (
     MARGIN,
     PAD,
     PANEL_WIDTH,
-    Bridge,
-    Card,
-    Fabric,
-    Layout,
-    Panel,
-    lay_out,
+    BridgeLabel,
+    DeviceBox,
+    LinkBar,
+    NumaPanel,
+    PictureLayout,
+    layout_picture,
 )
 
-CARD_HEIGHT, BAR_HEIGHT = 44, 26
-SIGNS = {"healthy": "✓", "suspect": "!", "probing": "…", "failed": "✕", "unmanaged": "–"}
+BOX_HEIGHT, BAR_HEIGHT = 44, 26
+
 MAX_TITLE, MAX_SECOND = 34, 42  # characters that fit into a card's two lines
 
 STYLE = """
@@ -40,30 +41,32 @@ def _label(x: float, y: float, content: str, class_: str, size: int = 12) -> str
     return tag("text", text(content), x=x, y=y, class_=class_, font_size=size)
 
 
-def _clip(line: str, most: int) -> str:
+def _shorten(line: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def _draw_card(card: Card) -> str:
-    middle = card.y + CARD_HEIGHT / 2
+def _draw_device(card: DeviceBox) -> str:
+    middle = card.y + BOX_HEIGHT / 2
     stem = tag("path", d=f"M{card.x - 10} {middle}H{card.x}", class_="stem")
-    box = tag("rect", x=card.x, y=card.y, width=card.width, height=CARD_HEIGHT, rx=5, class_="card")
-    stripe = tag("rect", x=card.x, y=card.y, width=22, height=CARD_HEIGHT, rx=5, class_=card.state)
-    sign = tag("text", SIGNS[card.state], x=card.x + 11, y=middle + 5, class_="sign", font_size=14)
-    lines = _label(card.x + 30, card.y + 18, _clip(card.title, MAX_TITLE), "title", 12)
+    box = tag("rect", x=card.x, y=card.y, width=card.width, height=BOX_HEIGHT, rx=5, class_="card")
+    stripe = tag("rect", x=card.x, y=card.y, width=22, height=BOX_HEIGHT, rx=5, class_=card.state)
+    sign = tag(
+        "text", HEALTH_SIGNS[card.state], x=card.x + 11, y=middle + 5, class_="sign", font_size=14
+    )
+    lines = _label(card.x + 30, card.y + 18, _shorten(card.title, MAX_TITLE), "title", 12)
     second = f"{card.detail} · {card.subtitle}" if card.detail else card.subtitle
-    lines += _label(card.x + 30, card.y + 34, _clip(second, MAX_SECOND), "sub", 11)
+    lines += _label(card.x + 30, card.y + 34, _shorten(second, MAX_SECOND), "sub", 11)
     hover = tag("title", text(f"{card.title} · {card.subtitle} · {card.state} {card.detail}"))
     return tag("g", hover, stem, box, stripe, sign, lines)
 
 
-def _draw_bridge(bridge: Bridge) -> str:
-    stem = f"M{bridge.x + 6} {bridge.y + 20}V{bridge.stem_to + 2}"
-    line = tag("path", d=stem, class_="stem") if bridge.stem_to > bridge.y else ""
+def _draw_bridge(bridge: BridgeLabel) -> str:
+    stem = f"M{bridge.x + 6} {bridge.y + 20}V{bridge.stem_end_y + 2}"
+    line = tag("path", d=stem, class_="stem") if bridge.stem_end_y > bridge.y else ""
     return line + _label(bridge.x, bridge.y + 15, bridge.text, "bridge", 11)
 
 
-def _draw_panel(panel: Panel) -> str:
+def _draw_panel(panel: NumaPanel) -> str:
     box = tag(
         "rect",
         x=panel.x,
@@ -75,23 +78,23 @@ def _draw_panel(panel: Panel) -> str:
     )
     head = _label(panel.x + PAD, panel.y + 19, panel.title, "head", 14)
     head += _label(panel.x + PAD, panel.y + 35, panel.subtitle, "sub", 11)
-    if not panel.cards:
+    if not panel.boxes:
         head += _label(
             panel.x + PAD, panel.y + HEAD + 16, "no accelerator or RDMA device", "sub", 11
         )
     bridges = "".join(_draw_bridge(bridge) for bridge in panel.bridges)
-    return tag("g", box, head, bridges, *(_draw_card(card) for card in panel.cards))
+    return tag("g", box, head, bridges, *(_draw_device(card) for card in panel.boxes))
 
 
-def _draw_fabric(fabric: Fabric, layout: Layout, index: int) -> str:
+def _draw_links(fabric: LinkBar, layout: PictureLayout, index: int) -> str:
     """Draw the bar, and from each member a line through the gutter right of its panel."""
     parts = []
     offset = PAD + 5 + (4 * index) % (GUTTER - 14)
     for panel in layout.panels:
         gutter = panel.x + PANEL_WIDTH + offset - PAD
-        for card in panel.cards:
+        for card in panel.boxes:
             if card.key in fabric.keys:
-                y = card.y + CARD_HEIGHT / 2
+                y = card.y + BOX_HEIGHT / 2
                 path = f"M{card.x + card.width} {y}H{gutter}V{fabric.y}"
                 parts.append(tag("path", d=path, class_="link"))
     width = layout.width - 2 * MARGIN
@@ -104,14 +107,14 @@ def _draw_fabric(fabric: Fabric, layout: Layout, index: int) -> str:
 
 def topology_svg(snapshot: NodeSnapshot, columns: int = 4) -> str:
     """Return the picture as a self-contained SVG document; equal snapshots give equal bytes."""
-    layout = lay_out(snapshot, columns)
+    layout = layout_picture(snapshot, columns)
     note = ""
     height = layout.height
-    if layout.left_out:
-        note = _label(MARGIN, height + 8, f"and {layout.left_out} devices more", "sub", 12)
+    if layout.omitted_devices:
+        note = _label(MARGIN, height + 8, f"and {layout.omitted_devices} devices more", "sub", 12)
         height += 2 * MARGIN
-    healthy = sum(card.state == "healthy" for panel in layout.panels for card in panel.cards)
-    total = sum(len(panel.cards) for panel in layout.panels)
+    healthy = sum(card.state == "healthy" for panel in layout.panels for card in panel.boxes)
+    total = sum(len(panel.boxes) for panel in layout.panels)
     about = f"{len(layout.panels)} NUMA nodes, {total} devices, {healthy} healthy"
     return tag(
         "svg",
@@ -119,7 +122,7 @@ def topology_svg(snapshot: NodeSnapshot, columns: int = 4) -> str:
         tag("style", STYLE),
         tag("rect", width="100%", height="100%", class_="bg"),
         *(_draw_panel(panel) for panel in layout.panels),
-        *(_draw_fabric(fabric, layout, i) for i, fabric in enumerate(layout.fabrics)),
+        *(_draw_links(fabric, layout, i) for i, fabric in enumerate(layout.link_bars)),
         note,
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {layout.width:g} {height:g}",

@@ -1,4 +1,4 @@
-"""Where everything of the topology picture stands: pure geometry, in picture units."""
+"""Computes positions in the topology picture. Pure, in picture units."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections import Counter
 
 import msgspec
 
-from agent.model.device import Device, DeviceLink, HealthState
-from agent.model.snapshot import NodeSnapshot
-from agent.publish.device_view import short_name
-from agent.topology.cpu import CpuSet
+from agent.snapshot.cpu import CpuSet
+from agent.snapshot.device import Device, DeviceLink, HealthState, short_name
+from agent.snapshot.node import NodeSnapshot
 
 PANEL_WIDTH, GUTTER, MARGIN = 330, 26, 12
 HEAD, BRIDGE_ROW, DEVICE_ROW, PAD = 46, 26, 54, 10
@@ -17,7 +16,7 @@ INDENT = 16
 MAX_DEVICES = 256  # in the picture; more are counted in a line of text
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceBox(msgspec.Struct, frozen=True, kw_only=True):
     """One device: place, text, sign. `state` is a health state or `unmanaged`."""
 
     x: float
@@ -28,19 +27,19 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     state: str
     key: str
-    linked: bool
+    is_linked: bool
 
 
-class Bridge(msgspec.Struct, frozen=True, kw_only=True):
+class BridgeLabel(msgspec.Struct, frozen=True, kw_only=True):
     """A host bridge or switch as a line of text with the stem its devices hang from."""
 
     x: float
     y: float
     text: str
-    stem_to: float  # y where the stem ends
+    stem_end_y: float  # y where the stem ends
 
 
-class Panel(msgspec.Struct, frozen=True, kw_only=True):
+class NumaPanel(msgspec.Struct, frozen=True, kw_only=True):
     """One NUMA node."""
 
     x: float
@@ -48,11 +47,11 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     height: float
     title: str
     subtitle: str
-    bridges: tuple[Bridge, ...]
-    cards: tuple[Card, ...]
+    bridges: tuple[BridgeLabel, ...]
+    boxes: tuple[DeviceBox, ...]
 
 
-class Fabric(msgspec.Struct, frozen=True, kw_only=True):
+class LinkBar(msgspec.Struct, frozen=True, kw_only=True):
     """Cards that are linked directly, as a bar below the panels."""
 
     y: float
@@ -60,17 +59,17 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
     keys: frozenset[str]
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class PictureLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The whole picture."""
 
     width: float
     height: float
-    panels: tuple[Panel, ...]
-    fabrics: tuple[Fabric, ...]
-    left_out: int
+    panels: tuple[NumaPanel, ...]
+    link_bars: tuple[LinkBar, ...]
+    omitted_devices: int
 
 
-def islands(links: tuple[DeviceLink, ...]) -> list[tuple[frozenset[str], list[DeviceLink]]]:
+def linked_groups(links: tuple[DeviceLink, ...]) -> list[tuple[frozenset[str], list[DeviceLink]]]:
     """Group linked devices: connected components with their links, by their smallest member."""
     groups: list[tuple[set[str], list[DeviceLink]]] = []
     for link in links:
@@ -114,11 +113,13 @@ def _state(device: Device) -> str:
     health = device.info.health
     if not device.info.managed:
         return "unmanaged"
-    return health.state.value if health.certain or not health.in_service else "suspect"
+    return health.state.value if health.certain or not health.is_in_service else "suspect"
 
 
-def _card(device: Device, x: float, y: float, width: float, linked: frozenset[str]) -> Card:
-    return Card(
+def _device_box(
+    device: Device, x: float, y: float, width: float, linked: frozenset[str]
+) -> DeviceBox:
+    return DeviceBox(
         x=x,
         y=y,
         width=width,
@@ -127,7 +128,7 @@ def _card(device: Device, x: float, y: float, width: float, linked: frozenset[st
         detail=_detail(device),
         state=_state(device),
         key=device.key,
-        linked=device.key in linked,
+        is_linked=device.key in linked,
     )
 
 
@@ -139,7 +140,7 @@ def _cpus_text(cpus: CpuSet) -> str:
     return f"CPUs {low}–{high}" if whole and low != high else f"{len(cpus)} CPUs from {low}"
 
 
-def _groups(devices: list[Device]) -> list[tuple[str, str, list[Device]]]:
+def _group_by_bridge(devices: list[Device]) -> list[tuple[str, str, list[Device]]]:
     """Return (root, switch, devices) in PCI order."""
     grouped: dict[tuple[str, str], list[Device]] = {}
     for device in sorted(devices, key=lambda d: (d.place.root or "~", d.place.path, d.key)):
@@ -148,12 +149,12 @@ def _groups(devices: list[Device]) -> list[tuple[str, str, list[Device]]]:
     return [(root, switch, found) for (root, switch), found in grouped.items()]
 
 
-def _panel(
+def _numa_panel(
     title: str, subtitle: str, devices: list[Device], x: float, y: float, linked: frozenset[str]
-) -> Panel:
+) -> NumaPanel:
     bridges, cards = [], []
     at, shown_root = y + HEAD, None
-    for root, switch, found in _groups(devices):
+    for root, switch, found in _group_by_bridge(devices):
         if root != shown_root:
             bridges.append((x + PAD, at, root or "not on PCI"))
             shown_root, at = root, at + BRIDGE_ROW
@@ -162,27 +163,29 @@ def _panel(
             at += BRIDGE_ROW
         left = x + PAD + INDENT * (2 if switch else 1)
         for device in found:
-            cards.append(_card(device, left, at, x + PANEL_WIDTH - PAD - left, linked))
+            cards.append(_device_box(device, left, at, x + PANEL_WIDTH - PAD - left, linked))
             at += DEVICE_ROW
-    stems = _stems(bridges, cards)
+    stems = _bridge_labels(bridges, cards)
     height = max(at - y, HEAD + BRIDGE_ROW) + PAD
-    return Panel(
-        x=x, y=y, height=height, title=title, subtitle=subtitle, bridges=stems, cards=tuple(cards)
+    return NumaPanel(
+        x=x, y=y, height=height, title=title, subtitle=subtitle, bridges=stems, boxes=tuple(cards)
     )
 
 
-def _stems(rows: list[tuple[float, float, str]], cards: list[Card]) -> tuple[Bridge, ...]:
+def _bridge_labels(
+    rows: list[tuple[float, float, str]], cards: list[DeviceBox]
+) -> tuple[BridgeLabel, ...]:
     """Give each bridge a stem down to the last card before the next bridge of its own level."""
     stems = []
     for index, (x, y, label) in enumerate(rows):
         end = next((by for bx, by, _ in rows[index + 1 :] if bx <= x), float("inf"))
         below = [card.y + 20 for card in cards if y < card.y < end and card.x - x < 2 * INDENT]
         below += [by + 11 for bx, by, _ in rows[index + 1 :] if x < bx and by < end]
-        stems.append(Bridge(x=x, y=y, text=label, stem_to=max(below, default=y)))
+        stems.append(BridgeLabel(x=x, y=y, text=label, stem_end_y=max(below, default=y)))
     return tuple(stems)
 
 
-def _fabric_text(members: frozenset[str], links: list[DeviceLink]) -> str:
+def _link_text(members: frozenset[str], links: list[DeviceLink]) -> str:
     kinds = Counter(link.type for link in links)
     counts = sorted({link.count for link in links})
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -191,11 +194,11 @@ def _fabric_text(members: frozenset[str], links: list[DeviceLink]) -> str:
     return f"{' and '.join(sorted(kinds))}: {len(members)} devices, {span} links, {reach}"
 
 
-def lay_out(snapshot: NodeSnapshot, columns: int) -> Layout:
+def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
     """Place one panel a NUMA node, in rows of `columns`; devices without a node come last."""
     view = snapshot.devices.value
     shown = view.devices[:MAX_DEVICES]
-    groups = islands(view.links)
+    groups = linked_groups(view.links)
     linked = frozenset(key for members, _ in groups for key in members)
     contents = []
     for node in snapshot.numa.value.nodes:
@@ -206,11 +209,11 @@ def lay_out(snapshot: NodeSnapshot, columns: int) -> Layout:
     known = {node.id for node in snapshot.numa.value.nodes}
     if rest := [device for device in shown if device.place.numa_node not in known]:
         contents.append(("NUMA unknown", "the firmware does not say", rest))
-    panels: list[Panel] = []
+    panels: list[NumaPanel] = []
     y = float(MARGIN)
     for first in range(0, len(contents), columns):
         row = [
-            _panel(*content, MARGIN + index * (PANEL_WIDTH + GUTTER), y, linked)
+            _numa_panel(*content, MARGIN + index * (PANEL_WIDTH + GUTTER), y, linked)
             for index, content in enumerate(contents[first : first + columns])
         ]
         tallest = max(panel.height for panel in row)
@@ -218,13 +221,13 @@ def lay_out(snapshot: NodeSnapshot, columns: int) -> Layout:
         y += tallest + MARGIN
     fabrics = []
     for members, links in groups:
-        fabrics.append(Fabric(y=y, text=_fabric_text(members, links), keys=members))
+        fabrics.append(LinkBar(y=y, text=_link_text(members, links), keys=members))
         y += BRIDGE_ROW + MARGIN
     wide = min(columns, max(1, len(contents)))
-    return Layout(
+    return PictureLayout(
         width=2 * MARGIN + wide * (PANEL_WIDTH + GUTTER),
         height=y,
         panels=tuple(panels),
-        fabrics=tuple(fabrics),
-        left_out=len(view.devices) - len(shown),
+        link_bars=tuple(fabrics),
+        omitted_devices=len(view.devices) - len(shown),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -14,11 +15,14 @@ import msgspec
 from bench.cluster.control import Control
 from bench.cluster.watch_pods import JsonObject, pod
 from bench.cluster.write_server import Served, api_server
-from bench.node.busy_node import DEADLINE_S, RunningAgent, busy_node, running_agent
+from bench.containers.messages import MINOR
+from bench.node.busy_node import CARDS, DEADLINE_S, RunningAgent, busy_node, running_agent
 from bench.usage.cgroup_trees import CONTAINERS, PODS
 from tests.apiserver.admin import node as node_object
 
 NODE = "node-a"
+SHARED_MINORS = tuple(minor for minor in range(CARDS) if minor != MINOR)
+SHARE_PERCENT = "2"  # of a card, for each pod: all pods of the node fit
 
 
 def known_pod(index: int, version: int = 0) -> JsonObject:
@@ -30,6 +34,14 @@ def known_pod(index: int, version: int = 0) -> JsonObject:
     del metadata["resourceVersion"]
     metadata["uid"] = f"{index:08x}-0000-4000-8000-000000000000"
     metadata["labels"]["version"] = str(version)
+    amounts = {f"koordinator.sh/{name}": SHARE_PERCENT for name in ("gpu-core", "gpu-memory-ratio")}
+    entry = {"minor": SHARED_MINORS[index % len(SHARED_MINORS)], "resources": amounts}
+    metadata["annotations"]["scheduling.koordinator.sh/device-allocated"] = json.dumps(
+        {"gpu": [entry]}
+    )
+    spec = body["spec"]
+    assert isinstance(spec, dict)
+    spec["containers"][0]["resources"]["limits"] |= amounts  # as a pod that is granted this has
     for number, container in enumerate(status["containerStatuses"]):
         container["containerID"] = f"containerd://{index * CONTAINERS + number:064x}"
     return {"apiVersion": "v1", "kind": "Pod", **body}

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.kube.apply.requests import MANAGER
-from agent.kube.base import APPLY
+from agent.kube.api import APPLY_PATCH_TYPE, FIELD_MANAGER
 from agent.kube.resources import DEVICES
 from bench.cluster.control import Control, acknowledged_s, kept_connection
 from bench.cluster.write_server import Served, api_server
@@ -97,8 +96,8 @@ class Cluster:
         chance = random.Random(3)
         taken: list[float] = []
         connection = kept_connection(self.served)
-        path = f"{DEVICES.path(NODE)}?fieldManager={MANAGER}&force=true"
-        headers = {"Authorization": f"Bearer {self.served.token}", "Content-Type": APPLY}
+        path = f"{DEVICES.path(NODE)}?fieldManager={FIELD_MANAGER}&force=true"
+        headers = {"Authorization": f"Bearer {self.served.token}", "Content-Type": APPLY_PATCH_TYPE}
         with running(self.node, "bench.node.event_relay") as relay:
             assert relay.stdout is not None
             fd = relay.stdout.fileno()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.kube.apply.requests import MANAGER
+from agent.kube.api import FIELD_MANAGER
 from agent.kube.resources import DEVICES
 from bench.cluster.control import Control, acknowledged_s
 from bench.cluster.write_server import Served, api_server
@@ -83,7 +83,7 @@ class Cluster:
 
     def bare(self, name: str) -> list[str]:
         """Return the limit's command line."""
-        url = f"{self.served.url}{DEVICES.path(name)}?fieldManager={MANAGER}"
+        url = f"{self.served.url}{DEVICES.path(name)}?fieldManager={FIELD_MANAGER}"
         trust = [self.served.ca_file, f"{self.served.account}/token"]
         script = str(Path(__file__).parent / "beside" / "bare_patch.py")
         return [sys.executable, script, url, *trust, str(self.device)]

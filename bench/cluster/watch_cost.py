@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count, cycle
 from typing import Any
 
-from agent.kube.objects.pod import OWN_PODS
+from agent.kube.resources import OWN_PODS
 from agent.kube.watch import machine
-from agent.kube.watch.state import Due, Effect, Event, Page, State, Step, Wait
-from agent.kube.watch.view import View
-from agent.kube.watch.wire import Reader
-from agent.model.foreign.pod import PodObject
-from agent.model.pod import PodView
+from agent.kube.watch.cache import WatchCache
+from agent.kube.watch.decoder import WatchDecoder
+from agent.kube.watch.machine import (
+    CacheEffect,
+    DelayCommand,
+    DelayOver,
+    ListWatchState,
+    PageSummary,
+    WatchEvent,
+    WatchTransition,
+)
+from agent.snapshot.pod import PodView
+from agent.wire_formats.pod import PodObject
 from bench.cluster.watch_pods import event, page
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
@@ -29,16 +37,18 @@ class Followed:
     """A watch without its connection: what the runner does with what came."""
 
     def __init__(self) -> None:
-        self._reader = Reader("bench", PodObject)
-        self._view: View[PodObject, PodView] = View("pods", OWN_PODS.make)
-        self._step = machine.step(State(), Due())
+        self._reader = WatchDecoder("bench", PodObject)
+        self._view: WatchCache[PodObject, PodView] = WatchCache("pods", OWN_PODS.convert)
+        self._step = machine.step(ListWatchState(), DelayOver())
         self.told: Mapping[str, PodView] = {}
 
     def list(self, data: bytes) -> None:
         """Take a whole list, as if it had been asked for anew."""
-        self._step = Step(State(recent=True), Wait(0.0))
-        found = self._reader.page(data)
-        told = Page(version=found.version, token="", objects=len(found.objects), bytes=len(data))
+        self._step = WatchTransition(ListWatchState(recent=True), DelayCommand(0.0))
+        found = self._reader.decode_page(data)
+        told = PageSummary(
+            version=found.version, token="", objects=len(found.objects), bytes=len(data)
+        )
         self._take(machine.step(self._step.state, told))
         self._view.stage(found.objects)
         if self._view.replace():
@@ -46,14 +56,14 @@ class Followed:
 
     def line(self, data: bytes) -> None:
         """Take one event."""
-        line = self._reader.line(data)
-        assert isinstance(line.event, Event)
+        line = self._reader.decode_line(data)
+        assert isinstance(line.event, WatchEvent)
         self._take(machine.step(self._step.state, line.event))
-        if line.found is not None and self._step.effect is Effect.PUT:
-            self._view.put(line.found)
+        if line.item is not None and self._step.effect is CacheEffect.PUT:
+            self._view.put(line.item)
             self.told = self._view.mapping
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: WatchTransition) -> None:
         self._step = step
 
 

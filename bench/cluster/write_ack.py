@@ -18,15 +18,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
+from agent.app.threads import tune_interpreter
 from agent.clock import SystemClock
-from agent.daemon.runtime import settle
-from agent.kube.apply.requests import MANAGER
-from agent.kube.base import APPLY
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import InPod
-from agent.publish.base import Desired
-from agent.publish.cluster.outbox import Outbox
-from agent.publish.cluster.site import Site
+from agent.kube.api import APPLY_PATCH_TYPE, FIELD_MANAGER
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.session import open_session
+from agent.kube.writer.api_writer import ApiWriter
+from agent.kube.writer.context import WriterContext
+from agent.messages import MessageQueue
+from agent.snapshot.publications import DesiredObject
 from bench.cluster.write_server import UID, Served, api_server, devices
 from bench.harness import Row, compare
 from bench.node.busy_agent import measure_holds
@@ -54,11 +54,15 @@ async def timed(write: Write) -> list[float]:
     return taken[WARM:]
 
 
-async def ours(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
+async def ours(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
     """Write by the outbox."""
-    session = await open_session(InPod(url=served.url, folder=served.account), SystemClock(), {})
-    outbox = Outbox(
-        Site(api=session, clock=SystemClock(), node_uid=lambda: UID, tell=lambda *_: None)
+    session = await open_session(
+        InClusterTarget(url=served.url, folder=served.account), SystemClock(), {}
+    )
+    outbox = ApiWriter(
+        WriterContext(
+            api=session, clock=SystemClock(), node_uid=lambda: UID, messages=MessageQueue()
+        )
     )
     running = asyncio.create_task(outbox.run())
 
@@ -79,14 +83,14 @@ async def ours(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
         await session.close()
 
 
-async def bare(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
+async def bare(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
     """Write by aiohttp alone."""
     import aiohttp  # noqa: PLC0415 - of the limit only
 
     bodies = [msgspec.json.encode(one.body) for one in wanted]
     path = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{wanted[0].name}"
-    url = f"{served.url}{path}?fieldManager={MANAGER}"
-    headers = {"Authorization": f"Bearer {served.token}", "Content-Type": APPLY}
+    url = f"{served.url}{path}?fieldManager={FIELD_MANAGER}"
+    headers = {"Authorization": f"Bearer {served.token}", "Content-Type": APPLY_PATCH_TYPE}
     context = ssl.create_default_context(cafile=served.ca_file)
     async with aiohttp.ClientSession(headers=headers) as client:
 
@@ -100,7 +104,7 @@ async def bare(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
         return await timed(write)
 
 
-def client(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
+def client(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
     """Write by the Kubernetes client."""
     from kubernetes import client as api  # noqa: PLC0415 - of the peer only
     from kubernetes import config  # noqa: PLC0415 - of the peer only
@@ -116,8 +120,8 @@ def client(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
             "devices",
             wanted[index % 2].name,
             dict(wanted[index % 2].body),
-            field_manager=MANAGER,
-            _content_type=APPLY,
+            field_manager=FIELD_MANAGER,
+            _content_type=APPLY_PATCH_TYPE,
         )
         return time.monotonic() - began_s
 
@@ -127,7 +131,7 @@ def client(served: Served, wanted: tuple[Desired, ...]) -> list[float]:
 def rows() -> Iterator[Row]:
     """Yield the time of an acknowledged write and the longest hold of the loop."""
     wanted = devices()
-    settle()  # as the agent does
+    tune_interpreter()  # as the agent does
     with api_server(wanted[0].name) as served:
         yield compare(
             "write_ack_p99",

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from agent.publish.base import Desired
-from agent.publish.device import DevicePublisher
+from agent.objects.device import DevicePublisher
+from agent.snapshot.publications import DesiredObject
 from tests.factory import snapshot
 
 UID = "00000000-0000-4000-8000-000000000001"
@@ -60,7 +60,7 @@ def api_server(*nodes: str) -> Iterator[Served]:
             process.wait()
 
 
-def devices() -> tuple[Desired, Desired]:
+def devices() -> tuple[DesiredObject, DesiredObject]:
     """Return a Device with sixteen cards, and the same one after one of them has failed."""
     (rendered,) = DevicePublisher().render(snapshot(), 0.0)
     body: dict[str, Any] = copy.deepcopy(dict(rendered.body))

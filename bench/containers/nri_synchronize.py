@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from agent.nri.reading import sandbox_of, seen_of
+from agent.nri.messages import parse_runtime_container, parse_sandbox
 from bench.containers.messages import picture
 from bench.containers.peers import plugin_alone, socket_echo
 from bench.harness import Row, compare
@@ -32,7 +32,10 @@ def rows() -> Iterator[Row]:
         def copied() -> float:
             began_s = time.perf_counter()
             message = nri.SynchronizeRequest.FromString(whole)
-            kept = [*map(sandbox_of, message.pods), *map(seen_of, message.containers)]
+            kept = [
+                *map(parse_sandbox, message.pods),
+                *map(parse_runtime_container, message.containers),
+            ]
             took_s = time.perf_counter() - began_s
             assert len(kept) == PODS * (1 + CONTAINERS)
             return (took_s + ask_bare(whole)) * 1e3

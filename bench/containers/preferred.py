@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations
 
+from agent.allocation.device_scores import PairScores, score_pairs
 from agent.config.containers import DevicePluginSettings
-from agent.deviceplugin.deciding import Deciding
-from agent.model.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
-from agent.model.inventory import DeviceGroup
-from agent.model.part import Part
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot
-from agent.probe.vendors import load_vendors
-from agent.topology.pci import PciTree
+from agent.deviceplugin.allocator import Allocator
+from agent.snapshot.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
+from agent.snapshot.inventory import DeviceGroup
+from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciTree
+from agent.workers.load import load_vendors
 from bench.harness import Row, compare
-from plugins.injection.preferred.board import Board, board_of
 
 CARDS = 16
 TRIES = 3  # of each size; the least counts, what the machine did beside it does not
@@ -32,13 +32,13 @@ RESOURCE = "nvidia.com/gpu"
 
 def rows() -> Iterator[Row]:
     """Yield the dearest answer with and without links, and what the board costs."""
-    peer, limit = _naive(board_of(_view(18), PciTree())), _limit()
+    peer, limit = _naive(score_pairs(_view(18), PciTree())), _limit()
     for name, links in (("preferred_nvswitch_16", 18), ("preferred_without_links_16", 0)):
         snapshot = _snapshot(_view(links))
         gate = "subject<=5,ratio_peer<=0.2"
         yield compare(name, "cpu_ms", _dearest(snapshot), peer=peer, limit=limit, gate=gate)
     view = _view(18)
-    yield compare("preferred_board_16", "cpu_ms", lambda: _ms(lambda: board_of(view, PciTree())))
+    yield compare("preferred_board_16", "cpu_ms", lambda: _ms(lambda: score_pairs(view, PciTree())))
 
 
 def _view(links: int) -> DeviceView:
@@ -72,16 +72,16 @@ def _card(index: int) -> Device:
 
 
 def _snapshot(view: DeviceView) -> NodeSnapshot:
-    return NodeSnapshot(node=NodeIdentity(name="bench"), devices=Part(view, 1.0))
+    return NodeSnapshot(node=NodeIdentity(name="bench"), devices=SnapshotPart(view, 1.0))
 
 
 def _dearest(snapshot: NodeSnapshot) -> Callable[[], float]:
-    decide = Deciding(DevicePluginSettings(vendors=("nvidia",)), load_vendors())
+    decide = Allocator(DevicePluginSettings(vendors=("nvidia",)), load_vendors())
     (resource,) = decide.resources(snapshot)
     ids = tuple(device.id for device in resource.devices)
 
     def answered(size: int) -> float:
-        ask = partial(decide.preferred, RESOURCE, ids, (), size, snapshot)
+        ask = partial(decide.select_preferred, RESOURCE, ids, (), size, snapshot)
         return min(_ms(ask) for _ in range(TRIES))
 
     def figure() -> float:
@@ -90,9 +90,9 @@ def _dearest(snapshot: NodeSnapshot) -> Callable[[], float]:
     return figure
 
 
-def _naive(board: Board) -> Callable[[], float]:
+def _naive(board: PairScores) -> Callable[[], float]:
     """Return the cost of scoring each set of eight by itself, ties and all else left aside."""
-    ids = [card.id for card in board.cards]
+    ids = [card.id for card in board.candidates]
 
     def score(chosen: tuple[str, ...]) -> int:
         return sum(board.scores[pair] for pair in combinations(chosen, 2))

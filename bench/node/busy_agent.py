@@ -13,16 +13,17 @@ import os
 import sys
 import time
 
+from agent.app import application
+from agent.app.application import ServeOptions
+from agent.app.context import build_context
 from agent.clock import SystemClock
-from agent.config.address import Address
-from agent.config.decode import settings_from
-from agent.daemon import serve
-from agent.daemon.options import ServeOptions
-from agent.host.files import LiveRoot
-from agent.kube.session.target import where_is_api
-from agent.node.crew import enlist
-from agent.node.parts import build_parts
-from agent.recording.open import OpenedHost
+from agent.config.address import ListenAddress
+from agent.config.sources import decode_settings
+from agent.host.files import LiveHostFiles
+from agent.kube.endpoint import find_api_target
+from agent.recording.host_source import HostSource
+from agent.workers.load import vendor_descriptions
+from agent.workers.selection import launch_workers
 
 KEPT = 10
 SETTLED_S = 3.0
@@ -53,21 +54,22 @@ def main() -> None:
     root, fake, out = sys.argv[1:4]
     own = {"file": fake}
     runtime = os.environ.get("XPU_BENCH_NRI", "")
-    settings = settings_from(
+    settings = decode_settings(
         {
             "nri": {"attach": "on", "socket": runtime} if runtime else {"attach": "off"},
             "discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}},
             "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
-        }
+        },
+        vendor_descriptions(),
     )
-    opened = OpenedHost(files=LiveRoot(root), source="bench")
-    parts = build_parts(settings, opened, SystemClock())
+    opened = HostSource(files=LiveHostFiles(root), source="bench")
+    parts = build_context(settings, opened, SystemClock())
     clustered = "KUBERNETES_SERVICE_HOST" in os.environ
     options = ServeOptions(
-        listen=(Address("127.0.0.1", 0),),
+        listen=(ListenAddress("127.0.0.1", 0),),
         out=out,
         notice="bench",
-        cluster=where_is_api(settings.api, os.environ) if clustered else None,
+        cluster=find_api_target(settings.api, os.environ) if clustered else None,
     )
     if kubelet := os.environ.get("XPU_BENCH_KUBELET", ""):
         # imported here: gRPC is no part of the agent that other figures are taken of
@@ -77,7 +79,9 @@ def main() -> None:
     holds_ms: list[tuple[float, str]] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)
-    serve.serve(parts, enlist(parts.vendors.values(), opened, settings), options)
+    application.run_application(
+        parts, launch_workers(parts.vendors.values(), opened, settings), options
+    )
     if holds_ms:
         print(json.dumps(sorted(holds_ms, reverse=True)[:KEPT]), flush=True)
 

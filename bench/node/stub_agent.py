@@ -12,19 +12,18 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
+from agent.app.application import ServeOptions, run_application
+from agent.app.context import build_context
 from agent.clock import SystemClock
-from agent.config.address import Address
-from agent.config.decode import settings_from
-from agent.daemon.options import ServeOptions
-from agent.daemon.serve import serve
-from agent.host.files import LiveRoot
-from agent.kube.session.target import where_is_api
-from agent.log import configure
-from agent.node.crew import recruits
-from agent.node.parts import build_parts
-from agent.probe.process.launch import launch
-from agent.probe.process.spec import WorkerSpec
-from agent.recording.open import OpenedHost
+from agent.config.address import ListenAddress
+from agent.config.sources import decode_settings
+from agent.host.files import LiveHostFiles
+from agent.kube.endpoint import find_api_target
+from agent.log import configure_logging
+from agent.recording.host_source import HostSource
+from agent.workers.load import vendor_descriptions
+from agent.workers.process import WorkerSpec, launch
+from agent.workers.selection import select_vendors
 
 ROOT = Path(__file__).parents[2]
 OTHERS = ("rdma", "ascend", "cambricon", "accelerators", "infofiles")
@@ -49,28 +48,29 @@ def main() -> None:
     """Run until SIGTERM."""
     tree, libraries, out, window_ms = sys.argv[1:5]
     off = dict.fromkeys(OTHERS, "off")
-    settings = settings_from(
+    settings = decode_settings(
         {
             "discovery": {"vendors": off, "nvidia": {"library_dirs": [libraries]}},
             "publish": {"coalesce_ms": window_ms},
             "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
-        }
+        },
+        vendor_descriptions(),
     )
-    configure(settings.log.level)
-    opened = OpenedHost(files=LiveRoot(tree), source="bench")
-    parts = build_parts(settings, opened, SystemClock())
+    configure_logging(settings.log.level)
+    opened = HostSource(files=LiveHostFiles(tree), source="bench")
+    parts = build_context(settings, opened, SystemClock())
     crew = []
-    for found in recruits(parts.vendors.values(), opened, settings):
+    for found in select_vendors(parts.vendors.values(), opened, settings):
         spec = TreeSpec(**asdict(found.spec), tree=tree)
         crew.append(replace(found, spec=spec, launched=launch(spec)))
     clustered = "KUBERNETES_SERVICE_HOST" in os.environ
     options = ServeOptions(
-        listen=(Address("127.0.0.1", 0),),
+        listen=(ListenAddress("127.0.0.1", 0),),
         out=out,
         notice="bench",
-        cluster=where_is_api(settings.api, os.environ) if clustered else None,
+        cluster=find_api_target(settings.api, os.environ) if clustered else None,
     )
-    serve(parts, crew, options)
+    run_application(parts, crew, options)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agent.cgroup.layout import CgroupLayout, detect
-from agent.host.files import LiveRoot
+from agent.cgroup.layout import CgroupLayout, detect_layout
+from agent.host.files import LiveHostFiles
 
 PODS, CONTAINERS = 250, 2
 STIRRED_PAGES = 80  # more than the kernel charges at once, so that the figure moves
@@ -36,7 +36,7 @@ def cgroups() -> tuple[list[str], list[str]]:
 @contextmanager
 def version_1() -> Iterator[CgroupLayout | None]:
     """Make the tree in this machine's version 1 hierarchies; `None` where there are none."""
-    found = detect(LiveRoot())
+    found = detect_layout(LiveHostFiles())
     points = {c: found.mount(c) for c in CONTROLLERS_V1} if found and found.version == 1 else {}
     if os.geteuid() != 0 or not points or None in points.values():
         yield None

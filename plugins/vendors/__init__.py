@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# Name and class of each; a worker imports its own vendor and no other.
+# Name and class of each, in the order of `config reference`; a worker imports its own vendor only.
 BUILTIN: tuple[tuple[str, str], ...] = (
-    ("accelerators", "plugins.vendors.accelerators.vendor:AcceleratorsVendor"),
+    ("nvidia", "plugins.vendors.nvidia.vendor:NvidiaVendor"),
     ("ascend", "plugins.vendors.ascend.vendor:AscendVendor"),
     ("cambricon", "plugins.vendors.cambricon.vendor:CambriconVendor"),
-    ("fake", "plugins.vendors.fake.vendor:FakeVendor"),
-    ("infofiles", "plugins.vendors.infofiles.vendor:InfofilesVendor"),
-    ("nvidia", "plugins.vendors.nvidia.vendor:NvidiaVendor"),
     ("rdma", "plugins.vendors.rdma.vendor:RdmaVendor"),
+    ("fake", "plugins.vendors.fake.vendor:FakeVendor"),
+    ("accelerators", "plugins.vendors.accelerators.vendor:AcceleratorsVendor"),
+    ("infofiles", "plugins.vendors.infofiles.vendor:InfofilesVendor"),
 )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from agent.errors import HostFileError, ParseError
-from agent.topology.text import format_cpu_list, parse_cpu_list
+from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 from tests.cgroup_v2.session import CACHE_BYTES, CPUS
 
 MOUNT = "/sys/fs/cgroup"

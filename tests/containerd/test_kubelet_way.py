@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from agent.config.containers import DevicePluginSettings
-from agent.deviceplugin.deciding import Deciding
-from agent.model.grant.edits import NodeEdit
-from agent.probe.vendors import load_vendors
+from agent.deviceplugin.allocator import Allocator
+from agent.snapshot.edits import DeviceNodeEdit
+from agent.workers.load import load_vendors
 from proto.gen import cri_config_v1_pb2 as pb
 from tests.containerd.agent_side import scene
 from tests.containerd.runtime.inside import look, opening, tell
@@ -25,7 +25,7 @@ from tests.containerd.runtime.running import Containerd, cannot_run, containerd
 LIBRARY, INSIDE = "libcuda.so", "/usr/lib/libcuda.so"
 
 
-def on_host(folder: Path, node: NodeEdit) -> str:
+def on_host(folder: Path, node: DeviceNodeEdit) -> str:
     """Return where a device node is on this machine; it is made there, for no card is here."""
     path = folder / node.path.replace("/", "-")
     if not path.exists():
@@ -35,7 +35,7 @@ def on_host(folder: Path, node: NodeEdit) -> str:
 
 def describe(runtime: Containerd) -> None:
     """Write the file of CDI names as the vendor's toolkit does: a node for a card, libraries."""
-    card = NodeEdit(host_path="/dev/nvidia1", path="/dev/nvidia1", major=195, minor=1)
+    card = DeviceNodeEdit(host_path="/dev/nvidia1", path="/dev/nvidia1", major=195, minor=1)
     node = {"path": card.path, "hostPath": on_host(runtime.folder, card), "permissions": "rwm"}
     library = runtime.folder / LIBRARY
     library.write_text("the driver's")
@@ -58,7 +58,7 @@ def test_the_answer_of_allocate_brings_the_card_and_its_library_if_the_runtime_c
     with containerd(takes_cdi=takes_cdi) as runtime:
         describe(runtime)
         snapshot = scene.snapshot(1.0, memlock=False, cdi=runtime.cdi)
-        deciding = Deciding(DevicePluginSettings(vendors=("nvidia",)), load_vendors())
+        deciding = Allocator(DevicePluginSettings(vendors=("nvidia",)), load_vendors())
         edits = deciding.allocate("nvidia.com/gpu", ("GPU-1",), snapshot).edits
         devices = [
             pb.Device(

@@ -6,11 +6,11 @@ import functools
 import inspect
 from pathlib import Path
 
-from agent.host.files import HostFiles
-from agent.probe.base import DeviceVendor
-from agent.recording.open import open_host
-from agent.recording.parse import parse
+from agent.recording.format import parse_recording
+from agent.recording.host_source import open_host
 from agent.recording.tree import TreeBuilder
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.vendor import DeviceVendor
 from plugins.new import EXAMPLE_HOST, example_of
 from plugins.vendors.template.vendor import TemplateVendor
 
@@ -28,10 +28,10 @@ def host_of(name: str) -> HostFiles:
 def example_host(vendor: DeviceVendor) -> HostFiles | None:
     """Return the example host that `plugins.new` made beside a vendor; `None` if there is none."""
     if isinstance(vendor, TemplateVendor):
-        return parse(EXAMPLE_HOST.encode()).files
+        return parse_recording(EXAMPLE_HOST.encode()).files
     module = Path(inspect.getfile(type(vendor))).resolve()
     for folder in module.parents:
-        host = folder / example_of(vendor.name)
+        host = folder / example_of(vendor.description.name)
         if (host / "host.txt").is_file():
             return open_host(str(host)).files
     return None

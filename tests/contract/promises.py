@@ -9,18 +9,17 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 
-from agent.model import quantity
-from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
-from agent.model.inventory import (
+from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
+from agent.snapshot.inventory import (
     DeviceEvent,
     DeviceSample,
     Inventory,
     MetricFamily,
+    MetricValue,
     ProcessSample,
-    Reading,
 )
-from agent.publish.wire import sanitise
-from agent.topology.address import parse_address
+from agent.snapshot.pci import parse_address
+from agent.wire_formats import api_values, quantities
 
 REASON = re.compile(r"([A-Z][a-z0-9]*)+")
 CONDITION = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
@@ -119,7 +118,9 @@ def _resources(device: VendorDevice) -> Iterator[str]:
         domain, slash, rest = name.partition("/")
         if not slash or not domain or not rest:
             yield f"{name!r} is no name of a resource"
-        elif sanitise.quantity(amount) is None or not sanitise.is_some(amount):
+        elif api_values.valid_quantity(amount) is None or not api_values.is_positive_quantity(
+            amount
+        ):
             yield f"{name}: {amount!r} is no positive quantity"
         elif domain == "koordinator.sh" and name not in OURS:
             yield f"{name}: the scheduler knows no such resource"
@@ -143,7 +144,7 @@ def _amounts_together(device: VendorDevice, amounts: dict[str, str]) -> Iterator
         yield f"an accelerator that can be granted has {MEMORY} and {RATIO}"
     elif device.memory_bytes is None:
         yield "its memory is granted, and not known"
-    elif amounts[MEMORY] != quantity.binary(device.memory_bytes):
+    elif amounts[MEMORY] != quantities.format_binary(device.memory_bytes):
         yield f"{MEMORY} is {amounts[MEMORY]}, its memory {device.memory_bytes} bytes"
 
 
@@ -154,7 +155,7 @@ def _conditions(device: VendorDevice) -> Iterator[str]:
     for condition in device.conditions:
         if not CONDITION.fullmatch(condition.type) or condition.type == "Healthy":
             yield f"{condition.type!r} is no type of a condition that a vendor may set"
-        if sanitise.reason(condition.reason) != condition.reason or not condition.reason:
+        if api_values.reason_text(condition.reason) != condition.reason or not condition.reason:
             yield f"{condition.type}: {condition.reason!r} is no reason of a condition"
 
 
@@ -286,7 +287,7 @@ def _process(process: ProcessSample, parts: set[str]) -> Iterator[str]:
         yield f"process {process.pid} runs on a slice that is not listed"
 
 
-def _readings(readings: Iterable[Reading], declared: dict[str, MetricFamily]) -> Iterator[str]:
+def _readings(readings: Iterable[MetricValue], declared: dict[str, MetricFamily]) -> Iterator[str]:
     readings = tuple(readings)
     series = [(reading.family, reading.labels) for reading in readings]
     if len(set(series)) < len(series):

@@ -18,13 +18,14 @@ import pytest
 import yaml
 
 from agent.errors import NotSupported
-from agent.host.files import HostFiles, LiveRoot
-from agent.model.foreign.device_info import DIRECTORY
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.probe.base import DeviceVendor, VendorSession
-from agent.probe.tape import TapeSession, parse_tape
-from agent.probe.vendors import load_vendors
-from agent.recording.open import open_host
+from agent.host.files import LiveHostFiles
+from agent.recording.host_source import open_host
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.snapshot.vendor import DeviceVendor, VendorSession
+from agent.wire_formats.device_info import DIRECTORY
+from agent.workers.load import load_vendors
+from agent.workers.tape import TapeSession, parse_tape
 from fixtures.hosts.make_atlas import build
 from plugins.vendors.fake.vendor import FakeVendor
 from plugins.vendors.template.vendor import TemplateVendor
@@ -37,6 +38,7 @@ from tests.stubs.stub import Stub
 from tests.unit.cambricon import cards as mlu
 from tests.unit.infofiles.made import entry as info_file_entry
 from tests.unit.rdma import made as nics
+from tests.vendors import open_session
 
 SCENE = {
     "devices": [
@@ -93,7 +95,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 def vendor_named(name: str) -> DeviceVendor:
     """Return a vendor: one that is shipped or installed, or the template."""
-    return {**load_vendors(), TemplateVendor.name: TemplateVendor()}[name]
+    return {**load_vendors(), TemplateVendor.description.name: TemplateVendor()}[name]
 
 
 def ask(source: Source) -> Answers:
@@ -142,7 +144,7 @@ def _events(session: Session) -> tuple[DeviceEvent, ...]:
 def _replay(vendor: str, host: HostFiles) -> Opener:
     @contextlib.contextmanager
     def opener(folder: Path) -> Iterator[Session]:  # noqa: ARG001 - others need one
-        with contextlib.closing(vendor_named(vendor).open(host, REPLAY)) as session:
+        with contextlib.closing(open_session(vendor_named(vendor), host, REPLAY)) as session:
             yield session
 
     return opener
@@ -206,7 +208,9 @@ def _cambricon(folder: Path) -> Iterator[Session]:
 def _rdma(folder: Path) -> Iterator[Session]:  # noqa: ARG001 - others need one
     entries = nics.nics(("0000:18:00.0", "mlx5_0"), ("0000:3b:00.0", "mlx5_1"))
     entries |= nics.exclusive()
-    with contextlib.closing(vendor_named("rdma").open(nics.tree(entries), REPLAY)) as session:
+    with contextlib.closing(
+        open_session(vendor_named("rdma"), nics.tree(entries), REPLAY)
+    ) as session:
         yield session
 
 
@@ -218,7 +222,7 @@ def _accelerators(folder: Path) -> Iterator[Session]:  # noqa: ARG001 - others n
         sysfs.function(f"pci0000:16/0000:{bus}:00.0", **facts)
     settings = {"cards": [{"match": "9999:4001", "memory_mib": 65536, "model": "C500"}]}
     vendor = vendor_named("accelerators")
-    with contextlib.closing(vendor.open(sysfs.builder.build(), settings)) as session:
+    with contextlib.closing(open_session(vendor, sysfs.builder.build(), settings)) as session:
         yield session
 
 
@@ -228,7 +232,7 @@ def _infofiles(folder: Path) -> Iterator[Session]:
     directory.mkdir(parents=True)
     (directory / "cards.json").write_text(json.dumps([info_file_entry("0"), info_file_entry("1")]))
     vendor = vendor_named("infofiles")
-    with contextlib.closing(vendor.open(LiveRoot(str(folder)), {})) as session:
+    with contextlib.closing(open_session(vendor, LiveHostFiles(str(folder)), {})) as session:
         yield session
 
 
@@ -236,14 +240,14 @@ def fake_vendor(folder: Path) -> tuple[FakeVendor, dict[str, object]]:
     """Return the fake vendor with its scene below a folder, and its settings."""
     file = folder / "fake.yaml"
     file.write_text(yaml.safe_dump(SCENE))
-    return FakeVendor(str(file)), {"file": str(file), "replay": True}
+    return FakeVendor(), {"file": str(file), "replay": True}
 
 
 @contextlib.contextmanager
 def _fake(folder: Path) -> Iterator[Session]:
     vendor, settings = fake_vendor(folder)
     host = open_host(str(FOLDER / "vm-no-devices")).files
-    with contextlib.closing(vendor.open(host, settings)) as session:
+    with contextlib.closing(open_session(vendor, host, settings)) as session:
         yield session
 
 
@@ -330,7 +334,7 @@ def sources_of(vendor: str) -> tuple[Source, ...]:
     )
 
 
-NAMES = (*load_vendors(), TemplateVendor.name)
+NAMES = (*load_vendors(), TemplateVendor.description.name)
 SOURCES = tuple(source for name in NAMES for source in sources_of(name))
 of_every_source = pytest.mark.parametrize("source", SOURCES, ids=str)
 of_every_vendor = pytest.mark.parametrize("name", NAMES)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.device import VendorDevice
-from agent.model.grant.container import Container
-from agent.model.grant.edits import ContainerEdits
-from agent.model.grant.granted import Grant, GrantedDevice
-from agent.model.grant.host import HostMeans, RdmaFunction
-from agent.model.grant.refusal import GrantRefused
-from agent.probe.base import DeviceVendor, needs_of
+from agent.snapshot.allocation import AllocatedDevice, AllocationRefused, DeviceAllocation
+from agent.snapshot.container import ContainerSpec
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.host_devices import HostDevices, RdmaFunction
+from agent.snapshot.vendor import DeviceVendor, InjectsDevices
 from tests.contract.sources import Source, ask, of_every_source, of_every_vendor, vendor_named
 from tests.hostile import texts, vendor_devices
 
-POD = Container(name="worker", pod_uid="6f6f0000-0000-4000-8000-000000000001")
+POD = ContainerSpec(name="worker", pod_uid="6f6f0000-0000-4000-8000-000000000001")
 
 
-def means(devices: tuple[VendorDevice, ...]) -> HostMeans:
+def means(devices: tuple[VendorDevice, ...]) -> HostDevices:
     """Have all that the devices say they need."""
     nodes = [node for device in devices for node in device.nodes]
     slices = [node for d in devices for part in d.partitions for node in part.nodes]
@@ -27,27 +26,31 @@ def means(devices: tuple[VendorDevice, ...]) -> HostMeans:
         for d in devices
         if d.bus_id
     )
-    return HostMeans(nodes=tuple(dict.fromkeys([*nodes, *slices])), functions=functions)
+    return HostDevices(nodes=tuple(dict.fromkeys([*nodes, *slices])), functions=functions)
 
 
 def answer(
-    vendor: DeviceVendor, devices: tuple[VendorDevice, ...], grant: Grant, pod: Container = POD
+    vendor: DeviceVendor,
+    devices: tuple[VendorDevice, ...],
+    grant: DeviceAllocation,
+    pod: ContainerSpec = POD,
 ) -> ContainerEdits | str:
+    assert isinstance(vendor, InjectsDevices)
     try:
         return vendor.edits(devices, grant, pod, means(devices))
-    except GrantRefused as refused:
+    except AllocationRefused as refused:
         return str(refused)
 
 
-def entry_of(device: VendorDevice) -> GrantedDevice:
-    return GrantedDevice(type=device.kind.wire_type, id=device.uuid or "", minor=device.minor)
+def entry_of(device: VendorDevice) -> AllocatedDevice:
+    return AllocatedDevice(type=device.kind.wire_type, id=device.uuid or "", minor=device.minor)
 
 
 @of_every_source
 def test_equal_grants_give_equal_edits(source: Source) -> None:
     vendor, devices = vendor_named(source.vendor), ask(source).inventory.devices
     for device in devices:
-        grant = Grant(devices=(entry_of(device),))
+        grant = DeviceAllocation(devices=(entry_of(device),))
         first = answer(vendor, devices, grant)
         assert answer(vendor, devices, grant) == first
         hash(first)  # plain frozen data
@@ -62,7 +65,7 @@ def test_a_granted_device_gives_something_or_is_refused_and_two_give_different_t
     for device in devices:
         # nothing names a device without a number and a node: that of a recording without a tape
         if device.managed and device.minor is not None and device.nodes:
-            found = answer(vendor, devices, Grant(devices=(entry_of(device),)))
+            found = answer(vendor, devices, DeviceAllocation(devices=(entry_of(device),)))
             assert found != ContainerEdits()
             assert found
             given.append(found)
@@ -75,16 +78,17 @@ def test_a_granted_device_gives_something_or_is_refused_and_two_give_different_t
 @of_every_source
 def test_nothing_granted_gives_nothing(source: Source) -> None:
     vendor, devices = vendor_named(source.vendor), ask(source).inventory.devices
-    stranger = Grant(devices=(GrantedDevice(type="gpu", id="somebody-elses"),))
-    for grant in (Grant(), stranger):
+    stranger = DeviceAllocation(devices=(AllocatedDevice(type="gpu", id="somebody-elses"),))
+    for grant in (DeviceAllocation(), stranger):
         assert answer(vendor, devices, grant) == ContainerEdits()
 
 
 @of_every_vendor
 def test_what_a_vendor_needs_of_the_host_are_plain_absolute_paths(name: str) -> None:
     vendor = vendor_named(name)
-    needs = needs_of(vendor, {})
-    assert needs_of(vendor, {}) == needs
+    assert isinstance(vendor, InjectsDevices)
+    needs = vendor.host_query({})
+    assert vendor.host_query({}) == needs
     assert all(path.startswith("/dev/") for path in needs.nodes)
     for path in (*needs.nodes, *needs.paths, *([needs.mount_list] if needs.mount_list else [])):
         folder, _, last = path.rpartition("/")
@@ -95,7 +99,7 @@ def test_what_a_vendor_needs_of_the_host_are_plain_absolute_paths(name: str) -> 
 
 
 entries = st.builds(
-    GrantedDevice,
+    AllocatedDevice,
     type=st.sampled_from(("gpu", "rdma", "fpga")),
     id=texts | st.just(""),
     minor=st.none() | st.integers(-2, 20),
@@ -106,7 +110,7 @@ entries = st.builds(
 )
 pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
 pods = st.builds(
-    Container,
+    ContainerSpec,
     name=texts,
     pod_uid=texts,
     env=pairs,
@@ -120,14 +124,14 @@ pods = st.builds(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(
     devices=st.lists(vendor_devices, max_size=3).map(tuple),
-    grant=st.builds(Grant, devices=st.lists(entries, max_size=3).map(tuple)),
+    grant=st.builds(DeviceAllocation, devices=st.lists(entries, max_size=3).map(tuple)),
     pod=pods,
 )
 def test_hostile_devices_grants_and_pods_are_answered_or_refused_with_a_reason(
-    name: str, devices: tuple[VendorDevice, ...], grant: Grant, pod: Container
+    name: str, devices: tuple[VendorDevice, ...], grant: DeviceAllocation, pod: ContainerSpec
 ) -> None:
     vendor = vendor_named(name)
     own = map(entry_of, devices)
-    for asked in (grant, Grant(devices=tuple(own))):
+    for asked in (grant, DeviceAllocation(devices=tuple(own))):
         first = answer(vendor, devices, asked, pod)
         assert answer(vendor, devices, asked, pod) == first

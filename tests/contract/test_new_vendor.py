@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.recording.open import open_host
+from agent.recording.host_source import open_host
+from agent.snapshot.vendor import VendorSettings
 from plugins import new
 from plugins.new import CannotMake, main, make_vendor, renamed
 from plugins.vendors.template.vendor import TemplateVendor
@@ -43,7 +44,9 @@ LIES = {
     "negative": Lie(text=SAYS, put=f"{SAYS}, memory_bytes=-1"),
     "zeromemory": Lie(text=SAYS, put=f"{SAYS}, memory_bytes=0"),
     "noidentity": Lie(text=SAYS, put="bus_id=None, health=UNANSWERED"),
-    "nodevice": Lie(text="for function in made_by(", put="for function in () and made_by("),
+    "nodevice": Lie(
+        text="for function in find_functions(", put="for function in () and find_functions("
+    ),
     "scaledunit": Lie(
         text="_temperature_celsius",
         put="_memory_used_mib",
@@ -137,11 +140,11 @@ def test_a_shipped_copy_stands_beside_the_others(
     text = "".join(path.read_text() for path in folder.iterdir())
     assert "emplate" not in text
     assert "plugins.vendors.acme.session import AcmeSession" in text
-    assert 'name = "acme"' in text
+    assert 'NAME = "acme"' in text
     example = tmp_path / "fixtures/hosts/example-acme"
     assert sorted(path.name for path in example.iterdir()) == ["README.md", "host.txt"]
     files = open_host(str(example)).files
-    assert len(TemplateVendor().sighted(files)) == 2
+    assert len(TemplateVendor().detect(files, VendorSettings())) == 2
 
 
 def test_an_example_host_that_is_there_is_not_overwritten(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.model.device import (
+from agent.snapshot.device import (
     DeviceCondition,
     DeviceKind,
     DeviceLink,
@@ -18,15 +18,15 @@ from agent.model.device import (
     HealthState,
     VendorDevice,
 )
-from agent.model.inventory import (
+from agent.snapshot.inventory import (
     DeviceEvent,
     DeviceGroup,
     DeviceSample,
     Inventory,
     MetricFamily,
+    MetricValue,
     Problem,
     ProcessSample,
-    Reading,
 )
 from tests.contract.promises import (
     CORE,
@@ -179,14 +179,14 @@ FAMILIES = (
     MetricFamily(name="xpu_acme_busy_ratio", type="gauge", help="Busy."),
     MetricFamily(name="xpu_acme_errors_total", type="counter", help="Errors."),
 )
-HOT = Reading(family="xpu_acme_temperature_celsius", value=-5.0, labels=("chip",))
+HOT = MetricValue(family="xpu_acme_temperature_celsius", value=-5.0, labels=("chip",))
 SAMPLE = DeviceSample(
     key=FIRST,
     core_percent=100.0,
     memory_used_bytes=64 << 30,
     memory_total_bytes=64 << 30,
     processes=(ProcessSample(pid=7, memory_bytes=0, core_percent=0.0, partition=SLICE.uuid),),
-    readings=(HOT, Reading(family="xpu_acme_busy_ratio", value=1.0)),
+    readings=(HOT, MetricValue(family="xpu_acme_busy_ratio", value=1.0)),
     health=Health(),
 )
 
@@ -198,9 +198,9 @@ def test_honest_samples_families_and_events_break_no_promise() -> None:
     assert event_faults((event, replace(event, key="")), HONEST) == []
 
 
-def reading(name: str, value: float) -> tuple[Reading, ...]:
+def reading(name: str, value: float) -> tuple[MetricValue, ...]:
     """Return one reading of a family without labels."""
-    return (Reading(family=f"xpu_acme_{name}", value=value),)
+    return (MetricValue(family=f"xpu_acme_{name}", value=value),)
 
 
 @pytest.mark.parametrize(

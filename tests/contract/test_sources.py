@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.probe import wire
+from agent.workers import protocol
 from tests.contract.hosts import EMPTY, FOLDER, HOSTS, host_of
 from tests.contract.promises import event_faults, inventory_faults, sample_faults
 from tests.contract.sources import (
@@ -18,9 +18,9 @@ from tests.contract.sources import (
 )
 
 
-def across(reply: wire.Reply) -> wire.Reply:
+def across(reply: protocol.WorkerMessage) -> protocol.WorkerMessage:
     """Return what is left of a reply on the other side of the wire."""
-    return wire.decode_reply("x", wire.encode(reply))
+    return protocol.decode_reply("x", protocol.encode_message(reply))
 
 
 @of_every_vendor
@@ -66,7 +66,7 @@ def test_a_source_that_did_not_change_gives_an_equal_inventory(source: Source) -
 
 @of_every_source
 def test_samples_keep_every_promise(source: Source) -> None:
-    answers, families = ask(source), vendor_named(source.vendor).families
+    answers, families = ask(source), vendor_named(source.vendor).description.families
     for samples in answers.samples:
         assert sample_faults(samples, answers.inventory, families) == []
 
@@ -95,22 +95,23 @@ def test_events_keep_every_promise(source: Source) -> None:
 def test_answers_survive_the_wire(source: Source) -> None:
     answers = ask(source)
     inventory, samples, events = answers.inventory, answers.samples[0], answers.events
-    assert across(wire.Discovered(1, inventory)) == wire.Discovered(1, inventory)
-    assert across(wire.Sampled(1, samples)) == wire.Sampled(1, samples)
-    assert across(wire.Happened(events)) == wire.Happened(events)
+    assert across(protocol.DiscoverReply(1, inventory)) == protocol.DiscoverReply(1, inventory)
+    assert across(protocol.SampleReply(1, samples)) == protocol.SampleReply(1, samples)
+    assert across(protocol.EventsMessage(events)) == protocol.EventsMessage(events)
 
 
 @of_every_vendor
 def test_a_host_without_the_hardware_shows_none(name: str) -> None:
     vendor = vendor_named(name)
-    assert vendor.sighted(EMPTY) == ()
-    assert vendor.sighted(host_of("vm-no-devices")) == ()
+    assert vendor.detect(EMPTY, vendor.description.settings()) == ()
+    assert vendor.detect(host_of("vm-no-devices"), vendor.description.settings()) == ()
 
 
 @pytest.mark.parametrize("host", HOSTS)
 @of_every_vendor
 def test_what_sysfs_alone_shows_has_a_name_and_a_reason(name: str, host: str) -> None:
-    devices = vendor_named(name).sighted(host_of(host))
+    vendor = vendor_named(name)
+    devices = vendor.detect(host_of(host), vendor.description.settings())
     listed = {s.name.partition("-")[2] for s in SOURCES if s.vendor == name}
     assert bool(devices) == (host in listed), "a host that shows the vendor's devices is a source"
     for device in devices:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.errors import NotSupported
-from agent.model.inventory import Inventory
-from agent.probe.base import DeviceVendor, VendorSession, clear_in
+from agent.snapshot.inventory import Inventory
+from agent.snapshot.vendor import DeviceVendor, VendorSession
+from agent.workers.abilities import clear_fault
 from tests.contract.hosts import EMPTY
 from tests.contract.promises import family_faults
 from tests.contract.sources import NAMES, REPLAY, fake_vendor, of_every_vendor, vendor_named
+from tests.vendors import open_session
 
 # what costs a start or starts something; a session may have it, the agent's side not
 HEAVY = ("asyncio", "ctypes", "yaml", "pyudev", "pynvml", "psutil", "importlib.metadata", "aiohttp")
@@ -31,19 +33,17 @@ def vendor_of(name: str) -> tuple[DeviceVendor, dict[str, object]]:
 def session_on_empty(name: str, folder: Path) -> Iterator[tuple[DeviceVendor, VendorSession]]:
     """Open a session on a host without anything, and close it."""
     vendor, settings = fake_vendor(folder) if name == "fake" else vendor_of(name)
-    session = vendor.open(EMPTY, settings)
+    session = open_session(vendor, EMPTY, settings)
     yield vendor, session
     session.close()
 
 
-def test_it_finds_nothing_wrong_with_no_settings_and_with_those_of_a_recording(name: str) -> None:
-    vendor, settings = vendor_of(name)
-    vendor.check({})
-    vendor.check(settings)
+def test_it_finds_nothing_wrong_with_its_default_settings(name: str) -> None:
+    vendor_of(name)[0].description.settings().check()
 
 
 def test_it_says_plainly_whether_it_needs_a_process_of_its_own(name: str) -> None:
-    assert isinstance(getattr(vendor_of(name)[0], "isolated", True), bool)
+    assert isinstance(vendor_of(name)[0].description.is_isolated, bool)
 
 
 def test_the_agent_loads_it_without_anything_heavy(name: str) -> None:
@@ -57,7 +57,7 @@ def test_the_agent_loads_it_without_anything_heavy(name: str) -> None:
 def test_a_session_on_an_empty_host_answers(name: str, tmp_path: Path) -> None:
     with session_on_empty(name, tmp_path) as (vendor, session):
         assert isinstance(session.discover(), Inventory)
-        assert session.discover().vendor == vendor.name
+        assert session.discover().vendor == vendor.description.name
         with contextlib.suppress(NotSupported):
             assert isinstance(session.sample(), tuple)
 
@@ -66,7 +66,7 @@ def test_clearing_a_device_that_nobody_knows_clears_nothing(name: str, tmp_path:
     with session_on_empty(name, tmp_path) as (_, session):
         session.discover()
         try:
-            assert clear_in(session, "0000:ff:1f.7") is False
+            assert clear_fault(session, "0000:ff:1f.7") is False
         except NotSupported:
             assert not hasattr(session, "clear")
 
@@ -77,11 +77,13 @@ def test_closing_twice_is_closing_once(name: str, tmp_path: Path) -> None:
 
 
 def test_families_keep_every_promise(name: str) -> None:
-    assert family_faults(vendor_of(name)[0].families) == []
+    assert family_faults(vendor_of(name)[0].description.families) == []
 
 
 def test_a_family_of_two_vendors_is_the_same_family(name: str) -> None:
-    mine = {family.name: family for family in vendor_of(name)[0].families}
-    others = itertools.chain.from_iterable(vendor_of(n)[0].families for n in NAMES if n != name)
+    mine = {family.name: family for family in vendor_of(name)[0].description.families}
+    others = itertools.chain.from_iterable(
+        vendor_of(n)[0].description.families for n in NAMES if n != name
+    )
     for family in others:
         assert mine.get(family.name, family) == family

@@ -13,5 +13,5 @@ class Anonymous:
         """Return nothing."""
         return None
 
-    def refused(self) -> None:
+    def expire(self) -> None:
         """Do nothing: there is nothing to read again."""

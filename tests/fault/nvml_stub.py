@@ -93,7 +93,7 @@ def _worker(stub: Stub, settings: Mapping[str, object], *arguments: str) -> Chil
 def real_worker(stub: Stub, **settings: object) -> Child:
     """Return the agent's own worker; its host is this machine, which shows it no GPUs of ours."""
     given = {"library_dirs": [str(build(stub.level))], **settings}
-    arguments = ["-m", "agent.probe.worker", "--vendor", "nvidia"]
+    arguments = ["-m", "agent.workers.worker", "--vendor", "nvidia"]
     return Child("nvidia", arguments, stub.environment, given)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from agent.model.inventory import Inventory
-from agent.probe.tape import TapeWriter
+from agent.snapshot.inventory import Inventory
+from agent.workers.tape import TapeWriter
 from tests.fault.nvml_stub import ROOT, Stub, on_tree
 
 TAPES = ROOT / "fixtures" / "tapes" / "nvidia"
@@ -108,10 +108,10 @@ def record(played: Played) -> bytes:
         stub.play(*base, *moving(played.loads, 0))
         writer = TapeWriter("nvidia", data.extend)
         with on_tree(stub, HOSTS / played.host) as child:
-            writer.discovered(_placeless(child.discover()), 0.0)
+            writer.write_inventory(_placeless(child.discover()), 0.0)
             for step in range(STEPS):
                 stub.play(*base, *moving(played.loads, step))
-                writer.sampled(child.sample(), 0.0)
+                writer.write_samples(child.sample(), 0.0)
     return bytes(data)
 
 

@@ -9,24 +9,30 @@ from __future__ import annotations
 import os
 import sys
 
-from agent.host.files import HostFiles, LiveRoot
-from agent.probe.service import Pipe
-from agent.probe.wire import Start
-from agent.probe.worker import answer, read_requests, take_pipes
-from agent.recording.open import open_host
+from agent.host.files import LiveHostFiles
+from agent.recording.host_source import open_host
+from agent.snapshot.host_files import HostFiles
+from agent.workers.protocol import StartMessage
+from agent.workers.worker import (
+    AgentPipe,
+    decode_vendor_settings,
+    read_requests,
+    serve_session,
+    take_pipes,
+)
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 
 
 def main() -> None:
     """Serve the NVIDIA session of the tree that the first argument names."""
     questions, answers = take_pipes()
-    requests, pipe = read_requests("nvidia", questions), Pipe(answers)
+    requests, pipe = read_requests("nvidia", questions), AgentPipe(answers)
     start = next(requests)
-    assert isinstance(start, Start)
+    assert isinstance(start, StartMessage)
     tree, live = sys.argv[1], "live" in sys.argv[2:]
-    host: HostFiles = LiveRoot(tree) if live else open_host(tree).files
-    settings = start.settings
-    answer(requests, pipe, start, lambda: NvidiaVendor().open(host, settings))
+    host: HostFiles = LiveHostFiles(tree) if live else open_host(tree).files
+    settings = decode_vendor_settings(start, NvidiaVendor.description)
+    serve_session(requests, pipe, start, lambda: NvidiaVendor().open(host, settings, start.context))
     os._exit(0)
 
 

@@ -14,12 +14,18 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agent.config.address import Address
-from agent.daemon.listen import Site
+from agent.config.address import ListenAddress
 from agent.web import connections
 from agent.web.admin import create_admin_app
-from agent.web.connections import MAX_CONNECTIONS, MIN_CONNECTIONS, RESERVE, SECURITY, Listener
-from agent.web.unix_socket import bind, connect
+from agent.web.admin_socket import bind_socket, connect_socket
+from agent.web.connections import (
+    MAX_CONNECTIONS,
+    MIN_CONNECTIONS,
+    RESERVED_DESCRIPTORS,
+    SECURITY_HEADERS,
+    HttpListener,
+)
+from agent.web.http_server import HttpServer
 from tests.unit.web.view import StillView, eight_cards
 
 FLOOD = 500
@@ -32,7 +38,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @asynccontextmanager
 async def site() -> AsyncIterator[int]:
     """Serve the page at a port."""
-    one = Site((Address("127.0.0.1", 0),))
+    one = HttpServer((ListenAddress("127.0.0.1", 0),))
     url = await one.open(StillView(eight_cards()))
     try:
         yield int(url.rstrip("/").rpartition(":")[2])
@@ -103,7 +109,7 @@ def test_unfinished_requests_are_held_in_a_bounded_number_and_probes_answered(da
             flood = half_open(port, FLOOD, data)
             await asyncio.to_thread(flood.__enter__)
             assert (await status(port)).startswith(b"HTTP/1.1 200")
-            assert accepted(port) <= MAX_CONNECTIONS + RESERVE
+            assert accepted(port) <= MAX_CONNECTIONS + RESERVED_DESCRIPTORS
             flood.__exit__(None, None, None)
 
     run(test)
@@ -218,7 +224,7 @@ def test_what_is_no_http_is_refused_with_the_headers_of_all_pages(
         async with site() as port:
             head = (await status(port, request_ + b"\r\n\r\n")).decode()
             assert head.startswith(("HTTP/1.0 400", "HTTP/1.1 400"))
-            for name, value in SECURITY.items():
+            for name, value in SECURITY_HEADERS.items():
                 assert f"{name}: {value}\r\n" in head
 
     run(test)
@@ -257,7 +263,7 @@ def test_without_a_descriptor_left_probes_are_answered_all_the_same() -> None:
 
 async def connected(path: str) -> Peer:
     """Connect as the command does, which waits while the queue of the socket is full."""
-    return await asyncio.open_unix_connection(sock=await asyncio.to_thread(connect, path))
+    return await asyncio.open_unix_connection(sock=await asyncio.to_thread(connect_socket, path))
 
 
 class Refuses:
@@ -277,7 +283,7 @@ def test_the_admin_socket_has_the_same_bounds(
         runner = web.AppRunner(create_admin_app(Refuses()))  # type: ignore[arg-type]  # unused
         await runner.setup()
         assert runner.server is not None
-        listener = Listener(runner.server, bind(path), MIN_CONNECTIONS)
+        listener = HttpListener(runner.server, bind_socket(path), MIN_CONNECTIONS)
         listener.open()
         peers = [await connected(path) for _ in range(3 * MIN_CONNECTIONS)]
         reader, writer = await connected(path)

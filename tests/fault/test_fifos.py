@@ -9,41 +9,41 @@ from typing import Any
 
 import pytest
 
-from agent.cdi.file import CdiFile
-from agent.cdi.keeping import CdiFolder
-from agent.cgroup.ledger.journal import Ledger
-from agent.deviceplugin.serve.holding import read_checkpoint
+from agent.allocation.cdi_document import CdiFile
+from agent.allocation.cdi_folder import CdiFolder
+from agent.cgroup.ledger import ChangeLedger
+from agent.deviceplugin.allocations import read_device_checkpoint
 from agent.durable import read_file
 from agent.errors import AgentError
-from agent.publish.base import Desired
-from agent.publish.files import FileApplier
-from agent.publish.infofiles.keep import InfoFileApplier
-from agent.state_writer import HANGS, StateWriter
-from plugins.lasting import LastingFile
-from plugins.slices.smlu.owned import FILE as OWNED_FILE
-from plugins.slices.smlu.owned import OwnershipFile
-from plugins.vendors.rdma.minors import FILE_NAME as MINORS
-from plugins.vendors.rdma.minors import StateFile
+from agent.objects.device_info_file import DeviceInfoFileSink
+from agent.objects.files import FileSink
+from agent.snapshot.publications import DesiredObject
+from agent.state_writer import NO_ANSWER, StateWriter
+from plugins.shared.state_file import JsonStateFile
+from plugins.vendors.cambricon.smlu.ownership import FILE as OWNED_FILE
+from plugins.vendors.cambricon.smlu.ownership import SmluOwnershipFile
+from plugins.vendors.rdma.discovery.minors import FILE_NAME as MINORS
+from plugins.vendors.rdma.discovery.minors import RdmaStateFile
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 
 def load_lasting(folder: Path) -> None:
-    file: LastingFile[Any] = LastingFile(str(folder), "state.json", dict)
+    file: JsonStateFile[Any] = JsonStateFile(str(folder), "state.json", dict)
     assert file.load() is None
     if file.problem is not None:
         raise OSError(file.problem.message)
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "the ledger": ("ledger.log", lambda at: Ledger(str(at / "ledger.log"), "boot").load()),
+    "the ledger": ("ledger.log", lambda at: ChangeLedger(str(at / "ledger.log"), "boot").load()),
     "the writer of state": ("a.json", lambda at: StateWriter().read(str(at / "a.json"), 99)),
-    "minors of RDMA devices": (MINORS, lambda at: StateFile(str(at), "boot").load()),
-    "slices of cards": (OWNED_FILE, lambda at: OwnershipFile(str(at), "boot").read()),
+    "minors of RDMA devices": (MINORS, lambda at: RdmaStateFile(str(at), "boot").load()),
+    "slices of cards": (OWNED_FILE, lambda at: SmluOwnershipFile(str(at), "boot").read()),
     "the kubelet's checkpoint": (
         "kubelet_internal_checkpoint",
-        lambda at: read_checkpoint(str(at), None),
+        lambda at: read_device_checkpoint(str(at), None),
     ),
     "what a plug-in stores": ("state.json", load_lasting),
     "any other": ("x", lambda at: read_file(str(at / "x"), 99)),
@@ -57,26 +57,28 @@ def test_a_reader_says_that_it_is_no_file(
     os.mkfifo(tmp_path / name)
     with pytest.raises((OSError, AgentError)) as refusal:
         read(tmp_path)
-    assert HANGS not in str(refusal.value)  # as a reader that waits for a writer would end
+    assert NO_ANSWER not in str(refusal.value)  # as a reader that waits for a writer would end
 
 
-def desired(name: str) -> Desired:
-    return Desired(file_name=name, api_version="v1", kind="Device", name="n", body={"devices": []})
+def desired(name: str) -> DesiredObject:
+    return DesiredObject(
+        file_name=name, api_version="v1", kind="Device", name="n", body={"devices": []}
+    )
 
 
 def test_a_cdi_file_takes_the_place_of_a_fifo(tmp_path: Path) -> None:
     name = "xpu-agent-nvidia.json"
     os.mkfifo(tmp_path / name)
     text = b'{"cdiVersion":"0.5.0","kind":"xpu-agent.io/gpu","devices":[]}'
-    kept = CdiFolder(str(tmp_path)).keep(
+    kept = CdiFolder(str(tmp_path)).synchronize(
         (CdiFile(name=name, kind="xpu-agent.io/gpu", devices=(), text=text),)
     )
     assert (kept.written, (tmp_path / name).read_bytes()) == ((name,), text)
 
 
-@pytest.mark.parametrize("applier", [FileApplier, InfoFileApplier])
+@pytest.mark.parametrize("applier", [FileSink, DeviceInfoFileSink])
 def test_a_published_file_takes_the_place_of_a_fifo(
-    tmp_path: Path, applier: type[FileApplier] | type[InfoFileApplier]
+    tmp_path: Path, applier: type[FileSink] | type[DeviceInfoFileSink]
 ) -> None:
     os.mkfifo(tmp_path / "device.yaml")
     applier(str(tmp_path)).apply((desired("device.yaml"),))

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.cgroup.ledger.entry import Entry
-from agent.cgroup.ledger.journal import MAX_PENDING, Ledger, LedgerError
-from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.cgroup.ledger import MAX_PENDING, ChangeLedger, LedgerEntry, LedgerError
+from agent.snapshot.container import Adjustment, LinuxResources
 from agent.state_writer import StateWriter
 from tests.hanging import HangingFiles, hanging_files, needs_fuse
 from tests.realgroups import RealGroups, needs_v1, real_groups
@@ -19,7 +18,7 @@ from tests.unit.reconcile.scene import SaidHook, Scene
 
 BOOT = "b5c3d2e1-0000-4000-8000-000000000001"
 LONG_S = 30.0
-ENTRY = Entry(
+ENTRY = LedgerEntry(
     hierarchy="cpu",
     path="/kubepods/podx",
     inode=7,
@@ -51,12 +50,12 @@ def groups() -> Iterator[RealGroups]:
 
 
 def entries(path: str) -> list[str]:
-    ledger = Ledger(path, BOOT)
+    ledger = ChangeLedger(path, BOOT)
     ledger.load()
     return [entry.path for entry in ledger.entries.values()]
 
 
-def flushed(ledger: Ledger, writer: StateWriter) -> None:
+def flushed(ledger: ChangeLedger, writer: StateWriter) -> None:
     """Flush once everything that was begun has ended."""
     writer.call(lambda: None, "", LONG_S)
     ledger.flush()
@@ -66,7 +65,7 @@ def test_what_waits_for_the_disk_is_written_once_and_whole(
     files: HangingFiles, writer: StateWriter
 ) -> None:
     path = str(files.path / "ledger.log")
-    ledger = Ledger(path, BOOT, writer)
+    ledger = ChangeLedger(path, BOOT, writer)
     ledger.load()
     ledger.set(ENTRY)
     ledger.flush()
@@ -75,7 +74,7 @@ def test_what_waits_for_the_disk_is_written_once_and_whole(
         ledger.set(replace(ENTRY, path=f"/pod{number}"))
         with pytest.raises(LedgerError, match="does not answer") as refusal:
             ledger.flush()
-        assert refusal.value.hangs
+        assert refusal.value.is_hanging
     files.answer()
     flushed(ledger, writer)
     assert entries(path) == [ENTRY.path, "/pod0", "/pod1", "/pod2"]
@@ -86,7 +85,7 @@ def test_lines_that_were_given_up_while_it_hung_come_with_a_whole_file(
     files: HangingFiles, writer: StateWriter
 ) -> None:
     path = str(files.path / "ledger.log")
-    ledger = Ledger(path, BOOT, writer)
+    ledger = ChangeLedger(path, BOOT, writer)
     ledger.load()
     ledger.set(ENTRY)
     files.hang()
@@ -105,19 +104,19 @@ def test_a_ledger_that_could_not_be_read_is_read_when_the_disk_answers(
     files: HangingFiles, writer: StateWriter
 ) -> None:
     path = str(files.path / "ledger.log")
-    before = Ledger(path, BOOT)
+    before = ChangeLedger(path, BOOT)
     before.load()
     before.set(ENTRY)
     before.flush()
     files.hang()
-    ledger = Ledger(path, BOOT, writer)
+    ledger = ChangeLedger(path, BOOT, writer)
     with pytest.raises(LedgerError, match="does not answer"):
         ledger.load()
     ledger.set(replace(ENTRY, original="2"))  # as found now: our own value
     ledger.set(replace(ENTRY, path="/other"))
     with pytest.raises(LedgerError) as refusal:
         ledger.flush()
-    assert refusal.value.hangs
+    assert refusal.value.is_hanging
     files.answer()
     writer.call(lambda: None, "", LONG_S)
     ledger.load()
@@ -131,11 +130,11 @@ def test_no_limit_is_written_while_the_disk_hangs_and_all_are_afterwards(
     files: HangingFiles, writer: StateWriter, groups: RealGroups
 ) -> None:
     hook = SaidHook("batch_resources")
-    ledger = Ledger(str(files.path / "ledger.log"), BOOT, writer)
+    ledger = ChangeLedger(str(files.path / "ledger.log"), BOOT, writer)
     ledger.load()
     scene = Scene(groups, hook, ledger=ledger)
     files.hang()
-    hook.answers["app"] = Adjustment(resources=Resources(shares=2))
+    hook.answers["app"] = Adjustment(resources=LinuxResources(shares=2))
     before = groups.get(scene.container, "cpu.shares")
     for _ in range(2):
         report = scene.cycle()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from agent.model.inventory import Inventory
+from agent.snapshot.device import HealthState
+from agent.snapshot.inventory import Inventory
 from tests.fault.nvml_stub import NEWEST, Stub, add_function, on_tree
 
 SYSTEM = "system driver=570.86.15 cuda=12080"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.state_writer import HANGS, MAX_CALLS, StateWriter
-from plugins.lasting import LastingFile
+from agent.state_writer import MAX_PENDING_CALLS, NO_ANSWER, StateWriter
+from plugins.shared.state_file import JsonStateFile
 from tests.hanging import HangingFiles, hanging_files, needs_fuse
 
 LONG_S = 30.0
@@ -108,14 +108,14 @@ class TestAFileSystemThatHangs:
         for number in range(1000):
             file.write(b"%d" % number)
         assert not file.wait(0.2)
-        assert file.error == f"{file.path}: {HANGS}"
+        assert file.error == f"{file.path}: {NO_ANSWER}"
         files.answer()
         assert file.wait(LONG_S)
         assert writer.read(file.path, 10, LONG_S) == b"999"
         assert file.error == ""
 
     def test_a_plug_in_waits_for_it_once(self, files: HangingFiles) -> None:
-        file = LastingFile(str(files.path), "state.json", list[int])
+        file = JsonStateFile(str(files.path), "state.json", list[int])
         while not file.save([1]):  # a busy machine may take longer than it waits
             pass
         files.hang()
@@ -123,7 +123,7 @@ class TestAFileSystemThatHangs:
         for number in range(1000):  # had each of them its half a second, the test would time out
             assert not file.save([number])
         assert file.problem is not None
-        assert HANGS in file.problem.message
+        assert NO_ANSWER in file.problem.message
         files.answer()
         while not file.save([3]):
             assert file.problem is not None
@@ -148,9 +148,9 @@ class TestAFileSystemThatHangs:
         assert file.wait(LONG_S)
         files.hang()
         file.write(b"2")
-        while not file._writing:  # it will not end: nothing is answered
+        while not file._is_writing:  # it will not end: nothing is answered
             assert not file.wait(0.01)
-        for number in range(2 * MAX_CALLS):
+        for number in range(2 * MAX_PENDING_CALLS):
             with pytest.raises(TimeoutError):
                 writer.call(partial(done.append, number), "", 0.001)
         files.answer()

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.hotplug import monitor
-from agent.hotplug.monitor import AT_ONCE, EventsLost, UeventMonitor
-from agent.hotplug.uevent import NO_TEXT, Uevent
+from agent.host import uevents
+from agent.host.uevents import MAX_BATCH, NOT_TEXT, Uevent, UeventMonitor, UeventsLost
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -45,28 +44,28 @@ def ours(events: list[Uevent | str]) -> int:
 @pytest.mark.root
 @only_root
 def test_events_are_taken_a_few_at_a_time_and_none_is_left(heard: UeventMonitor) -> None:
-    cause(3 * AT_ONCE)
+    cause(3 * MAX_BATCH)
     found, until_s = 0, time.monotonic() + DEADLINE_S
-    while found < 3 * AT_ONCE:
+    while found < 3 * MAX_BATCH:
         assert time.monotonic() < until_s
-        taken = heard.take()
-        assert len(taken) <= AT_ONCE
+        taken = heard.read_events()
+        assert len(taken) <= MAX_BATCH
         found += ours(taken)
 
 
 @pytest.mark.root
 @only_root
 def test_an_overflow_is_told_and_events_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "BUFFER_BYTES", 4096)
+    monkeypatch.setattr(uevents, "BUFFER_BYTES", 4096)
     small = UeventMonitor()
     cause(500)
-    with pytest.raises(EventsLost):
-        small.take()
+    with pytest.raises(UeventsLost):
+        small.read_events()
     until_s = time.monotonic() + DEADLINE_S
-    while small.take():
+    while small.read_events():
         assert time.monotonic() < until_s
     cause(1)
-    while not ours(small.take()):
+    while not ours(small.read_events()):
         assert time.monotonic() < until_s
     small.close()
 
@@ -89,7 +88,7 @@ def test_a_socket_that_is_closed_holds_no_descriptor() -> None:
             id="no libudev",
         ),
         pytest.param(
-            "import pyudev, resource; pyudev.Context(); import agent.hotplug.monitor; "
+            "import pyudev, resource; pyudev.Context(); import agent.host.uevents; "
             "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
             "the kernel's events cannot be heard",
             id="no socket",
@@ -101,8 +100,8 @@ def test_a_socket_that_is_closed_holds_no_descriptor() -> None:
 )
 def test_where_nothing_can_be_heard_the_reason_is_said(before: str, why: str) -> None:
     code = (
-        f"{before}\nfrom agent.hotplug.monitor import CannotListen, UeventMonitor\n"
-        "try: UeventMonitor()\nexcept CannotListen as error: print(error)\n"
+        f"{before}\nfrom agent.host.uevents import UeventMonitor, UeventsUnavailable\n"
+        "try: UeventMonitor()\nexcept UeventsUnavailable as error: print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
@@ -134,8 +133,8 @@ def test_an_event_that_is_no_text_is_counted_and_the_others_are_heard(
     with monkeypatch.context() as patch:
         patch.setattr(listening, "_monitor", Library())
         patch.setattr(listening, "_poll", Ready())
-        bad, good = listening.take()
-    assert bad == NO_TEXT
+        bad, good = listening.read_events()
+    assert bad == NOT_TEXT
     assert isinstance(good, Uevent)
     assert good.devpath == "/devices/y"
     listening.close()

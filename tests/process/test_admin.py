@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent.web.unix_socket import bind, connect
+from agent.web.admin_socket import bind_socket, connect_socket
 from tests.process.agent import NO_DEVICES, Agent, run_agent, running
 
 CARDS = "devices:\n- {uuid: fake-0, minor: 0, health: {state: failed, reason: Broken}}\n"
@@ -32,7 +32,7 @@ def act(agent: Agent, *words: str) -> Any:
 
 def ask(agent: Agent, method: str, path: str, body: str | bytes = "") -> tuple[int, Any]:
     connection = http.client.HTTPConnection("localhost")
-    connection.sock = connect(str(agent.out / "admin.sock"))
+    connection.sock = connect_socket(str(agent.out / "admin.sock"))
     connection.request(method, path, body)
     answer = connection.getresponse()
     data = answer.read()
@@ -166,15 +166,15 @@ def test_an_order_that_is_too_long_is_written_down_as_well(agent: Agent) -> None
 
 def test_a_second_agent_does_not_take_the_socket_of_the_first(agent: Agent) -> None:
     with pytest.raises(Exception, match="another agent listens there"):
-        bind(str(agent.out / "admin.sock"))
+        bind_socket(str(agent.out / "admin.sock"))
 
 
 def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / ("deep" * 20) / ("deeper" * 20) / "admin.sock"  # no address has that room
-    first = bind(str(path))
+    first = bind_socket(str(path))
     first.close()
-    second = bind(str(path))
-    assert connect(str(path)).getpeername()
+    second = bind_socket(str(path))
+    assert connect_socket(str(path)).getpeername()
     second.close()
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.deviceplugin.serve.messages import VERSION
+from agent.deviceplugin.messages import API_VERSION
 from agent.nri.session import SERVICE
-from agent.probe.vendors import load_vendors
+from agent.workers.load import load_vendors
 from tests.captures import SHARED, needs_shared
 from tests.patience import PATIENCE_S
 from tests.process.agent import (
@@ -166,7 +166,7 @@ def test_references_and_versions_print_in_every_form() -> None:
     assert {f"vendor {name}" for name in load_vendors()} <= rows.keys()
     assert rows["vendor nvidia"].startswith("plugins.vendors.nvidia.vendor of xpu-node-agent ")
     assert rows["NRI"] in SERVICE.split(".")
-    assert rows["kubelet device plug-in"] == VERSION
+    assert rows["kubelet device plug-in"] == API_VERSION
     assert "xpu-agent" in run_agent("completion", "bash").stdout
 
 

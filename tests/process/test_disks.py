@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.state_writer import HANGS
+from agent.state_writer import NO_ANSWER
 from tests.full import fill, needs_mounts, small_files
 from tests.hanging import hanging_files, needs_fuse
 from tests.process.agent import running
@@ -60,7 +60,7 @@ def test_a_failed_card_is_shown_while_the_output_folder_hangs(tmp_path: Path) ->
 
         agent.wait_until(lambda: state() == "probing", "the card fails")
         agent.wait_until(
-            lambda: HANGS in agent.check("publisher:device"), "that it is not published"
+            lambda: NO_ANSWER in agent.check("publisher:device"), "that it is not published"
         )
         assert agent.get("livez") == (200, "ok\n")
         disk.answer()

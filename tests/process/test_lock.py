@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.lock import holder_of, take, this_process
+from agent.app.lock import describe_process, read_holder, try_lock
 from tests.process.agent import DEADLINE_S, ROOT
 
 # what a start does before it loads anything else, and the first thing that a stop does
 CONTENDER = """
 import signal, subprocess, sys, time
-from agent.node.lock import stand_by, this_process
+from agent.app.lock import describe_process, wait_for_lock
 def say(text): print(text, flush=True)
-held = stand_by(sys.argv[1], lambda: this_process("node-a", time.time()), say)
+held = wait_for_lock(sys.argv[1], lambda: describe_process("node-a", time.time()), say)
 if held is None:
     say("stopped without it")
     sys.exit()
-say(f"holds {time.monotonic()} {held.crash() or 'after nobody or one that left'}")
+say(f"holds {time.monotonic()} {held.crash_message() or 'after nobody or one that left'}")
 child = subprocess.Popen(["sleep", "600"], close_fds=False) if "child" in sys.argv else None
-signal.signal(signal.SIGTERM, lambda *_: (held.leave(), sys.exit()))
+signal.signal(signal.SIGTERM, lambda *_: (held.mark_leaving(), sys.exit()))
 if child is not None:
     say(f"child {child.pid}")
 signal.pause()
@@ -89,7 +89,7 @@ def test_the_second_agent_takes_over_from_one_that_is_killed_or_leaves(
             assert f"process {first.process.pid}" in words[2]
         after_s = float(words[1]) - ended_s
         print(f"taken over {after_s * 1000:.0f} ms after {number.name}")  # noqa: T201 - a figure
-        held_by = holder_of(str(tmp_path))
+        held_by = read_holder(str(tmp_path))
         assert held_by is not None
         assert (held_by.pid, held_by.state) == (second.process.pid, "running")
 
@@ -121,8 +121,8 @@ def test_of_three_agents_one_holds_at_any_time(tmp_path: Path) -> None:
                 for each in (selector.select(DEADLINE_S)[0][0].data for _ in range(2))
                 if each.line().startswith("holds ")
             )
-        assert take(str(tmp_path), this_process("node-a", 0.0)) is None
-        held_by = holder_of(str(tmp_path))
+        assert try_lock(str(tmp_path), describe_process("node-a", 0.0)) is None
+        held_by = read_holder(str(tmp_path))
         assert held_by is not None
         assert held_by.pid == holding.process.pid
 
@@ -133,7 +133,7 @@ def test_a_standby_stops_when_it_is_asked_to_and_leaves_the_file_alone(tmp_path:
         second.end(signal.SIGTERM)
         assert second.line() == "stopped without it"
         assert second.process.wait(DEADLINE_S) == 0
-        held_by = holder_of(str(tmp_path))
+        held_by = read_holder(str(tmp_path))
         assert held_by is not None
         assert held_by.pid == first.process.pid
 
@@ -145,7 +145,7 @@ def test_what_the_holder_started_does_not_keep_the_lock_when_it_is_killed(tmp_pa
         try:
             first.end(signal.SIGKILL)
             first.process.wait(DEADLINE_S)
-            held = take(str(tmp_path), this_process("node-a", 0.0))
+            held = try_lock(str(tmp_path), describe_process("node-a", 0.0))
             assert held is not None
             assert Path(f"/proc/{child}").exists()
             held.release()

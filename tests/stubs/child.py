@@ -11,23 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
-from agent.probe.call_journal import Call
-from agent.probe.wire import (
-    Ask,
-    Discovered,
-    Failed,
-    Happened,
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.workers.call_journal import LibraryCall
+from agent.workers.load import load_vendor
+from agent.workers.protocol import (
+    DiscoverReply,
+    ErrorReply,
+    EventsMessage,
     LineSplitter,
-    Opened,
-    Reply,
-    Sampled,
+    MethodRequest,
+    OpenReply,
+    SampleReply,
+    WorkerMessage,
     decode_reply,
-    encode,
+    encode_message,
     encode_start,
 )
 from tests.patience import PATIENCE_S
 from tests.stubs.nursery import Forked
+from tests.vendors import split_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +44,7 @@ class Child:
     settings: Mapping[str, object] = field(default_factory=dict)
     forked: bool = False  # from the nursery, instead of a fresh interpreter
     journal: str = ""  # path of the file for the call in progress
-    hung: Call | None = None  # that ended the process before this one
+    hung: LibraryCall | None = None  # that ended the process before this one
     events: list[DeviceEvent] = field(default_factory=list)
     _number: int = 0
     _process: Forked | subprocess.Popen[bytes] | None = None
@@ -64,10 +66,14 @@ class Child:
             )
         self._say(
             encode_start(
-                self.vendor, self.settings, events=True, journal=self.journal, hung=self.hung
+                self.vendor,
+                *split_settings(load_vendor(self.vendor).description, self.settings),
+                events=True,
+                journal=self.journal,
+                hung=self.hung,
             )
         )
-        assert isinstance(self._reply(time.monotonic() + 20), Opened)
+        assert isinstance(self._reply(time.monotonic() + 20), OpenReply)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,7 +95,7 @@ class Child:
         self.process.stdin.write(line)
         self.process.stdin.flush()
 
-    def _reply(self, deadline_s: float) -> Reply:
+    def _reply(self, deadline_s: float) -> WorkerMessage:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
         while not self._lines:
@@ -102,28 +108,28 @@ class Child:
             self._lines += self._splitter.feed(data)
         return decode_reply(self.vendor, self._lines.pop(0))
 
-    def ask(self, method: str, deadline_s: float = PATIENCE_S, device: str = "") -> Reply:
+    def ask(self, method: str, deadline_s: float = PATIENCE_S, device: str = "") -> WorkerMessage:
         """Return the answer; `TimeoutError` if late, `EOFError` if the process died."""
         self._number += 1
-        asked = Ask(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
-        self._say(encode(asked))
+        asked = MethodRequest(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
+        self._say(encode_message(asked))
         until_s = time.monotonic() + deadline_s
         while True:
             reply = self._reply(until_s)
-            if not isinstance(reply, Happened):
+            if not isinstance(reply, EventsMessage):
                 return reply
             self.events += reply.events
 
     def discover(self) -> Inventory:
         """Return the inventory; an error of the session fails the test."""
         reply = self.ask("discover")
-        assert isinstance(reply, Discovered), reply
+        assert isinstance(reply, DiscoverReply), reply
         return reply.inventory
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Return the samples; an error of the session fails the test."""
         reply = self.ask("sample")
-        assert isinstance(reply, Sampled), reply
+        assert isinstance(reply, SampleReply), reply
         return reply.samples
 
     def wait_event(self, deadline_s: float = PATIENCE_S) -> DeviceEvent:
@@ -131,8 +137,8 @@ class Child:
         until_s = time.monotonic() + deadline_s
         while not self.events:
             reply = self._reply(until_s)
-            assert not isinstance(reply, Failed), reply
-            if isinstance(reply, Happened):
+            assert not isinstance(reply, ErrorReply), reply
+            if isinstance(reply, EventsMessage):
                 self.events += reply.events
         return self.events.pop(0)
 
@@ -149,5 +155,5 @@ def real_worker(
     vendor: str, environment: Mapping[str, str], settings: Mapping[str, object]
 ) -> Child:
     """Return the agent's own worker; its host is this machine."""
-    arguments = ["-m", "agent.probe.worker", "--vendor", vendor]
+    arguments = ["-m", "agent.workers.worker", "--vendor", vendor]
     return Child(vendor, arguments, environment, settings)

@@ -8,22 +8,28 @@ from __future__ import annotations
 import os
 import sys
 
-from agent.probe.service import Pipe
-from agent.probe.vendors import load_vendor
-from agent.probe.wire import Start
-from agent.probe.worker import answer, read_requests, take_pipes
-from agent.recording.open import open_host
+from agent.recording.host_source import open_host
+from agent.workers.load import load_vendor
+from agent.workers.protocol import StartMessage
+from agent.workers.worker import (
+    AgentPipe,
+    decode_vendor_settings,
+    read_requests,
+    serve_session,
+    take_pipes,
+)
 
 
 def main() -> None:
     """Serve the session of the vendor and the tree that the arguments name."""
     vendor, tree = sys.argv[1:3]
     questions, answers = take_pipes()
-    requests, pipe = read_requests(vendor, questions), Pipe(answers)
+    requests, pipe = read_requests(vendor, questions), AgentPipe(answers)
     start = next(requests)
-    assert isinstance(start, Start)
-    host, settings = open_host(tree).files, start.settings
-    answer(requests, pipe, start, lambda: load_vendor(vendor).open(host, settings))
+    assert isinstance(start, StartMessage)
+    host, loaded = open_host(tree).files, load_vendor(vendor)
+    settings = decode_vendor_settings(start, loaded.description)
+    serve_session(requests, pipe, start, lambda: loaded.open(host, settings, start.context))
     os._exit(0)
 
 

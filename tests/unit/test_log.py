@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.log import REPEAT_WINDOW_S, JsonLines, RepeatFilter, configure
+from agent.log import REPEAT_WINDOW_S, JsonFormatter, RepeatFilter, configure_logging
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
     text = io.StringIO()
-    configure("info", text)
+    configure_logging("info", text)
     yield text
     root.handlers[:], level = before[0], before[1]
     root.setLevel(level)
@@ -66,7 +66,7 @@ def test_repeats_are_held_back_for_a_minute_and_counted() -> None:
     assert passes(2.0, device="a", failures=7) is None
     late = passes(REPEAT_WINDOW_S + 1, device="a")
     assert late is not None
-    assert json.loads(JsonLines().format(late))["repeated"] == 2
+    assert json.loads(JsonFormatter().format(late))["repeated"] == 2
 
 
 def test_a_clock_that_is_set_back_silences_nothing() -> None:

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from agent.clock import ManualClock
-from agent.loop import keep
+from agent.loop import run_forever
 
 
 class Work:
@@ -29,7 +29,7 @@ class Work:
 def kept(*lasts_s: float) -> Work:
     clock = ManualClock()
     work = Work(clock, *lasts_s)
-    asyncio.run(keep("work", work, again_s=1.0, monotonic=clock.monotonic, sleep=work.sleep))
+    asyncio.run(run_forever("work", work, again_s=1.0, monotonic=clock.monotonic, sleep=work.sleep))
     return work
 
 
@@ -56,7 +56,7 @@ def test_work_that_is_cancelled_is_not_begun_again() -> None:
         await asyncio.Event().wait()
 
     async def cancelled() -> None:
-        kept = keep("x", forever, again_s=1.0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
+        kept = run_forever("x", forever, again_s=1.0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
         task = asyncio.create_task(kept)
         await asyncio.sleep(0)
         task.cancel()

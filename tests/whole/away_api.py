@@ -1,4 +1,4 @@
-"""The API server's store behind no network, which can be away: `agent.kube.base.Api` on it."""
+"""The API server's store behind no network, which can be away: `agent.kube.api.ApiClient` on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from agent.clock import Clock
-from agent.kube.base import APPLY, Request, Response
+from agent.kube.api import APPLY_PATCH_TYPE, ApiRequest, ApiResponse
 from agent.kube.errors import Expired, Unreachable
-from agent.kube.session.answers import failure
+from agent.kube.http_errors import error_of_response
 from tests.apiserver.admin import Object, Objects, namespace
 from tests.apiserver.apply.patches import merge_patch
 from tests.apiserver.refusal import Refusal, not_found
@@ -54,25 +54,27 @@ class AwayApi:
         self._store.history.compact()
         self._away = False
 
-    async def call(self, request: Request) -> Response:
+    async def call(self, request: ApiRequest) -> ApiResponse:
         asked = await self._reached(request)
         try:
             found = self._answer(asked, request)
         except Refusal as refusal:
             body = msgspec.json.encode(refusal.body())
             wall_s = self._clock.wall()
-            raise failure(str(request), refusal.code, {}, body, wall_s=wall_s) from refusal
+            raise error_of_response(
+                str(request), refusal.code, {}, body, wall_s=wall_s
+            ) from refusal
         self.served[asked.verb, asked.resource] += 1
-        return Response(status=200, headers={}, body=msgspec.json.encode(found))
+        return ApiResponse(status=200, headers={}, body=msgspec.json.encode(found))
 
     def stream(
-        self, request: Request, idle_s: float
+        self, request: ApiRequest, idle_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         assert idle_s > float(dict(request.query)["timeoutSeconds"])  # quiet streams are healthy
         return self._opened(request)
 
     @contextlib.asynccontextmanager
-    async def _opened(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _opened(self, request: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
         asked = await self._reached(request)
         query = dict(request.query)
         version = int(query["resourceVersion"])
@@ -83,7 +85,7 @@ class AwayApi:
         yield self._lines(request, asked.resource, version, until_s)
 
     async def _lines(
-        self, request: Request, plural: str, seen: int, until_s: float
+        self, request: ApiRequest, plural: str, seen: int, until_s: float
     ) -> AsyncIterator[bytes]:
         while (left_s := until_s - self._clock.monotonic()) > 0:
             if self._away:
@@ -97,14 +99,14 @@ class AwayApi:
                 async with asyncio.timeout(left_s):
                     await stir.wait()
 
-    async def _reached(self, request: Request) -> Asked:
+    async def _reached(self, request: ApiRequest) -> Asked:
         await asyncio.sleep(ANSWER_S)
         if self._away:
             self.refused += 1
             raise Unreachable(str(request), "connection refused")
         return read_route(request.method, request.path, dict(request.query))
 
-    def _answer(self, asked: Asked, request: Request) -> object:
+    def _answer(self, asked: Asked, request: ApiRequest) -> object:
         if asked.verb == "list":
             version = str(self._store.history.version)
             items = self.objects.list(asked.resource)
@@ -113,7 +115,7 @@ class AwayApi:
             return self.objects.put(msgspec.json.decode(request.body), manager="agent")
         kind = self._store.kinds[asked.resource]
         live = self.objects.get(asked.resource, asked.name, asked.namespace)
-        if asked.verb == "patch" and request.content_type == APPLY:
+        if asked.verb == "patch" and request.content_type == APPLY_PATCH_TYPE:
             return self.objects.apply(
                 msgspec.json.decode(request.body),
                 manager=dict(request.query)["fieldManager"],

@@ -6,9 +6,8 @@ import errno
 
 from hypothesis import strategies as st
 
-from agent.recording.entries import Entry, Kind, Link, Refused
-from agent.recording.open import open_host
-from agent.recording.tree import TreeFiles
+from agent.recording.host_source import open_host
+from agent.recording.tree import EntryKind, ErrorEntry, LinkEntry, TreeEntry, TreeFiles
 from tests.process.agent import EIGHT_CARDS, NO_DEVICES
 
 ABSURD = (
@@ -21,14 +20,14 @@ damage = st.one_of(
     st.just(None),
     st.sampled_from(ABSURD),
     st.binary(max_size=80),
-    st.sampled_from(ERRORS).map(Refused),
-    st.sampled_from(("self", "..", "/", "../../../../../etc/passwd", "a" * 5000)).map(Link),
-    st.just(Kind.DIRECTORY),
+    st.sampled_from(ERRORS).map(ErrorEntry),
+    st.sampled_from(("self", "..", "/", "../../../../../etc/passwd", "a" * 5000)).map(LinkEntry),
+    st.just(EntryKind.DIRECTORY),
     st.just("truncated"),
 )
 
 
-def entries_of(path: str) -> dict[str, Entry]:
+def entries_of(path: str) -> dict[str, TreeEntry]:
     """Return a recorded host flat: every path with its entry."""
     files = open_host(path).files
     assert isinstance(files, TreeFiles)
@@ -60,12 +59,12 @@ def broken_hosts(draw: st.DrawFn) -> TreeFiles:
             if isinstance(before, bytes):
                 entries[path] = before[: draw(st.integers(0, max(0, len(before) - 1)))]
         elif not isinstance(how, str):
-            if how is not Kind.DIRECTORY:  # nothing is below what is no directory
+            if how is not EntryKind.DIRECTORY:  # nothing is below what is no directory
                 entries = {p: e for p, e in entries.items() if not p.startswith(f"{path}/")}
-            if any(not isinstance(entries.get(up), Kind | None) for up in above(path)):
+            if any(not isinstance(entries.get(up), EntryKind | None) for up in above(path)):
                 continue  # an earlier breakage took the directory that this one was in
             entries[path] = how
-    return TreeFiles.of(entries)
+    return TreeFiles.from_entries(entries)
 
 
 def above(path: str) -> list[str]:

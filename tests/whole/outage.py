@@ -15,29 +15,29 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec.structs import replace
 
+from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
+from agent.app.cluster_sink import ClusterPublishSink
+from agent.app.identity import MachineIdentity
 from agent.config.cluster import KubeletSettings
-from agent.daemon.cluster.following import is_watched, watches
-from agent.daemon.cluster.known import Known
-from agent.daemon.cluster.outlet import ClusterOutlet
 from agent.kube.errors import Unreachable
-from agent.kubelet.base import KubeletConfig, PodList
-from agent.kubelet.facts import FactsSource
-from agent.kubelet.poller import KubeletPoller
-from agent.model.device import Health, HealthState
-from agent.model.foreign.pod import decode_pod_list
-from agent.model.part import Part
-from agent.model.pod import PodView
-from agent.model.usage import Aggregate, Resources, UsageReport
-from agent.node.identity import Machine
-from agent.node.store import SnapshotStore
-from agent.publish.cluster.outbox import Outbox
-from agent.publish.cluster.site import Site
-from agent.publish.device import DevicePublisher
-from agent.publish.eventing.event import Event, PodRef
-from agent.publish.eventing.sink import EventSink
-from agent.publish.node_metric import NodeMetricPublisher
-from agent.publish.topology import V1ALPHA1
-from agent.topology.cpu import CpuTopology
+from agent.kube.events import EventSink
+from agent.kube.writer.api_writer import ApiWriter
+from agent.kube.writer.context import WriterContext
+from agent.kubelet.client import PodList
+from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
+from agent.messages import MessageQueue
+from agent.objects.device import DevicePublisher
+from agent.objects.node_metric import NodeMetricPublisher
+from agent.objects.node_resource_topology import V1ALPHA1
+from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.node import SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodRef, PodView
+from agent.snapshot.usage import ResourceUsage, UsageAggregate, UsageReport
+from agent.wire_formats.event import Event
+from agent.wire_formats.kubelet import KubeletConfig
+from agent.wire_formats.pod import decode_pod_list
 from tests import factory
 from tests.apiserver.admin import node
 from tests.unit.kubelet.scripted import at_once
@@ -125,42 +125,44 @@ class Outage:
         self.api = AwayApi(self.time)
         self.kubelet = LocalKubelet(self.time)
         self.store = SnapshotStore(factory.snapshot())
-        self.known = Known(NODE, Machine(), self.store, self.time, lambda: None)
+        self.known = ClusterFactsUpdater(
+            NODE, MachineIdentity(), self.store, self.time, lambda: None
+        )
         self.lost: set[str] = set()
         self.happened = self.failed = self.most_waiting = 0
         self._fill()
-        self.outbox = Outbox(
-            Site(
+        self.outbox = ApiWriter(
+            WriterContext(
                 api=self.api,
                 clock=self.time,
                 node_uid=lambda: self.store.current.node.uid,
-                tell=lambda *_: None,
+                messages=MessageQueue(),
                 is_watched=lambda kind: is_watched(self.watches, kind),
             )
         )
-        self.watches = watches(
+        self.watches = create_watches(
             self.api,
             NODE,
             self.known,
             self.time,
-            on_version=self.outbox.observe,
+            on_version=self.outbox.note_version,
             topology_version=lambda: V1ALPHA1,
         )
         self.sink = EventSink(self.api, NODE, self.time, uid_of=lambda _: "")
-        self.outlet = ClusterOutlet(
-            self.outbox, self.sink, self.store, self.time, self.known.standing, self.time
+        self.outlet = ClusterPublishSink(
+            self.outbox, self.sink, self.store, self.time, self.known.write_permission, self.time
         )
-        self.device = self.outlet.run(DevicePublisher())
-        self.report = self.outlet.run(NodeMetricPublisher(REPORT_EVERY_S))
+        self.device = self.outlet.runner(DevicePublisher())
+        self.report = self.outlet.runner(NodeMetricPublisher(REPORT_EVERY_S))
         self.poller = KubeletPoller(
             self.kubelet,
             self.time,
             KubeletSettings(interval_s=20.0),
-            facts=FactsSource(
+            facts=KubeletFactsSource(
                 self.kubelet, self.time, CpuTopology, None, "/var/lib/kubelet", at_once
             ),
-            on_pods=self.known.kubelet_pods,
-            on_facts=self.known.kubelet_facts,
+            on_pods=self.known.update_kubelet_pods,
+            on_facts=self.known.update_kubelet_facts,
         )
 
     async def run(self) -> Outcome:
@@ -256,7 +258,7 @@ class Outage:
             type="Warning",
             reason=f"Reason{number % 5}",
             message=f"this is the message number {number % 1000}",
-            about="Pod" if number % 2 else "Node",
+            object_kind="Pod" if number % 2 else "Node",
             at_s=self.time.wall(),
             pod=where if number % 2 else None,
         )
@@ -268,8 +270,8 @@ class Outage:
 
     def _report(self) -> None:
         now_s = self.time.monotonic()
-        window = Aggregate(duration_s=300, node=(("avg", Resources(cpu_cores=now_s)),))
-        self.store.put(report=Part(UsageReport(aggregates=(window,)), now_s))
+        window = UsageAggregate(duration_s=300, node=(("avg", ResourceUsage(cpu_cores=now_s)),))
+        self.store.put(report=SnapshotPart(UsageReport(aggregates=(window,)), now_s))
         self.report.run_once()
 
     def _look(self) -> None:
@@ -286,13 +288,13 @@ class Outage:
             work()
 
     async def _ages(self) -> None:
-        """As `agent.daemon.cluster.side` does."""
+        """As `agent.app.cluster` does."""
         while True:
             await asyncio.sleep(TICK_S)
             for part in ("node", "slo", "metric_policy"):
                 now_s, state = self.time.monotonic(), self.watches[part].state
-                self.known.confirmed(part, state.contact_s(now_s), state.last_error)
-            self.known.api_answers(not self.watches["pods"].state.last_error)
+                self.known.confirm(part, state.contact_s(now_s), state.last_error)
+            self.known.update_api_reachability(not self.watches["pods"].state.last_error)
 
 
 def _used_bytes() -> int:

@@ -9,24 +9,25 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.app.context import AppContext, build_context
 from agent.clock import ManualClock
-from agent.config.decode import settings_from
+from agent.config.sources import decode_settings
 from agent.errors import NotSupported
-from agent.model.part import Part
-from agent.model.snapshot import VendorState
-from agent.node.fleet import with_vendor
-from agent.node.parts import Parts, build_parts
-from agent.node.publishers import publishers
-from agent.publish.exposition import render_metrics
-from agent.publish.snapshot_json import dumps, snapshot_json
-from agent.publish.wire.yaml_text import to_yaml
-from agent.recording.open import OpenedHost
+from agent.metrics.exposition import render_metrics
+from agent.objects.publishers import publishers
+from agent.objects.yaml_text import to_yaml
+from agent.recording.host_source import HostSource
 from agent.recording.tree import TreeFiles
+from agent.snapshot.node import VendorState
+from agent.snapshot.part import SnapshotPart
 from agent.web.page import render_page
 from agent.web.svg import topology_svg
+from agent.wire_formats.snapshot_json import encode_json, snapshot_json
+from agent.workers.manager import replace_vendor
 from tests import schemas
 from tests.captures import SHARED, needs_shared
 from tests.unit.web.view import StillView
+from tests.vendors import open_session
 from tests.whole.hosts import broken_hosts
 
 CRDS = {
@@ -36,17 +37,17 @@ CRDS = {
 HARD = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
-def looked_at(files: TreeFiles) -> Parts:
+def looked_at(files: TreeFiles) -> AppContext:
     """Do what a look does, with the vendors in this process: what they raise is a failure."""
-    opened = OpenedHost(files=files, source="broken", spec="broken")
-    parts = build_parts(settings_from({"node": {"name": "n"}}), opened, ManualClock())
-    facts, measuring = parts.facts(), parts.measuring()
-    facts.read()
+    opened = HostSource(files=files, source="broken", spec="broken")
+    parts = build_context(decode_settings({"node": {"name": "n"}}), opened, ManualClock())
+    facts, measuring = parts.host_reader(), parts.usage_monitor()
+    facts.read_host()
     measuring.cycle()
     for name, vendor in parts.vendors.items():
-        if not vendor.sighted(files):
+        if not vendor.detect(files, vendor.description.settings()):
             continue
-        session = vendor.open(files, {"replay": True})
+        session = open_session(vendor, files, {"replay": True})
         inventory = session.discover()
         try:
             samples = session.sample()
@@ -54,10 +55,13 @@ def looked_at(files: TreeFiles) -> Parts:
             samples = ()
         session.close()
         state = VendorState(
-            vendor=name, state="ready", inventory=Part(inventory, 1.0), samples=Part(samples, 1.0)
+            vendor=name,
+            state="ready",
+            inventory=SnapshotPart(inventory, 1.0),
+            samples=SnapshotPart(samples, 1.0),
         )
-        parts.store.change(lambda snapshot, state=state: with_vendor(snapshot, state))  # type: ignore[misc]
-    facts.join()
+        parts.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
+    facts.join_devices()
     measuring.cycle()
     measuring.report()
     measuring.close()
@@ -69,11 +73,13 @@ def looked_at(files: TreeFiles) -> Parts:
 def test_everything_is_rendered_of_whatever_is_left(files: TreeFiles) -> None:
     parts = looked_at(files)
     snapshot = parts.store.current
-    page = render_metrics(snapshot, parts.clock.monotonic(), vendor_families=parts.families())
+    page = render_metrics(
+        snapshot, parts.clock.monotonic(), vendor_families=parts.metric_families()
+    )
     assert list(text_string_to_metric_families(page.decode()))
     ET.fromstring(topology_svg(snapshot))
     assert render_page(StillView(snapshot)).endswith("</html>\n")
-    assert dumps(snapshot_json(snapshot, 1.0))
+    assert encode_json(snapshot_json(snapshot, 1.0))
     for publisher in publishers(parts.settings).values():
         for desired in publisher.render(snapshot, parts.clock.wall()):
             assert yaml.safe_load(to_yaml(desired.body)) is not None
@@ -101,7 +107,7 @@ def test_equal_hosts_give_equal_bytes(files: TreeFiles) -> None:
 
 
 def test_an_empty_host_is_a_host_of_which_nothing_is_known() -> None:
-    parts = looked_at(TreeFiles.of({}))
+    parts = looked_at(TreeFiles.from_entries({}))
     snapshot = parts.store.current
     assert snapshot.devices.value.devices == ()
     assert snapshot.usage.value.node.memory_bytes is None

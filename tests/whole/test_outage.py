@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.publish.eventing.backlog import MAX_WAITING
+from agent.kube.event_backlog import MAX_WAITING
 from tests.whole.outage import FOLLOWED, Outcome, outage
 
 MAX_GROWTH_BYTES = 5 << 20

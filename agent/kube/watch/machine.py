@@ -1,77 +1,192 @@
-"""What to ask next when one kind of object is followed: pure, told what came, answers what to do.
+"""The pure state machine of list and watch: states, inputs, commands, transitions.
 
-The rules are those of the Kubernetes API for list and watch. The first list begins with any version
-the server has at hand (`resourceVersion=0`). A later one asks for nothing older than what we saw,
-and for all in one go: then it is answered from the server's cache. Pages, and what is most recent,
-may be read from etcd, pods of all nodes for the sake of one's own; a fleet asks for that only where
-a version itself is refused. A stream that ends is taken up at the version of its last event or
-bookmark. Every request but the pages of a list and the watch right after it comes after a wait
-drawn at random: a fleet that lost its server together does not come back together.
+What to ask next when one kind of object is followed: pure, told what came, answers what to do.
+The rules are those of the Kubernetes API for list and watch. The first list begins with any
+version the server has at hand (`resourceVersion=0`). A later one asks for nothing older than
+what we saw, and for all in one go: then it is answered from the server's cache. Pages, and what
+is most recent, may be read from etcd, pods of all nodes for the sake of one's own; a fleet asks
+for that only where a version itself is refused. A stream that ends is taken up at the version
+of its last event or bookmark. Every request but the pages of a list and the watch right after
+it comes after a wait drawn at random: a fleet that lost its server together does not come back
+together.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Callable
 
 import msgspec
 
-from agent.kube.backoff import Backoff
-from agent.kube.watch.state import (
-    Due,
-    Effect,
-    Ended,
-    Event,
-    Failure,
-    Follow,
-    Input,
-    List,
-    Page,
-    Phase,
-    Read,
-    State,
-    Step,
-    Wait,
-    Why,
-)
+from agent.kube.flow_control import Backoff
+from agent.snapshot.cluster import WatchPhase
+
+
+class ListWatchState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decides what comes next."""
+
+    phase: WatchPhase = WatchPhase.WAITING
+    version: str = ""  # to watch from; empty: list first
+    token: str = ""  # of the page to go on with
+    pages: int = 0  # of the list under way
+    objects: int = 0
+    bytes: int = 0
+    floor: str = ""  # the version that a list must not be older than; empty: any will do
+    recent: bool = False  # list what is most recent
+    doubt_s: float | None = (
+        None  # quiet time since a stream broke; None: none broke since a version
+    )
+    failures: int = 0  # in a row; 410 apart
+    expiries: int = 0  # 410 and what looks older than what we have, in a row
+
+
+class DelayOver(msgspec.Struct, frozen=True):
+    """A wait is over; also what begins it all."""
+
+
+class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list came whole."""
+
+    version: str  # never empty
+    token: str  # empty: the last page
+    objects: int
+    bytes: int
+
+
+class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a stream, other than ERROR; an empty version could not be read."""
+
+    type: str
+    version: str
+
+
+class WatchFailureReason(enum.Enum):
+    """What a failure asks for."""
+
+    EXPIRED = "expired"  # 410, wherever it came: list anew
+    ABSENT = "absent"  # 404
+    FORBIDDEN = "forbidden"  # 403
+    REFUSED = "refused"  # 400 and the like: it will not take this version, or has yet to reach it
+    ANSWERED = "answered"  # 429, 5xx, nonsense: try the same again
+    UNREACHABLE = "unreachable"  # no answer, or a stream that broke
+
+
+class WatchFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A call failed, or a stream broke after so many seconds."""
+
+    reason: WatchFailureReason
+    retry_after_s: float | None = None
+    lasted_s: float = 0.0
+
+
+class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The server closed the stream in order; `early`: before the time that it was asked for."""
+
+    lasted_s: float
+    is_early: bool = False
+
+
+WatchInput = DelayOver | PageSummary | WatchEvent | WatchFailure | StreamEnd
+
+
+class ListCommand(msgspec.Struct, frozen=True):
+    """Ask for a page, or for all at once: what is not older than a version has no pages.
+
+    `0` is any version; `None` the most recent one, or that of the token.
+    """
+
+    version: str | None
+    token: str
+
+
+class StreamCommand(msgspec.Struct, frozen=True):
+    """Open a stream from a version."""
+
+    version: str
+    timeout_s: int
+
+
+class ReadCommand(msgspec.Struct, frozen=True):
+    """Go on with the open stream."""
+
+
+class DelayCommand(msgspec.Struct, frozen=True):
+    """Let go of what is open, do nothing for so long, then say `Due`."""
+
+    seconds: float
+
+
+WatchCommand = ListCommand | StreamCommand | ReadCommand | DelayCommand
+
+
+class CacheEffect(enum.Enum):
+    """What the input that was just told means for the view."""
+
+    NONE = "none"
+    STAGE = "stage"  # keep the page aside
+    REPLACE = "replace"  # keep it aside, and make all pages aside the view
+    DROP = "drop"  # forget the pages aside; the view stays
+    PUT = "put"
+    REMOVE = "remove"
+
+
+class WatchTransition(msgspec.Struct, frozen=True):
+    """The answer to one input."""
+
+    state: ListWatchState
+    command: WatchCommand
+    effect: CacheEffect = CacheEffect.NONE
+
 
 Uniform = Callable[[float, float], float]
 
 PAGE_OBJECTS = 500
+
 MAX_PAGES = 64
+
 MAX_OBJECTS = 8192
+
 MAX_LIST_BYTES = 64 << 20
+
 STREAM_S = (300.0, 600.0)  # how long a stream may last, drawn anew for each
+
 STEADY_S = 10.0  # a stream that lasted this long ends a row of failures
-DOUBT_AFTER = 10  # answers without success until the version itself is doubted
+
+MAX_REFUSED_ANSWERS = 10  # answers without success until the version itself is doubted
+
 # A server that was restored from a backup accepts a watch from a version that it has yet to reach,
 # and sends nothing until then. Restoring it breaks the streams; quiet ones that end at their time
 # are normal.
 DOUBT_S = 1500.0
 
 RETRY = Backoff()
+
 # of 5,000 nodes that all must list anew, 500 a second do
 RELIST = Backoff(base_s=10.0, max_s=60.0)
+
 # for what only an administrator changes: a CRD, a role
 SLOW = Backoff(base_s=30.0, max_s=300.0)
 
 
-def step(state: State, told: Input, uniform: Uniform = random.uniform) -> Step:
+def step(
+    state: ListWatchState, told: WatchInput, uniform: Uniform = random.uniform
+) -> WatchTransition:
     """Say what follows from what came."""
     match told:
-        case Due():
-            return _ask(state, uniform)
-        case Page():
-            return _page(state, told, uniform)
-        case Event():
-            return _event(state, told, uniform)
-        case Failure():
-            return _failed(_rested(state, told.lasted_s), told, uniform)
-        case Ended():
-            return _ended(_rested(state, told.lasted_s), told, uniform)
+        case DelayOver():
+            return _next_request(state, uniform)
+        case PageSummary():
+            return _on_page(state, told, uniform)
+        case WatchEvent():
+            return _on_event(state, told, uniform)
+        case WatchFailure():
+            return _on_failure(_after_stream(state, told.lasted_s), told, uniform)
+        case StreamEnd():
+            return _on_stream_end(_after_stream(state, told.lasted_s), told, uniform)
 
 
-def older(version: str, than: str) -> bool:
+def is_older_version(version: str, than: str) -> bool:
     """Say whether a version is certainly older than another.
 
     Since Kubernetes 1.35 versions that are decimal numbers have an order; all others are only
@@ -82,20 +197,24 @@ def older(version: str, than: str) -> bool:
     return (len(version), version) < (len(than), than)
 
 
-def _ask(state: State, uniform: Uniform) -> Step:
+def _next_request(state: ListWatchState, uniform: Uniform) -> WatchTransition:
     if state.version:
         return _follow(state, uniform)
     version = None if state.token or state.recent else state.floor or "0"
-    return Step(_with(state, phase=Phase.LISTING), List(version, state.token))
+    return WatchTransition(
+        _replace(state, phase=WatchPhase.LISTING), ListCommand(version, state.token)
+    )
 
 
-def _follow(state: State, uniform: Uniform, effect: Effect = Effect.NONE) -> Step:
-    command = Follow(state.version, round(uniform(*STREAM_S)))
-    return Step(_with(state, phase=Phase.WATCHING), command, effect)
+def _follow(
+    state: ListWatchState, uniform: Uniform, effect: CacheEffect = CacheEffect.NONE
+) -> WatchTransition:
+    command = StreamCommand(state.version, round(uniform(*STREAM_S)))
+    return WatchTransition(_replace(state, phase=WatchPhase.WATCHING), command, effect)
 
 
-def _page(state: State, page: Page, uniform: Uniform) -> Step:
-    listed = _with(
+def _on_page(state: ListWatchState, page: PageSummary, uniform: Uniform) -> WatchTransition:
+    listed = _replace(
         state,
         token=page.token,
         pages=state.pages + 1,
@@ -104,94 +223,102 @@ def _page(state: State, page: Page, uniform: Uniform) -> Step:
     )
     circular = page.token and (page.token == state.token or listed.pages >= MAX_PAGES)
     if circular or listed.objects > MAX_OBJECTS or listed.bytes > MAX_LIST_BYTES:
-        return _slowly(_with(state, recent=True), Phase.WAITING, uniform)
+        return _retry_slowly(_replace(state, recent=True), WatchPhase.WAITING, uniform)
     if page.token:
-        return Step(listed, List(None, page.token), Effect.STAGE)
-    found = _with(_anew(state), version=page.version, recent=False)
-    return _follow(found, uniform, Effect.REPLACE)
+        return WatchTransition(listed, ListCommand(None, page.token), CacheEffect.STAGE)
+    found = _replace(_reset_list(state), version=page.version, recent=False)
+    return _follow(found, uniform, CacheEffect.REPLACE)
 
 
-def _event(state: State, event: Event, uniform: Uniform) -> Step:
+def _on_event(state: ListWatchState, event: WatchEvent, uniform: Uniform) -> WatchTransition:
     if not event.version:
-        return Step(state, Read())
-    if older(event.version, state.version):
-        return _list_anew(state, uniform)
-    effect = Effect.NONE
+        return WatchTransition(state, ReadCommand())
+    if is_older_version(event.version, state.version):
+        return _relist(state, uniform)
+    effect = CacheEffect.NONE
     if event.type in ("ADDED", "MODIFIED"):
-        effect = Effect.PUT
+        effect = CacheEffect.PUT
     elif event.type == "DELETED":
-        effect = Effect.REMOVE
-    return Step(_with(state, version=event.version, doubt_s=None), Read(), effect)
+        effect = CacheEffect.REMOVE
+    return WatchTransition(
+        _replace(state, version=event.version, doubt_s=None), ReadCommand(), effect
+    )
 
 
-def _ended(state: State, ended: Ended, uniform: Uniform) -> Step:
+def _on_stream_end(state: ListWatchState, ended: StreamEnd, uniform: Uniform) -> WatchTransition:
     """Take the stream up again; one that the server closes at once is no better than a failure."""
-    if ended.early:
+    if ended.is_early:
         state = _with_doubt(state)
     if _is_doubtful(state):
-        return _list_anew(state, uniform)
+        return _relist(state, uniform)
     failures = 0 if ended.lasted_s >= STEADY_S else state.failures + 1
-    wait = Wait(RETRY.wait_s(max(failures, 1), None, uniform))
-    return Step(_with(state, phase=Phase.WAITING, failures=failures), wait)
+    wait = DelayCommand(RETRY.wait_s(max(failures, 1), None, uniform))
+    return WatchTransition(_replace(state, phase=WatchPhase.WAITING, failures=failures), wait)
 
 
-def _failed(state: State, failure: Failure, uniform: Uniform) -> Step:
-    match failure.why:
-        case Why.EXPIRED:  # of a list: its version or token did not help
-            return _list_anew(_with(state, recent=state.recent or not state.version), uniform)
-        case Why.ABSENT:
-            return _slowly(state, Phase.ABSENT, uniform, failure.retry_after_s)
-        case Why.FORBIDDEN:
-            return _slowly(state, Phase.FORBIDDEN, uniform, failure.retry_after_s)
+def _on_failure(state: ListWatchState, failure: WatchFailure, uniform: Uniform) -> WatchTransition:
+    match failure.reason:
+        case WatchFailureReason.EXPIRED:  # of a list: its version or token did not help
+            return _relist(_replace(state, recent=state.recent or not state.version), uniform)
+        case WatchFailureReason.ABSENT:
+            return _retry_slowly(state, WatchPhase.ABSENT, uniform, failure.retry_after_s)
+        case WatchFailureReason.FORBIDDEN:
+            return _retry_slowly(state, WatchPhase.FORBIDDEN, uniform, failure.retry_after_s)
     state = _with_doubt(state)
     if _is_doubtful(state):
-        return _list_anew(state, uniform)
+        return _relist(state, uniform)
     failures = state.failures + 1
-    wait = Wait(RETRY.wait_s(failures, failure.retry_after_s, uniform))
+    wait = DelayCommand(RETRY.wait_s(failures, failure.retry_after_s, uniform))
     # a server restored from a backup refuses versions that it has yet to reach, in its own ways
-    doubtful = failure.why is Why.ANSWERED and failures % DOUBT_AFTER == 0
-    if failure.why is Why.REFUSED or doubtful:
-        waiting = _with(_anew(state), phase=Phase.WAITING, failures=failures, recent=True)
-        return Step(waiting, wait, Effect.DROP)
-    return Step(_with(state, phase=Phase.WAITING, failures=failures), wait)
+    doubtful = failure.reason is WatchFailureReason.ANSWERED and failures % MAX_REFUSED_ANSWERS == 0
+    if failure.reason is WatchFailureReason.REFUSED or doubtful:
+        waiting = _replace(
+            _reset_list(state), phase=WatchPhase.WAITING, failures=failures, recent=True
+        )
+        return WatchTransition(waiting, wait, CacheEffect.DROP)
+    return WatchTransition(_replace(state, phase=WatchPhase.WAITING, failures=failures), wait)
 
 
-def _list_anew(state: State, uniform: Uniform) -> Step:
+def _relist(state: ListWatchState, uniform: Uniform) -> WatchTransition:
     expiries = state.expiries + 1
-    waiting = _with(_anew(state), phase=Phase.WAITING, expiries=expiries)
-    return Step(waiting, Wait(RELIST.wait_s(expiries, None, uniform)), Effect.DROP)
+    waiting = _replace(_reset_list(state), phase=WatchPhase.WAITING, expiries=expiries)
+    return WatchTransition(
+        waiting, DelayCommand(RELIST.wait_s(expiries, None, uniform)), CacheEffect.DROP
+    )
 
 
-def _slowly(
-    state: State, phase: Phase, uniform: Uniform, retry_after_s: float | None = None
-) -> Step:
+def _retry_slowly(
+    state: ListWatchState, phase: WatchPhase, uniform: Uniform, retry_after_s: float | None = None
+) -> WatchTransition:
     failures = state.failures + 1
-    waiting = _with(_anew(state), phase=phase, failures=failures)
-    return Step(waiting, Wait(SLOW.wait_s(failures, retry_after_s, uniform)), Effect.DROP)
+    waiting = _replace(_reset_list(state), phase=phase, failures=failures)
+    return WatchTransition(
+        waiting, DelayCommand(SLOW.wait_s(failures, retry_after_s, uniform)), CacheEffect.DROP
+    )
 
 
-def _anew(state: State) -> State:
+def _reset_list(state: ListWatchState) -> ListWatchState:
     """Forget the list under way, and to watch; the next list is not older than what was seen."""
     floor = state.version or state.floor
-    return _with(
+    return _replace(
         state, version="", token="", pages=0, objects=0, bytes=0, floor=floor, doubt_s=None
     )
 
 
-def _rested(state: State, lasted_s: float) -> State:
+def _after_stream(state: ListWatchState, lasted_s: float) -> ListWatchState:
     if lasted_s < STEADY_S:
         return state
     doubt_s = None if state.doubt_s is None else state.doubt_s + lasted_s
-    return _with(state, failures=0, expiries=0, doubt_s=doubt_s)
+    return _replace(state, failures=0, expiries=0, doubt_s=doubt_s)
 
 
-def _with_doubt(state: State) -> State:
+def _with_doubt(state: ListWatchState) -> ListWatchState:
     """Return the state after a stream broke: the server may have been restored meanwhile."""
-    return _with(state, doubt_s=0.0) if state.doubt_s is None else state
+    return _replace(state, doubt_s=0.0) if state.doubt_s is None else state
 
 
-def _is_doubtful(state: State) -> bool:
+def _is_doubtful(state: ListWatchState) -> bool:
     return state.doubt_s is not None and state.doubt_s >= DOUBT_S
 
 
-_with = msgspec.structs.replace
+_replace = msgspec.structs.replace

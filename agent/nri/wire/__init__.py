@@ -1,1 +1,1 @@
-"""What runs over the runtime's socket: mux frames, and ttrpc in both directions inside them."""
+"""The wire protocol of NRI: multiplexer frames, and ttrpc in both directions inside them."""

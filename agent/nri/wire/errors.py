@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agent.errors import AgentError
 
-UNKNOWN = 2
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
@@ -14,11 +13,11 @@ INTERNAL = 13
 MAX_MESSAGE = 1024  # characters of an error's message that are sent or taken over
 
 
-class WireError(AgentError):
+class FrameError(AgentError):
     """The peer sent what no frame is, or does not read: the connection is of no use any more."""
 
 
-class TrunkClosed(AgentError):
+class ConnectionClosed(AgentError):
     """The connection ended; `reason` is CamelCase, of who ended it and why."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -26,7 +25,7 @@ class TrunkClosed(AgentError):
         self.reason = reason
 
 
-class CallFailed(AgentError):
+class CallError(AgentError):
     """The peer answered a call with an error, or could not be asked; `code` is gRPC's."""
 
     def __init__(self, code: int, message: str) -> None:

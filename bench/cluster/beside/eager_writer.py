@@ -11,8 +11,7 @@ from pathlib import Path
 
 from kubernetes import client, config
 
-from agent.kube.apply.requests import MANAGER
-from agent.kube.base import APPLY
+from agent.kube.api import APPLY_PATCH_TYPE, FIELD_MANAGER
 from agent.kube.resources import DEVICES
 from bench.startup import EAGER
 
@@ -28,9 +27,9 @@ def main() -> None:
         DEVICES.plural,
         name,
         json.loads(Path(body).read_text()),
-        field_manager=MANAGER,
+        field_manager=FIELD_MANAGER,
         force=True,
-        _content_type=APPLY,
+        _content_type=APPLY_PATCH_TYPE,
     )
 
 

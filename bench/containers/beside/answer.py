@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.model.grant.edits import ContainerEdits, MountEdit, NodeEdit
-from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.snapshot.container import Adjustment, LinuxResources
+from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit, MountEdit
 
 CARDS = 8
 GIVEN = Adjustment(
@@ -11,7 +11,7 @@ GIVEN = Adjustment(
         env=tuple((f"XPU_VARIABLE_{i}", f"GPU-00000000-0000-4000-8000-{i:012d}") for i in range(6)),
         nodes=(
             *(
-                NodeEdit(
+                DeviceNodeEdit(
                     host_path=f"/dev/nvidia{i}",
                     path=f"/dev/nvidia{i}",
                     major=195,
@@ -20,7 +20,7 @@ GIVEN = Adjustment(
                 )
                 for i in range(CARDS)
             ),
-            NodeEdit(host_path="/dev/nvidiactl", path="/dev/nvidiactl", major=195, minor=255),
+            DeviceNodeEdit(host_path="/dev/nvidiactl", path="/dev/nvidiactl", major=195, minor=255),
         ),
         mounts=tuple(
             MountEdit(
@@ -31,5 +31,5 @@ GIVEN = Adjustment(
             for i in range(4)
         ),
     ),
-    resources=Resources(cpus="0-7", shares=2048),
+    resources=LinuxResources(cpus="0-7", shares=2048),
 )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
+from agent.app import application
 from agent.clock import SystemClock
-from agent.daemon import serve
-from agent.deviceplugin.kubelet.plugin import DevicePlugin
-from agent.deviceplugin.serve.site import Site
+from agent.deviceplugin.context import PluginContext
+from agent.deviceplugin.plugin import DevicePlugin
 from tests.unit.deviceplugin.made import deciding, node
 
 NAME = "kubelet's part of the bench"
@@ -21,12 +21,17 @@ def attach(folder: str) -> None:
     """Have the next daemon of this process serve to the kubelet with that folder."""
     snapshot, decide = node(clustered=False), deciding()
 
-    class Serving(serve.Daemon):
+    class Serving(application.Application):
         """The daemon, and the plug-in on the same loop."""
 
         async def run(self) -> int:
             """Serve both until SIGTERM."""
-            site = Site(folder=folder, current=lambda: snapshot, decide=decide, clock=SystemClock())
+            site = PluginContext(
+                folder=folder,
+                current_snapshot=lambda: snapshot,
+                backend=decide,
+                clock=SystemClock(),
+            )
             task = asyncio.create_task(DevicePlugin(site).run(), name=NAME)
             try:
                 return await super().run()
@@ -34,4 +39,4 @@ def attach(folder: str) -> None:
                 task.cancel()
                 await asyncio.wait({task})
 
-    setattr(serve, "Daemon", Serving)  # noqa: B010 - the daemon has no seam for guests
+    setattr(application, "Application", Serving)  # noqa: B010 - the daemon has no seam for guests

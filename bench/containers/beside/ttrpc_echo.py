@@ -10,10 +10,9 @@ import sys
 
 from agent.nri.plugin import RUNTIME_SERVICE
 from agent.nri.session import SERVICE
-from agent.nri.wire.errors import TrunkClosed
-from agent.nri.wire.server import Call, CallServer
-from agent.nri.wire.trunk import Trunk
-from agent.nri.wire.ttrpc import Frame, response
+from agent.nri.wire.connection import CallServer, RuntimeCall, RuntimeConnection
+from agent.nri.wire.errors import ConnectionClosed
+from agent.nri.wire.frames import TtrpcFrame, response_frame
 from proto.gen import nri_plugin_pb2 as nri
 
 METHODS = ("Configure", "Synchronize", "CreateContainer")
@@ -25,21 +24,21 @@ async def run(socket: str) -> None:
     server = CallServer(SERVICE, METHODS)
     closed = asyncio.Event()
 
-    def take(frame: Frame) -> None:
-        call = server.take(frame)
-        assert isinstance(call, Call)
+    def take(frame: TtrpcFrame) -> None:
+        call = server.accept(frame)
+        assert isinstance(call, RuntimeCall)
         server.finish(call.stream)
         payload = b""
         if call.method == "Configure":
             payload = nri.ConfigureResponse(events=8).SerializeToString()
         elif call.method == "CreateContainer":
             payload = nri.CreateContainerRequest.FromString(call.payload).SerializeToString()
-        trunk.answer(response(call.stream, payload))
+        trunk.answer(response_frame(call.stream, payload))
 
-    def lost(_: TrunkClosed) -> None:
+    def lost(_: ConnectionClosed) -> None:
         closed.set()
 
-    trunk = Trunk(take, lost, RUNTIME_SERVICE)
+    trunk = RuntimeConnection(take, lost, RUNTIME_SERVICE)
     await asyncio.get_running_loop().create_unix_connection(lambda: trunk, socket)
     asked = nri.RegisterPluginRequest(plugin_name="echo", plugin_idx="10")
     await trunk.calls.call("RegisterPlugin", asked.SerializeToString(), DEADLINE_S)

@@ -1,1 +1,1 @@
-"""Accelerators that no plug-in of ours drives: known by their PCI identity alone."""
+"""Accelerators without a vendor plug-in: identified by their PCI ids alone."""

@@ -1,4 +1,4 @@
-"""Which PCI functions are accelerators, by maker, class and id. A table, and one rule to read it.
+"""The table of PCI functions that are accelerators, by maker, class and id.
 
 Ids are those of the PCI SIG and of the makers' own device plug-ins.
 """
@@ -24,8 +24,8 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     classes: tuple[str, ...] = (ACCELERATOR,)  # the first digits of a function's class
     models: Mapping[int, str] = msgspec.field(default_factory=_no_models)  # by device id; some ""
-    listed_only: bool = False  # the vendor id is that of other things as well
-    driven: bool = False  # a plug-in of ours asks its library and lists its cards
+    is_listed_only: bool = False  # the vendor id is that of other things as well
+    has_vendor_plugin: bool = False  # a plug-in of ours asks its library and lists its cards
     role: str = "accelerator"
 
 
@@ -35,10 +35,10 @@ def _models(**names: str) -> Mapping[int, str]:
 
 MAKERS: Mapping[int, Maker] = MappingProxyType(
     {
-        0x10DE: Maker(label="nvidia", classes=("0302", "0300"), driven=True),
+        0x10DE: Maker(label="nvidia", classes=("0302", "0300"), has_vendor_plugin=True),
         0x19E5: Maker(
             label="huawei",
-            driven=True,
+            has_vendor_plugin=True,
             models=_models(
                 _d100="Ascend-310",
                 _d500="Ascend-310P",
@@ -47,7 +47,7 @@ MAKERS: Mapping[int, Maker] = MappingProxyType(
                 _d803="Ascend-910C",
             ),
         ),
-        0xCABC: Maker(label="cambricon", classes=("12",), driven=True),
+        0xCABC: Maker(label="cambricon", classes=("12",), has_vendor_plugin=True),
         0x9999: Maker(
             label="metax",
             classes=("0380",),
@@ -59,7 +59,7 @@ MAKERS: Mapping[int, Maker] = MappingProxyType(
             label="hygon",
             classes=("0380", "0b40"),
             models=_models(_62b7="K100", _6210=""),
-            listed_only=True,
+            is_listed_only=True,
         ),
         0x1E36: Maker(
             label="enflame",
@@ -107,6 +107,6 @@ def maker_of(
     maker = MAKERS.get(vendor_id) if vendor_id is not None else None
     if maker is None or class_code is None or virtual:
         return None
-    if maker.listed_only and device_id not in maker.models:
+    if maker.is_listed_only and device_id not in maker.models:
         return None
     return maker if f"{class_code:06x}".startswith(maker.classes) else None

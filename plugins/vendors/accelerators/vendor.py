@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
-from agent.model.inventory import MetricFamily
-from plugins.injection.lazily import lazily
-from plugins.vendors.accelerators.sight import look, unmanaged
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import SettingRule
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from plugins.shared import injection
+from plugins.vendors.accelerators.settings import AcceleratorsSettings
+from plugins.vendors.accelerators.sysfs import describe_unmanaged, find_accelerators
 
 if TYPE_CHECKING:
     from plugins.vendors.accelerators.session import AcceleratorsSession
@@ -18,25 +19,29 @@ if TYPE_CHECKING:
 class AcceleratorsVendor:
     """What PCI classes call accelerators, of makers that no plug-in of ours drives."""
 
-    name = "accelerators"
-    isolated = False
-    families: tuple[MetricFamily, ...] = ()
-    edits = staticmethod(lazily("plugins.injection.plain"))
+    description = VendorDescription(
+        name="accelerators",
+        title="other accelerators",
+        switch=SettingRule(
+            "other makers' accelerators by their PCI identity",
+            choices=SWITCH_CHOICES,
+            maturity="beta",
+        ),
+        settings=AcceleratorsSettings,
+        is_isolated=False,
+    )
+    host_query = staticmethod(injection.host_query)
+    edits = staticmethod(injection.edits)
 
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List them; cards that settings describe are managed from the first discovery on."""
-        return tuple(unmanaged(seen) for seen in look(host))
+        return tuple(describe_unmanaged(seen) for seen in find_accelerators(host))
 
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Raise `BadConfig` that names the key of a card that cannot be understood."""
-        if settings.get("cards"):
-            from plugins.vendors.accelerators.described import decode  # noqa: PLC0415 - few have one
-
-            decode(settings)
-
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> AcceleratorsSession:
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> AcceleratorsSession:
         """Return a session; there is no library."""
         # imported here: the agent starts its workers first
         from plugins.vendors.accelerators.session import AcceleratorsSession  # noqa: PLC0415 - see above
 
-        return AcceleratorsSession(host, settings)
+        return AcceleratorsSession(host, context.as_mapping(settings))

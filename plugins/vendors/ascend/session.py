@@ -1,4 +1,4 @@
-"""A working day with libdcmi: loads it when it is there, discovers, samples, hears of faults."""
+"""The session over libdcmi: loads the library, discovers, samples, receives faults."""
 
 from __future__ import annotations
 
@@ -9,39 +9,44 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from agent.errors import AgentError, LibraryReplaced
-from agent.host.files import HostFiles
-from agent.model.device import Health, HealthState, VendorDevice
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
-from agent.model.runtime.slices import SlicesKept, SliceWish
-from plugins.bindings.dcmi.events import FaultQueue
-from plugins.bindings.dcmi.library import Dcmi, Loader, chip_name, driver_version
-from plugins.bindings.dcmi.network import NetworkWatch
-from plugins.bindings.locate import LibraryAbsent
-from plugins.calls import CallJournal
-from plugins.faults.ascend.book import FaultBook
-from plugins.lasting import boot_id
-from plugins.slices.vnpu.keeping import Cuttable, keep
-from plugins.slices.vnpu.ledger import Ledger, with_owners
-from plugins.slices.vnpu.make import VnpuMaker
-from plugins.vendors.ascend import fallback
-from plugins.vendors.ascend.chips import Chips
-from plugins.vendors.ascend.describe import cores, partition
-from plugins.vendors.ascend.identity import template_model
-from plugins.vendors.ascend.listing import (
-    facts_of,
-    found_odd,
-    in_doubt,
-    joined_of,
-    listed,
-    table_of,
-    unlisted,
+from agent.host.kernel import read_boot_id
+from agent.snapshot.device import Health, HealthState, VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import (
+    DeviceEvent,
+    DeviceSample,
+    Inventory,
+    Problem,
+    SliceReport,
+    SliceRequest,
 )
-from plugins.vendors.ascend.roster import Roll, Roster
-from plugins.vendors.ascend.sample import Sampler
-from plugins.vendors.ascend.sight import Sighting, device, look
-from plugins.vendors.ascend.watch import FAILING_LOOKS, HealthWatch, Watched
+from plugins.shared.call_journal import LibraryCallJournal
+from plugins.shared.library_file import LibraryUnavailable
+from plugins.vendors.ascend.discovery import npu_smi
+from plugins.vendors.ascend.discovery.chip_table import ChipTable
+from plugins.vendors.ascend.discovery.descriptions import cores, describe_vnpu
+from plugins.vendors.ascend.discovery.enumeration import ChipEnumeration, ChipEnumerator
+from plugins.vendors.ascend.discovery.inventory import (
+    describe_unlisted,
+    describe_watched_chip,
+    distinct_problems,
+    links_of_node,
+    load_fault_codes,
+    mark_in_doubt,
+    node_facts,
+)
+from plugins.vendors.ascend.discovery.models import template_model
+from plugins.vendors.ascend.discovery.sysfs import AscendFunction, describe_function, find_npus
+from plugins.vendors.ascend.health.fault_store import FaultStore
+from plugins.vendors.ascend.health.watch import FAILING_POLLS, ChipHealthWatch, WatchedChip
+from plugins.vendors.ascend.library.dcmi import Dcmi, DcmiLoader, chip_name, driver_version
+from plugins.vendors.ascend.library.events import FaultQueue
+from plugins.vendors.ascend.library.network import NetworkWatch
+from plugins.vendors.ascend.sampler import AscendSampler
+from plugins.vendors.ascend.vnpu.maker import DivisibleChip, VnpuMaker, keep_vnpus
+from plugins.vendors.ascend.vnpu.ownership import VnpuOwnershipFile, with_owners
 
-AGAIN_S = 30.0  # between two looks for a driver that is not there
+RETRY_LIBRARY_S = 30.0  # between two looks for a driver that is not there
 BOOTING_S = 10.0  # between two looks for cards that are still booting
 BOOTING_LOOKS = 6
 MAX_PENDING = 256
@@ -61,35 +66,37 @@ class AscendSession:
         self._host = host
         self._settings = settings
         self._clock = clock
-        self._loader = Loader(host, settings, clock, self._slow)
-        self._command = fallback.NpuSmi(settings, clock=clock)
+        self._loader = DcmiLoader(host, settings, clock, self._slow)
+        self._command = npu_smi.NpuSmi(settings, clock=clock)
         self._by_command = False  # while there is no library
-        self._roster = Roster()
-        self._chips = Chips(host, settings, clock)
+        self._roster = ChipEnumerator()
+        self._chips = ChipTable(host, settings, clock)
         self._network = NetworkWatch(clock)
-        self._book = FaultBook(settings.get("state_dir"))
-        table, odd = table_of(settings.get("fault_codes"))
+        self._book = FaultStore(settings.get("state_dir"))
+        table, odd = load_fault_codes(settings.get("fault_codes"))
         net = settings.get("network_is_health") is True
-        self._watch = HealthWatch(self._book, table, self._network, clock, wall, network_counts=net)
-        ledger = Ledger(settings.get("state_dir"), boot_id(host))
+        self._watch = ChipHealthWatch(
+            self._book, table, self._network, clock, wall, network_counts=net
+        )
+        ledger = VnpuOwnershipFile(settings.get("state_dir"), read_boot_id(host))
         self._vnpus = VnpuMaker(ledger)
         # what was lost at the start stays lost
-        self._odd = found_odd(odd, self._book.problem, self._chips.problem, ledger.problem)
+        self._odd = distinct_problems(odd, self._book.problem, self._chips.problem, ledger.problem)
         self._queue = FaultQueue()
         self._pending: deque[DeviceEvent] = deque(maxlen=MAX_PENDING)
         self._late: set[str] = set()  # symbols that took too long
         self._again_s: float | None = None  # when a discovery is to be asked for
-        self._try_s = clock() + AGAIN_S  # when a driver that is not there is looked for
+        self._try_s = clock() + RETRY_LIBRARY_S  # when a driver that is not there is looked for
         self._booting = 0  # looks at a list that was not complete
         given = settings.get("sample_interval_s")
         self._interval_s = float(given) if isinstance(given, int | float) else INTERVAL_S
-        self._sampler = Sampler(self._interval_s, clock)
+        self._sampler = AscendSampler(self._interval_s, clock)
         self._next_s = 0.0
         self._samples: tuple[DeviceSample, ...] = ()
         self._last: Inventory | None = None
         self._failures = 0  # discoveries in a row that told nothing
 
-    def journal_calls(self, journal: CallJournal) -> None:
+    def journal_calls(self, journal: LibraryCallJournal) -> None:
         """Tell the journal of each call of the library, which is not loaded yet."""
         self._loader.calls = journal
         self._name_chips(self._chips.remembered.values())
@@ -103,15 +110,15 @@ class AscendSession:
 
     def discover(self) -> Inventory:
         """Describe every chip; one that does not answer stays listed and hides no other."""
-        seen = look(self._host)
+        seen = find_npus(self._host)
         if self._settings.get("replay") is True:
-            devices = tuple(device(function, "NoRecordedAnswers") for function in seen)
+            devices = tuple(describe_function(function, "NoRecordedAnswers") for function in seen)
             return Inventory(vendor="ascend", devices=devices)
         self._again_s = None
         try:
             dcmi = self._library()
-            roll = self._roster.call(dcmi, {function.bus_id: function for function in seen})
-        except LibraryAbsent as absent:
+            roll = self._roster.enumerate(dcmi, {function.bus_id: function for function in seen})
+        except LibraryUnavailable as absent:
             return self._without(seen, Problem(reason=absent.reason, message=str(absent)))
         except LibraryReplaced:
             raise
@@ -122,7 +129,7 @@ class AscendSession:
 
     def _library(self) -> Dcmi:
         fresh = self._loader.dcmi is None
-        dcmi = self._loader.get()
+        dcmi = self._loader.load()
         if fresh:
             self._watch.subscribed = self._queue.subscribe(dcmi)
         return dcmi
@@ -133,15 +140,15 @@ class AscendSession:
             told = f"{symbol} took {elapsed_s:.1f} s"
             self._tell(DeviceEvent(key="", reason="SlowAnswer", message=told))
 
-    def _failed(self, seen: tuple[Sighting, ...], problem: Problem) -> Inventory:
+    def _failed(self, seen: tuple[AscendFunction, ...], problem: Problem) -> Inventory:
         """Doubt what was known; one failing call condemns no chip, three in a row do all."""
         self._failures += 1
-        if self._last is None or self._failures >= FAILING_LOOKS:
+        if self._last is None or self._failures >= FAILING_POLLS:
             return self._without(seen, problem)
-        doubted = tuple(in_doubt(found, str(problem.message)) for found in self._last.devices)
+        doubted = tuple(mark_in_doubt(found, str(problem.message)) for found in self._last.devices)
         return replace(self._last, devices=doubted, problems=(problem,))
 
-    def _without(self, seen: tuple[Sighting, ...], problem: Problem) -> Inventory:
+    def _without(self, seen: tuple[AscendFunction, ...], problem: Problem) -> Inventory:
         told = None
         if problem.reason in ("LibraryMissing", "LibraryUnfit"):
             try:
@@ -150,44 +157,47 @@ class AscendSession:
                 problem = replace(problem, message=f"{problem.message}; {error}")
         self._by_command = told is not None
         if told is not None:
-            return fallback.by_command(told, self._host, seen, problem)
-        return fallback.by_sysfs(seen, self._chips.remembered, self._host, problem)
+            return npu_smi.inventory_from_npu_smi(told, self._host, seen, problem)
+        return npu_smi.inventory_from_sysfs(seen, self._chips.remembered, self._host, problem)
 
-    def _inventory(self, dcmi: Dcmi, roll: Roll, seen: tuple[Sighting, ...]) -> Inventory:
-        for event in self._chips.take(roll, {function.bus_id for function in seen}):
+    def _inventory(
+        self, dcmi: Dcmi, roll: ChipEnumeration, seen: tuple[AscendFunction, ...]
+    ) -> Inventory:
+        for event in self._chips.update(roll, {function.bus_id for function in seen}):
             self._tell(event)
         known = self._chips.known
-        self._watch.follow(known.values())
+        self._watch.set_chips(known.values())
         for watched in known.values():
             watched.due_s = 0.0
-        looked = {key: self._watch.look(watched) for key, watched in known.items()}
+        looked = {key: self._watch.poll(watched) for key, watched in known.items()}
         self._watch.spread_resets(known.values())
         devices = [
-            listed(w, self._watch.verdict(w, looked[key]), self._host) for key, w in known.items()
+            describe_watched_chip(w, self._watch.verdict(w, looked[key]), self._host)
+            for key, w in known.items()
         ]
         devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
-        devices += unlisted(seen, devices, self._chips.remembered)
-        self._chips.remember(devices)
+        devices += describe_unlisted(seen, devices, self._chips.remembered)
+        self._chips.save_devices(devices)
         self._name_chips(devices)
         self._book.flush()
         self._network.watch(dcmi, self._chips.ports())
-        found = joined_of(dcmi, self._chips)
+        found = links_of_node(dcmi, self._chips)
         return Inventory(
             vendor="ascend",
             devices=with_owners(devices, self._vnpus.entries),
             links=found.links,
             driver_version=driver_version(self._host) or dcmi.version(),
             library=dcmi.path,
-            facts=facts_of(dcmi, tuple(known.values()), self._network),
+            facts=node_facts(dcmi, tuple(known.values()), self._network),
             problems=(*self._problems(roll), *found.problems),
             groups=found.groups,
             group_policy=found.policy,
         )
 
-    def _problems(self, roll: Roll) -> tuple[Problem, ...]:
+    def _problems(self, roll: ChipEnumeration) -> tuple[Problem, ...]:
         now = (self._book.problem, self._chips.problem)
-        found = list(found_odd(*roll.problems, *self._odd, *now))
-        if roll.booting:
+        found = list(distinct_problems(*roll.problems, *self._odd, *now))
+        if roll.is_booting:
             told = "the driver counts cards that it does not name yet"
             found.append(Problem(reason="CardsBooting", message=told))
             self._booting += 1
@@ -205,7 +215,7 @@ class AscendSession:
 
         In between the last values are repeated, without a verdict: nobody looked.
         """
-        self._loader.refuse_if_over()
+        self._loader.check_not_replaced()
         now_s = self._clock()
         self._look_again(now_s)
         if now_s >= self._next_s:
@@ -220,37 +230,37 @@ class AscendSession:
             self._again_s = None
             self._tell(DeviceEvent(key="", reason="CardsBooting"))
         if self._loader.dcmi is None and now_s >= self._try_s:
-            self._try_s = now_s + AGAIN_S
+            self._try_s = now_s + RETRY_LIBRARY_S
             try:
                 self._library()
-            except LibraryAbsent:
+            except LibraryUnavailable:
                 return
             self._tell(DeviceEvent(key="", reason="DriverCame"))
 
     def _round(self) -> tuple[DeviceSample, ...]:
         if self._loader.dcmi is None or self._loader.unloaded:
-            return self._command.samples(look(self._host)) if self._by_command else ()
+            return self._command.samples(find_npus(self._host)) if self._by_command else ()
         known = self._chips.known
-        self._chips.notice_gone()
+        self._chips.mark_missing()
         before = {key: watched.health for key, watched in known.items()}
-        looked = {key: self._watch.look(watched) for key, watched in known.items()}
+        looked = {key: self._watch.poll(watched) for key, watched in known.items()}
         self._watch.spread_resets(known.values())
         samples = []
         for key, watched in known.items():
             health = looked[key]
-            if health is not None or watched.out:
+            if health is not None or watched.is_out_of_service:
                 health = self._watch.verdict(watched, health)
                 self._announce(key, before[key], health)
             samples.append(replace(self._sample(watched), health=health))
         self._book.flush()
         return tuple(samples)
 
-    def _sample(self, watched: Watched) -> DeviceSample:
-        if not watched.answers:
-            return DeviceSample(key=watched.described.key)
-        watched.chip.begin()
-        port = self._network.port(watched.described.key)
-        return self._sampler.sample(watched.described, watched.chip, port)
+    def _sample(self, watched: WatchedChip) -> DeviceSample:
+        if not watched.is_answering:
+            return DeviceSample(key=watched.description.key)
+        watched.chip.begin_round()
+        port = self._network.port(watched.description.key)
+        return self._sampler.sample(watched.description, watched.chip, port)
 
     def _announce(self, key: str, before: Health | None, now: Health) -> None:
         """Tell at once that a chip is out of service: the driver is sure of what it says."""
@@ -269,7 +279,7 @@ class AscendSession:
         until_s = self._clock() + wait_s
         while True:
             left_s = 0.0 if self._pending else until_s - self._clock()
-            told = [self._watch.happened(event) for event in self._queue.take(max(0.0, left_s))]
+            told = [self._watch.take_event(event) for event in self._queue.take(max(0.0, left_s))]
             found = [event for event in told if event is not None]
             while self._pending:
                 found.append(self._pending.popleft())
@@ -279,26 +289,26 @@ class AscendSession:
     def clear(self, key: str) -> bool:
         """Let a chip back that was taken out until a person looks at it; say whether it was."""
         watched = self._chips.known.get(key)
-        if watched is None or not self._book.release(watched.described.uuid):
+        if watched is None or not self._book.release(watched.description.uuid):
             return False
         self._book.flush()
         watched.due_s = 0.0
         self._next_s = 0.0
         return True
 
-    def slices(self, wishes: Sequence[SliceWish], pods: Collection[str] | None) -> SlicesKept:
+    def slices(self, wishes: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
         """Keep the vNPUs that are wished for, and none of ours for pods that are gone."""
-        chips = {key: self._cuttable(w) for key, w in self._chips.known.items() if w.answers}
-        return keep(self._vnpus, chips, wishes, pods)
+        chips = {key: self._cuttable(w) for key, w in self._chips.known.items() if w.is_answering}
+        return keep_vnpus(self._vnpus, chips, wishes, pods)
 
-    def _cuttable(self, watched: Watched) -> Cuttable:
-        chip = watched.described
-        return Cuttable(
+    def _cuttable(self, watched: WatchedChip) -> DivisibleChip:
+        chip = watched.description
+        return DivisibleChip(
             chip=watched.chip,
             die=chip.uuid,
             model=template_model(chip.family, chip.facts.name),
             cores=cores(chip.family, chip.facts),
-            describe=lambda made: partition(chip, made, self._host),
+            describe=lambda made: describe_vnpu(chip, made, self._host),
         )
 
     def close(self) -> None:

@@ -2,86 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
-from agent.model.inventory import MetricFamily
-from plugins import families
-from plugins.injection.lazily import lazily, needs_lazily
-from plugins.vendors.ascend.sight import device, look
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import HealthOverrides, SettingRule
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from plugins.vendors.ascend import injection, kubelet
+from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
+from plugins.vendors.ascend.health.fault_codes import remedy
+from plugins.vendors.ascend.metrics import FAMILIES
+from plugins.vendors.ascend.settings import AscendSettings
+from plugins.vendors.ascend.vnpu import requests
 
 if TYPE_CHECKING:
     from plugins.vendors.ascend.session import AscendSession
-
-FAMILIES = (
-    families.POWER,
-    families.TEMPERATURE,
-    families.CLOCK,
-    families.ECC_ERRORS,
-    MetricFamily(
-        name="xpu_npu_utilization_ratio",
-        type="gauge",
-        help="Busy share of a unit of the chip, or used share of its memory.",
-        labels=("unit",),
-    ),
-    MetricFamily(name="xpu_npu_voltage_volts", type="gauge", help="Voltage of the chip."),
-    MetricFamily(
-        name="xpu_npu_ddr_used_bytes",
-        type="gauge",
-        help="Memory in use beside the high-bandwidth memory.",
-    ),
-    MetricFamily(
-        name="xpu_npu_link_errors_total",
-        type="counter",
-        help="Transfers that the chip's own links had to repeat or found damaged.",
-        labels=("link", "port", "kind"),
-    ),
-    MetricFamily(
-        name="xpu_npu_network_up",
-        type="gauge",
-        help="Whether the chip's network port works.",
-        labels=("address",),
-    ),
-    MetricFamily(
-        name="xpu_npu_vnpu_utilization_ratio",
-        type="gauge",
-        help="Busy share of the AI cores of a vNPU.",
-        labels=("vnpu",),
-    ),
-    MetricFamily(
-        name="xpu_npu_vnpu_memory_used_bytes",
-        type="gauge",
-        help="Memory in use of a vNPU.",
-        labels=("vnpu",),
-    ),
-)
 
 
 class AscendVendor:
     """NPUs of Huawei. Settings: those of `AscendSettings`, state_dir, replay."""
 
-    name: str = "ascend"
-    families: tuple[MetricFamily, ...] = FAMILIES
-    edits = staticmethod(lazily("plugins.injection.ascend.edits"))
-    needs = staticmethod(needs_lazily("plugins.injection.ascend.edits"))
+    description = VendorDescription(
+        name="ascend",
+        title="Ascend",
+        switch=SettingRule("Ascend NPUs through libdcmi", choices=SWITCH_CHOICES, maturity="alpha"),
+        settings=AscendSettings,
+        health=HealthOverrides(clean_probes=3, clean_s=15.0),
+        families=FAMILIES,
+    )
+    request_variables = frozenset((injection.VISIBLE,))
+    host_query = staticmethod(injection.host_query)
+    edits = staticmethod(injection.edits)
+    socket_prefixes = kubelet.SOCKET_PREFIXES
+    serves_device = staticmethod(kubelet.serves_device)
+    kubelet_units = staticmethod(kubelet.kubelet_units)
+    slices_device = staticmethod(requests.slices_device)
+    resolve_entry = staticmethod(requests.resolve_entry)
+    slice_request = staticmethod(requests.slice_request)
+    is_sliced_by_runtime = staticmethod(requests.is_sliced_by_runtime)
 
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List the NPUs with whose driver they are bound to."""
-        return tuple(device(seen) for seen in look(host))
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Find nothing wrong: what may be set is text that no rule forbids."""
+        return tuple(describe_function(seen) for seen in find_npus(host))
 
     def remedy(self, reason: str, message: str) -> str:
         """Return what a person does about a reason given for a chip."""
-        from plugins.faults.ascend.remedies import remedy  # noqa: PLC0415 - only commands ask
-
         return remedy(reason, message)
 
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> AscendSession:
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> AscendSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.ascend.session import AscendSession  # noqa: PLC0415 - workers only
 
-        return AscendSession(host, settings)
+        return AscendSession(host, context.as_mapping(settings))

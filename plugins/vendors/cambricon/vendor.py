@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.errors import BadConfig
-from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
-from agent.model.inventory import MetricFamily
-from plugins.injection.lazily import lazily, needs_lazily
-from plugins.vendors.cambricon.families import FAMILIES
-from plugins.vendors.cambricon.sight import device, look
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import HealthOverrides, SettingRule
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from plugins.vendors.cambricon import injection, kubelet
+from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
+from plugins.vendors.cambricon.metrics import FAMILIES
+from plugins.vendors.cambricon.settings import CambriconSettings
+from plugins.vendors.cambricon.smlu import requests
 
 if TYPE_CHECKING:
     from plugins.vendors.cambricon.session import CambriconSession
@@ -20,30 +21,66 @@ if TYPE_CHECKING:
 class CambriconVendor:
     """MLUs of Cambricon. Settings: library_path, driver_root, cntopo_file, smlu_unit_mib."""
 
-    name: str = "cambricon"
-    families: tuple[MetricFamily, ...] = FAMILIES
-    edits = staticmethod(lazily("plugins.injection.cambricon"))
-    needs = staticmethod(needs_lazily("plugins.injection.cambricon"))
+    description = VendorDescription(
+        name="cambricon",
+        title="Cambricon",
+        switch=SettingRule("Cambricon MLUs through CNDev", choices=SWITCH_CHOICES, maturity="beta"),
+        settings=CambriconSettings,
+        health=HealthOverrides(clean_probes=3),
+        families=FAMILIES,
+    )
+    request_variables = frozenset((injection.VISIBLE,))
+    host_query = staticmethod(injection.host_query)
+    edits = staticmethod(injection.edits)
+    socket_prefixes = kubelet.SOCKET_PREFIXES
+    serves_device = staticmethod(kubelet.serves_device)
+    kubelet_units = staticmethod(kubelet.kubelet_units)
+    slices_device = staticmethod(requests.slices_device)
+    resolve_entry = staticmethod(requests.resolve_entry)
+    slice_request = staticmethod(requests.slice_request)
+    is_sliced_by_runtime = staticmethod(requests.is_sliced_by_runtime)
 
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List accelerator functions of Cambricon's."""
-        return tuple(device(bus_id) for bus_id in look(host))
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Raise `BadConfig` for a path that is not absolute."""
-        for key in ("library_path", "driver_root", "cntopo_file"):
-            path = settings.get(key)
-            if isinstance(path, str) and path and not path.startswith("/"):
-                raise BadConfig(f"discovery.cambricon.{key}: {path!r} is not an absolute path")
+        return tuple(describe_function(bus_id) for bus_id in find_cards(host))
 
     def remedy(self, reason: str, message: str) -> str:
         """Return what a person does about a reason given for a card."""
-        from plugins.faults.cambricon import remedy  # noqa: PLC0415 - only commands ask
-
         return remedy(reason, message)
 
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> CambriconSession:
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> CambriconSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.cambricon.session import CambriconSession  # noqa: PLC0415 - workers only
 
-        return CambriconSession(host, settings)
+        return CambriconSession(host, context.as_mapping(settings))
+
+
+_SUPPORT = "drain the card, and ask the vendor's support"
+
+_RESET = "reset the card (`cnmon reset -c CARD`) when nothing runs on it"
+
+REMEDIES: dict[str, str] = {
+    "DriverStarting": "wait; if it takes minutes, see the kernel's log",
+    "DriverFault": "reload the card's driver, or reboot the node",
+    "Resetting": "wait until the reset is over",
+    "DeviceInProblem": _RESET,
+    "ComputeProhibited": "set the compute mode back (`cnmon set -c CARD -cm default`)",
+    "SubHealth": "see `cnmon info -c CARD`; the card works on",
+    "DriverError": "see the kernel's log, and `cnmon info`",
+    "DriverNotLoaded": "install or load Cambricon's driver",
+    "ToolOnly": "install libcndev, or name its folder in discovery.cambricon.library_dirs",
+    "MIMMode": "nothing: the card is cut into instances",
+    "Incident3": _RESET,
+    "Incident9": "check the MLULink cables and connectors",
+    "Incident15": _RESET,
+    "Incident22": _SUPPORT,
+    "Incident26": "look at airflow and temperature",
+    "Incident29": "reload the card's driver, or reboot the node",
+}
+
+
+def remedy(reason: str, _message: str) -> str:
+    """Return what to do about a reason; empty if there is nothing to say."""
+    return REMEDIES.get(reason) or (_SUPPORT if reason.startswith("Incident") else "")

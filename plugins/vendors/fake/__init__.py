@@ -19,5 +19,5 @@
 
 Every field of `VendorDevice` may be given; `labels`, `facts` and `resources` are mappings. The
 file is read again at every discovery, so that an edit shows. What goes wrong on purpose is listed
-in `plugins.vendors.fake.misbehave`.
+in `plugins.vendors.fake.misbehaviour`.
 """

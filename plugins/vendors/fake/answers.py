@@ -1,15 +1,15 @@
-"""What the fake vendor answers: pure functions of the scene and the time since its start."""
+"""The answers of the fake vendor: pure functions of the scene and the time since its start."""
 
 from __future__ import annotations
 
-from agent.model.device import Health, VendorDevice
-from agent.model.inventory import (
+from agent.snapshot.device import Health, VendorDevice
+from agent.snapshot.inventory import (
     DeviceEvent,
     DeviceSample,
     Inventory,
     MetricFamily,
+    MetricValue,
     ProcessSample,
-    Reading,
 )
 from plugins.vendors.fake.curves import Curve, value_at
 from plugins.vendors.fake.scene import FakeDevice, Scene
@@ -24,7 +24,7 @@ FAMILIES = (
 MAX_VALUE = 1e15
 
 
-def inventory(scene: Scene) -> Inventory:
+def build_inventory(scene: Scene) -> Inventory:
     """Return the scene's devices as a vendor lists them."""
     return Inventory(
         vendor=NAME,
@@ -37,7 +37,7 @@ def inventory(scene: Scene) -> Inventory:
     )
 
 
-def samples(scene: Scene, elapsed_s: float) -> tuple[DeviceSample, ...]:
+def build_samples(scene: Scene, elapsed_s: float) -> tuple[DeviceSample, ...]:
     """Return what the devices do so many seconds after the start."""
     return tuple(_sample(device, elapsed_s) for device in scene.devices)
 
@@ -104,6 +104,8 @@ def _sample(device: FakeDevice, elapsed_s: float) -> DeviceSample:
             for p in device.processes
         ),
         readings=tuple(
-            Reading(family=family, value=value) for family, value in readings if value is not None
+            MetricValue(family=family, value=value)
+            for family, value in readings
+            if value is not None
         ),
     )

@@ -1,4 +1,4 @@
-"""Values that move with time, so that a fake device looks alive. Pure: time is an argument."""
+"""Values that change with time. Pure: the time is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of fake devices, decoded strictly: what it does not know it refuses."""
+"""Decodes the file of fake devices strictly: unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Literal
 import msgspec
 
 from agent.errors import BadConfig
-from agent.model.device import (
+from agent.snapshot.device import (
     DeviceKind,
     DeviceLink,
     DeviceNode,
     DevicePartition,
     DevicePort,
     HealthState,
-    VfGroup,
+    VirtualFunctionGroup,
 )
-from agent.model.inventory import Problem
-from agent.topology.address import parse_address
+from agent.snapshot.inventory import Problem
+from agent.snapshot.pci import parse_address
 from plugins.vendors.fake.curves import Curve, shape
 
-Where = Literal["open", "discover", "sample", "clear", "events", "close"]
-What = Literal[
+SessionMethod = Literal["open", "discover", "sample", "clear", "events", "close"]
+FaultAction = Literal[
     "hang",
     "slow",
     "exit",
@@ -39,7 +39,7 @@ What = Literal[
 
 
 class FakeHealth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `agent.model.device.Health`."""
+    """As `agent.snapshot.device.Health`."""
 
     state: HealthState
     reason: str
@@ -55,7 +55,7 @@ class FakeProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `agent.model.device.VendorDevice`, and what its samples say; curves may be left out."""
+    """As `agent.snapshot.device.VendorDevice`, and what its samples say; curves may be left out."""
 
     kind: DeviceKind = DeviceKind.GPU
     bus_id: str | None = None
@@ -72,7 +72,7 @@ class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     nodes: tuple[DeviceNode, ...] = ()
     ports: tuple[DevicePort, ...] = ()
     partitions: tuple[DevicePartition, ...] = ()
-    vf_groups: tuple[VfGroup, ...] = ()
+    vf_groups: tuple[VirtualFunctionGroup, ...] = ()
     core_percent: Curve | None = None
     memory_used_bytes: Curve | None = None
     temperature_celsius: Curve | None = None
@@ -96,7 +96,7 @@ class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FakeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `agent.model.inventory.DeviceEvent`, so many seconds after the session was opened."""
+    """As `agent.snapshot.inventory.DeviceEvent`, so many seconds after the session was opened."""
 
     at_s: float
     key: str
@@ -105,13 +105,13 @@ class FakeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: HealthState | None = None
 
 
-class Fault(
+class FakeFault(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"where": "in"}
 ):
     """Something that goes wrong: `do` it in a method, from the call after the first `after`."""
 
-    where: Where
-    do: What
+    where: SessionMethod
+    do: FaultAction
     after: int = 0
     seconds: float = 1.0  # of `slow`
     leak_bytes: int = 1 << 20  # of `leak`, in each call
@@ -127,7 +127,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     facts: dict[str, str] = {}
     problems: tuple[Problem, ...] = ()
     events: tuple[FakeEvent, ...] = ()
-    misbehave: tuple[Fault, ...] = ()
+    misbehave: tuple[FakeFault, ...] = ()
 
 
 def parse_scene(data: object, file: str) -> Scene:

@@ -1,4 +1,4 @@
-"""A session with devices that do not exist; it reads its file and the clock, nothing else."""
+"""A session with fake devices; it reads only its file and the clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import yaml
 
 from agent.errors import BadConfig
-from agent.model.device import HealthState
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.snapshot.device import HealthState
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
 from plugins.vendors.fake import answers
-from plugins.vendors.fake.misbehave import Misbehaviour
+from plugins.vendors.fake.misbehaviour import Misbehaviour
 from plugins.vendors.fake.scene import Scene, parse_scene
 
 MAX_FILE = 4 * 1024 * 1024  # bytes; a thousand devices need a tenth of it
@@ -53,12 +53,12 @@ class FakeSession:
         """Return the devices as the file describes them now."""
         self._misbehaviour.enter("discover")
         self._scene = read_scene(self._file)
-        return answers.inventory(self._scene)
+        return answers.build_inventory(self._scene)
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Return what the devices do now."""
         self._misbehaviour.enter("sample")
-        return answers.samples(self._scene, self._elapsed_s())
+        return answers.build_samples(self._scene, self._elapsed_s())
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Return the events that are due; wait for the next one at most that long."""
@@ -75,7 +75,7 @@ class FakeSession:
     def clear(self, key: str) -> bool:
         """Say that a device that is not healthy was mended; the file tells how it is."""
         self._misbehaviour.enter("clear")
-        devices = answers.inventory(self._scene).devices
+        devices = answers.build_inventory(self._scene).devices
         found = next((device for device in devices if device.key == key), None)
         return found is not None and found.health.state is not HealthState.HEALTHY
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from agent.errors import BadConfig
-from agent.host.files import HostFiles
-from agent.model.device import DeviceKind, Health, HealthState, VendorDevice
-from agent.model.inventory import MetricFamily
-from plugins.injection.lazily import lazily
+from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import SettingRule
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from plugins.shared import injection
 from plugins.vendors.fake import answers
-from plugins.vendors.fake.session import FakeSession
+from plugins.vendors.fake.settings import FakeSettings
+
+if TYPE_CHECKING:
+    from plugins.vendors.fake.session import FakeSession
 
 UNANSWERED = Health(
     state=HealthState.SUSPECT,
@@ -22,35 +26,49 @@ UNANSWERED = Health(
 class FakeVendor:
     """Devices from a file. Without one there are none; a worker is told the file by settings."""
 
-    name = answers.NAME
-    families: tuple[MetricFamily, ...] = answers.FAMILIES
-    edits = staticmethod(lazily("plugins.injection.plain"))
+    description = VendorDescription(
+        name=answers.NAME,
+        title="fake devices",
+        switch=SettingRule(
+            "devices described in discovery.fake.file", choices=SWITCH_CHOICES, maturity="stable"
+        ),
+        settings=FakeSettings,
+        families=answers.FAMILIES,
+    )
+    host_query = staticmethod(injection.host_query)
+    edits = staticmethod(injection.edits)
 
-    def __init__(self, file: str | None = None) -> None:
-        self._file = file
-
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - the file decides, not the host
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - the file decides, not the host
         """Return one entry for all devices of the file; the file is not read here."""
-        if not self._file:
+        file = _file_of(settings)
+        if not file:
             return ()
         return (
             VendorDevice(
                 kind=DeviceKind.GPU,
-                vendor=self.name,
+                vendor=answers.NAME,
                 bus_id=None,
-                uuid=self.name,
+                uuid=answers.NAME,
                 managed=False,
                 health=UNANSWERED,
-                facts=(("file", self._file),),
+                facts=(("file", file),),
             ),
         )
 
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Find nothing wrong: the file is judged when it is read, at each discovery."""
-
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> FakeSession:  # noqa: ARG002 - as above
+    def open(
+        self,
+        host: HostFiles,  # noqa: ARG002 - as above
+        settings: VendorSettings,
+        context: SessionContext,  # noqa: ARG002 - a file's devices are the same on a recording
+    ) -> FakeSession:
         """Read the file that the setting `file` names; `BadConfig` if that cannot be done."""
-        file = settings.get("file")
-        if not isinstance(file, str) or not file:
+        from plugins.vendors.fake.session import FakeSession  # noqa: PLC0415 - workers only
+
+        file = _file_of(settings)
+        if not file:
             raise BadConfig("discovery.fake.file: no file is given")
         return FakeSession(file)
+
+
+def _file_of(settings: VendorSettings) -> str:
+    return settings.file if isinstance(settings, FakeSettings) else ""

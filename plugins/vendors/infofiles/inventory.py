@@ -1,4 +1,4 @@
-"""From entries of device-info files to one inventory, by koordlet's rules without its faults."""
+"""Builds one inventory from the entries of device-info files, by koordlet's rules."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from itertools import islice
 import msgspec
 
 from agent.errors import ParseError
-from agent.model.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
-from agent.model.foreign.device_info import FILE_FACT, KINDS, NODE_FACT, ROOT_FACT
-from agent.model.foreign.quantities import parse_quantity
-from agent.model.foreign.reasons import UNKNOWN, reason_of
-from agent.model.inventory import DeviceGroup, Inventory, Problem
-from plugins.vendors.infofiles.entry import Entry, Status, decode_entry
+from agent.snapshot.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
+from agent.snapshot.inventory import DeviceGroup, Inventory, Problem
+from agent.wire_formats.device_info import (
+    KIND_BY_VENDOR,
+    NUMA_NODE_FACT,
+    PCIE_ROOT_FACT,
+    SOURCE_FILE_FACT,
+)
+from agent.wire_formats.foreign_text import UNKNOWN_REASON, condition_reason
+from agent.wire_formats.quantities import parse_quantity
+from plugins.vendors.infofiles.file_format import DeviceInfoEntry, DeviceInfoStatus, decode_entry
 
 NAME = "infofiles"
 MAX_ENTRIES = 1024
@@ -26,10 +31,10 @@ ODD = "DeviceInfoOdd"
 LEFT_OUT = "DeviceInfoLeftOut"
 
 
-class Found(msgspec.Struct, frozen=True):
+class EntryDevice(msgspec.Struct, frozen=True):
     """One device with the entry that it comes from."""
 
-    entry: Entry
+    entry: DeviceInfoEntry
     device: VendorDevice
 
 
@@ -40,11 +45,11 @@ def inventory_of(files: Iterable[tuple[str, Sequence[object]]]) -> Inventory:
     if len(raw) > MAX_ENTRIES:
         message = f"{len(raw)} entries: only the first {MAX_ENTRIES} count"
         problems.append(Problem(reason=LEFT_OUT, message=message))
-    found: list[Found] = []
+    found: list[EntryDevice] = []
     known: set[str] = set()
     for name, at, item in raw[:MAX_ENTRIES]:
         try:
-            one = _found(name, decode_entry(item), f"{name}[{at}]", problems)
+            one = _describe_entry(name, decode_entry(item), f"{name}[{at}]", problems)
         except ParseError as error:
             problems.append(Problem(reason=LEFT_OUT, message=f"{name}[{at}]: {error}"))
             continue
@@ -62,22 +67,24 @@ def inventory_of(files: Iterable[tuple[str, Sequence[object]]]) -> Inventory:
         groups=groups_of(found),
         group_policy=None
         if first is None or not first.has_links
-        else ("Honor" if first.must_honor else "Prefer"),
+        else ("Honor" if first.must_honor_links else "Prefer"),
     )
 
 
-def _found(file: str, entry: Entry, where: str, problems: list[Problem]) -> Found:
-    problems += [Problem(reason=ODD, message=f"{where}: {words}") for words in entry.odd]
+def _describe_entry(
+    file: str, entry: DeviceInfoEntry, where: str, problems: list[Problem]
+) -> EntryDevice:
+    problems += [Problem(reason=ODD, message=f"{where}: {words}") for words in entry.oddities]
     resources = _resources(entry.resources, where, problems)
     memory = parse_quantity(dict(resources).get(MEMORY, ""))
     facts: Mapping[str, str] = {
-        FILE_FACT: file,
-        NODE_FACT: entry.numa_node,
-        ROOT_FACT: entry.pcie_root,
+        SOURCE_FILE_FACT: file,
+        NUMA_NODE_FACT: entry.numa_node,
+        PCIE_ROOT_FACT: entry.pcie_root,
     }
     vendor = entry.vendor or "other"
     device = VendorDevice(
-        kind=KINDS.get(vendor, DeviceKind.XPU),
+        kind=KIND_BY_VENDOR.get(vendor, DeviceKind.XPU),
         vendor=vendor,
         bus_id=entry.bus_id,
         uuid=entry.uuid or None,
@@ -88,7 +95,7 @@ def _found(file: str, entry: Entry, where: str, problems: list[Problem]) -> Foun
         resources=resources,
         facts=tuple((name, value) for name, value in facts.items() if value),
     )
-    return Found(entry, device)
+    return EntryDevice(entry, device)
 
 
 def _resources(told: tuple[tuple[str, str], ...], where: str, problems: list[Problem]) -> Pairs:
@@ -107,17 +114,17 @@ def _resources(told: tuple[tuple[str, str], ...], where: str, problems: list[Pro
     return tuple(sorted((found | {RATIO: "100"}).items()))
 
 
-def _health(status: Status | None) -> Health:
-    if status is None or status.healthy:
+def _health(status: DeviceInfoStatus | None) -> Health:
+    if status is None or status.is_healthy:
         return Health()
-    reason = reason_of(status.code) if status.code else UNKNOWN
+    reason = condition_reason(status.code) if status.code else UNKNOWN_REASON
     message = status.message or "device is unhealthy"
     if status.code and reason != status.code and status.code not in message:
         message = f"{message} ({status.code})"
     return Health(state=HealthState.FAILED, reason=reason, message=message)
 
 
-def groups_of(found: Sequence[Found]) -> tuple[DeviceGroup, ...]:
+def groups_of(found: Sequence[EntryDevice]) -> tuple[DeviceGroup, ...]:
     """Return the partitions that the links tell: each link joins its device and the peers.
 
     A partition with a card that nobody describes could never be granted: it is left out.

@@ -1,4 +1,4 @@
-"""One folder of device-info files, read inside the agent; what was last understood stays."""
+"""Reads a folder of device-info files inside the agent; keeps the last valid content."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from agent.errors import HostFileError, NotSupported, ParseError
-from agent.host.files import HostFiles
-from agent.model.foreign.device_info import DIRECTORY, OWN_FILE
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
-from plugins.vendors.infofiles.entry import decode_array
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.wire_formats.device_info import DIRECTORY, OWN_FILE
+from plugins.vendors.infofiles.file_format import decode_array
 from plugins.vendors.infofiles.inventory import NAME, inventory_of
 
 MAX_FILES = 64
@@ -36,7 +36,7 @@ class InfofilesSession:
         try:
             content = self._content()
             self._seen = content
-            self._last = inventory_of([(name, _decoded(name, data)) for name, data in content])
+            self._last = inventory_of([(name, _decode(name, data)) for name, data in content])
         except (HostFileError, ParseError) as error:
             if isinstance(error, HostFileError):
                 self._seen = str(error)
@@ -78,7 +78,7 @@ class InfofilesSession:
         return tuple(found)
 
 
-def _decoded(name: str, data: bytes) -> list[object]:
+def _decode(name: str, data: bytes) -> list[object]:
     if len(data) > MAX_BYTES:
         raise ParseError(f"device-info file {name}: larger than {MAX_BYTES} bytes", "")
     try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.errors import BadConfig
-from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
-from agent.model.inventory import MetricFamily
-from plugins.injection.lazily import lazily
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import SettingRule
+from agent.snapshot.vendor import SessionContext, VendorDescription, VendorSettings
+from plugins.shared import injection
+from plugins.vendors.infofiles.settings import InfofilesSettings
 
 if TYPE_CHECKING:
     from plugins.vendors.infofiles.session import InfofilesSession
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 class InfofilesVendor:
     """Accelerators of any maker, as koord-device-daemon and its kin describe them."""
 
-    name = "infofiles"
-    isolated = False
-    families: tuple[MetricFamily, ...] = ()
-    edits = staticmethod(lazily("plugins.injection.plain"))
+    description = VendorDescription(
+        name="infofiles",
+        title="device-info files",
+        switch=SettingRule(
+            "devices that device-info files describe", choices=("on", "off"), maturity="beta"
+        ),
+        switch_default="off",
+        settings=InfofilesSettings,
+        is_isolated=False,
+    )
+    host_query = staticmethod(injection.host_query)
+    edits = staticmethod(injection.edits)
 
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """See nothing: files are believed only where a setting says so."""
         return ()
 
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Raise `BadConfig` for a folder that is none."""
-        folder = settings.get("directory")
-        parts = folder.split("/") if isinstance(folder, str) else []
-        if folder and (parts[:1] != [""] or ".." in parts):
-            raise BadConfig("discovery.infofiles.directory: must be an absolute path")
-
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> InfofilesSession:
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> InfofilesSession:
         """Return a session; the folder need not exist yet."""
-        self.check(settings)
         from plugins.vendors.infofiles.session import InfofilesSession  # noqa: PLC0415 - when on
 
-        return InfofilesSession(host, settings)
+        return InfofilesSession(host, context.as_mapping(settings))

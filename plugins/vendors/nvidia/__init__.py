@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: seen in sysfs by the agent, asked through NVML in a process of their own."""
+"""NVIDIA GPUs: detected in sysfs by the agent, queried through NVML in a worker process."""

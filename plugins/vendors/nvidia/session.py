@@ -1,4 +1,4 @@
-"""A working day with NVML: loads it when it is there, discovers, samples, waits for events."""
+"""The session over NVML: loads the library, discovers, samples, waits for events."""
 
 from __future__ import annotations
 
@@ -9,26 +9,39 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from agent.errors import LibraryReplaced
-from agent.host.files import HostFiles, text
-from agent.model.device import Health, VendorDevice
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
-from plugins.bindings.locate import LibraryAbsent, LibraryFile
-from plugins.bindings.nvml import platform
-from plugins.bindings.nvml.library import Nvml, find_library
-from plugins.calls import NO_JOURNAL, CallJournal
-from plugins.faults.nvidia.opened import applied, judged, open_diagnosis
-from plugins.slices.mig.caps import Capabilities
-from plugins.vendors.nvidia.discover import Around, Found, memory_total
-from plugins.vendors.nvidia.events import EventWatch
-from plugins.vendors.nvidia.fabric import FabricWatch
-from plugins.vendors.nvidia.inventory import inventory, module_version, read_system
-from plugins.vendors.nvidia.roster import Clocks, Roster
-from plugins.vendors.nvidia.sample import Sampler
-from plugins.vendors.nvidia.sight import Sight, recorded, survey
-from plugins.vendors.nvidia.stored import CardMemory
+from agent.host.files import read_text
+from agent.host.kernel import read_boot_id
+from agent.snapshot.device import Health, VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
+from plugins.shared.library_file import LibraryFile, LibraryUnavailable
+from plugins.vendors.nvidia.discovery.card_store import CardStore
+from plugins.vendors.nvidia.discovery.cards import Clocks, NvidiaCards
+from plugins.vendors.nvidia.discovery.descriptions import (
+    CardDescription,
+    MachineFacts,
+    memory_total,
+)
+from plugins.vendors.nvidia.discovery.inventory import (
+    build_inventory,
+    module_version,
+    read_driver_facts,
+)
+from plugins.vendors.nvidia.discovery.nvlink import FabricStateTracker
+from plugins.vendors.nvidia.discovery.sysfs import (
+    NvidiaHardware,
+    describe_recorded_function,
+    find_hardware,
+)
+from plugins.vendors.nvidia.events import NvidiaEventWatch
+from plugins.vendors.nvidia.health.diagnosis import apply_diagnosis, combine_health, open_diagnosis
+from plugins.vendors.nvidia.library import platform
+from plugins.vendors.nvidia.library.nvml import Nvml, find_library
+from plugins.vendors.nvidia.mig.capabilities import MigCapabilities
+from plugins.vendors.nvidia.sampler import NvidiaSampler
 
 FORGET_AFTER_S = 86_400.0
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class NvidiaSession:
@@ -48,62 +61,64 @@ class NvidiaSession:
         self._nvml: Nvml | None = None
         self._file: LibraryFile | None = None  # what this process has loaded, for good
         self._diagnosis = open_diagnosis(host, settings, os.environ, wall)
-        self._watch = EventWatch(host, self._diagnosis, clock)
-        self._sampler = Sampler(host, self._diagnosis, self._watch.tell, clock, wall)
-        self._fabrics = FabricWatch(clock)
+        self._watch = NvidiaEventWatch(host, self._diagnosis, clock)
+        self._sampler = NvidiaSampler(host, self._diagnosis, self._watch.add, clock, wall)
+        self._fabrics = FabricStateTracker(clock)
         forget = settings.get("forget_after_s")
         forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
-        memory = CardMemory(settings.get("state_dir"), text(host, BOOT_ID) or "")
-        self._roster = Roster(memory, Clocks(clock, wall), forget_s)
-        self._calls: CallJournal = NO_JOURNAL
+        memory = CardStore(settings.get("state_dir"), read_boot_id(host))
+        self._roster = NvidiaCards(memory, Clocks(clock, wall), forget_s)
+        self._calls: LibraryCallJournal = NO_JOURNAL
         self._waits = False  # a discovery was asked for, and has not come
 
-    def journal_calls(self, journal: CallJournal) -> None:
+    def journal_calls(self, journal: LibraryCallJournal) -> None:
         """Tell the journal of each call of the library, which is not loaded yet."""
         self._calls = journal
 
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
-        sight = survey(self._host)
+        sight = find_hardware(self._host)
         if self._settings.get("replay") is True:
-            return Inventory(vendor="nvidia", devices=tuple(recorded(s) for s in sight.cards))
+            return Inventory(
+                vendor="nvidia", devices=tuple(describe_recorded_function(s) for s in sight.cards)
+            )
         try:
             nvml = self._library()
-        except LibraryAbsent as absent:
+        except LibraryUnavailable as absent:
             return self._without(sight, absent)
-        asked = self._roster.ask(nvml, sight, self._around(nvml))
-        parts = {key: known.device.partitions for key, known in self._roster.known.items()}
+        asked = self._roster.discover_part(nvml, sight, self._around(nvml))
+        parts = {key: known.device.partitions for key, known in self._roster.discovered.items()}
         self._watch.watch(nvml, self._roster.cards, parts)
-        system = read_system(nvml, self._host, sight)
-        answer = inventory(self._roster, asked, sight, system, self._settings, self._fabrics)
-        self._roster.memory.save()
-        return self._told(answer, asked.found)
+        system = read_driver_facts(nvml, self._host, sight)
+        answer = build_inventory(self._roster, asked, sight, system, self._settings, self._fabrics)
+        self._roster.store.save()
+        return self._told(answer, asked.descriptions)
 
     def _library(self) -> Nvml:
         self._refuse_replaced()
         if self._nvml is None:
             path = find_library(self._settings)
-            self._file = LibraryFile.of(path)
+            self._file = LibraryFile.stat(path)
             self._nvml = Nvml(path, self._calls)
         return self._nvml
 
     def _refuse_replaced(self) -> None:
-        if self._file is not None and self._file.replaced():
+        if self._file is not None and self._file.is_replaced():
             raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
 
-    def _around(self, nvml: Nvml) -> Around:
-        return Around(
+    def _around(self, nvml: Nvml) -> MachineFacts:
+        return MachineFacts(
             host=self._host,
-            caps=Capabilities(self._host),
-            system_bytes=memory_total(text(self._host, "/proc/meminfo") or ""),
-            not_ready=platform.not_ready(nvml),
+            capabilities=MigCapabilities(self._host),
+            system_bytes=memory_total(read_text(self._host, "/proc/meminfo") or ""),
+            is_waiting_for_ready_state=platform.is_waiting_for_ready_state(nvml),
         )
 
-    def _without(self, sight: Sight, absent: LibraryAbsent) -> Inventory:
-        listed = self._roster.unanswered(sight, absent.reason, str(absent))
+    def _without(self, sight: NvidiaHardware, absent: LibraryUnavailable) -> Inventory:
+        listed = self._roster.describe_all_unreachable(sight, absent.reason, str(absent))
         return Inventory(
             vendor="nvidia",
-            devices=tuple(applied(card, self._diagnosis) for card in listed),
+            devices=tuple(apply_diagnosis(card, self._diagnosis) for card in listed),
             driver_version=module_version(self._host),
             problems=(
                 Problem(reason=absent.reason, message=str(absent)),
@@ -111,43 +126,47 @@ class NvidiaSession:
             ),
         )
 
-    def _told(self, answer: Inventory, found: Mapping[str, Found]) -> Inventory:
+    def _told(self, answer: Inventory, found: Mapping[str, CardDescription]) -> Inventory:
         """Learn what was found of each card, and say what stands against it."""
         for key, item in found.items():
-            known = self._roster.known[key]
-            self._sampler.learn(
+            known = self._roster.discovered[key]
+            self._sampler.set_card(
                 self._roster.cards[key],
                 known.device,
                 item.facts,
                 shared_bytes=known.shared_bytes,
-                standing=known.standing,
+                standing=known.lasting_health,
                 clique=known.links.fabric is not None and known.links.fabric.clique_id is not None,
             )
         for told in answer.devices:
             examined = answer.subjects is None or told.key in answer.subjects
             if told.managed and examined and told.key not in found:
-                self._sampler.silent(told.key, judged(told.health, self._standing(told.key)))
-        self._sampler.keep(set(self._roster.known))
+                self._sampler.set_silent(
+                    told.key, combine_health(told.health, self._standing(told.key))
+                )
+        self._sampler.keep_only(set(self._roster.discovered))
         devices = tuple(self._verdict(told) for told in answer.devices)
         troubles = (*self._diagnosis.problems, *self._watch.problems)
         return replace(answer, devices=devices, problems=(*answer.problems, *troubles))
 
     def _standing(self, key: str) -> Health | None:
-        known = self._roster.known.get(key)
-        return known.standing if known is not None else None
+        known = self._roster.discovered.get(key)
+        return known.lasting_health if known is not None else None
 
     def _verdict(self, told: VendorDevice) -> VendorDevice:
         standing = self._standing(told.key)
-        return applied(replace(told, health=judged(told.health, standing)), self._diagnosis)
+        return apply_diagnosis(
+            replace(told, health=combine_health(told.health, standing)), self._diagnosis
+        )
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the cards that answer; late ones are asked every ten seconds."""
         self._refuse_replaced()
         if self._roster.wants_discovery() and not self._waits:
             told = "the library is of another driver than the kernel's for longer than an upgrade"
-            self._watch.tell(DeviceEvent(key="", reason="DriverMismatch", message=told))
+            self._watch.add(DeviceEvent(key="", reason="DriverMismatch", message=told))
         self._waits = self._roster.wants_discovery()
-        return self._sampler.cycle(self._nvml, self._roster.cards)
+        return self._sampler.sample(self._nvml, self._roster.cards)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait for events of the driver and for changes that sampling noticed."""
@@ -156,7 +175,7 @@ class NvidiaSession:
     def clear(self, key: str) -> bool:
         """Forget what is held against a card, its old number included, on a person's word."""
         faults, number = self._diagnosis.clear(key), self._roster.renumber(key)
-        self._roster.memory.save()
+        self._roster.store.save()
         return faults or number
 
     def close(self) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
-from agent.model.inventory import MetricFamily
-from plugins.bindings.nvml.series import FAMILIES
-from plugins.injection.lazily import lazily, needs_lazily
-from plugins.vendors.nvidia.sight import device, placeless, survey
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import HealthOverrides, SettingRule
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from plugins.vendors.nvidia import kubelet
+from plugins.vendors.nvidia.discovery.sysfs import (
+    cards_without_bus,
+    describe_function,
+    find_hardware,
+)
+from plugins.vendors.nvidia.health.remedies import remedy
+from plugins.vendors.nvidia.injection import edits
+from plugins.vendors.nvidia.metrics import FAMILIES
+from plugins.vendors.nvidia.settings import NvidiaSettings
 
 if TYPE_CHECKING:
     from plugins.vendors.nvidia.session import NvidiaSession
@@ -19,32 +26,36 @@ if TYPE_CHECKING:
 class NvidiaVendor:
     """GPUs of NVIDIA. Settings are those of `discovery.nvidia`."""
 
-    name: str = "nvidia"
-    families: tuple[MetricFamily, ...] = FAMILIES
-    edits = staticmethod(lazily("plugins.injection.nvidia.edits"))
-    needs = staticmethod(needs_lazily("plugins.injection.nvidia.edits"))
+    description = VendorDescription(
+        name="nvidia",
+        title="NVIDIA",
+        switch=SettingRule("NVIDIA GPUs through NVML", choices=SWITCH_CHOICES, maturity="beta"),
+        settings=NvidiaSettings,
+        health=HealthOverrides(clean_probes=3, clean_s=60.0),
+        families=FAMILIES,
+    )
+    request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
+    host_query = staticmethod(edits.host_query)
+    edits = staticmethod(edits.edits)
+    socket_prefixes = kubelet.SOCKET_PREFIXES
+    serves_device = staticmethod(kubelet.serves_device)
+    kubelet_units = staticmethod(kubelet.kubelet_units)
 
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List display functions of NVIDIA's with whose driver they are bound to."""
-        found = survey(host)
-        return tuple(device(seen) for seen in (*found.cards, *placeless(found.platform)))
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse what is no number of an Xid."""
-        xids = settings.get("xids")
-        if xids is not None and xids != type(xids)():
-            from plugins.faults.nvidia.xid import rules  # noqa: PLC0415 - a start needs no catalogue
-
-            rules(settings, {})
+        found = find_hardware(host)
+        return tuple(
+            describe_function(seen) for seen in (*found.cards, *cards_without_bus(found.platform))
+        )
 
     def remedy(self, reason: str, message: str) -> str:
         """Return what a person does about a reason given for a card."""
-        from plugins.faults.nvidia.remedies import remedy  # noqa: PLC0415 - only commands ask
-
         return remedy(reason, message)
 
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> NvidiaSession:
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> NvidiaSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.nvidia.session import NvidiaSession  # noqa: PLC0415 - workers only
 
-        return NvidiaSession(host, settings)
+        return NvidiaSession(host, context.as_mapping(settings))

@@ -1,1 +1,1 @@
-"""RDMA devices of any driver, read from sysfs alone: no tool and no library is needed."""
+"""RDMA devices of any driver, read from sysfs alone; needs no tool and no library."""

@@ -5,21 +5,24 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
 
 from agent.errors import BadConfig, ParseError
-from agent.model.device import Pairs
-from agent.topology.address import is_root, parse_user_address
-from agent.topology.text import parse_cpu_list
-from plugins.bindings.rdma_class.text import is_name
-from plugins.faults.rdma.ports import ERROR_LIMITS
+from agent.snapshot.device import Pairs
+from agent.snapshot.pci import is_host_bridge, parse_user_address
+from agent.snapshot.settings import SettingRule, SettingTable
+from agent.snapshot.vendor import VendorSettings
+from agent.wire_formats.kernel_text import parse_cpu_list
+from plugins.vendors.rdma.health.ports import ERROR_LIMITS
+from plugins.vendors.rdma.sysfs.values import is_name
 
 ROLE_LABEL = "xpu-agent.io/role"
 ROLES = ("compute", "storage")
 POLICIES = ("any", "all")
 # what containers get is decided in the agent; here it is only known
-INJECTION = ("inject_all_ports", "inject_umad", "require_rdma_cm", "memlock", "nccl_env")
+INJECTION_KEYS = ("inject_all_ports", "inject_umad", "require_rdma_cm", "memlock", "nccl_env")
 MAX_RULES = 256  # of one list
 MAX_LIMIT = 10**9
 
@@ -27,14 +30,14 @@ _BUS_RANGE = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2})-([0-9a-fA-F]{2})")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,63}")
 
 
-class Match(msgspec.Struct, frozen=True):
+class DevicePattern(msgspec.Struct, frozen=True):
     """Chooses devices: an address, buses `DDDD:BB-BB`, a root `pciDDDD:BB`, or a name pattern."""
 
     text: str
 
     def fits(self, address: str | None, root: str | None, name: str | None) -> bool:
         """Say whether a device at that address, below that root, of that RDMA name is meant."""
-        if is_root(self.text):
+        if is_host_bridge(self.text):
             return root == self.text
         buses = _BUS_RANGE.fullmatch(self.text)
         if buses:
@@ -49,21 +52,21 @@ class Match(msgspec.Struct, frozen=True):
 class LabelRule(msgspec.Struct, frozen=True):
     """Labels of the devices that match."""
 
-    match: Match
+    match: DevicePattern
     labels: Pairs
 
 
 class PortRule(msgspec.Struct, frozen=True):
     """Ports that must be active on the devices that match."""
 
-    match: Match
+    match: DevicePattern
     ports: tuple[int, ...]
 
 
 class PoolRule(msgspec.Struct, frozen=True, kw_only=True):
     """Virtual functions that form a group: by their PF, their index and their driver."""
 
-    pf: Match
+    pf: DevicePattern
     indices: frozenset[int] | None = None  # None: all
     driver: str | None = None  # None: any
     labels: Pairs = ()
@@ -96,7 +99,9 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
                 found = dict(rule.labels) | found
         return tuple(sorted(found.items()))
 
-    def expected(self, address: str | None, root: str | None, name: str) -> tuple[int, ...]:
+    def expected_ports_of(
+        self, address: str | None, root: str | None, name: str
+    ) -> tuple[int, ...]:
         """Return the ports that must be active on a device."""
         rules = (rule for rule in self.expected_ports if rule.match.fits(address, root, name))
         return tuple(sorted({port for rule in rules for port in rule.ports}))
@@ -136,12 +141,12 @@ def _rules(value: object, key: str) -> list[tuple[object, str]]:
     return [(item, f"{key}[{at}]") for at, item in enumerate(value)]
 
 
-def _match(value: object, key: str) -> Match:
+def _match(value: object, key: str) -> DevicePattern:
     text = _text(value, key)
-    if is_root(text) or _BUS_RANGE.fullmatch(text) or _NAME_PATTERN.fullmatch(text):
-        return Match(text)
+    if is_host_bridge(text) or _BUS_RANGE.fullmatch(text) or _NAME_PATTERN.fullmatch(text):
+        return DevicePattern(text)
     try:
-        return Match(parse_user_address(text))
+        return DevicePattern(parse_user_address(text))
     except ParseError as error:
         raise BadConfig(f"{key}: neither address, bus range, root nor name: {text!r}") from error
 
@@ -209,11 +214,11 @@ def _interval(value: object, key: str) -> float:
     return float(value)
 
 
-def decode(data: Mapping[str, object]) -> RdmaSettings:
+def decode_rdma_settings(data: Mapping[str, object]) -> RdmaSettings:
     """Decode the vendor's section; `BadConfig` names the key that is unknown or wrong."""
-    known = (*RdmaSettings.__struct_fields__, *INJECTION)
+    known = (*RdmaSettings.__struct_fields__, *INJECTION_KEYS)
     table = _table(data, "discovery.rdma", known)
-    for name in INJECTION:
+    for name in INJECTION_KEYS:
         _flag(table.get(name, False), f"discovery.rdma.{name}")
 
     def rules(name: str) -> list[tuple[object, str]]:
@@ -236,3 +241,49 @@ def decode(data: Mapping[str, object]) -> RdmaSettings:
         ),
         state_dir=_text(state_dir, "discovery.rdma.state_dir") if state_dir else None,
     )
+
+
+class RdmaSection(VendorSettings, frozen=True, kw_only=True):
+    """Which RDMA devices are published, and how their ports make health."""
+
+    soft: Annotated[
+        bool, SettingRule("publish soft-RoCE and soft-iWARP devices", maturity="beta")
+    ] = False
+    port_policy: Annotated[
+        str, SettingRule("ports that must be active", choices=("any", "all"))
+    ] = "any"
+    expected_ports: Annotated[
+        SettingTable, SettingRule("ports that count though they were never up: {match, ports}")
+    ] = ()
+    vf_pools: Annotated[
+        SettingTable, SettingRule("groups of virtual functions: {pf, vfs, driver, labels}")
+    ] = ()
+    labels: Annotated[SettingTable, SettingRule("labels of devices: {match, labels}")] = ()
+    roles: Annotated[
+        SettingTable, SettingRule("use of a NIC: {match, role: compute or storage}")
+    ] = ()
+    error_limits: Annotated[
+        SettingTable,
+        SettingRule("growth of an error counter within 300 s that is told: {counter, limit}"),
+    ] = ()
+    inject_all_ports: Annotated[
+        bool, SettingRule("show all devices of a granted function or bond, not the first alone")
+    ] = True
+    inject_umad: Annotated[
+        bool, SettingRule("show the management device too, which lets pods change the fabric")
+    ] = False
+    require_rdma_cm: Annotated[
+        bool, SettingRule("refuse containers where /dev/infiniband/rdma_cm is missing")
+    ] = False
+    memlock: Annotated[bool, SettingRule("let containers with RDMA lock all of their memory")] = (
+        True
+    )
+    nccl_env: Annotated[bool, SettingRule("set NCCL_IB_HCA where a pod does not")] = False
+    counters_interval_s: Annotated[
+        float,
+        SettingRule("cycle of port counters and of pods' RDMA objects", unit="s", low=1, high=3600),
+    ] = 10.0
+
+    def check(self, *, is_forced: bool = False) -> None:  # noqa: ARG002 - see VendorSettings
+        """Raise `BadConfig` that names the key of a rule that cannot be understood."""
+        decode_rdma_settings(msgspec.structs.asdict(self))

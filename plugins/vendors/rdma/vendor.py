@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent.host.files import HostFiles
-from agent.model.device import VendorDevice
-from plugins.injection.lazily import lazily, needs_lazily
-from plugins.vendors.rdma.functions import sighted
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.settings import HealthOverrides, SettingRule
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from plugins.vendors.rdma import injection, kubelet
+from plugins.vendors.rdma.health.ports import remedy
+from plugins.vendors.rdma.host_functions import RdmaFunctionReader
+from plugins.vendors.rdma.metrics import FAMILIES
+from plugins.vendors.rdma.settings import RdmaSection, decode_rdma_settings
+from plugins.vendors.rdma.sysfs.functions import detect_devices
 
 if TYPE_CHECKING:
-    from agent.model.inventory import MetricFamily
     from plugins.vendors.rdma.session import RdmaSession
 
 
 class RdmaVendor:
     """InfiniBand, RoCE, iWARP and software RDMA devices of any driver."""
 
-    name = "rdma"
-    edits = staticmethod(lazily("plugins.injection.rdma"))
-    needs = staticmethod(needs_lazily("plugins.injection.rdma"))
+    description = VendorDescription(
+        name="rdma",
+        title="RDMA",
+        switch=SettingRule(
+            "InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH_CHOICES, maturity="beta"
+        ),
+        settings=RdmaSection,
+        # a port is watched for seconds before the session reports that it went down or came up
+        health=HealthOverrides(clean_probes=1, clean_s=0.0, clear_looks=1),
+        families=FAMILIES,
+    )
+    host_query = staticmethod(injection.host_query)
+    edits = staticmethod(injection.edits)
+    function_reader = staticmethod(RdmaFunctionReader)
+    socket_prefixes = kubelet.SOCKET_PREFIXES
+    serves_device = staticmethod(kubelet.serves_device)
+    kubelet_units = staticmethod(kubelet.kubelet_units)
 
-    @property
-    def families(self) -> tuple[MetricFamily, ...]:
-        """Return the families of its samples, which are told later than the first devices."""
-        from plugins.vendors.rdma.counters import FAMILIES  # noqa: PLC0415 - see above
-
-        return FAMILIES
-
-    def sighted(self, host: HostFiles) -> tuple[VendorDevice, ...]:
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List RDMA devices and functions whose driver should have one, from links alone."""
-        return sighted(host)
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Raise `BadConfig` that names the key of a rule that cannot be understood.
-
-        Rules are tables; where there is none, what reads them is not even loaded.
-        """
-        if any(isinstance(value, list | tuple | Mapping) and value for value in settings.values()):
-            from plugins.vendors.rdma.settings import decode  # noqa: PLC0415 - see above
-
-            decode(settings)
+        return detect_devices(host)
 
     def remedy(self, reason: str, message: str) -> str:
         """Return what a person does about a reason given for a device."""
-        from plugins.faults.rdma.ports import remedy  # noqa: PLC0415 - only commands ask
-
         return remedy(reason, message)
 
-    def open(self, host: HostFiles, settings: Mapping[str, object]) -> RdmaSession:
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> RdmaSession:
         """Start watching; `BadConfig` names a setting that is wrong."""
         from plugins.vendors.rdma.session import RdmaSession  # noqa: PLC0415 - workers only
-        from plugins.vendors.rdma.settings import decode  # noqa: PLC0415 - workers only
 
-        return RdmaSession(host, decode(settings))
+        return RdmaSession(host, decode_rdma_settings(context.as_mapping(settings)))

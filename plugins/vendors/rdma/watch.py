@@ -1,4 +1,4 @@
-"""Watching RDMA devices between discoveries: ports each second, counters each ten seconds."""
+"""Watches RDMA devices between discoveries: ports each second, counters each ten seconds."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.host.files import HostFiles
-from agent.model.device import Health
-from agent.model.inventory import DeviceEvent, DeviceSample, Problem, Reading
-from plugins.bindings.rdma_class.classes import CLASS, entries
-from plugins.bindings.rdma_class.pods import pod_readings
-from plugins.faults.rdma.judge import Judge
-from plugins.faults.rdma.ports import ErrorWindow, PortSeen, check_errors
-from plugins.vendors.rdma.counters import (
-    PREFIX,
+from agent.snapshot.device import Health
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, MetricValue, Problem
+from plugins.vendors.rdma.health.device_health import DeviceHealthTracker
+from plugins.vendors.rdma.health.ports import ErrorWindow, PortReading, check_errors
+from plugins.vendors.rdma.metrics import PREFIX
+from plugins.vendors.rdma.settings import RdmaSettings
+from plugins.vendors.rdma.sysfs.classes import CLASS, list_entries
+from plugins.vendors.rdma.sysfs.counters import (
+    CountedDevice,
     CounterFile,
     CounterReader,
-    Watched,
-    list_files,
+    list_counter_files,
     port_readings,
     readings_of,
 )
-from plugins.vendors.rdma.functions import numvfs
-from plugins.vendors.rdma.ports import carrier, look
-from plugins.vendors.rdma.settings import RdmaSettings
+from plugins.vendors.rdma.sysfs.functions import read_numvfs
+from plugins.vendors.rdma.sysfs.pod_cgroups import pod_readings
+from plugins.vendors.rdma.sysfs.ports import has_carrier, read_port_state
 
 POLL_S = 1.0  # the kernel sends no event when a port changes its state
 MAX_EVENTS = 256  # waiting to be fetched; the oldest go first
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class WatchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A device to watch."""
 
     key: str
-    device: Watched
+    device: CountedDevice
     address: str | None = None  # of its PCI function
     numvfs: int | None = None  # virtual functions at the last discovery
     fault: Health | None = None  # what is wrong whatever its ports say
@@ -44,15 +44,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     used_ports: tuple[int, ...] = ()  # known to be in use
 
 
-class _Counted(msgspec.Struct):
+class _CounterState(msgspec.Struct):
     """What the last reading of a device's counters left."""
 
     files: tuple[CounterFile, ...]
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[MetricValue, ...] = ()
     windows: dict[int, ErrorWindow] = msgspec.field(default_factory=dict)
 
 
-class Watch:
+class RdmaWatch:
     """Keeps the memory of all devices. Two threads call it: questions, and waiting for events."""
 
     def __init__(
@@ -64,17 +64,17 @@ class Watch:
     ) -> None:
         self._host = host
         self._settings = settings
-        self._judge = Judge(host, settings.port_policy, replay=settings.replay)
+        self._judge = DeviceHealthTracker(host, settings.port_policy, replay=settings.replay)
         self._monotonic = monotonic
         self._wall = wall
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, WatchTarget] = {}
         self._virtual: dict[str, int] = {}  # counts of virtual functions that were told
         self._missed: dict[str, int] = {}
-        self._counted: dict[str, _Counted] = {}
+        self._counted: dict[str, _CounterState] = {}
         self._counters = CounterReader(host)
-        self._pods: Mapping[str, tuple[Reading, ...]] = {}  # by RDMA name
+        self._pods: Mapping[str, tuple[MetricValue, ...]] = {}  # by RDMA name
         self._counted_s = float("-inf")
         self._polled_s = float("-inf")
         self._listing: tuple[str, ...] | None = None
@@ -86,7 +86,7 @@ class Watch:
         """What keeps the kernel's log from being heard."""
         return self._judge.problem
 
-    def adopt(self, targets: Iterable[Target], kept: Mapping[str, bool]) -> None:
+    def set_targets(self, targets: Iterable[WatchTarget], kept: Mapping[str, bool]) -> None:
         """Watch exactly these devices from now on; of `kept` ones the memory stays.
 
         Those are away. Unless a pod has them (`True`), what the kernel said of them is over.
@@ -94,22 +94,22 @@ class Watch:
         with self._lock:
             self._virtual = {}
             self._targets = {target.key: target for target in targets}
-            self._judge.keep(self._targets, kept)
+            self._judge.keep_only(self._targets, kept)
             self._missed = {key: n for key, n in self._missed.items() if key in kept}
             before, self._counted = self._counted, {}
             for key, target in self._targets.items():
-                counted = _Counted(list_files(self._host, target.device))
+                counted = _CounterState(list_counter_files(self._host, target.device))
                 if key in before:
                     counted.readings, counted.windows = before[key].readings, before[key].windows
                 self._counted[key] = counted
             paths = {file.path for item in self._counted.values() for file in item.files}
             self._counters.keep_only(paths)
-            self._listing = entries(self._host, CLASS)
+            self._listing = list_entries(self._host, CLASS)
 
-    def judge(self, target: Target) -> Health | None:
+    def judge(self, target: WatchTarget) -> Health | None:
         """Look at a device once and return its settled health; `None` if it left meanwhile."""
         with self._lock:
-            self._judge.listen(self._monotonic())
+            self._judge.read_log(self._monotonic())
             self._judge.expect(target.key, target.used_ports, target.fault)
             if self._observe(target) is None:
                 return None
@@ -123,29 +123,29 @@ class Watch:
     def used_ports(self, key: str) -> tuple[int, ...]:
         """Return the ports that were active in this boot or are expected to be."""
         with self._lock:
-            return self._judge.used(key)
+            return self._judge.used_ports(key)
 
     def clear(self, key: str) -> bool:
         """Forget what the kernel's log says against a device; say whether there was something."""
         with self._lock:
             return self._judge.clear(key)
 
-    def miss(self, key: str) -> int:
+    def count_miss(self, key: str) -> int:
         """Count a look that did not find a device; return how many there were in a row."""
         with self._lock:
             self._missed[key] = self._missed.get(key, 0) + 1
             return self._missed[key]
 
-    def tell(self, event: DeviceEvent) -> None:
+    def add_event(self, event: DeviceEvent) -> None:
         """Add an event to those that wait to be fetched."""
         with self._lock:
             self._events.append(event)
 
-    def _observe(self, target: Target) -> tuple[PortSeen, ...] | None:
+    def _observe(self, target: WatchTarget) -> tuple[PortReading, ...] | None:
         """Take one look in; `None` if the device is not in the class any more."""
         name = target.device.name
-        seen = tuple(look(self._host, name, number) for number in target.device.ports)
-        if not any(port.readable for port in seen) and not self._host.exists(f"{CLASS}/{name}"):
+        seen = tuple(read_port_state(self._host, name, number) for number in target.device.ports)
+        if not any(port.is_readable for port in seen) and not self._host.exists(f"{CLASS}/{name}"):
             return None
         self._missed.pop(target.key, None)
         event = self._judge.observe(
@@ -153,7 +153,7 @@ class Watch:
             seen,
             now_s=self._monotonic(),
             wall_s=self._wall(),
-            lag_degraded=any(carrier(self._host, item) is False for item in target.bond),
+            lag_degraded=any(has_carrier(self._host, item) is False for item in target.bond),
         )
         if event is not None:
             self._events.append(event)
@@ -163,18 +163,18 @@ class Watch:
         """Look at every port once, and whether devices came, went or were renamed."""
         with self._lock:
             self._polled_s = self._monotonic()
-            self._judge.listen(self._polled_s)
+            self._judge.read_log(self._polled_s)
             for target in self._targets.values():
                 if self._observe(target) is None:
                     self._missed[target.key] = self._missed.get(target.key, 0) + 1
                 self._count_virtual(target)
-            self._compare(entries(self._host, CLASS))
+            self._compare(list_entries(self._host, CLASS))
 
-    def _count_virtual(self, target: Target) -> None:
+    def _count_virtual(self, target: WatchTarget) -> None:
         """Notice a PF that was given other virtual functions; drivers take them up later."""
         if target.address is None or target.numvfs is None:
             return
-        count = numvfs(self._host, target.address)
+        count = read_numvfs(self._host, target.address)
         if count is None or count == self._virtual.get(target.key, target.numvfs):
             return
         message = f"{target.numvfs} virtual functions before, now {count}"
@@ -234,15 +234,19 @@ class Watch:
                 samples.append(DeviceSample(key=key, readings=readings, health=verdict))
             return tuple(samples)
 
-    def _readings(self, target: Target, seen: tuple[PortSeen, ...]) -> tuple[Reading, ...]:
+    def _readings(
+        self, target: WatchTarget, seen: tuple[PortReading, ...]
+    ) -> tuple[MetricValue, ...]:
         name = target.device.name
         states = (
-            Reading(family=f"{PREFIX}port_state", value=port.state, labels=(name, str(port.number)))
+            MetricValue(
+                family=f"{PREFIX}port_state", value=port.state, labels=(name, str(port.number))
+            )
             for port in seen
             if port.state is not None
         )
         flaps = (
-            Reading(
+            MetricValue(
                 family=f"{PREFIX}port_flaps_total",
                 value=self._judge.port(target.key, port.number).flaps,
                 labels=(name, str(port.number)),
@@ -250,18 +254,18 @@ class Watch:
             for port in seen
         )
         functions = (
-            Reading(family=f"{PREFIX}virtual_functions", value=count, labels=(name, state))
+            MetricValue(family=f"{PREFIX}virtual_functions", value=count, labels=(name, state))
             for state, count in target.device.vfs
         )
-        info = Reading(family=f"{PREFIX}info", value=1, labels=target.device.info)
+        info = MetricValue(family=f"{PREFIX}info", value=1, labels=target.device.info)
         counted = self._counted[target.key].readings
         return (info, *states, *flaps, *functions, *counted, *self._pods.get(name, ()))
 
-    def _count(self, target: Target, seen: tuple[PortSeen, ...]) -> None:
+    def _count(self, target: WatchTarget, seen: tuple[PortReading, ...]) -> None:
         """Read a device's counters, and judge those that tell of a bad link."""
         counted, now_s = self._counted[target.key], self._monotonic()
         watched: dict[int, dict[str, int]] = {}
-        readings: list[Reading] = []
+        readings: list[MetricValue] = []
         for file in counted.files:
             value = self._counters.value(file.path)
             readings += readings_of(file, value)
@@ -273,7 +277,9 @@ class Watch:
         for number, values in watched.items():
             self._warn(target, number, values, now_s)
 
-    def _warn(self, target: Target, number: int, values: Mapping[str, int], now_s: float) -> None:
+    def _warn(
+        self, target: WatchTarget, number: int, values: Mapping[str, int], now_s: float
+    ) -> None:
         downed = values.get("link_downed")
         if downed is not None:
             self._judge.count_downed(target.key, number, downed, now_s)

@@ -1,11 +1,11 @@
-"""The part of a vendor that lives in the worker process, where it may block or crash."""
+"""The session of the template, which runs in the worker process and may block or crash there."""
 
 from __future__ import annotations
 
 import threading
 
-from agent.model.device import VendorDevice
-from agent.model.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
 
 
 class TemplateSession:

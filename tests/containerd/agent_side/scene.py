@@ -11,22 +11,21 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.model.device import (
+from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.device import (
     Device,
     DeviceKind,
     DeviceNode,
     DevicePartition,
     VendorDevice,
-    VfGroup,
     VirtualFunction,
+    VirtualFunctionGroup,
 )
-from agent.model.grant.host import CdiSpec, HostMeans, RdmaFunction
-from agent.model.grant.means import MeansView
-from agent.model.inventory import Inventory
-from agent.model.part import Part
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
-from agent.topology.cpu import CpuTopology
-from plugins.injection.cdi import decode_spec
+from agent.snapshot.host_devices import CdiSpec, HostDevices, HostDevicesView, RdmaFunction
+from agent.snapshot.inventory import Inventory
+from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.wire_formats.cdi_specs import decode_spec
 
 GRANT = "scheduling.koordinator.sh/device-allocated"
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
@@ -141,7 +140,7 @@ def _nic() -> VendorDevice:
         uuid=PF,
         minor=0,
         nodes=(node("infiniband/uverbs0", UVERBS, 192),),
-        vf_groups=(VfGroup(vfs=virtual),),
+        vf_groups=(VirtualFunctionGroup(vfs=virtual),),
         resources=(("koordinator.sh/rdma", "100"),),
     )
 
@@ -171,12 +170,12 @@ def _specs(folder: Path) -> tuple[CdiSpec, ...]:
     return tuple(decode_spec(str(path), json.loads(path.read_bytes())) for path in paths)
 
 
-def _means(vendor: str, specs: tuple[CdiSpec, ...], *, memlock: bool) -> HostMeans:
+def _means(vendor: str, specs: tuple[CdiSpec, ...], *, memlock: bool) -> HostDevices:
     own = [found for device in DEVICES[vendor] for found in device.nodes]
     own += [n for device in DEVICES[vendor] for part in device.partitions for n in part.nodes]
     shared = {"nvidia": CONTROL, "ascend": MANAGERS, "rdma": (MANAGER,)}.get(vendor, ())
     mounts = {path for spec in specs for path in spec.mounts if Path(path).exists()}
-    return HostMeans(
+    return HostDevices(
         nodes=(*shared, *own),
         majors=MAJORS,
         paths=frozenset((LIBRARY, *mounts)),
@@ -198,7 +197,7 @@ def snapshot(now_s: float, *, memlock: bool, cdi: Path) -> NodeSnapshot:
         VendorState(
             vendor=name,
             state="ready",
-            inventory=Part(Inventory(vendor=name, devices=devices), now_s),
+            inventory=SnapshotPart(Inventory(vendor=name, devices=devices), now_s),
         )
         for name, devices in sorted(DEVICES.items())
     )
@@ -206,9 +205,9 @@ def snapshot(now_s: float, *, memlock: bool, cdi: Path) -> NodeSnapshot:
     return NodeSnapshot(
         node=NodeIdentity(name="node-1"),
         vendors=states,
-        devices=Part(DeviceView(devices=devices), now_s),
-        means=Part(MeansView(vendors=means), now_s),
-        cpus=Part(CpuTopology(present=CPUS, usable=CPUS), now_s),
+        devices=SnapshotPart(DeviceView(devices=devices), now_s),
+        means=SnapshotPart(HostDevicesView(vendors=means), now_s),
+        cpus=SnapshotPart(CpuTopology(present=CPUS, usable=CPUS), now_s),
     )
 
 

@@ -21,25 +21,37 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from agent.allocation.check import check_allocations
 from agent.clock import SystemClock
 from agent.config.containers import EnforceSettings, HookSettings, NriSettings
-from agent.daemon.containers.asking import Asker
-from agent.grants.check import check_grants
-from agent.hooks.builtin import node_hooks
-from agent.hooks.devices import DevicesHook
-from agent.hooks.dispatch import modes_of
-from agent.host.files import LiveRoot
-from agent.model.part import Part
-from agent.model.runtime.request import HookRequest
-from agent.model.runtime.seen import RuntimeView
-from agent.node.store import SnapshotStore
+from agent.containers.devices import DevicesHook
+from agent.containers.dispatch import ContainerAdjuster, hook_modes
+from agent.containers.hooks import node_hooks
+from agent.host.files import LiveHostFiles
 from agent.nri.plugin import NriPlugin
-from agent.probe.vendors import load_vendors
-from agent.proof.prover import Prover
-from agent.publish.eventing.event import PodRef
+from agent.snapshot.container import HookRequest, RuntimeView
+from agent.snapshot.node import SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.verification.verifier import Verifier
+from agent.workers.load import load_vendors
 from tests.containerd.agent_side import scene
+from tests.reported_events import ReportedEvents
+from tests.runtime.handler import FunctionHandler
 
 WRITE_S = 0.1
+
+
+class NoPodFiles:
+    """Leaves the files of pods alone: nothing reconciles here."""
+
+    def write_pod(self, request: HookRequest) -> None:
+        """Write nothing."""
+
+    def record_requested_values(self, request: HookRequest) -> None:
+        """Record nothing."""
+
+    def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
+        """Prefer no pod."""
 
 
 class StandIn:
@@ -51,21 +63,21 @@ class StandIn:
         self._clock = SystemClock()
         known = scene.snapshot(self._clock.monotonic(), memlock=memlock, cdi=folder / "cdi")
         self._store = SnapshotStore(known)
-        self._told: list[tuple[str, str]] = []
+        self._reported = ReportedEvents()
         devices = DevicesHook(load_vendors(), HookSettings())
         hooks = (*node_hooks(asks_kubelet=False), devices)
-        self._asker = Asker(
+        self._asker = ContainerAdjuster(
             hooks,
-            modes_of(hooks, EnforceSettings()),
-            lambda: self._store.current,
+            hook_modes(hooks, EnforceSettings()),
+            self._store,
             self._clock,
-            tell=self._tell,
-            write_pod=self._write_pod,
-            given=self._given,
+            messages=self._reported.messages,
+            pod_files=NoPodFiles(),
             files=ThreadPoolExecutor(1),
+            index=devices.index,
         )
-        self._prover = Prover(
-            LiveRoot(),
+        self._prover = Verifier(
+            LiveHostFiles(),
             devices,
             self._clock,
             records=(f"{folder}/state/io.containerd.runtime.v2.task/k8s.io/{{id}}/config.json",),
@@ -73,8 +85,7 @@ class StandIn:
         settings = NriSettings(socket=str(folder / "nri.sock"))
         self._plugin = NriPlugin(
             settings,
-            ask=self._asker.ask,
-            seen=self._seen,
+            handler=FunctionHandler(self._asker.adjust, self._seen),
             clock=self._clock,
             sleep=self._soon,
             lock_path=str(folder / "agent.lock"),
@@ -87,7 +98,7 @@ class StandIn:
         while not plugin.done():
             await asyncio.wait((plugin,), timeout=WRITE_S)
             proof = await asyncio.to_thread(self._prover.run_once, self._store.current)
-            self._store.put(proof=Part(proof, self._clock.monotonic()))
+            self._store.put(proof=SnapshotPart(proof, self._clock.monotonic()))
             self._write()
 
     @staticmethod
@@ -97,22 +108,13 @@ class StandIn:
     def _seen(self, view: RuntimeView) -> None:
         if self._takes_cdi:
             view = replace(view, takes_cdi=True)
-        self._store.put(runtime=Part(view, self._clock.monotonic()))
-        grants = check_grants(self._store.current)
-        self._store.put(grants=Part(grants, self._clock.monotonic()))
-
-    def _tell(self, reason: str, message: str, _: PodRef | None) -> None:
-        self._told.append((reason, message))
-
-    def _given(self, request: HookRequest) -> None:
-        """Remember nothing: nobody reconciles here."""
-
-    def _write_pod(self, request: HookRequest) -> None:
-        """Leave the files of pods alone: they are another matter."""
+        self._store.put(runtime=SnapshotPart(view, self._clock.monotonic()))
+        grants = check_allocations(self._store.current)
+        self._store.put(grants=SnapshotPart(grants, self._clock.monotonic()))
 
     def _write(self) -> None:
         now = self._store.current
-        view, state = now.runtime.value, self._plugin.state
+        view, state = now.runtime.value, self._plugin.statistics
         told = {
             "pid": os.getpid(),
             "state": view.state,
@@ -122,7 +124,7 @@ class StandIn:
             "ends": dict(state.ends),
             "missed": dict(view.missed),
             "containers": {one.id: one.state.value for one in view.containers.values()},
-            "told": self._told,
+            "told": self._reported.pairs(),
             "proofs": {
                 key: {"verdict": one.verdict.value, "details": one.details, "way": one.way}
                 for key, one in now.proof.value.containers.items()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from agent.hooks.cpu.core_scheduling import GROUP_LABEL, POLICY_LABEL
-from agent.hooks.cpu.extended import EXTENDED_SPEC
-from agent.hooks.cpu.identity import CPU_QOS
-from agent.hooks.oom import OOM_DEFAULT, OOM_SPEC
-from agent.hooks.resctrl import RESCTRL
-from agent.model.classes import QOS_CLASSES, QOS_LABEL
-from agent.model.cluster.pod_cpus import RESOURCE_STATUS
-from agent.model.grant.container import Container
-from agent.model.grant.kernel import KernelMeans
-from agent.model.runtime.adjustment import Resources
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import SandboxSeen
+from agent.containers.core_scheduling import GROUP_LABEL, POLICY_LABEL
+from agent.containers.identity import CPU_QOS
+from agent.containers.oom import OOM_DEFAULT, OOM_SPEC
+from agent.containers.resctrl import RESCTRL
+from agent.snapshot.container import (
+    ContainerSpec,
+    HookRequest,
+    HookStage,
+    LinuxResources,
+    PodSandbox,
+)
+from agent.snapshot.host_devices import KernelFeatures
+from agent.wire_formats.annotations import QOS_CLASSES, QOS_LABEL
+from agent.wire_formats.extended_resource_spec import EXTENDED_SPEC
+from agent.wire_formats.resource_status import RESOURCE_STATUS
 from tests.hostile import texts
-from tests.unit.hooks.scene import PARENTS, UID, scene, to_json
+from tests.unit.containers.scene import PARENTS, UID, scene, to_json
 
 GRANTED = "scheduling.koordinator.sh/device-allocated"
 numbers = st.integers(-(2**70), 2**70) | st.integers(-2, 5000)
@@ -92,7 +95,7 @@ labels = st.fixed_dictionaries(
     },
 )
 pods = st.builds(
-    SandboxSeen,
+    PodSandbox,
     id=st.just("5a4d"),
     uid=st.just(UID) | texts,
     labels=labels.map(lambda found: tuple(found.items())),
@@ -102,12 +105,12 @@ pods = st.builds(
 sizes = st.none() | st.integers(-(2**63), 2**63 - 1)
 requests = st.builds(
     HookRequest,
-    stage=st.sampled_from(Stage),
+    stage=st.sampled_from(HookStage),
     pod=pods,
     container=st.none()
-    | st.builds(Container, name=st.sampled_from(("a", "b", "")) | texts, pod_uid=st.just(UID)),
+    | st.builds(ContainerSpec, name=st.sampled_from(("a", "b", "")) | texts, pod_uid=st.just(UID)),
     resources=st.builds(
-        Resources,
+        LinuxResources,
         shares=sizes,
         quota_us=sizes,
         period_us=sizes,
@@ -132,7 +135,7 @@ specs = st.builds(
     st.sampled_from(("cpuset", "cfsQuota")),
 )
 kernels = st.builds(
-    KernelMeans,
+    KernelFeatures,
     cgroup_version=st.sampled_from((None, 1, 2)),
     besteffort_cpus=st.sampled_from((None, frozenset(), frozenset({0, 1}))),
     bvt_file=st.booleans(),

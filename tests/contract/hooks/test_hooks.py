@@ -10,23 +10,21 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from agent.config.containers import HookSettings
-from agent.hooks.base import Hook
-from agent.hooks.builtin import node_hooks
-from agent.hooks.cpu.extended import EXTENDED_SPEC
-from agent.hooks.devices import DevicesHook
-from agent.hooks.dispatch import ON, PLAN, Dispatched, dispatch
-from agent.model.cluster.annotation import BadAnnotation
-from agent.model.cluster.pod_cpus import RESOURCE_STATUS
-from agent.model.grant.kernel import KernelMeans
-from agent.model.part import Part
-from agent.model.pod import ContainerView
-from agent.model.runtime.adjustment import UNLIMITED, Adjustment
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.snapshot import NodeSnapshot
-from agent.probe.vendors import load_vendors
+from agent.containers.devices import DevicesHook
+from agent.containers.dispatch import ON, PLAN, DispatchResult, adjust
+from agent.containers.hooks import Hook, node_hooks
+from agent.snapshot.container import UNLIMITED, Adjustment, HookRequest, HookStage
+from agent.snapshot.host_devices import KernelFeatures
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerView
+from agent.wire_formats.annotations import AnnotationError
+from agent.wire_formats.extended_resource_spec import EXTENDED_SPEC
+from agent.wire_formats.resource_status import RESOURCE_STATUS
+from agent.workers.load import load_vendors
 from tests.clustered import pod as pod_view
 from tests.contract.hooks.generated import GRANTED, nodes, requests
-from tests.unit.hooks.scene import ask, pod, scene, to_json
+from tests.unit.containers.scene import ask, pod, scene, to_json
 
 
 def hooks() -> tuple[Hook, ...]:
@@ -41,8 +39,8 @@ MAX_CALLS = 1500  # of functions, for one question to all hooks; some tens of mi
 
 def told(
     all_of: tuple[Hook, ...], request: HookRequest, snapshot: NodeSnapshot, mode: str = ON
-) -> Dispatched:
-    return dispatch(all_of, request, snapshot, {h.name: mode for h in all_of}, lambda: 0.0)
+) -> DispatchResult:
+    return adjust(all_of, request, snapshot, {h.name: mode for h in all_of}, lambda: 0.0)
 
 
 @pytest.mark.parametrize("number", EACH)
@@ -54,7 +52,7 @@ def test_a_hook_answers_plain_data_or_refuses_what_users_wrote(
     hook = hooks()[number]
     try:
         first = hook.adjust(request, snapshot)
-    except BadAnnotation:
+    except AnnotationError:
         return
     assert isinstance(first, Adjustment)
     hash(first)  # frozen, with nothing in it that changes
@@ -106,8 +104,10 @@ def test_each_hook_has_a_name_of_its_own_and_is_asked_at_some_stage() -> None:
     assert [hook.name for hook in hooks() if hook.required] == ["devices"]
 
 
-@pytest.mark.parametrize("stage", [Stage.RUN_POD, Stage.CREATE, Stage.UPDATE, Stage.RECONCILE])
-def test_the_work_of_a_question_does_not_grow_with_the_node(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "stage", [HookStage.RUN_POD, HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE]
+)
+def test_the_work_of_a_question_does_not_grow_with_the_node(stage: HookStage) -> None:
     few, many = work(stage, 3), work(stage, 900)
     assert many <= few + 10
     assert many <= MAX_CALLS
@@ -117,13 +117,13 @@ def test_the_work_of_a_question_does_not_grow_with_the_node(stage: Stage) -> Non
 def test_the_work_of_a_question_does_not_grow_with_an_annotation_beyond_its_bound(
     key: str,
 ) -> None:
-    asked = ask(Stage.CREATE, pod("BE", "BE", {key: "[" * 2**20}))
+    asked = ask(HookStage.CREATE, pod("BE", "BE", {key: "[" * 2**20}))
     all_of, snapshot = hooks(), scene()
     told(all_of, asked, snapshot)
     assert calls(lambda: told(all_of, asked, snapshot)) <= MAX_CALLS
 
 
-def work(stage: Stage, size: int) -> int:
+def work(stage: HookStage, size: int) -> int:
     """Count the calls of a question on a node of so many pods, when one was answered before."""
     pods = tuple(
         replace(
@@ -133,8 +133,8 @@ def work(stage: Stage, size: int) -> int:
         for n in range(size)
     )
     snapshot = replace(
-        scene(kernel=KernelMeans(cgroup_version=2, bvt_file=True), ratio="1.20"),
-        pods=Part(pods, 1.0),
+        scene(kernel=KernelFeatures(cgroup_version=2, bvt_file=True), ratio="1.20"),
+        pods=SnapshotPart(pods, 1.0),
     )
     spec = {"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1000}}}}
     asked = [

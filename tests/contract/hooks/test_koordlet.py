@@ -10,21 +10,24 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from agent.hooks.builtin import node_hooks
-from agent.hooks.dispatch import ON, dispatch
-from agent.model.foreign.pod import decode_pod_list
-from agent.model.foreign.quantities import amount
-from agent.model.grant.container import Container
-from agent.model.grant.kernel import KernelMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.pod import ContainerView, KubeQos, PodView
-from agent.model.runtime.adjustment import Adjustment, Resources
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import SandboxSeen
-from agent.model.slo.overlay import overlay
-from agent.model.slo.view import SloView
-from agent.model.snapshot import NodeSnapshot
+from agent.containers.dispatch import ON, adjust
+from agent.containers.hooks import node_hooks
+from agent.slo.overlay import overlay_spec
+from agent.snapshot.container import (
+    Adjustment,
+    ContainerSpec,
+    HookRequest,
+    HookStage,
+    LinuxResources,
+    PodSandbox,
+)
+from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.snapshot.slo import NodeSloView
+from agent.wire_formats.pod import decode_pod_list
+from agent.wire_formats.quantities import parse_amount
 from tests.captures import SHARED, needs_shared
 from tests.clustered import machine, snapshot
 
@@ -81,7 +84,7 @@ def running(one: ContainerView) -> ContainerView:
     return replace(one, cgroup=f"/kubepods/{one.id}")
 
 
-def asked_for(name: str, container: str | None) -> Resources:
+def asked_for(name: str, container: str | None) -> LinuxResources:
     """The quota of the pod's object: of a container, or of all together."""
     raw = msgspec.convert(oracle()["pods"], list[dict[str, dict[str, object]]])
     found = next(one for one in raw if one["metadata"]["name"] == name)
@@ -91,14 +94,14 @@ def asked_for(name: str, container: str | None) -> Resources:
             limits.append(
                 msgspec.convert(one["resources"], dict[str, dict[str, str]])["limits"].get("cpu")
             )
-    milli = [amount(limit) for limit in limits if isinstance(limit, str)]
+    milli = [parse_amount(limit) for limit in limits if isinstance(limit, str)]
     if len(milli) < len(limits) or not milli:
-        return Resources(quota_us=-1)
-    return Resources(quota_us=int(sum(one * 100000 for one in milli if one is not None)))
+        return LinuxResources(quota_us=-1)
+    return LinuxResources(quota_us=int(sum(one * 100000 for one in milli if one is not None)))
 
 
-def sandbox(view: PodView) -> SandboxSeen:
-    return SandboxSeen(
+def sandbox(view: PodView) -> PodSandbox:
+    return PodSandbox(
         id=f"sandbox-{view.name}",
         uid=view.uid,
         name=view.name,
@@ -113,11 +116,11 @@ def node(spec: object) -> NodeSnapshot:
     """The two CPUs, the kernel and the NodeSLO of one run."""
     views = pods()
     known = snapshot(machine(sockets=1, cores=2, threads=1), pods=views)
-    slo = SloView(found=True, slo=overlay(spec).slo)
+    slo = NodeSloView(found=True, slo=overlay_spec(spec).slo)
     return replace(
         known,
-        cluster=replace(known.cluster, slo=Part(slo, 1.0), pods=views),
-        means=Part(MeansView(kernel=KernelMeans(cgroup_version=1)), 1.0),
+        cluster=replace(known.cluster, slo=SnapshotPart(slo, 1.0), pods=views),
+        means=SnapshotPart(HostDevicesView(kernel=KernelFeatures(cgroup_version=1)), 1.0),
     )
 
 
@@ -127,12 +130,12 @@ def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
     for view in pods():
         for name in (None, *(one.name for one in view.containers)):
             request = HookRequest(
-                stage=Stage.RECONCILE,
+                stage=HookStage.RECONCILE,
                 pod=sandbox(view),
-                container=None if name is None else Container(name=name, pod_uid=view.uid),
+                container=None if name is None else ContainerSpec(name=name, pod_uid=view.uid),
                 resources=asked_for(view.name, name),
             )
-            found = dispatch(HOOKS, request, now, modes, lambda: 0.0)
+            found = adjust(HOOKS, request, now, modes, lambda: 0.0)
             assert not found.failures
             yield view, view.name if name is None else f"{view.name}/{name}", found.adjustment
 
@@ -181,7 +184,7 @@ def test_annotations_that_mean_nothing_are_told_and_change_nothing() -> None:
         reasons = {note.reason for note in adjustment.edits.notes}
         assert reasons == ({REFUSED[view.name]} if view.name in REFUSED else set())
         if view.name in REFUSED:
-            assert adjustment.resources == Resources()
+            assert adjustment.resources == LinuxResources()
 
 
 def test_a_kernel_without_group_identity_is_left_alone() -> None:

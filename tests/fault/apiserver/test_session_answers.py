@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.kube import errors
-from agent.kube.base import MAX_BODY_BYTES
-from agent.kube.errors import ApiError, BadAnswer, NotFound, Throttled, Unreachable
-from agent.kube.session.answers import MAX_ERROR_BYTES, MAX_FOREIGN
+from agent.kube.api import MAX_BODY_BYTES
+from agent.kube.errors import ApiError, BadResponse, NotFound, Throttled, Unreachable
+from agent.kube.http_errors import MAX_ERROR_BYTES, MAX_EXTRACT_CHARS
 from tests.unit.kube_session.conftest import account, authority
 from tests.unit.kube_session.servers import (
     GET,
@@ -60,7 +60,7 @@ def head(status: int, *fields: str) -> bytes:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (307, BadAnswer),
+        (307, BadResponse),
         (400, errors.Invalid),
         (401, errors.Unauthorized),
         (403, errors.Forbidden),
@@ -68,7 +68,7 @@ def head(status: int, *fields: str) -> bytes:
         (409, errors.Conflict),
         (410, errors.Expired),
         (413, errors.TooLarge),
-        (415, errors.UnsupportedMedia),
+        (415, errors.Invalid),
         (422, errors.Invalid),
         (429, errors.Throttled),
         (500, errors.ServerError),
@@ -97,7 +97,7 @@ def test_a_redirect_is_not_followed(account: Path, authority: Authority) -> None
     error = failed(
         account, authority, head(302, "Location: https://evil.test/", "Content-Length: 0")
     )
-    assert isinstance(error, BadAnswer)
+    assert isinstance(error, BadResponse)
     assert "https://evil.test/" in str(error)
 
 
@@ -106,7 +106,7 @@ def test_a_page_of_some_proxy_is_cut_to_its_words(account: Path, authority: Auth
     error = failed(account, authority, head(502, f"Content-Length: {len(page)}") + page)
     assert "502 Bad Gateway" in str(error)
     assert "<" not in str(error)
-    assert len(str(error)) < MAX_FOREIGN + 60
+    assert len(str(error)) < MAX_EXTRACT_CHARS + 60
 
 
 def test_a_refusal_with_an_endless_body_is_still_that_refusal(
@@ -140,7 +140,7 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_read(
     account: Path, authority: Authority
 ) -> None:
     error = failed(account, authority, head(200, f"Content-Length: {MAX_BODY_BYTES + 1}") + b"{")
-    assert isinstance(error, BadAnswer)
+    assert isinstance(error, BadResponse)
     assert str(MAX_BODY_BYTES) in str(error)
 
 
@@ -150,7 +150,7 @@ def test_an_answer_that_does_not_say_how_long_it_is_is_cut_at_the_limit(
     part = b"x" * (1 << 20)
     chunk = b"%x\r\n%s\r\n" % (len(part), part)
     error = failed(account, authority, head(200, "Transfer-Encoding: chunked"), *[chunk] * 17)
-    assert isinstance(error, BadAnswer)
+    assert isinstance(error, BadResponse)
 
 
 def test_a_compressed_answer_was_not_asked_for_and_is_not_unpacked(
@@ -159,7 +159,7 @@ def test_a_compressed_answer_was_not_asked_for_and_is_not_unpacked(
     bomb = gzip.compress(b"\0" * (8 << 20))
     fields = ("Content-Encoding: gzip", f"Content-Length: {len(bomb)}")
     error = failed(account, authority, head(200, *fields) + bomb)
-    assert isinstance(error, BadAnswer)
+    assert isinstance(error, BadResponse)
     assert "compressed" in str(error)
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_http_is_a_bad_answer_or_a_broken_one(
     account: Path, authority: Authority, garbage: bytes
 ) -> None:
     error = failed(account, authority, garbage)
-    assert isinstance(error, BadAnswer | Unreachable)
+    assert isinstance(error, BadResponse | Unreachable)
     assert len(str(error)) < 300
 
 

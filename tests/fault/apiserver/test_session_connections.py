@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.kube.errors import ApiError, Unreachable
-from agent.kube.session.client import Session
+from agent.kube.session import ApiSession
 from tests.unit.kube_session.conftest import account, authority, no_names
 from tests.unit.kube_session.servers import (
     GET,
@@ -26,7 +26,7 @@ __all__ = ["account", "authority", "no_names"]
 SOON = replace(GET, deadline_s=0.2)
 
 
-async def error_of(session: Session) -> ApiError:
+async def error_of(session: ApiSession) -> ApiError:
     with pytest.raises(ApiError) as caught:
         await session.call(SOON)
     assert isinstance(caught.value, Unreachable)

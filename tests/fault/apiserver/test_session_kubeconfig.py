@@ -18,11 +18,11 @@ import yaml
 
 from agent.clock import ManualClock
 from agent.config.cluster import ApiSettings
-from agent.kube.base import Request
+from agent.kube.api import ApiRequest
+from agent.kube.endpoint import InClusterTarget, KubeconfigTarget, find_api_target
 from agent.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 from agent.kube.resources import NODES
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import FromKubeconfig, InPod, where_is_api
+from agent.kube.session import open_session
 from tests.apiserver import ApiServer, Fault
 from tests.patience import PATIENCE_S
 from tests.unit.kube_session.conftest import authority
@@ -31,7 +31,7 @@ from tests.unit.kube_session.servers import Authority
 
 __all__ = ["authority"]
 
-NODE = Request(method="GET", path=NODES.path("node-a"), deadline_s=PATIENCE_S)
+NODE = ApiRequest(method="GET", path=NODES.path("node-a"), deadline_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,9 @@ def api() -> Iterator[ApiServer]:
         yield server
 
 
-def ours(target: FromKubeconfig | InPod, *requests: Request) -> list[Mapping[str, Any]]:
+def ours(
+    target: KubeconfigTarget | InClusterTarget, *requests: ApiRequest
+) -> list[Mapping[str, Any]]:
     """Return what our session gets for these requests."""
 
     async def run() -> list[Mapping[str, Any]]:
@@ -53,7 +55,7 @@ def ours(target: FromKubeconfig | InPod, *requests: Request) -> list[Mapping[str
     return asyncio.run(run())
 
 
-def theirs(target: FromKubeconfig) -> Mapping[str, Any]:
+def theirs(target: KubeconfigTarget) -> Mapping[str, Any]:
     """Return what the Python client gets for the Node with the same file."""
     client_of: Any = kubernetes.config.new_client_from_config  # has no types
     core: Any = kubernetes.client.CoreV1Api(client_of(target.paths, persist_config=False))
@@ -62,7 +64,7 @@ def theirs(target: FromKubeconfig) -> Mapping[str, Any]:
     return body
 
 
-def made(api: ApiServer, folder: Path, user: Mapping[str, object]) -> FromKubeconfig:
+def made(api: ApiServer, folder: Path, user: Mapping[str, object]) -> KubeconfigTarget:
     data = base64.b64encode(api.ca_file.read_bytes()).decode()
     return kubeconfig(folder, user, {"server": api.url, "certificate-authority-data": data})
 
@@ -84,7 +86,7 @@ def test_each_kind_of_kubeconfig_gets_what_the_independent_client_gets(
         "tokenFile": {"tokenFile": "token"},
         "exec": plug_in(tmp_path, {"token": token}),
     }
-    target = FromKubeconfig(paths=str(api.kubeconfig))
+    target = KubeconfigTarget(paths=str(api.kubeconfig))
     if kind in users:
         target = made(api, tmp_path, users[kind])
     (node,) = ours(target, NODE)
@@ -98,14 +100,14 @@ def test_a_pods_account_is_found_by_its_environment(api: ApiServer) -> None:
         "KUBERNETES_SERVICE_PORT": str(api.port),
         "XPU_AGENT_SERVICE_ACCOUNT": str(api.serviceaccount_dir),
     }
-    target = where_is_api(ApiSettings(), environ)
+    target = find_api_target(ApiSettings(), environ)
     (node,) = ours(target, NODE)
     assert node["metadata"]["name"] == "node-a"
 
 
 def test_a_rotated_token_goes_unnoticed(api: ApiServer) -> None:
     async def run() -> None:
-        target = InPod(url=api.url, folder=str(api.serviceaccount_dir))
+        target = InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir))
         session = await open_session(target, ManualClock(), {})
         await session.call(NODE)
         api.rotate_token()
@@ -156,9 +158,9 @@ def test_a_proxy_of_the_kubeconfig_is_gone_by(api: ApiServer, tmp_path: Path) ->
 
 
 def test_what_the_server_refuses_has_its_words(api: ApiServer) -> None:
-    target = FromKubeconfig(paths=str(api.kubeconfig))
+    target = KubeconfigTarget(paths=str(api.kubeconfig))
     with pytest.raises(NotFound, match='nodes "gone" not found') as missing:
-        ours(target, Request(method="GET", path=NODES.path("gone")))
+        ours(target, ApiRequest(method="GET", path=NODES.path("gone")))
     assert (missing.value.code, missing.value.reason) == (404, "NotFound")
     fault = api.faults.add(Fault(status=403, message="not you", reason="Forbidden"))
     with pytest.raises(Forbidden, match="not you"):

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from agent.clock import SystemClock
-from agent.kube.errors import BadAnswer, Unreachable
-from agent.kube.proxy import Proxy, proxy_of
-from agent.kube.session.connections import Endpoint
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import InPod
+from agent.kube.endpoint import Endpoint, HttpProxy, InClusterTarget, parse_proxy
+from agent.kube.errors import BadResponse, Unreachable
+from agent.kube.session import open_session
 from tests.unit.kube_session.conftest import account, authority, no_names
 from tests.unit.kube_session.servers import (
     GET,
@@ -55,7 +53,7 @@ async def through(
     authority: Authority, answer: Answer, host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[Server, Server, Endpoint]]:
     async with serving(fine, authority.server, host) as server, serving(answer, None) as proxy:
-        way = proxy_of(f"http://us:pa%20ss@127.0.0.1:{proxy.port}", "test")
+        way = parse_proxy(f"http://us:pa%20ss@127.0.0.1:{proxy.port}", "test")
         yield server, proxy, Endpoint(url=server.url, proxy=way)
 
 
@@ -104,7 +102,7 @@ def test_a_proxy_that_refuses_is_named_with_its_status(
 def test_a_proxy_that_is_down_is_named(account: Path, authority: Authority) -> None:
     async def run() -> None:
         async with serving(fine, authority.server) as server:
-            endpoint = Endpoint(url=server.url, proxy=Proxy(url="http://127.0.0.1:1"))
+            endpoint = Endpoint(url=server.url, proxy=HttpProxy(url="http://127.0.0.1:1"))
             async with session_with("", account, endpoint=endpoint) as session:
                 with pytest.raises(Unreachable, match=r"the proxy http://127\.0\.0\.1:1: "):
                     await session.call(GET)
@@ -128,7 +126,7 @@ def test_a_proxy_that_talks_nonsense_is_out_of_reach(
             session_with("", account, endpoint=endpoint) as session,
         ):
             with pytest.raises(
-                (Unreachable, BadAnswer), match=f"through http://127.0.0.1:{proxy.port}"
+                (Unreachable, BadResponse), match=f"through http://127.0.0.1:{proxy.port}"
             ):
                 await session.call(GET)
 
@@ -146,7 +144,7 @@ def test_a_pod_goes_by_the_proxy_of_its_environment_unless_no_proxy_says_not(
     async def run() -> None:
         async with serving(refuse, None) as proxy:
             environ = {"HTTPS_PROXY": f"127.0.0.1:{proxy.port}", "NO_PROXY": no_proxy}
-            target = InPod(url="https://api.test:1", folder=str(account))
+            target = InClusterTarget(url="https://api.test:1", folder=str(account))
             session = await open_session(target, SystemClock(), environ)
             with pytest.raises(Unreachable):
                 await session.call(GET)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.clock import ManualClock
-from agent.kube.base import APPLY, MERGE, Request
+from agent.kube.api import APPLY_PATCH_TYPE, MERGE_PATCH_TYPE, ApiRequest
 from agent.kube.errors import Unauthorized, Unreachable
 from tests.unit.kube_session.conftest import account, authority
 from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
@@ -74,15 +74,15 @@ def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
     ("request_", "is_repeated"),
     [
         (GET, True),
-        (Request(method="PATCH", path="/x", body=b"{}", content_type=APPLY), True),
-        (Request(method="PATCH", path="/x", body=b"{}", content_type=MERGE), True),
-        (Request(method="DELETE", path="/x"), True),
-        (Request(method="PATCH", path="/x", body=b"[]", content_type="json-patch"), False),
-        (Request(method="POST", path="/x", body=b"{}"), False),
+        (ApiRequest(method="PATCH", path="/x", body=b"{}", content_type=APPLY_PATCH_TYPE), True),
+        (ApiRequest(method="PATCH", path="/x", body=b"{}", content_type=MERGE_PATCH_TYPE), True),
+        (ApiRequest(method="DELETE", path="/x"), True),
+        (ApiRequest(method="PATCH", path="/x", body=b"[]", content_type="json-patch"), False),
+        (ApiRequest(method="POST", path="/x", body=b"{}"), False),
     ],
 )
 def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_no_harm(
-    account: Path, authority: Authority, request_: Request, *, is_repeated: bool
+    account: Path, authority: Authority, request_: ApiRequest, *, is_repeated: bool
 ) -> None:
     async def answer(asked: Asked) -> None:
         if len(server_of[0].asked) == 2:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.kube import errors
-from agent.kube.base import MAX_BODY_BYTES, Request
-from agent.kube.errors import ApiError, BadAnswer, Expired, Unreachable
+from agent.kube.api import MAX_BODY_BYTES, ApiRequest
+from agent.kube.errors import ApiError, BadResponse, Expired, Unreachable
 from tests.patience import PATIENCE_S
 from tests.stepped import pass_time_until, run_stepped, stepped_loop, turns
 from tests.unit.kube_session.conftest import account, authority
@@ -26,7 +26,7 @@ from tests.unit.kube_session.servers import (
 
 __all__ = ["account", "authority"]
 
-WATCH = Request(
+WATCH = ApiRequest(
     method="GET", path="/api/v1/pods", query=(("watch", "true"),), deadline_s=PATIENCE_S
 )
 LINE = b'{"type":"ADDED"}'
@@ -189,7 +189,7 @@ def test_a_stream_whose_first_byte_is_late_is_given_up_at_the_deadline(
         await pass_time_until(left.done, 1.0)
 
     async def run() -> None:
-        request = Request(method="GET", path="/x", deadline_s=10)
+        request = ApiRequest(method="GET", path="/x", deadline_s=10)
         async with (
             serving(answer, authority.server) as server,
             session_with(server.url, account) as session,
@@ -205,7 +205,7 @@ def test_a_line_over_the_limit_is_refused(account: Path, authority: Authority) -
     megabyte = chunk(b"x" * (1 << 20))
     lines, error = came(account, authority, CHUNKED + chunk(LINE + b"\n"), *[megabyte] * 17)
     assert lines == [LINE]
-    assert isinstance(error, BadAnswer)
+    assert isinstance(error, BadResponse)
     assert str(MAX_BODY_BYTES) in str(error)
 
 
@@ -282,9 +282,9 @@ def test_an_error_of_whoever_reads_is_not_the_servers(account: Path, authority: 
             serving(answer, authority.server) as server,
             session_with(server.url, account) as session,
         ):
-            with pytest.raises(BadAnswer, match="mine"):
+            with pytest.raises(BadResponse, match="mine"):
                 async with session.stream(WATCH, 20):
-                    raise BadAnswer("decoding", "mine")
+                    raise BadResponse("decoding", "mine")
             assert session.state.last_error == ""
 
     run_stepped(run())

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.clock import ManualClock, SystemClock
+from agent.kube.credentials import TlsContextCache, TlsFiles
+from agent.kube.endpoint import Endpoint
 from agent.kube.errors import ApiError, Unreachable
-from agent.kube.session.client import Session
-from agent.kube.session.connections import Endpoint
-from agent.kube.session.trust import TlsFiles, Trust
+from agent.kube.session import ApiSession
 from tests.fault.anonymous import Anonymous
 from tests.unit.kube_session.conftest import account, authority, other_authority
 from tests.unit.kube_session.servers import (
@@ -132,10 +132,10 @@ def test_connections_stay_while_the_bundle_is_renewed_and_new_ones_use_the_new_o
     asyncio.run(run())
 
 
-def session_of(url: str, files: TlsFiles, server_name: str = "") -> Session:
+def session_of(url: str, files: TlsFiles, server_name: str = "") -> ApiSession:
     clock = SystemClock()
     endpoint = Endpoint(url=url, server_name=server_name)
-    return Session(endpoint, Anonymous(), Trust(lambda: files, clock), clock)
+    return ApiSession(endpoint, Anonymous(), TlsContextCache(lambda: files, clock), clock)
 
 
 def test_a_server_may_be_known_by_another_name(authority: Authority) -> None:

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.kube.objects.node import OWN_NODE
-from agent.kube.objects.node_metric import OWN_NODE_METRIC
-from agent.kube.objects.node_slo import OWN_NODE_SLO
-from agent.kube.watch.state import Phase
-from agent.model.cluster.facts import MetricPolicy
+from agent.kube.resources import OWN_NODE, OWN_NODE_METRIC, OWN_NODE_SLO
+from agent.snapshot.cluster import MetricCollectPolicy, WatchPhase
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.apiserver.watching import NODE, Object, pod, watching
@@ -102,7 +99,7 @@ def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
     async def follow() -> None:
         api.remove_crd("nodeslos")
         async with watching(api, OWN_NODE_SLO) as seen:
-            await asyncio.wait_for(seen.watch.settled(), PATIENCE_S)
+            await asyncio.wait_for(seen.watch.wait_settled(), PATIENCE_S)
             await seen.until(lambda: seen.watch.state.errors >= 2)
             assert not seen.watch.state.synced
             assert min(seen.waits) >= 3.0
@@ -113,7 +110,7 @@ def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
 
     asyncio.run(follow())
     said = [(r.getMessage(), r.__dict__.get("state")) for r in caplog.records]
-    assert said == [("watch_failed", Phase.ABSENT.value)]
+    assert said == [("watch_failed", WatchPhase.ABSENT.value)]
 
 
 def test_a_crd_that_goes_keeps_what_was_known_until_it_is_back(api: ApiServer) -> None:
@@ -142,7 +139,7 @@ def test_one_kind_that_is_forbidden_leaves_the_others_alone(api: ApiServer) -> N
         api.faults.add(Fault(verb="list|watch", resource="nodeslos", status=403, times=0))
         async with watching(api, OWN_NODE_SLO) as slos, watching(api, OWN_NODE) as nodes:
             await nodes.shows(NODE)
-            await asyncio.wait_for(slos.watch.settled(), PATIENCE_S)
+            await asyncio.wait_for(slos.watch.wait_settled(), PATIENCE_S)
             assert "403" in slos.watch.state.last_error
             api.faults.clear()
             api.put(slo())
@@ -231,7 +228,9 @@ def test_a_node_metric_tells_how_to_report_and_its_status_is_no_news(api: ApiSer
         api.put(metric)
         async with watching(api, OWN_NODE_METRIC) as seen:
             await seen.shows(NODE)
-            assert seen.watch.view[NODE] == MetricPolicy(aggregate_s=300, report_interval_s=60)
+            assert seen.watch.view[NODE] == MetricCollectPolicy(
+                aggregate_s=300, report_interval_s=60
+            )
             metric["status"] = {"updateTime": "2026-01-02T03:04:05Z"}
             api.put(metric)
             await seen.until(lambda: seen.watch.state.events >= 1)

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from agent.clock import SystemClock
-from agent.kube.objects.pod import OWN_PODS
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import InPod
-from agent.kube.watch.runner import Watch
-from agent.kube.watch.wire import Kind
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.resources import OWN_PODS
+from agent.kube.session import open_session
+from agent.kube.watch.decoder import WatchedKind
+from agent.kube.watch.reflector import Reflector
 from tests.apiserver.server import ApiServer
 from tests.patience import PATIENCE_S
 
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 class Watching:
     """One watch that runs. `waits` are the seconds that it wanted to wait."""
 
-    def __init__(self, api: ApiServer, watch: Watch[Any, Any], waits: list[float]) -> None:
+    def __init__(self, api: ApiServer, watch: Reflector[Any, Any], waits: list[float]) -> None:
         self.api = api
         self.watch = watch
         self.waits = waits
@@ -54,7 +54,7 @@ class Watching:
 
 @contextlib.asynccontextmanager
 async def watching(
-    api: ApiServer, kind: Kind[Any, Any] = OWN_PODS, idle_s: float = 30.0
+    api: ApiServer, kind: WatchedKind[Any, Any] = OWN_PODS, idle_s: float = 30.0
 ) -> AsyncIterator[Watching]:
     """Follow one kind of the node's objects until the block ends."""
     waits: list[float] = []
@@ -64,14 +64,16 @@ async def watching(
         await asyncio.sleep(min(seconds, WAIT_S))
 
     clock = SystemClock()
-    session = await open_session(InPod(url=api.url, folder=str(api.serviceaccount_dir)), clock, {})
+    session = await open_session(
+        InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir)), clock, {}
+    )
     told: list[Mapping[str, Any]] = []
-    watch = Watch(
+    watch = Reflector(
         kind,
         session,
         on_change=told.append,
         clock=clock,
-        field_selector=kind.of_node(NODE),
+        field_selector=kind.node_selector(NODE),
         sleep=sleep,
         idle_s=idle_s,
     )

@@ -14,46 +14,49 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from agent.allocation.check import check_allocations
+from agent.allocation.index import AllocationIndex
+from agent.app.cluster_facts import ClusterFactsUpdater
+from agent.app.identity import MachineIdentity
 from agent.clock import SystemClock
-from agent.daemon.cluster.known import Known
-from agent.deviceplugin.base import Allocated
-from agent.deviceplugin.deciding import Deciding
-from agent.deviceplugin.kubelet.plugin import DevicePlugin
-from agent.deviceplugin.serve.site import Pace, Site
-from agent.grants.check import check_grants
-from agent.grants.kept import Kept
-from agent.model.foreign.device_allocated import KEY
-from agent.model.part import Part
-from agent.model.pod import PodView, ResourceAsk
-from agent.model.runtime.served import ServedView
-from agent.model.snapshot import NodeSnapshot
-from agent.node.identity import Machine
-from agent.node.store import SnapshotStore
+from agent.deviceplugin.allocator import Allocator
+from agent.deviceplugin.context import PluginContext, PluginTiming
+from agent.deviceplugin.plugin import DevicePlugin
+from agent.deviceplugin.resources import ContainerAllocation
+from agent.snapshot.device_plugin import DevicePluginView
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView, ResourceRequest
 from agent.state_writer import StateWriter
+from agent.wire_formats.device_allocated import ANNOTATION
+from plugins.vendors.nvidia.kubelet import SOCKET_PREFIXES
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests import factory
 from tests.fault.deviceplugin.stage import BOOT, QUICK
 from tests.kubelet.admission import Admitted, Container, Kind
 from tests.kubelet.manager import FakeKubelet
 from tests.patience import PATIENCE_S
+from tests.reported_events import ReportedEvents
+from tests.unit.allocation.made import WHOLE, entry, text
 from tests.unit.deviceplugin.made import GPU, VENDORS, card, node, plugin_settings
-from tests.unit.grants.made import WHOLE, entry, text
 
 LOOK_S = 0.01
 NODE = factory.snapshot().node.name
-PATIENT = replace(QUICK, pod_s=600.0)  # for pods that the agent hears of: however slow the machine
+PATIENT = replace(
+    QUICK, pod_wait_s=600.0
+)  # for pods that the agent hears of: however slow the machine
 
 Test = Callable[["Cluster"], Awaitable[None]]
 
 
 def pod(index: int, *cards: int, count: int = 1, init: int = 0, **changes: object) -> PodView:
     """Return a pod that asks the kubelet for `count` cards, and was granted these if any."""
-    asks = [ResourceAsk(container="main", resource=GPU, count=count)] if count else []
+    asks = [ResourceRequest(container="main", resource=GPU, count=count)] if count else []
     if init:
-        asks.insert(0, ResourceAsk(container="init", resource=GPU, count=init, init=True))
+        asks.insert(0, ResourceRequest(container="init", resource=GPU, count=init, init=True))
     made = factory.pod(index, 0, cgroup="", phase="Pending", asks=tuple(asks), node_name=NODE)
     grant = text(*(entry(factory.gpu(i), WHOLE) for i in cards))
-    annotations = ((KEY, grant),) if cards else ()
+    annotations = ((ANNOTATION, grant),) if cards else ()
     wants = (("nvidia.com/gpu", max(count, len(cards))),)
     return replace(made, annotations=annotations, wants=wants, **changes)
 
@@ -64,12 +67,12 @@ def card_numbers(admitted: Admitted) -> list[int]:
     return sorted(int(path[len(prefix) :]) for path in admitted.devices if path[-1].isdigit())
 
 
-class CountingDecisions(Deciding):
+class CountingDecisions(Allocator):
     """Counts the questions, so that a test knows that an answer was tried without the pod."""
 
     questions = 0
 
-    def preferred(
+    def select_preferred(
         self,
         resource: str,
         available: tuple[str, ...],
@@ -80,11 +83,11 @@ class CountingDecisions(Deciding):
         last: bool = False,
     ) -> tuple[str, ...]:
         self.questions += 1
-        return super().preferred(resource, available, required, size, snapshot, last=last)
+        return super().select_preferred(resource, available, required, size, snapshot, last=last)
 
     def allocate(
         self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
-    ) -> Allocated:
+    ) -> ContainerAllocation:
         self.questions += 1
         return super().allocate(resource, ids, snapshot, last=last)
 
@@ -92,26 +95,35 @@ class CountingDecisions(Deciding):
 class Cluster:
     """The agent runs from `start` to `stop`; kubelet and pods live on meanwhile."""
 
-    def __init__(self, root: Path, pace: Pace, cards: int, settings: dict[str, object]) -> None:
+    def __init__(
+        self, root: Path, pace: PluginTiming, cards: int, settings: dict[str, object]
+    ) -> None:
         self.kubelet = FakeKubelet(root / "d")
         self.cards = cards
         self.pods: dict[str, PodView] = {}  # of the API server
-        self.told: list[tuple[str, str]] = []
+        self.reported = ReportedEvents()
         self.wakes = 0  # how often the source of pods was woken
         self.settings = settings
         self._root, self._pace = root, pace
         self.writers: list[StateWriter] = []  # one of each agent
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Reason and message of each event that was reported."""
+        return self.reported.pairs()
+
     async def start(self, *, in_force: bool = False) -> None:
         """Begin an agent that knows of nothing but the devices, and look at the API server."""
         devices = tuple(map(factory.gpu, range(self.cards)))
         base = node(devices=devices, handler="", in_force=in_force)
         self.store = SnapshotStore(base)
-        self.known = Known(base.node.name, Machine(), self.store, SystemClock(), lambda: None)
+        self.known = ClusterFactsUpdater(
+            base.node.name, MachineIdentity(), self.store, SystemClock(), lambda: None
+        )
         self.decide = CountingDecisions(plugin_settings(**self.settings), VENDORS)
         self.plugin = DevicePlugin(self.site())
-        self.known.pods_changed = self.plugin.changed
+        self.known.on_pods_changed = self.plugin.notify_devices_changed
         self._tasks = [
             asyncio.create_task(self.plugin.run()),
             asyncio.create_task(self._check_grants()),
@@ -132,29 +144,32 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def site(self) -> Site:
+    def site(self) -> PluginContext:
         self.writers.append(StateWriter())
-        return Site(
+        return PluginContext(
+            socket_prefixes={"nvidia": SOCKET_PREFIXES},
             state_writer=self.writers[-1],
             folder=str(self.kubelet.folder),
-            current=lambda: self.store.current,
-            decide=self.decide,
+            current_snapshot=lambda: self.store.current,
+            backend=self.decide,
             clock=SystemClock(),
             state_dir=str(self._root / "s"),
             boot_id=BOOT,
-            served=self._served,
-            tell=lambda reason, message: self.told.append((reason, message)),
-            wake=self._wake,
-            pace=self._pace,
+            publish_view=self._served,
+            messages=self.reported.messages,
+            refresh_pods=self._wake,
+            timing=self._pace,
         )
 
     def tell_agent(self) -> None:
         """Let the agent's watch have what the API server has."""
-        self.known.api_pods({pod.uid: pod for pod in self.pods.values()})
+        self.known.update_api_pods({pod.uid: pod for pod in self.pods.values()})
 
     def list_at_kubelet(self, *pods: PodView) -> None:
         """Let the agent have the kubelet's list, which it has until it asks again."""
-        self.known.kubelet_pods(Part(tuple(sorted(pods, key=lambda one: one.uid)), 1.0))
+        self.known.update_kubelet_pods(
+            SnapshotPart(tuple(sorted(pods, key=lambda one: one.uid)), 1.0)
+        )
 
     def create(self, one: PodView) -> None:
         """Have a pod that both watches tell of."""
@@ -207,16 +222,16 @@ class Cluster:
         first = self.decide.questions
         await self.kubelet.until(lambda: self.decide.questions >= first + 2, "a question")
 
-    def _served(self, view: ServedView) -> None:
-        self.store.put(served=Part(view, 1.0))
+    def _served(self, view: DevicePluginView) -> None:
+        self.store.put(served=SnapshotPart(view, 1.0))
 
     def _wake(self) -> None:
         self.wakes += 1
 
     async def _check_grants(self) -> None:
-        kept = Kept()
+        kept = AllocationIndex()
         while True:
-            self.store.put(grants=Part(check_grants(self.store.current, kept), 1.0))
+            self.store.put(grants=SnapshotPart(check_allocations(self.store.current, kept), 1.0))
             await asyncio.sleep(LOOK_S)
 
 
@@ -227,7 +242,7 @@ def response_of(cluster: Cluster, one: PodView) -> pb.ContainerAllocateResponse:
 
 @contextlib.asynccontextmanager
 async def _running(
-    root: Path, pace: Pace, cards: int, **settings: object
+    root: Path, pace: PluginTiming, cards: int, **settings: object
 ) -> AsyncIterator[Cluster]:
     cluster = Cluster(root, pace, cards, settings)
     try:
@@ -242,7 +257,9 @@ async def _running(
             assert await asyncio.to_thread(writer.close, PATIENCE_S)
 
 
-def in_cluster(test: Test, pace: Pace = PATIENT, *, cards: int = 4, **settings: object) -> None:
+def in_cluster(
+    test: Test, pace: PluginTiming = PATIENT, *, cards: int = 4, **settings: object
+) -> None:
     """Run a test on a node with so many cards, all offered. No kubelet complains."""
 
     async def live() -> None:

@@ -9,50 +9,58 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from agent.clock import SystemClock
-from agent.deviceplugin.base import Allocated, Listed, NotAllocated, PodNotSeen, Resource
-from agent.deviceplugin.kubelet.plugin import DevicePlugin
-from agent.deviceplugin.serve.site import Pace, Site
-from agent.model.device import Pairs
-from agent.model.grant.checked import GrantsView, PodGrant
-from agent.model.grant.edits import ContainerEdits
-from agent.model.part import Part
-from agent.model.runtime.served import ResourceServed, ServedView
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from agent.deviceplugin.context import PluginContext, PluginTiming
+from agent.deviceplugin.plugin import DevicePlugin
+from agent.deviceplugin.resources import (
+    AllocationError,
+    ContainerAllocation,
+    KubeletDevice,
+    KubeletResource,
+    UnknownPodError,
+)
+from agent.snapshot.allocation import AllocationView, PodAllocation
+from agent.snapshot.device import Pairs
+from agent.snapshot.device_plugin import DevicePluginView, PluginResource
+from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
 from agent.state_writer import StateWriter
+from plugins.vendors.nvidia.kubelet import SOCKET_PREFIXES
 from tests.kubelet.manager import FakeKubelet
 from tests.patience import PATIENCE_S
+from tests.reported_events import ReportedEvents
 
 GPU = "nvidia.com/gpu"
 BOOT = "6f1c1a52-0000-4000-8000-000000000001"
 
 # as patient as the real one where a test is about patience, else a hundred times quicker
-QUICK = Pace(
-    look_s=0.02,
+QUICK = PluginTiming(
+    offer_check_s=0.02,
     poll_s=0.05,
     absent_s=0.02,
     register_s=1.0,
     stream_s=0.2,
-    rest_s=0.05,
-    again_s=0.02,
-    max_again_s=0.1,
-    refused_s=0.2,
-    list_s=0.05,
-    inventory_s=0.3,
+    server_pause_s=0.05,
+    retry_s=0.02,
+    max_retry_s=0.1,
+    refused_retry_s=0.2,
+    list_interval_s=0.05,
+    inventory_wait_s=0.3,
     stop_s=0.5,
-    pod_s=0.3,
+    pod_wait_s=0.3,
 )
 
 Test = Callable[["Stage"], Awaitable[None]]
 
 
-def gpus(count: int, *, sick: tuple[int, ...] = (), numa: bool = True) -> Resource:
+def gpus(count: int, *, sick: tuple[int, ...] = (), numa: bool = True) -> KubeletResource:
     """Return so many cards, on two NUMA nodes."""
     nodes = [(index * 2 // count,) if numa else () for index in range(count)]
-    return Resource(
+    return KubeletResource(
         name=GPU,
         vendor="nvidia",
         devices=tuple(
-            Listed(id=f"GPU-{index}", healthy=index not in sick, numa_nodes=nodes[index])
+            KubeletDevice(id=f"GPU-{index}", healthy=index not in sick, numa_nodes=nodes[index])
             for index in range(count)
         ),
     )
@@ -61,7 +69,7 @@ def gpus(count: int, *, sick: tuple[int, ...] = (), numa: bool = True) -> Resour
 class Table:
     """Decisions out of a table that the test writes."""
 
-    def __init__(self, *resources: Resource) -> None:
+    def __init__(self, *resources: KubeletResource) -> None:
         self.offered = resources
         self.env: Pairs = ()
         self.refusal: Exception | None = None
@@ -71,11 +79,11 @@ class Table:
         self.unseen = 0  # so many more times the pod is not known
         self.asked: list[tuple[str, ...]] = []
 
-    def resources(self, snapshot: NodeSnapshot) -> tuple[Resource, ...]:
+    def resources(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
         del snapshot
         return self.offered
 
-    def preferred(
+    def select_preferred(
         self,
         resource: str,
         available: tuple[str, ...],
@@ -92,18 +100,18 @@ class Table:
 
     def allocate(
         self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
-    ) -> Allocated:
+    ) -> ContainerAllocation:
         del snapshot
         self.asked.append(ids)
         if self.refusal is not None:
             raise self.refusal
         if self.unseen and not last:
             self.unseen -= 1
-            raise PodNotSeen("PodNotSeen", resource)
+            raise UnknownPodError("PodNotSeen", resource)
         edits = ContainerEdits(
             env=(("NVIDIA_VISIBLE_DEVICES", ",".join(sorted(ids))), *self.env),
         )
-        return Allocated(edits=edits, pod_uid=self.pod_uid)
+        return ContainerAllocation(edits=edits, pod_uid=self.pod_uid)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
         del resource, ids, snapshot
@@ -114,20 +122,25 @@ class Table:
 class Stage:
     """The plug-in runs from `start` to `stop`; `kill` ends it without a word to anybody."""
 
-    def __init__(self, root: Path, pace: Pace) -> None:
+    def __init__(self, root: Path, pace: PluginTiming) -> None:
         self.folder = root / "d"
         self.kubelet = FakeKubelet(self.folder)
         self.table = Table(gpus(8))
         self.pace = pace
         self.state_dir = str(root / "s")
         self.boot_id = BOOT
-        self.told: list[tuple[str, str]] = []
-        self.views: list[ServedView] = []
+        self.reported = ReportedEvents()
+        self.views: list[DevicePluginView] = []
         self.vendor = "ready"
-        self.grants: dict[str, PodGrant] = {}
+        self.grants: dict[str, PodAllocation] = {}
         self.plugin: DevicePlugin | None = None
         self.writers: list[StateWriter] = []  # one of each agent
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Reason and message of each event that was reported."""
+        return self.reported.pairs()
 
     def current(self) -> NodeSnapshot:
         """Return a snapshot in which the vendor is as the test says."""
@@ -135,24 +148,25 @@ class Stage:
         return NodeSnapshot(
             node=NodeIdentity(name="node-a"),
             vendors=(VendorState(vendor="nvidia", state=self.vendor),),
-            devices=Part(DeviceView(awaited=awaited), 1.0),
-            grants=Part(GrantsView(pods=self.grants), 1.0),
+            devices=SnapshotPart(DeviceView(awaited=awaited), 1.0),
+            grants=SnapshotPart(AllocationView(pods=self.grants), 1.0),
         )
 
-    def site(self) -> Site:
+    def site(self) -> PluginContext:
         self.writers.append(StateWriter())
-        return Site(
+        return PluginContext(
+            socket_prefixes={"nvidia": SOCKET_PREFIXES},
             state_writer=self.writers[-1],
             folder=str(self.folder),
-            current=self.current,
-            decide=self.table,
+            current_snapshot=self.current,
+            backend=self.table,
             clock=SystemClock(),
             state_dir=self.state_dir,
             boot_id=self.boot_id,
-            served=self.views.append,
-            tell=lambda reason, message: self.told.append((reason, message)),
-            uniform=lambda low, high: (low + high) / 2,
-            pace=self.pace,
+            publish_view=self.views.append,
+            messages=self.reported.messages,
+            random_uniform=lambda low, high: (low + high) / 2,
+            timing=self.pace,
         )
 
     async def start(self) -> DevicePlugin:
@@ -168,21 +182,21 @@ class Stage:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def offer(self, *resources: Resource) -> None:
+    def offer(self, *resources: KubeletResource) -> None:
         """Decide otherwise from now on, and say so."""
         self.table.offered = resources
         if self.plugin is not None:
-            self.plugin.changed()
+            self.plugin.notify_devices_changed()
 
-    def served(self, name: str = GPU) -> ResourceServed:
+    def served(self, name: str = GPU) -> PluginResource:
         """Return how a resource stands."""
         assert self.plugin is not None
-        return next(one for one in self.plugin.state().resources if one.name == name)
+        return next(one for one in self.plugin.view().resources if one.name == name)
 
     def stands(self, state: str, reason: str = "", name: str = GPU) -> bool:
         """Say whether it stands so by now."""
         assert self.plugin is not None
-        found = [one for one in self.plugin.state().resources if one.name == name]
+        found = [one for one in self.plugin.view().resources if one.name == name]
         return any((one.state, one.reason) == (state, reason) for one in found)
 
     def sockets(self) -> list[str]:
@@ -191,7 +205,7 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(root: Path, pace: Pace) -> AsyncIterator[Stage]:
+async def staged(root: Path, pace: PluginTiming) -> AsyncIterator[Stage]:
     stage = Stage(root, pace)
     try:
         yield stage
@@ -202,7 +216,7 @@ async def staged(root: Path, pace: Pace) -> AsyncIterator[Stage]:
             assert await asyncio.to_thread(writer.close, PATIENCE_S)
 
 
-def on_stage(test: Test, pace: Pace = QUICK) -> None:
+def on_stage(test: Test, pace: PluginTiming = QUICK) -> None:
     """Run a test with its own short folder; nothing is started yet. No kubelet complains."""
 
     async def live() -> None:
@@ -214,6 +228,6 @@ def on_stage(test: Test, pace: Pace = QUICK) -> None:
     asyncio.run(live())
 
 
-def refused(reason: str, detail: str = "because") -> NotAllocated:
+def refused(reason: str, detail: str = "because") -> AllocationError:
     """Return a refusal."""
-    return NotAllocated(reason, detail)
+    return AllocationError(reason, detail)

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from agent.model.cluster.facts import KubeletFacts
-from agent.model.part import Part
-from agent.model.pod import PodView
+from agent.snapshot.cluster import KubeletView
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
 from tests.fault.deviceplugin.cluster import PATIENT, Cluster, card_numbers, in_cluster, pod
 from tests.fault.deviceplugin.stage import QUICK
 from tests.kubelet.admission import NotAdmitted
@@ -40,9 +40,9 @@ def test_a_pod_that_nobody_tells_of_waits_no_longer_than_the_kubelet_may_be_held
         with pytest.raises(NotAdmitted, match="PodUnknown"):
             await cluster.admit(pod(1))
         # advice was late and there was none to give: that alone refuses nobody
-        assert cluster.plugin.figures()[0].preferred == (("ok", 1),)
+        assert cluster.plugin.statistics()[0].preferred == (("ok", 1),)
 
-    in_cluster(test, replace(QUICK, pod_s=0.1))
+    in_cluster(test, replace(QUICK, pod_wait_s=0.1))
 
 
 def test_a_slow_pod_holds_up_the_next_one_and_its_deletion_cancels_nothing() -> None:
@@ -192,11 +192,15 @@ def test_a_granted_pod_that_has_yet_to_be_admitted_finds_as_many_cards_as_it_nee
 def test_under_a_policy_that_promises_memory_nodes_a_card_of_another_node_does_not_fit() -> None:
     async def test(cluster: Cluster) -> None:
         await with_other_accounts(cluster)
-        cluster.known.kubelet_facts(Part(KubeletFacts(topology_policy="restricted"), 1.0))
+        cluster.known.update_kubelet_facts(
+            SnapshotPart(KubeletView(topology_policy="restricted"), 1.0)
+        )
         endpoint = await cluster.kubelet.resource(GPU, healthy=7)
         assert card(5) not in endpoint.healthy()
         # under any other policy it fits: nothing is withdrawn
-        cluster.known.kubelet_facts(Part(KubeletFacts(topology_policy="best-effort"), 1.0))
+        cluster.known.update_kubelet_facts(
+            SnapshotPart(KubeletView(topology_policy="best-effort"), 1.0)
+        )
         await cluster.kubelet.resource(GPU, healthy=8)
 
     in_cluster(test, cards=8)
@@ -215,4 +219,4 @@ def test_a_card_whose_pod_ended_is_listed_again_at_once() -> None:
         assert endpoint.healthy() == {card(2)}
 
     # nothing is looked at again for the time that has gone by
-    in_cluster(test, replace(PATIENT, look_s=3600.0))
+    in_cluster(test, replace(PATIENT, offer_check_s=3600.0))

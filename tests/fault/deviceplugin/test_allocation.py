@@ -11,12 +11,10 @@ import msgspec
 import pytest
 from grpc import aio
 
-from agent.deviceplugin.serve.figures import BOUNDS_S
 from agent.errors import AgentError
-from agent.model.grant.checked import PodGrant
-from agent.model.grant.edits import ContainerEdits
-from agent.model.grant.refusal import GrantRefused, Refusal
-from agent.model.runtime.served import Held
+from agent.snapshot.allocation import AllocationRefused, PodAllocation, RefusalReason
+from agent.snapshot.device_plugin import ALLOCATION_BUCKETS_S, KubeletAllocation
+from agent.snapshot.edits import ContainerEdits
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage, refused
 from tests.kubelet.admission import NotAdmitted, NotStarted
@@ -33,25 +31,27 @@ def test_a_container_gets_the_preferred_devices_on_one_numa_node() -> None:
         stage.table.advice = None
         second = await stage.kubelet.admit("pod-2", "main", {GPU: 2}, aligned=True)
         assert second.ids[GPU] == ["GPU-0", "GPU-1"]
-        (figures,) = plugin.figures()
+        (figures,) = plugin.statistics()
         assert figures.allocations == (("ok", 2),)
         assert figures.preferred == (("ok", 2),)
-        assert len(figures.buckets) == len(BOUNDS_S) + 1
-        assert figures.buckets[-1] == 2
+        assert len(figures.latency.buckets) == len(ALLOCATION_BUCKETS_S) + 1
+        assert figures.latency.buckets[-1] == 2
 
     on_stage(test)
 
 
 def test_a_refusal_fails_the_admission_with_its_reason() -> None:
     async def test(stage: Stage) -> None:
-        stage.table.refusal = GrantRefused(Refusal.DEVICE_NODE_MISSING, "/dev/nvidia3 is not there")
+        stage.table.refusal = AllocationRefused(
+            RefusalReason.DEVICE_NODE_MISSING, "/dev/nvidia3 is not there"
+        )
         await stage.kubelet.start()
         plugin = await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
         with pytest.raises(NotAdmitted) as caught:
             await stage.kubelet.admit("pod-1", "main", {GPU: 1})
         assert "code = FailedPrecondition desc = DeviceNodeMissing: /dev/nv" in str(caught.value)
-        assert plugin.figures()[0].allocations == (("DeviceNodeMissing", 1),)
+        assert plugin.statistics()[0].allocations == (("DeviceNodeMissing", 1),)
 
     on_stage(test)
 
@@ -66,7 +66,7 @@ def test_a_bug_fails_one_call_and_no_other(caplog: pytest.LogCaptureFixture) -> 
             await stage.kubelet.admit("pod-1", "main", {GPU: 1})
         stage.table.refusal = None
         await stage.kubelet.admit("pod-2", "main", {GPU: 1})
-        assert plugin.figures()[0].allocations == (("bug", 1), ("ok", 1))
+        assert plugin.statistics()[0].allocations == (("bug", 1), ("ok", 1))
 
     on_stage(test)
     assert "device_plugin_failed" in caplog.text
@@ -98,8 +98,8 @@ def test_a_start_is_refused_where_somebody_else_is_on_the_card_and_not_for_a_bug
         await stage.kubelet.admit("pod-1", "main", {GPU: 1})
         stage.table.start = None
         await stage.kubelet.admit("pod-1", "main", {GPU: 1})
-        assert plugin.figures()[0].starts == (("DeviceBusy", 1), ("bug", 1), ("ok", 1))
-        assert plugin.figures()[0].allocations == (("ok", 1),)
+        assert plugin.statistics()[0].starts == (("DeviceBusy", 1), ("bug", 1), ("ok", 1))
+        assert plugin.statistics()[0].allocations == (("ok", 1),)
 
     on_stage(test)
 
@@ -157,7 +157,7 @@ def test_what_an_answer_refers_to_is_prepared_first_or_the_answer_is_not_given()
         await stage.kubelet.resource(GPU, healthy=8)
         with pytest.raises(NotAdmitted, match="NotPrepared: /var/lib/x"):
             await stage.kubelet.admit("pod-1", "main", {GPU: 1})
-        assert plugin.state().held == ()
+        assert plugin.view().held == ()
         await stage.kubelet.admit("pod-2", "main", {GPU: 1})
         assert len(prepared) == 2
 
@@ -186,8 +186,8 @@ def test_who_holds_what_is_known_at_once_and_then_from_the_checkpoint() -> None:
         await stage.kubelet.resource(GPU, healthy=8)
         admitted = await stage.kubelet.admit("pod-1", "main", {GPU: 2})
         ids = tuple(sorted(admitted.ids[GPU]))
-        written = Held(pod_uid="pod-1", resource=GPU, ids=ids, container="main")
-        await stage.kubelet.until(lambda: plugin.state().held == (written,), "the checkpoint")
+        written = KubeletAllocation(pod_uid="pod-1", resource=GPU, ids=ids, container="main")
+        await stage.kubelet.until(lambda: plugin.view().held == (written,), "the checkpoint")
         assert any(
             one.container == "" and sorted(one.ids) == list(ids)
             for view in stage.views
@@ -196,7 +196,7 @@ def test_who_holds_what_is_known_at_once_and_then_from_the_checkpoint() -> None:
         await stage.kubelet.end("pod-1")
         # its entry leaves the file with the next list, as the real kubelet's does
         stage.offer(gpus(8, sick=(7,)))
-        await stage.kubelet.until(lambda: plugin.state().held == (), "the pod's end")
+        await stage.kubelet.until(lambda: plugin.view().held == (), "the pod's end")
 
     on_stage(test)
 
@@ -207,10 +207,10 @@ def test_a_damaged_checkpoint_changes_nothing_that_is_known() -> None:
         plugin = await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
         await stage.kubelet.admit("pod-1", "main", {GPU: 2})
-        await stage.kubelet.until(lambda: len(plugin.state().held) == 1, "the checkpoint")
+        await stage.kubelet.until(lambda: len(plugin.view().held) == 1, "the checkpoint")
         (stage.folder / "kubelet_internal_checkpoint").write_text('{"Data": {"PodDevi')
         await stage.kubelet.admit("pod-2", "main", {GPU: 2})
-        await stage.kubelet.until(lambda: len(plugin.state().held) == 2, "the next checkpoint")
+        await stage.kubelet.until(lambda: len(plugin.view().held) == 2, "the next checkpoint")
 
     on_stage(test)
 
@@ -261,9 +261,9 @@ def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing(
         await stage.kubelet.resource(GPU, healthy=8)
         asked = asyncio.create_task(stage.kubelet.admit("pod-1", "main", {GPU: 1}))
         await begun.wait()
-        assert len(plugin.state().held) == 1
+        assert len(plugin.view().held) == 1
         asked.cancel()
-        await stage.kubelet.until(lambda: plugin.state().held == (), "the answer is withdrawn")
+        await stage.kubelet.until(lambda: plugin.view().held == (), "the answer is withdrawn")
 
     on_stage(test, msgspec.structs.replace(QUICK, prepare_s=3600.0))
 
@@ -271,12 +271,12 @@ def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing(
 def test_a_grant_that_the_kubelet_gave_to_another_pod_is_told_of() -> None:
     async def test(stage: Stage) -> None:
         stage.table.pod_uid = "pod-1"
-        stage.grants = {"pod-1": PodGrant(uid="pod-1", namespace="a", name="granted")}
+        stage.grants = {"pod-1": PodAllocation(uid="pod-1", namespace="a", name="granted")}
         await stage.kubelet.start()
         plugin = await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
         await stage.kubelet.admit("pod-1", "main", {GPU: 1})
-        await stage.kubelet.until(lambda: bool(plugin.state().held), "the checkpoint")
+        await stage.kubelet.until(lambda: bool(plugin.view().held), "the checkpoint")
         await stage.kubelet.admit("pod-2", "main", {GPU: 1})
         await stage.kubelet.until(lambda: bool(stage.told), "the event")
         ((reason, text),) = stage.told

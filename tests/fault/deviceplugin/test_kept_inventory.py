@@ -53,7 +53,7 @@ def test_an_allocation_waits_for_the_vendors_answer() -> None:
         asyncio.get_running_loop().call_later(0.1, lambda: asyncio.ensure_future(answer()))
         await stage.kubelet.admit("pod-1", "main", {GPU: 2})
 
-    on_stage(test, msgspec.structs.replace(QUICK, inventory_s=20.0))
+    on_stage(test, msgspec.structs.replace(QUICK, inventory_wait_s=20.0))
 
 
 def test_an_allocation_is_refused_when_the_vendor_does_not_answer_in_time() -> None:
@@ -86,7 +86,7 @@ def test_a_vendor_that_says_nothing_for_long_has_no_healthy_device() -> None:
         await stage.kubelet.resource(GPU, healthy=0)
         assert stage.kubelet.capacity(GPU) == 8
 
-    on_stage(test, msgspec.structs.replace(QUICK, kept_s=0.2))
+    on_stage(test, msgspec.structs.replace(QUICK, cache_lifetime_s=0.2))
 
 
 def test_a_vendor_that_answers_without_a_card_takes_back_what_was_kept() -> None:

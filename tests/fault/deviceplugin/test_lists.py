@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.deviceplugin.base import Listed, Resource
+from agent.deviceplugin.resources import KubeletDevice, KubeletResource
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
 
-SLOWLY = msgspec.structs.replace(QUICK, list_s=3600.0)
+SLOWLY = msgspec.structs.replace(QUICK, list_interval_s=3600.0)
 
 
 def test_health_is_told_at_once_however_young_the_last_list() -> None:
@@ -48,7 +48,7 @@ def test_new_devices_come_together_in_one_list() -> None:
         await stage.kubelet.resource(GPU, healthy=8)
         assert len(stage.kubelet.lists[GPU]) == 2
 
-    on_stage(test, msgspec.structs.replace(QUICK, list_s=0.3))
+    on_stage(test, msgspec.structs.replace(QUICK, list_interval_s=0.3))
 
 
 def test_equal_looks_are_told_once() -> None:
@@ -93,8 +93,8 @@ def test_a_device_without_a_numa_node_has_no_topology() -> None:
 
 def test_a_thousand_devices_and_replicas_are_listed_whole() -> None:
     async def test(stage: Stage) -> None:
-        devices = tuple(Listed(id=f"GPU-{n // 10}::{n % 10}") for n in range(1000))
-        stage.table.offered = (Resource(name=GPU, vendor="nvidia", devices=devices),)
+        devices = tuple(KubeletDevice(id=f"GPU-{n // 10}::{n % 10}") for n in range(1000))
+        stage.table.offered = (KubeletResource(name=GPU, vendor="nvidia", devices=devices),)
         await stage.kubelet.start()
         await stage.start()
         await stage.kubelet.resource(GPU, healthy=1000)
@@ -106,15 +106,15 @@ def test_a_thousand_devices_and_replicas_are_listed_whole() -> None:
 
 def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
     async def test(stage: Stage) -> None:
-        devices = tuple(Listed(id=f"{n:063d}", numa_nodes=(n % 2,)) for n in range(50_000))
-        stage.table.offered = (Resource(name=GPU, vendor="nvidia", devices=devices),)
+        devices = tuple(KubeletDevice(id=f"{n:063d}", numa_nodes=(n % 2,)) for n in range(50_000))
+        stage.table.offered = (KubeletResource(name=GPU, vendor="nvidia", devices=devices),)
         await stage.kubelet.start()
         await stage.start()
         endpoint = await stage.kubelet.resource(GPU)
         assert 30_000 < len(endpoint.devices) < 50_000
         assert endpoint.lists[0].ByteSize() <= 4 << 20
 
-    on_stage(test, msgspec.structs.replace(QUICK, look_s=5.0))
+    on_stage(test, msgspec.structs.replace(QUICK, offer_check_s=5.0))
 
 
 def test_a_slow_reader_gets_the_newest_list_and_not_all_that_were_between() -> None:
@@ -134,7 +134,9 @@ def test_a_slow_reader_gets_the_newest_list_and_not_all_that_were_between() -> N
 
 def test_resources_have_a_server_each_and_do_not_wait_for_each_other() -> None:
     async def test(stage: Stage) -> None:
-        rdma = Resource(name="rdma/hca", vendor="rdma", devices=(Listed(id="mlx5_0"),))
+        rdma = KubeletResource(
+            name="rdma/hca", vendor="rdma", devices=(KubeletDevice(id="mlx5_0"),)
+        )
         stage.table.offered = (gpus(8), rdma)
         await stage.kubelet.start()
         await stage.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.deviceplugin.base import Resource
+from agent.deviceplugin.resources import KubeletResource
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
 from tests.kubelet.endpoint import Endpoint
 
@@ -19,7 +19,7 @@ def test_a_resource_is_registered_listed_and_told_of() -> None:
         await stage.kubelet.until(lambda: stage.stands("watched"), "watched")
         served = stage.served()
         assert (served.devices, served.healthy, served.registrations) == (8, 8, 1)
-        assert stage.views[-1] == plugin.state()
+        assert stage.views[-1] == plugin.view()
         assert stage.sockets() == ["xpu-agent-nvidia.com-gpu.1.sock"]
         assert [asked.endpoint for asked in stage.kubelet.registered] == stage.sockets()
 
@@ -59,7 +59,7 @@ def test_a_kubelet_that_is_not_ready_is_asked_again_for_ever() -> None:
         assert len(stage.sockets()) == 1  # it goes on serving
         stage.kubelet.unavailable = False
         await stage.kubelet.resource(GPU, healthy=8)
-        (figures,) = plugin.figures()
+        (figures,) = plugin.statistics()
         assert dict(figures.registrations)["KubeletAway"] > 4
         assert stage.told == []
 
@@ -72,7 +72,7 @@ def test_a_kubelet_that_hangs_in_register_is_given_up_and_asked_again() -> None:
         await stage.kubelet.start()
         plugin = await stage.start()
         await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 1, "a second try")
-        assert dict(plugin.figures()[0].registrations) == {"KubeletSilent": 1}
+        assert dict(plugin.statistics()[0].registrations) == {"KubeletSilent": 1}
         stage.kubelet.hold_register.clear()
         await stage.kubelet.resource(GPU, healthy=8)
 
@@ -103,12 +103,14 @@ def test_a_refused_kubelet_is_asked_at_once_when_it_begins_again() -> None:
         await stage.kubelet.restart()  # upgraded
         await stage.kubelet.resource(GPU, healthy=8)
 
-    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+    on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
 
 
 def test_a_name_that_no_resource_may_have_is_told_and_costs_only_itself() -> None:
     async def test(stage: Stage) -> None:
-        odd = Resource(name="requests.nvidia.com/gpu", vendor="nvidia", devices=gpus(1).devices)
+        odd = KubeletResource(
+            name="requests.nvidia.com/gpu", vendor="nvidia", devices=gpus(1).devices
+        )
         stage.table.offered = (odd, gpus(8))
         await stage.kubelet.start()
         await stage.start()
@@ -202,4 +204,4 @@ def test_a_registration_that_was_given_up_and_took_after_all_is_seen_by_its_stre
         assert len(stage.kubelet.registered) == 1
         await endpoint.close()
 
-    on_stage(test, msgspec.structs.replace(QUICK, register_s=0.1, again_s=3600, max_again_s=3600))
+    on_stage(test, msgspec.structs.replace(QUICK, register_s=0.1, retry_s=3600, max_retry_s=3600))

@@ -9,11 +9,10 @@ import socket
 import msgspec
 import pytest
 
-from agent.deviceplugin.kubelet.plugin import load_grpc
-from agent.deviceplugin.serve.answering import Answering
-from agent.deviceplugin.serve.bell import Bell
-from agent.deviceplugin.serve.holding import Holding
-from agent.deviceplugin.serve.incarnation import Incarnation
+from agent.deviceplugin.allocations import AllocationTable
+from agent.deviceplugin.context import ChangeCondition
+from agent.deviceplugin.server import ResourceServer
+from agent.deviceplugin.servicer import ResourceServicer
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
 from tests.patience import PATIENCE_S
@@ -53,7 +52,9 @@ def test_the_kernel_tells_of_a_new_kubelet_at_once() -> None:
 def test_without_the_kernels_news_a_look_finds_the_new_kubelet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.deviceplugin.kubelet.inotify.MASK", 0)  # which the kernel refuses
+    monkeypatch.setattr(
+        "agent.deviceplugin.kubelet_folder.WATCH_MASK", 0
+    )  # which the kernel refuses
 
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
@@ -154,7 +155,7 @@ def test_who_loses_stream_after_stream_gives_way_and_says_so() -> None:
         await stage.kubelet.until(lambda: stage.sockets() == [], "the end of the server")
         assert [reason for reason, _ in stage.told] == ["DevicePluginConflict"]
 
-    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+    on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
 
 
 def test_the_next_agent_serves_when_the_one_before_has_ended() -> None:
@@ -175,12 +176,11 @@ def test_the_next_agent_serves_when_the_one_before_has_ended() -> None:
 @pytest.mark.parametrize("turns", range(1, 3))
 def test_a_stop_in_the_middle_of_a_servers_start_ends_it(turns: int) -> None:
     async def test(stage: Stage) -> None:
-        await asyncio.to_thread(load_grpc)
         stage.folder.mkdir()
-        site, bell = stage.site(), Bell()
-        holding = Holding(site.clock.monotonic, lambda: None)
-        answering = Answering(gpus(8), site, bell, holding, live=True)
-        start = asyncio.create_task(Incarnation(answering, site, bell).start(1))
+        site, bell = stage.site(), ChangeCondition()
+        holding = AllocationTable(site.clock.monotonic, lambda: None)
+        answering = ResourceServicer(gpus(8), site, bell, holding, live=True)
+        start = asyncio.create_task(ResourceServer(answering, site, bell).start(1))
         for _ in range(turns):  # of the loop; in the first the server has begun to start
             await asyncio.sleep(0)
         start.cancel()
@@ -273,9 +273,9 @@ def test_a_kubelet_that_died_before_it_wrote_may_ask_for_the_pod_again() -> None
         request = pb.AllocateRequest()
         request.container_requests.add(devices_ids=["GPU-0"])
         await first.call("Allocate", request.SerializeToString())
-        assert [one.pod_uid for one in plugin.state().held] == ["pod-1"]
+        assert [one.pod_uid for one in plugin.view().held] == ["pod-1"]
         await stage.kubelet.restart()
         await stage.kubelet.resource(GPU, healthy=8, not_this=first)
-        assert plugin.state().held == ()
+        assert plugin.view().held == ()
 
     on_stage(test)

@@ -45,7 +45,7 @@ def test_of_two_agents_with_different_locks_one_gives_way() -> None:
         assert len([reason for one in both for reason, _ in one.told]) == 1
         stage.kubelet.complaints.clear()  # of two agents it may complain
 
-    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+    on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
 
 
 def test_a_plugin_that_comes_later_is_told_of_and_the_kubelets_stream_goes_on() -> None:
@@ -73,7 +73,7 @@ def test_streams_that_end_as_soon_as_they_begin_are_ended_streams() -> None:
 
         async def ending() -> None:
             while True:
-                if any(one.streams for one in plugin.figures()):
+                if any(one.streams for one in plugin.statistics()):
                     stage.kubelet.drop(GPU)
                 await asyncio.sleep(0)
 
@@ -81,4 +81,4 @@ def test_streams_that_end_as_soon_as_they_begin_are_ended_streams() -> None:
         await stage.kubelet.until(lambda: stage.stands("conflict", "StreamsEnded"), "conflict")
         task.cancel()
 
-    on_stage(test, msgspec.structs.replace(QUICK, refused_s=3600.0))
+    on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.deviceplugin.base import Listed, Resource
-from agent.model.snapshot import NodeSnapshot
+from agent.deviceplugin.resources import KubeletDevice, KubeletResource
+from agent.snapshot.node import NodeSnapshot
 from tests.captures import SHARED
 from tests.fault.deviceplugin.stage import Stage, Table, on_stage
 from tests.kubelet.admission import Container, Kind, NotAdmitted
@@ -48,10 +48,12 @@ class Recording(Table):
     """Prefers the last ids, as the plug-in of the record did, and notes what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(Resource(name=A, vendor="a", devices=tuple(Listed(id=i) for i in IDS)))
+        super().__init__(
+            KubeletResource(name=A, vendor="a", devices=tuple(KubeletDevice(id=i) for i in IDS))
+        )
         self.calls: list[Call] = []
 
-    def preferred(
+    def select_preferred(
         self,
         resource: str,
         available: tuple[str, ...],

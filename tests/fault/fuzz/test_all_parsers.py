@@ -16,14 +16,14 @@ import pytest
 
 import agent
 import plugins
-from agent.cgroup import parse as cgroup_parse
-from agent.cgroup.ledger import entry
-from agent.config.address import parse_address
+from agent.cgroup import ledger
+from agent.cgroup import usage_files as cgroup_parse
+from agent.config.address import parse_listen_address
 from agent.errors import AgentError
-from agent.kube.apply.requests import decode_object
-from agent.model.foreign import quantities
-from agent.proof import procfs
-from agent.sharing import mps
+from agent.kube.api import decode_object
+from agent.usage import mps
+from agent.verification import procfs
+from agent.wire_formats import quantities
 from tests.fault.fuzz.mutating import LARGE, NASTY
 
 NAMES = re.compile(r"(parse|decode|read)(_[a-z0-9_]+)?")
@@ -32,10 +32,18 @@ MANY = b"9" * 5000  # more than Python turns into a number
 DEEP = b"[" * 100_000
 FIXED = ("read_platform",)  # take a structure of a library, which has one size
 MORE: tuple[Callable[..., object], ...] = (
-    *(cgroup_parse.counter, cgroup_parse.cpu_stat_v2, cgroup_parse.throttling_v1),
-    *(cgroup_parse.memory_stat_v1, cgroup_parse.memory_stat_v2, cgroup_parse.memory_numa_v1),
-    *(cgroup_parse.nodes_v1, cgroup_parse.nodes_v2, cgroup_parse.pressure),
-    *(entry.decode, quantities.amount, mps.parent_of, procfs.parse_started),
+    *(cgroup_parse.parse_counter, cgroup_parse.parse_cpu_stat_v2, cgroup_parse.parse_throttling_v1),
+    *(
+        cgroup_parse.parse_memory_stat_v1,
+        cgroup_parse.parse_memory_stat_v2,
+        cgroup_parse.parse_memory_numa_v1,
+    ),
+    *(
+        cgroup_parse.parse_numa_nodes_v1,
+        cgroup_parse.parse_numa_nodes_v2,
+        cgroup_parse.parse_pressure,
+    ),
+    *(ledger.decode_line, quantities.parse_amount, mps.parse_parent_pid, procfs.parse_start_ticks),
 )
 SAMPLES = (
     b"cpu0 1 2 3 4 5 6 7 8\ncpu  1 2 3 4 5 6 7 8 9 0\nbtime 1700000000\n",
@@ -112,7 +120,7 @@ def hostile() -> Iterator[bytes]:
 
 def test_parsers_are_found() -> None:
     assert len(parsers()) > 40
-    assert {parse_address, decode_object} <= set(parsers().values())
+    assert {parse_listen_address, decode_object} <= set(parsers().values())
 
 
 @pytest.mark.parametrize("name", sorted(parsers()))

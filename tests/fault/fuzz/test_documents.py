@@ -9,20 +9,20 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from agent.deviceplugin.base import Listed, Resource
-from agent.deviceplugin.kubelet import kept
-from agent.deviceplugin.serve.holding import parse_checkpoint
+from agent.allocation.cdi_spec_reader import decode_plain_data
+from agent.containers.oom import OOM_DEFAULT, OOM_SPEC, oom_score
+from agent.containers.resctrl import parse_resctrl_request
+from agent.deviceplugin import resource_cache
+from agent.deviceplugin.resources import KubeletDevice, KubeletResource
 from agent.errors import AgentError
-from agent.hooks.cpu.extended import extended_spec
-from agent.hooks.cpu.status import cpu_status
-from agent.hooks.oom import OOM_DEFAULT, OOM_SPEC, oom_score
-from agent.hooks.resctrl import resctrl_wish
-from agent.means.specs import plain
-from agent.model.foreign.device_allocated import MAX_DEVICES, MAX_MINOR, decode_allocated
-from agent.model.foreign.pod import decode_pod
-from agent.model.runtime.seen import SandboxSeen
-from agent.proof.record import parse_record
-from plugins.injection.cdi import decode_spec
+from agent.snapshot.container import PodSandbox
+from agent.verification.runtime_record import parse_runtime_record
+from agent.wire_formats.cdi_specs import decode_spec
+from agent.wire_formats.device_allocated import MAX_DEVICES, MAX_MINOR, decode_allocated
+from agent.wire_formats.device_checkpoint import parse_device_checkpoint
+from agent.wire_formats.extended_resource_spec import parse_extended_resource_spec
+from agent.wire_formats.pod import decode_pod
+from agent.wire_formats.resource_status import parse_resource_status
 from tests.fault.fuzz.mutating import Mutator
 from tests.fault.fuzz.shares import SHARES
 
@@ -105,8 +105,13 @@ CHECKPOINT = {
     "Checksum": 1,
 }
 KEPT = json.loads(
-    kept.encode(
-        (Resource(name="nvidia.com/gpu", vendor="nvidia", devices=(Listed(id="GPU-1"),)),), "boot"
+    resource_cache.encode_resources(
+        (
+            KubeletResource(
+                name="nvidia.com/gpu", vendor="nvidia", devices=(KubeletDevice(id="GPU-1"),)
+            ),
+        ),
+        "boot",
     )
 )
 RECORD = {
@@ -141,13 +146,13 @@ def allocated(text: str) -> None:
 def scored(text: str) -> None:
     """Look a container up: in the annotation of all, or in that of a default."""
     key = OOM_SPEC if text.startswith("{") else OOM_DEFAULT
-    found = oom_score(SandboxSeen(id="s", annotations=((key, text),)), "main")
+    found = oom_score(PodSandbox(id="s", annotations=((key, text),)), "main")
     assert found is None or -1000 <= found <= 1000
 
 
 def extended(text: str) -> None:
     """Decode; no amount is below 0."""
-    for one in extended_spec(text).values():
+    for one in parse_extended_resource_spec(text).values():
         assert min(one.request_milli, one.limit_milli, one.limit_bytes) >= 0
 
 
@@ -158,15 +163,15 @@ def of_bytes(decode: Callable[[bytes], object]) -> Decode:
 
 DECODERS: dict[str, tuple[Decode, tuple[object, ...]]] = {
     "device-allocated": (allocated, ALLOCATED),
-    "resource-status": (cpu_status, STATUS),
+    "resource-status": (parse_resource_status, STATUS),
     "extended-resource-spec": (extended, EXTENDED),
     "oom-score-adj-spec": (scored, ({"main": -900, "side": 1000}, 100)),
-    "resctrl": (resctrl_wish, RESCTRL),
+    "resctrl": (parse_resctrl_request, RESCTRL),
     "pod": (of_bytes(decode_pod), (POD,)),
-    "device checkpoint": (of_bytes(parse_checkpoint), (CHECKPOINT,)),
-    "kept devices": (of_bytes(lambda data: kept.decode(data, "boot")), (KEPT,)),
-    "container record": (of_bytes(parse_record), (RECORD,)),
-    "cdi": (of_bytes(lambda data: decode_spec("/etc/cdi/a.yaml", plain(data))), (CDI,)),
+    "device checkpoint": (of_bytes(parse_device_checkpoint), (CHECKPOINT,)),
+    "kept devices": (of_bytes(lambda data: resource_cache.decode_resources(data, "boot")), (KEPT,)),
+    "container record": (of_bytes(parse_runtime_record), (RECORD,)),
+    "cdi": (of_bytes(lambda data: decode_spec("/etc/cdi/a.yaml", decode_plain_data(data))), (CDI,)),
 }
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.proof.procfs import (
+from agent.verification.procfs import (
     parse_environ,
     parse_limits,
     parse_mountinfo,
     parse_rules,
-    parse_started,
+    parse_start_ticks,
 )
 from tests.fault.fuzz.mutating import Mutator
 from tests.fault.fuzz.shares import SHARES
@@ -37,7 +37,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
         b"Max locked memory         65536                unlimited            bytes     \n",
     ),
     "rules": (text_of(parse_rules), b"c 195:* rw\na *:* rwm\n"),
-    "stat": (parse_started, STAT),
+    "stat": (parse_start_ticks, STAT),
 }
 
 

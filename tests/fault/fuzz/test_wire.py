@@ -9,19 +9,18 @@ import struct
 import pytest
 
 from agent.errors import ParseError
-from agent.model.runtime.adjustment import NOTHING, Adjustment
-from agent.model.runtime.request import HookRequest
-from agent.nri.asking import Asking
-from agent.nri.events import Events
-from agent.nri.figures import Figures
-from agent.nri.picture import Picture
-from agent.nri.session import SERVICE, Session
-from agent.nri.synchronizing import Parts
-from agent.nri.wire.trunk import READ_BYTES, Trunk
+from agent.nri.messages import RuntimeEvents
+from agent.nri.runtime_view import RuntimeViewStore
+from agent.nri.session import SERVICE, OpenRuntimeRequests, RuntimeSession
+from agent.nri.statistics import NriCounters
+from agent.nri.synchronization import SynchronizationList
+from agent.nri.wire.connection import READ_BYTES, RuntimeConnection
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest
 from proto.gen import nri_plugin_pb2 as nri
 from proto.gen import ttrpc_pb2 as ttrpc
 from tests.fault.fuzz.mutating import Mutator
 from tests.fault.fuzz.shares import SHARES
+from tests.runtime.handler import FunctionHandler
 from tests.runtime.pods import container, sandbox
 
 POD = sandbox("web", annotations={"a": "b"})
@@ -105,24 +104,24 @@ def wounded(mutator: Mutator) -> bytes:
 
 async def nothing(_: HookRequest) -> Adjustment:
     """Change nothing."""
-    return NOTHING
+    return NO_ADJUSTMENT
 
 
 class End:
     """The agent's end of one connection."""
 
-    def __init__(self, picture: Picture, figures: Figures) -> None:
-        self.asking = Asking(nothing, picture, figures)
-        told = Events(picture, lambda _: False)
-        self.session = Session(self.asking, told, picture, figures, 0.5)
-        self.trunk = Trunk(self.session.take, self.session.lost, "r")
-        self.session.over(self.trunk)
+    def __init__(self, picture: RuntimeViewStore, figures: NriCounters) -> None:
+        self.asking = OpenRuntimeRequests(FunctionHandler(nothing), picture, figures)
+        told = RuntimeEvents(picture)
+        self.session = RuntimeSession(self.asking, told, picture, figures, 0.5)
+        self.trunk = RuntimeConnection(self.session.handle_frame, self.session.handle_close, "r")
+        self.session.attach(self.trunk)
         self.trunk.connection_made(Socket())
 
     def take(self, data: bytes) -> None:
         """Have the bytes come as the loop brings them."""
         for at in range(0, len(data), READ_BYTES):
-            if self.trunk.ended is not None:
+            if self.trunk.close_reason is not None:
                 return
             piece = data[at : at + READ_BYTES]
             self.trunk.get_buffer(-1)[: len(piece)] = piece
@@ -136,13 +135,13 @@ class End:
 def test_only_the_connection_ends_for_bytes_that_are_no_frames(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    mutator, figures, ended = Mutator("wire"), Figures(), 0
+    mutator, figures, ended = Mutator("wire"), NriCounters(), 0
     bugs: list[object] = []
 
     async def run() -> int:
         loop, closed = asyncio.get_running_loop(), 0
         loop.set_exception_handler(lambda _, context: bugs.append(context))
-        picture = Picture(lambda _: None)
+        picture = RuntimeViewStore(FunctionHandler(nothing))
         for number in range(SHARES["wire"]):
             data, end = wounded(mutator), End(picture, figures)
             try:
@@ -151,7 +150,7 @@ def test_only_the_connection_ends_for_bytes_that_are_no_frames(
                 raise AssertionError(f"{type(error).__name__} for {data.hex()}") from error
             if number % BATCH == 0:
                 await asyncio.sleep(0)
-            closed += end.trunk.ended is not None
+            closed += end.trunk.close_reason is not None
             end.end()
         await asyncio.sleep(0)
         return closed
@@ -161,7 +160,7 @@ def test_only_the_connection_ends_for_bytes_that_are_no_frames(
     assert bugs == []
     assert [record.message for record in caplog.records] == []  # a boundary that caught a bug
     assert ended > 0
-    results = [pair for each in figures.state.methods for pair in each.results]
+    results = [pair for each in figures.statistics.methods for pair in each.results]
     assert {"ok", "malformed"} <= {result for result, _ in results}
     assert sum(count for _, count in results) > SHARES["wire"] // 4
 
@@ -176,14 +175,14 @@ def test_only_errors_of_ours_come_out_of_lists_that_are_none() -> None:
     async def run() -> tuple[int, int]:
         good = left_out = 0
         for _ in range(SHARES["lists"]):
-            data, parts = mutator.mutated(seeds), Parts()
+            data, parts = mutator.mutated(seeds), SynchronizationList()
             try:
                 parts.add(data)
             except ParseError:
                 continue
             pods, containers = await parts.read()
             assert len(pods) + len(containers) <= len(data)
-            left_out += parts.left_out
+            left_out += parts.dropped
             good += 1
         return good, left_out
 

@@ -11,19 +11,25 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
+from agent.kube.credentials import TokenFile
 from agent.kube.errors import (
     ApiError,
-    BadAnswer,
+    BadResponse,
     Forbidden,
     NotFound,
     ServerError,
     Unauthorized,
     Unreachable,
 )
-from agent.kube.session.credentials import TokenFile
-from agent.kubelet.base import ABSENT, FAILING, FORBIDDEN, HANGING, UNAUTHORISED, state_of
-from agent.kubelet.client import KubeletClient
-from agent.model.cluster.facts import NodeFacts
+from agent.kubelet.client import KubeletClient, classify_error
+from agent.snapshot.cluster import (
+    KUBELET_ABSENT,
+    KUBELET_FAILING,
+    KUBELET_FORBIDDEN,
+    KUBELET_HANGING,
+    KUBELET_UNAUTHORISED,
+    NodeView,
+)
 from tests.fault.kubelet.fake_http import HALF, HANG, RESET, TOKEN, FakeKubelet, pod
 
 Test = Callable[[FakeKubelet, KubeletClient], Awaitable[None]]
@@ -33,7 +39,7 @@ def client_of(kubelet: FakeKubelet, folder: Path, **settings: object) -> Kubelet
     token = folder / "token"
     if not token.exists():
         token.write_text(TOKEN)
-    node = NodeFacts(
+    node = NodeView(
         name="node-a",
         uid="u",
         addresses=(("Hostname", "node-a.invalid"), ("InternalIP", kubelet.host)),
@@ -72,7 +78,7 @@ def test_the_pods_are_those_that_the_kubelet_lists_and_an_odd_one_costs_itself(
         kubelet.pods = [pod("b"), {"metadata": {"uid": 7}}, pod("a"), None]
         found = await client.pods()
         assert [view.name for view in found.pods] == ["a", "b"]
-        assert found.left_out == 2
+        assert found.malformed == 2
 
     on_kubelet(tmp_path, test)
 
@@ -146,7 +152,7 @@ def test_a_token_that_stays_wrong_is_unauthorised(tmp_path: Path) -> None:
         kubelet.users = {}
         error = await error_of(client.pods())
         assert isinstance(error, Unauthorized)
-        assert state_of(error) == UNAUTHORISED
+        assert classify_error(error) == KUBELET_UNAUTHORISED
         assert TOKEN not in str(error)
 
     on_kubelet(tmp_path, test)
@@ -178,7 +184,7 @@ def test_each_right_opens_what_the_kubelet_says_it_opens_and_a_lacking_one_is_na
                 continue
             error = await error_of(ask())
             assert isinstance(error, Forbidden)
-            assert state_of(error) == FORBIDDEN
+            assert classify_error(error) == KUBELET_FORBIDDEN
             assert right in str(error)
             assert "nodes/proxy" in str(error)
 
@@ -205,9 +211,9 @@ def test_the_read_only_port_is_spoken_to_without_a_token_and_has_no_settings(
 def test_a_kubelet_that_is_absent_is_told_from_one_that_hangs(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.faults["/pods/"] = HANG
-        assert state_of(await error_of(client.pods())) == HANGING
+        assert classify_error(await error_of(client.pods())) == KUBELET_HANGING
         await kubelet.stop()
-        assert state_of(await error_of(client.pods())) == ABSENT
+        assert classify_error(await error_of(client.pods())) == KUBELET_ABSENT
 
     on_kubelet(tmp_path, test, timeout_s=0.5)
 
@@ -217,7 +223,7 @@ def test_a_kubelet_that_restarts_is_asked_again_over_a_new_connection(tmp_path: 
         kubelet.pods = [pod("a")]
         await client.pods()
         await kubelet.stop()
-        assert state_of(await error_of(client.pods())) == ABSENT
+        assert classify_error(await error_of(client.pods())) == KUBELET_ABSENT
         await kubelet.start()
         assert (await client.pods()).pods
 
@@ -228,7 +234,7 @@ def test_a_node_without_an_address_is_asked_nothing(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         error = await error_of(client.pods())
         assert "ExternalIP" in str(error)
-        assert state_of(error) == ABSENT
+        assert classify_error(error) == KUBELET_ABSENT
         assert not kubelet.asked
 
     on_kubelet(tmp_path, test, address_type="ExternalIP")
@@ -252,8 +258,8 @@ def test_an_answer_that_is_none_of_ours_is_an_error(tmp_path: Path, body: bytes,
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.bodies[path] = body
         error = await error_of(client.pods() if path == "/pods/" else client.config())
-        assert isinstance(error, BadAnswer)
-        assert state_of(error) == FAILING
+        assert isinstance(error, BadResponse)
+        assert classify_error(error) == KUBELET_FAILING
 
     on_kubelet(tmp_path, test)
 
@@ -261,13 +267,14 @@ def test_an_answer_that_is_none_of_ours_is_an_error(tmp_path: Path, body: bytes,
 def test_an_answer_of_any_size_costs_a_bounded_memory(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.bodies["/pods/"] = b'{"kind":"PodList","items":["' + b"x" * (17 << 20) + b'"]}'
-        assert isinstance(await error_of(client.pods()), BadAnswer)
+        assert isinstance(await error_of(client.pods()), BadResponse)
 
     on_kubelet(tmp_path, test, timeout_s=20.0)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(404, NotFound), (500, ServerError), (503, ServerError), (307, BadAnswer)]
+    ("status", "kind"),
+    [(404, NotFound), (500, ServerError), (503, ServerError), (307, BadResponse)],
 )
 def test_a_status_that_is_no_success_is_an_error_of_its_class(
     tmp_path: Path, status: int, kind: type[ApiError]
@@ -276,7 +283,7 @@ def test_a_status_that_is_no_success_is_an_error_of_its_class(
         kubelet.statuses["/pods/"] = status
         error = await error_of(client.pods())
         assert type(error) is kind
-        assert state_of(error) == FAILING
+        assert classify_error(error) == KUBELET_FAILING
 
     kubelet = on_kubelet(tmp_path, test)
     assert len(kubelet.asked) == 1  # a redirect is not followed

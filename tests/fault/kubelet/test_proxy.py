@@ -14,11 +14,14 @@ import grpc
 import pytest
 from grpc import aio
 
-from agent.kubelet.resources.channel import PodResourcesChannel
-from agent.kubelet.resources.proxy import PodResourcesProxy
-from agent.kubelet.resources.socket_file import ASIDE, SocketFile
-from agent.model.foreign.device_allocated import KEY
-from agent.model.pod import KubeQos, PodView
+from agent.kubelet.pod_resources_proxy import (
+    TEMPORARY_PREFIX,
+    PodResourcesChannel,
+    PodResourcesProxy,
+    ProxySocketFile,
+)
+from agent.snapshot.pod import KubeQos, PodView
+from agent.wire_formats.device_allocated import ANNOTATION
 from proto.gen import podresources_v1_pb2 as pb
 from tests.fault.kubelet.fake_grpc import FakePodResources
 from tests.patience import PATIENCE_S
@@ -28,7 +31,7 @@ GRANTED = PodView(
     name="p",
     namespace="ns",
     qos=KubeQos.BURSTABLE,
-    annotations=((KEY, '{"gpu":[{"minor":0,"id":"GPU-1"}]}'),),
+    annotations=((ANNOTATION, '{"gpu":[{"minor":0,"id":"GPU-1"}]}'),),
 )
 LISTED = pb.PodResources(name="p", namespace="ns", containers=[pb.ContainerResources(name="c")])
 
@@ -95,7 +98,7 @@ def on_node(folder: Path, test: Callable[[Node], Awaitable[None]]) -> Node:
 def test_a_monitor_sees_our_grants_and_the_socket_is_roots_alone(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await node.proxy.check()
-        assert node.proxy.state.serving
+        assert node.proxy.state.is_serving
         assert await node.devices() == ["nvidia.com/gpu=GPU-1"]
         node.pods = ()  # the next answer is of the pods known by then
         assert await node.devices() == []
@@ -163,13 +166,13 @@ def test_a_proxy_that_listens_already_is_left_alone(tmp_path: Path) -> None:
         await node.proxy.check()
         second = node.another()
         await second.check()
-        assert not second.state.serving
+        assert not second.state.is_serving
         assert "another proxy" in second.state.error
         await second.stop()
         assert await node.devices() == ["nvidia.com/gpu=GPU-1"]
         await node.proxy.stop()
         await second.check()
-        assert second.state.serving
+        assert second.state.is_serving
         assert await node.devices() == ["nvidia.com/gpu=GPU-1"]
         await second.stop()
 
@@ -178,7 +181,7 @@ def test_a_proxy_that_listens_already_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_a_killed_agent_left_is_replaced(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        (node.folder / f"{ASIDE}left").mkdir(parents=True)
+        (node.folder / f"{TEMPORARY_PREFIX}left").mkdir(parents=True)
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(node.path))
         await node.proxy.check()
@@ -220,7 +223,7 @@ def test_something_else_in_its_place_is_not_removed(tmp_path: Path) -> None:
         assert node.path.read_text() == "precious"
         node.path.unlink()
         await node.proxy.check()
-        assert node.proxy.state.serving
+        assert node.proxy.state.is_serving
         assert node.proxy.state.error == ""
 
     on_node(tmp_path, test)
@@ -277,8 +280,8 @@ def test_a_start_that_is_cancelled_leaves_nothing_that_serves(tmp_path: Path) ->
 
 
 def test_the_file_is_taken_down_only_while_it_is_ours(tmp_path: Path) -> None:
-    file = SocketFile(str(tmp_path))
-    with file.being_made() as address, socket.socket(socket.AF_UNIX) as listener:
+    file = ProxySocketFile(str(tmp_path))
+    with file.create() as address, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address.removeprefix("unix:"))
     assert file.is_ours()
     file.path.unlink()

@@ -10,15 +10,20 @@ from pathlib import Path
 
 from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
-from agent.kube.session.credentials import TokenFile
-from agent.kubelet.base import ABSENT, FORBIDDEN, HANGING, OK
+from agent.kube.credentials import TokenFile
 from agent.kubelet.client import KubeletClient
-from agent.kubelet.facts import FactsSource
-from agent.kubelet.poller import KubeletPoller
-from agent.model.cluster.facts import KubeletFacts, NodeFacts
-from agent.model.part import Part
-from agent.model.pod import PodView
-from agent.topology.cpu import CpuTopology
+from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
+from agent.snapshot.cluster import (
+    KUBELET_ABSENT,
+    KUBELET_FORBIDDEN,
+    KUBELET_HANGING,
+    KUBELET_OK,
+    KubeletView,
+    NodeView,
+)
+from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
 from tests.fault.kubelet.fake_http import HANG, TOKEN, FakeKubelet, pod
 from tests.patience import PATIENCE_S
 from tests.stepped import run_stepped, stepped_loop, turns
@@ -39,31 +44,33 @@ class Watched:
         settings = KubeletSettings(timeout_s=TIMEOUT_S)
         credentials = TokenFile(str(token), self.clock)
         self.client = KubeletClient(settings, credentials, self._node, self.clock)
-        self.pods: Part[tuple[PodView, ...]] = Part(())
-        self.facts: Part[KubeletFacts | None] = Part(None)
+        self.pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
+        self.facts: SnapshotPart[KubeletView | None] = SnapshotPart(None)
         self.poller = KubeletPoller(
             self.client,
             self.clock,
             settings,
-            facts=FactsSource(self.client, self.clock, CpuTopology, None, "/var/lib/kubelet"),
+            facts=KubeletFactsSource(
+                self.client, self.clock, CpuTopology, None, "/var/lib/kubelet"
+            ),
             on_pods=self._on_pods,
             on_facts=self._on_facts,
         )
 
-    def _node(self) -> NodeFacts:
+    def _node(self) -> NodeView:
         address = (("InternalIP", self.kubelet.host),)
-        return NodeFacts(name="n", uid="u", addresses=address, kubelet_port=self.kubelet.port)
+        return NodeView(name="n", uid="u", addresses=address, kubelet_port=self.kubelet.port)
 
-    def _on_pods(self, part: Part[tuple[PodView, ...]]) -> None:
+    def _on_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
         self.pods = part
 
-    def _on_facts(self, part: Part[KubeletFacts | None]) -> None:
+    def _on_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
         self.facts = part
 
     async def look(self) -> str:
         """Look once. Time passes only while the kubelet hangs, so that nothing else is late."""
         hangs = self._hangs()
-        look = asyncio.create_task(self.poller.look())
+        look = asyncio.create_task(self.poller.poll())
         while not look.done():
             if self._hangs() > hangs:
                 stepped_loop().advance(TIMEOUT_S / 4)
@@ -95,24 +102,24 @@ def test_a_kubelet_that_is_absent_at_the_start_is_known_when_it_comes(tmp_path: 
     async def test(watched: Watched) -> None:
         await watched.kubelet.stop()
         for _ in range(3):
-            assert await watched.look() == ABSENT
+            assert await watched.look() == KUBELET_ABSENT
         assert watched.pods.taken_s is None
         assert watched.facts.value is None
         await watched.kubelet.start()
-        assert await watched.look() == OK
+        assert await watched.look() == KUBELET_OK
         assert len(watched.pods.value) == 2
-        assert watched.facts.value == KubeletFacts(cgroup_driver="systemd")
+        assert watched.facts.value == KubeletView(cgroup_driver="systemd")
 
     watching(tmp_path, test)
 
 
 def test_a_kubelet_that_goes_away_leaves_its_pods_with_their_age(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
-        assert await watched.look() == OK
+        assert await watched.look() == KUBELET_OK
         taken_s = watched.pods.taken_s
         await watched.kubelet.stop()
         for _ in range(4):
-            assert await watched.look() == ABSENT
+            assert await watched.look() == KUBELET_ABSENT
         assert len(watched.pods.value) == 2
         assert watched.pods.taken_s == taken_s
         assert watched.facts.value is not None
@@ -122,14 +129,14 @@ def test_a_kubelet_that_goes_away_leaves_its_pods_with_their_age(tmp_path: Path)
 
 def test_a_kubelet_that_hangs_costs_the_deadline_and_is_not_asked_for_more(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
-        assert await watched.look() == OK
+        assert await watched.look() == KUBELET_OK
         watched.kubelet.faults["/pods/"] = HANG
         watched.clock.advance(600)  # its settings are due
-        assert await watched.look() == HANGING
+        assert await watched.look() == KUBELET_HANGING
         assert watched.asked("/configz") == 1
         assert len(watched.pods.value) == 2
         watched.kubelet.faults.clear()
-        assert await watched.look() == OK
+        assert await watched.look() == KUBELET_OK
         assert watched.poller.state.restarts == 1
 
     watching(tmp_path, test)
@@ -139,9 +146,9 @@ def test_settings_that_hang_hold_up_no_pods(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
         watched.kubelet.faults["/configz"] = HANG
         for _ in range(4):
-            assert await watched.look() == OK
+            assert await watched.look() == KUBELET_OK
         assert len(watched.pods.value) == 2
-        assert watched.poller.state.config == HANGING
+        assert watched.poller.state.config == KUBELET_HANGING
         # less and less often, though each time a connection was given up
         assert watched.asked("/configz") == 2
 
@@ -152,21 +159,21 @@ def test_a_kubelet_that_restarts_between_two_looks_is_asked_for_its_settings(
     tmp_path: Path,
 ) -> None:
     async def test(watched: Watched) -> None:
-        assert await watched.look() == OK
-        assert await watched.look() == OK
+        assert await watched.look() == KUBELET_OK
+        assert await watched.look() == KUBELET_OK
         assert watched.asked("/configz") == 1
         await watched.kubelet.stop()
         watched.kubelet.config = {"cgroupDriver": "cgroupfs"}
         await watched.kubelet.start()
-        assert await watched.look() == OK
-        assert watched.facts.value == KubeletFacts(cgroup_driver="cgroupfs")
+        assert await watched.look() == KUBELET_OK
+        assert watched.facts.value == KubeletView(cgroup_driver="cgroupfs")
 
     watching(tmp_path, test)
 
 
 def test_a_kubelet_that_is_starting_lists_no_pods_and_takes_none_from_us(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
-        assert await watched.look() == OK
+        assert await watched.look() == KUBELET_OK
         watched.kubelet.pods = []
         assert await watched.look() == "empty"
         assert len(watched.pods.value) == 2
@@ -178,8 +185,8 @@ def test_a_kubelet_that_is_starting_lists_no_pods_and_takes_none_from_us(tmp_pat
 def test_a_right_that_lacks_for_settings_is_named_and_costs_no_pods(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
         watched.kubelet.rights["agent"] = {"nodes/pods"}
-        assert await watched.look() == OK
-        assert watched.poller.state.config == FORBIDDEN
+        assert await watched.look() == KUBELET_OK
+        assert watched.poller.state.config == KUBELET_FORBIDDEN
         assert "nodes/configz" in watched.poller.state.detail
 
     watching(tmp_path, test)
@@ -189,8 +196,7 @@ def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
     modules = (
         "agent.kubelet.poller",
         "agent.kubelet.client",
-        "agent.kubelet.resources.client",
-        "agent.kubelet.resources.proxy",
+        "agent.kubelet.pod_resources_proxy",
     )
     heavy = ("aiohttp", "grpc", "google.protobuf", "proto.gen", "yarl")
     code = (

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from agent.clock import SystemClock
 from agent.config.containers import NriSettings
-from agent.model.grant.edits import ContainerEdits
-from agent.model.runtime.adjustment import NOTHING, Adjustment
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import RuntimeView
 from agent.nri.plugin import NriPlugin
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage, RuntimeView
+from agent.snapshot.edits import ContainerEdits
 from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Made, Runtime, Version
+from tests.runtime.handler import FunctionHandler
 
 Hook = Callable[[HookRequest], Awaitable[Adjustment]]
 GRANTED = Adjustment(edits=ContainerEdits(env=(("GRANTED", "yes"),)))
@@ -23,7 +22,7 @@ GRANTED = Adjustment(edits=ContainerEdits(env=(("GRANTED", "yes"),)))
 
 async def granting(request: HookRequest) -> Adjustment:
     """Grant each new container one variable."""
-    return GRANTED if request.stage is Stage.CREATE else NOTHING
+    return GRANTED if request.stage is HookStage.CREATE else NO_ADJUSTMENT
 
 
 class Agent:
@@ -38,8 +37,7 @@ class Agent:
         self.slept: list[float] = []
         self.plugin = NriPlugin(
             NriSettings(attach="on", socket=str(socket), name=name, budget_ms=budget_ms),
-            ask=self._ask,
-            seen=self.views.append,
+            handler=FunctionHandler(self._ask, self.views.append),
             clock=SystemClock(),
             sleep=self._sleep,
             uniform=lambda low, high: (low + high) / 2,
@@ -62,7 +60,7 @@ class Agent:
 
     async def synchronized(self) -> RuntimeView:
         """Wait until the runtime is in step."""
-        return await self.until(lambda view: view.in_force)
+        return await self.until(lambda view: view.is_synchronized)
 
     def alive(self) -> None:
         """Raise what ended the plug-in, if something did."""

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.grant.edits import ContainerEdits, FolderEdit, MountEdit, NodeEdit, RlimitEdit
-from agent.model.runtime.adjustment import NOTHING, Adjustment, Resources
-from agent.model.runtime.request import HookRequest, Stage
+from agent.snapshot.container import (
+    NO_ADJUSTMENT,
+    Adjustment,
+    HookRequest,
+    HookStage,
+    LinuxResources,
+)
+from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit, FolderEdit, MountEdit, RlimitEdit
 from proto.gen import nri_plugin_pb2 as nri
 from tests.fault.nri.attached import attached, gets_its_grant, granting
 from tests.runtime import CONTAINERD_1_7_24, CONTAINERD_2_3, CRIO_1_34, Failed, Version
@@ -18,15 +23,15 @@ from tests.runtime.spec import Bind, Node
 ALL = Adjustment(
     edits=ContainerEdits(
         nodes=(
-            NodeEdit(host_path="/dev/a", path="/dev/b", major=195, minor=0, file_mode=0o666),
-            NodeEdit(host_path="/dev/c", path="/dev/c", major=10, minor=1),
+            DeviceNodeEdit(host_path="/dev/a", path="/dev/b", major=195, minor=0, file_mode=0o666),
+            DeviceNodeEdit(host_path="/dev/c", path="/dev/c", major=10, minor=1),
         ),
         mounts=(MountEdit(host_path="/usr/lib/x", path="/lib/x", options=("bind", "ro")),),
         env=(("A", "1"), ("EMPTY", "")),
         rlimits=(RlimitEdit(name="RLIMIT_MEMLOCK", soft=(1 << 64) - 1, hard=(1 << 64) - 1),),
         folders=(FolderEdit(host_path="/run/x", mode=0o755),),
     ),
-    resources=Resources(shares=512, quota_us=-1, cpus="0-3", memory_bytes=1 << 30),
+    resources=LinuxResources(shares=512, quota_us=-1, cpus="0-3", memory_bytes=1 << 30),
     rdt_class="LS",
 )
 
@@ -34,7 +39,7 @@ ALL = Adjustment(
 @pytest.mark.parametrize("version", [CONTAINERD_1_7_24, CONTAINERD_2_3, CRIO_1_34])
 def test_each_kind_of_edit_arrives_in_the_container(folder: Path, version: Version) -> None:
     async def everything(request: HookRequest) -> Adjustment:
-        return ALL if request.stage is Stage.CREATE else NOTHING
+        return ALL if request.stage is HookStage.CREATE else NO_ADJUSTMENT
 
     async def run() -> None:
         async with attached(folder, version, hook=everything) as (runtime, _):
@@ -62,7 +67,7 @@ def test_each_kind_of_edit_arrives_in_the_container(folder: Path, version: Versi
 def test_an_answer_of_any_size_is_read_by_go(folder: Path, size: int) -> None:
     async def large(request: HookRequest) -> Adjustment:
         edits = ContainerEdits(env=(("GRANTED", "yes"), ("LARGE", "x" * size)))
-        return Adjustment(edits=edits) if request.stage is Stage.CREATE else NOTHING
+        return Adjustment(edits=edits) if request.stage is HookStage.CREATE else NO_ADJUSTMENT
 
     async def run() -> None:
         async with attached(folder, hook=large) as (runtime, _):
@@ -76,7 +81,7 @@ def test_an_answer_of_any_size_is_read_by_go(folder: Path, size: int) -> None:
 def test_an_answer_that_no_frame_carries_costs_that_container_alone(folder: Path) -> None:
     async def huge(request: HookRequest) -> Adjustment:
         edits = ContainerEdits(env=(("LARGE", "x" * (5 << 20)),))
-        return Adjustment(edits=edits) if request.stage is Stage.CREATE else NOTHING
+        return Adjustment(edits=edits) if request.stage is HookStage.CREATE else NO_ADJUSTMENT
 
     async def run() -> None:
         async with attached(folder, hook=huge) as (runtime, agent):
@@ -97,7 +102,7 @@ def test_cdi_names_reach_a_runtime_that_resolves_them_and_fail_loudly_elsewhere(
 ) -> None:
     async def named(request: HookRequest) -> Adjustment:
         edits = ContainerEdits(cdi=("nvidia.com/gpu=0",))
-        return Adjustment(edits=edits) if request.stage is Stage.CREATE else NOTHING
+        return Adjustment(edits=edits) if request.stage is HookStage.CREATE else NO_ADJUSTMENT
 
     async def made_by(version: Version) -> list[str]:
         async with attached(folder, version, hook=named) as (runtime, _):

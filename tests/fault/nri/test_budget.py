@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.foreign.device_allocated import KEY
-from agent.model.runtime.adjustment import NOTHING, Adjustment
-from agent.model.runtime.request import HookRequest, Stage
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
+from agent.wire_formats.device_allocated import ANNOTATION
 from tests.fault.nri.attached import GRANTED, attached, gets_its_grant, granting
 from tests.runtime import Failed
 
@@ -19,7 +18,7 @@ BUDGET_MS = 50
 async def stuck(_: HookRequest) -> Adjustment:
     """Never answer."""
     await asyncio.Event().wait()
-    return NOTHING
+    return NO_ADJUSTMENT
 
 
 async def broken(_: HookRequest) -> Adjustment:
@@ -29,9 +28,9 @@ async def broken(_: HookRequest) -> Adjustment:
 
 async def refusing(request: HookRequest) -> Adjustment:
     """Refuse containers."""
-    if request.stage is Stage.CREATE:
+    if request.stage is HookStage.CREATE:
         return Adjustment(failed="DeviceUnknown: no such card", reason="DeviceUnknown")
-    return NOTHING
+    return NO_ADJUSTMENT
 
 
 def test_a_hook_over_its_budget_is_answered_empty_and_marked_for_the_reconciler(
@@ -48,7 +47,7 @@ def test_a_hook_over_its_budget_is_answered_empty_and_marked_for_the_reconciler(
             assert plugin.state == "synchronized"
             view = await agent.until(lambda now: made.id in now.missed)
             assert view.missed[made.id]
-            assert agent.plugin.state.late >= 1
+            assert agent.plugin.statistics.late >= 1
             assert {entry.code for entry in runtime.log} == {0}
 
     asyncio.run(run())
@@ -81,8 +80,8 @@ def test_hooks_that_are_all_late_cost_no_connection(folder: Path) -> None:
             for number in range(10):
                 assert (await runtime.create(pod, f"c{number}")).missed == []
             assert plugin.state == "synchronized"
-            assert agent.plugin.state.registrations == 1
-            assert agent.plugin.state.in_flight == 0
+            assert agent.plugin.statistics.registrations == 1
+            assert agent.plugin.statistics.in_flight == 0
 
     asyncio.run(run())
 
@@ -117,7 +116,7 @@ def test_a_bug_starts_no_container_of_a_pod_that_was_granted_something(folder: P
     async def run() -> None:
         async with attached(folder, hook=broken) as (runtime, agent):
             plugin = await runtime.plugged()
-            pod = runtime.pod("p", annotations={KEY: "{}"})
+            pod = runtime.pod("p", annotations={ANNOTATION: "{}"})
             await runtime.run_pod(pod)
             with pytest.raises(Failed, match="HookFailed: RuntimeError: see the agent's log"):
                 await runtime.create(pod, "main")
@@ -159,6 +158,6 @@ def test_a_question_that_must_be_answered_waits_for_no_other(folder: Path) -> No
             assert not waiting.done()
             await waiting
             assert plugin.state == "synchronized"
-            assert agent.plugin.state.late == 1
+            assert agent.plugin.statistics.late == 1
 
     asyncio.run(run())

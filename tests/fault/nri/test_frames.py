@@ -97,7 +97,7 @@ def test_a_registration_cut_at_each_byte_is_begun_again(folder: Path) -> None:
                 await plugin.send(whole[:length])
                 plugin.half_close("write")
                 await plugin.closed.wait()
-            assert not any(view.in_force for view in agent.views)
+            assert not any(view.is_synchronized for view in agent.views)
             runtime.take_broken()  # answers to questions that the checker did not put itself
             runtime.ways.registration = "answer"
             await runtime.plugged()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.runtime.adjustment import Adjustment
-from agent.model.runtime.request import HookRequest
+from agent.snapshot.container import Adjustment, HookRequest
 from proto.gen import nri_container_pb2 as pb
 from tests.fault.nri.attached import GRANTED, Agent, attached, gets_its_grant, granting
 from tests.runtime import CONTAINERD_2_3, Failed, Rival, Runtime
@@ -23,10 +22,10 @@ def test_a_runtime_that_restarts_is_served_again(folder: Path) -> None:
                 await agent.synchronized()
                 made = await gets_its_grant(runtime, f"p{times}")
                 await runtime.restart()
-                await agent.until(lambda view: not view.in_force)
+                await agent.until(lambda view: not view.is_synchronized)
                 assert made.id in agent.view.containers  # it lives on without its runtime
             await runtime.plugged()
-            assert agent.plugin.state.registrations == 6
+            assert agent.plugin.statistics.registrations == 6
 
     asyncio.run(run())
 
@@ -68,7 +67,7 @@ def test_a_runtime_that_is_killed_in_the_middle_of_a_question_is_served_again(
             await runtime.plugged()
             await agent.synchronized()
             await gets_its_grant(runtime, "next")
-            assert agent.plugin.state.in_flight == 0
+            assert agent.plugin.statistics.in_flight == 0
 
     asyncio.run(run())
 
@@ -83,7 +82,7 @@ def test_a_socket_that_is_replaced_while_the_old_one_says_nothing_is_found(folde
             other = Runtime(folder, CONTAINERD_2_3)
             async with other:
                 await other.plugged()
-                await agent.until(lambda view: view.in_force)
+                await agent.until(lambda view: view.is_synchronized)
                 await gets_its_grant(other)
 
     asyncio.run(run())

@@ -69,7 +69,7 @@ def test_a_runtime_that_never_answers_is_left_and_dialled_again_later_each_time(
             waits = [slept for slept in agent.slept if slept >= 1.0]
             assert waits == sorted(waits)
             assert waits[-1] > waits[0]
-            assert not agent.view.in_force
+            assert not agent.view.is_synchronized
 
     asyncio.run(run())
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.runtime.adjustment import NOTHING, Adjustment
-from agent.model.runtime.request import HookRequest
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest
 from tests.fault.nri.attached import Agent, granting
 from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Runtime
@@ -53,7 +52,7 @@ def test_a_stop_between_two_questions_closes_the_connection(folder: Path, cancel
             await agent.synchronized()
             await stopped(agent, cancelled=cancelled)
             await plugin.closed.wait()
-            assert not agent.view.in_force
+            assert not agent.view.is_synchronized
             pod = runtime.pod("p")
             await runtime.run_pod(pod)
             assert (await runtime.create(pod, "main")).missed == []
@@ -70,7 +69,7 @@ def test_a_stop_in_the_middle_of_a_question_leaves_no_task_and_no_hang(
     async def stuck(_: HookRequest) -> Adjustment:
         asked.set()
         await asyncio.Event().wait()
-        return NOTHING
+        return NO_ADJUSTMENT
 
     async def run() -> None:
         async with Runtime(folder, CONTAINERD_2_3) as runtime:

@@ -25,7 +25,7 @@ def test_five_thousand_containers_come_in_parts_and_are_all_there(folder: Path) 
             parts = [entry for entry in runtime.log if entry.method == "Synchronize"]
             assert len(parts) > 2
             assert {each.sandbox_id for each in view.containers.values()} == set(view.sandboxes)
-            assert agent.plugin.state.left_out == 0
+            assert agent.plugin.statistics.dropped == 0
 
     asyncio.run(run())
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.runtime.request import Stage
-from agent.model.runtime.seen import ContainerState
+from agent.snapshot.container import ContainerState, HookStage
 from tests.fault.nri.attached import attached, gets_its_grant
 from tests.runtime import CONTAINERD_2_3, VERSIONS, Version, by_bytes, header_first, whole
 from tests.runtime.ways import Cut
@@ -34,7 +33,12 @@ def test_a_pods_whole_life_is_served_by_each_version(folder: Path, version: Vers
             view = await agent.until(lambda now: made.id not in now.containers)
             assert made.pod.id not in view.sandboxes
             stages = [request.stage for request in agent.asked]
-            assert stages == [Stage.RUN_POD, Stage.CREATE, Stage.UPDATE, Stage.REMOVE_POD]
+            assert stages == [
+                HookStage.RUN_POD,
+                HookStage.CREATE,
+                HookStage.UPDATE,
+                HookStage.REMOVE_POD,
+            ]
             assert {entry.code for entry in runtime.log} == {0}
 
     asyncio.run(run())

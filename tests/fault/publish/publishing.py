@@ -9,24 +9,22 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
+from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock, SystemClock
-from agent.daemon.cluster.following import is_watched, watches
-from agent.daemon.cluster.known import Known
-from agent.kube.session.client import Session
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import InPod
-from agent.node.identity import Machine
-from agent.node.store import SnapshotStore
-from agent.publish.base import Desired, Merge
-from agent.publish.cluster.outbox import Outbox
-from agent.publish.cluster.site import Site
-from agent.publish.cluster.state import Pace, Phase, WriterState
-from agent.publish.topology import V1ALPHA1
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.session import ApiSession, open_session
+from agent.kube.writer.api_writer import ApiWriter
+from agent.kube.writer.context import WriterContext, WriterTiming
+from agent.objects.node_resource_topology import V1ALPHA1
+from agent.snapshot.node import SnapshotStore
+from agent.snapshot.publications import DesiredObject, Merge, WriterPhase, WriterState
 from tests.apiserver.faults import Fault
 from tests.apiserver.log import Logged
 from tests.apiserver.server import ApiServer
 from tests.factory import snapshot
 from tests.patience import PATIENCE_S
+from tests.reported_events import ReportedEvents
 
 NODE = "node-a"
 DEVICE = "scheduling.koordinator.sh/v1alpha1"
@@ -82,35 +80,42 @@ class Bench:
     """A server, an outbox that runs, and what was told."""
 
     def __init__(
-        self, server: ApiServer, session: Session, pace: Pace, uid: str, *, watched: bool
+        self, server: ApiServer, session: ApiSession, pace: WriterTiming, uid: str, *, watched: bool
     ) -> None:
         self.server = server
         self.time = Timeline(ManualClock())
-        self.told: list[tuple[str, str]] = []
+        self.reported = ReportedEvents()
         self.uid = uid
-        self.outbox = Outbox(
-            Site(
+        self.outbox = ApiWriter(
+            WriterContext(
                 api=session,
                 clock=self.time.clock,
                 node_uid=lambda: self.uid,
-                tell=lambda reason, message: self.told.append((reason, message)),
-                pace=pace,
+                messages=self.reported.messages,
+                timing=pace,
                 sleep=self.time.sleep,
                 uniform=lambda low, high: (low + high) / 2,
                 is_watched=lambda kind: is_watched(self.watches, kind),
             )
         )
-        all_watches = watches(
+        all_watches = create_watches(
             session,
             NODE,
-            Known(NODE, Machine(), SnapshotStore(snapshot()), SystemClock(), lambda: None),
+            ClusterFactsUpdater(
+                NODE, MachineIdentity(), SnapshotStore(snapshot()), SystemClock(), lambda: None
+            ),
             SystemClock(),
-            on_version=self.outbox.observe,
+            on_version=self.outbox.note_version,
             topology_version=lambda: V1ALPHA1,
         )
         self.watches = {"device": all_watches["device"]} if watched else {}
 
-    async def offer(self, *desired: Desired, publisher: str = "test") -> None:
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Reason and message of each event that was reported."""
+        return self.reported.pairs()
+
+    async def offer(self, *desired: DesiredObject, publisher: str = "test") -> None:
         """Offer and wait until nothing more happens."""
         self.outbox.offer(publisher, desired)
         await self.settle()
@@ -139,7 +144,7 @@ class Bench:
         (found,) = [state for state in self.outbox.states() if state.kind == kind]
         return found
 
-    def phase(self) -> Phase:
+    def phase(self) -> WriterPhase:
         """Return the phase of the only object."""
         (state,) = self.outbox.states()
         return state.phase
@@ -170,16 +175,24 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def publishing(
-    server: ApiServer, pace: Pace | None = None, uid: str | None = None, *, watched: bool = False
+    server: ApiServer,
+    pace: WriterTiming | None = None,
+    uid: str | None = None,
+    *,
+    watched: bool = False,
 ) -> AsyncIterator[Bench]:
     """Run an outbox against a server until the block ends, then as if the process were killed.
 
     `watched`: with the agent's own watch of the Device.
     """
-    target = InPod(url=server.url, folder=str(server.serviceaccount_dir))
+    target = InClusterTarget(url=server.url, folder=str(server.serviceaccount_dir))
     session = await open_session(target, SystemClock(), {})
     bench = Bench(
-        server, session, pace or Pace(), uid_of(server) if uid is None else uid, watched=watched
+        server,
+        session,
+        pace or WriterTiming(),
+        uid_of(server) if uid is None else uid,
+        watched=watched,
     )
     running = [asyncio.create_task(bench.outbox.run())]
     running += [asyncio.create_task(watch.run()) for watch in bench.watches.values()]
@@ -217,7 +230,7 @@ def condition(healthy: bool = True, at: str = "2026-01-02T03:04:05Z") -> dict[st
     }
 
 
-def device(uid: str, *, healthy: bool = True, cards: int = 2, **more: Any) -> Desired:
+def device(uid: str, *, healthy: bool = True, cards: int = 2, **more: Any) -> DesiredObject:
     """Return a Device as it is published; `labels` and `annotations` in the place of its own."""
     devices = [
         {
@@ -239,7 +252,7 @@ def device(uid: str, *, healthy: bool = True, cards: int = 2, **more: Any) -> De
         "annotations": dict(annotations),
         "ownerReferences": owner(uid),
     }
-    return Desired(
+    return DesiredObject(
         file_name="device.yaml",
         api_version=DEVICE,
         kind="Device",
@@ -250,25 +263,23 @@ def device(uid: str, *, healthy: bool = True, cards: int = 2, **more: Any) -> De
             "metadata": metadata,
             "spec": {"devices": devices},
         },
-        owned_annotations=("xpu-agent.io/topology", "xpu-agent.io/health"),
-        owned_labels=("node.koordinator.sh/gpu-vendor", "node.koordinator.sh/gpu-model"),
     )
 
 
-def no_device() -> Desired:
+def no_device() -> DesiredObject:
     """Return the wish that there be none."""
     body = {"apiVersion": DEVICE, "kind": "Device", "metadata": {"name": NODE}}
-    return Desired(
+    return DesiredObject(
         file_name="device.yaml",
         api_version=DEVICE,
         kind="Device",
         name=NODE,
         body=body,
-        absent=True,
+        is_absent=True,
     )
 
 
-def metric(minute: int, cpu: str = "1") -> Desired:
+def metric(minute: int, cpu: str = "1") -> DesiredObject:
     """Return a NodeMetric as it is published each minute."""
     use = {"resources": {"cpu": cpu, "memory": "1Gi"}}
     status = {
@@ -279,7 +290,7 @@ def metric(minute: int, cpu: str = "1") -> Desired:
             "numaUsages": [{"numaNodeID": 0, "nodeUsage": use, "systemUsage": {}}],
         },
     }
-    return Desired(
+    return DesiredObject(
         file_name="nodemetric.yaml",
         api_version=METRIC,
         kind="NodeMetric",
@@ -294,10 +305,10 @@ def metric(minute: int, cpu: str = "1") -> Desired:
     )
 
 
-def topology(uid: str, pool: str = "0-3", merge: Merge | None = None) -> Desired:
+def topology(uid: str, pool: str = "0-3", merge: Merge | None = None) -> DesiredObject:
     """Return a NodeResourceTopology as it is published."""
     amount = {"capacity": "4", "allocatable": "4", "available": "4"}
-    return Desired(
+    return DesiredObject(
         file_name="noderesourcetopology.yaml",
         api_version=TOPOLOGY,
         kind="NodeResourceTopology",
@@ -313,7 +324,6 @@ def topology(uid: str, pool: str = "0-3", merge: Merge | None = None) -> Desired
             "topologyPolicies": ["None"],
             "zones": [{"name": "node-0", "type": "Node", "resources": [{"name": "cpu", **amount}]}],
         },
-        owned_annotations=("node.koordinator.sh/cpu-shared-pools",),
         merge=merge,
     )
 

@@ -8,7 +8,7 @@ import contextlib
 import msgspec
 import pytest
 
-from agent.publish.cluster.state import Phase
+from agent.snapshot.publications import WriterPhase
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
@@ -27,12 +27,12 @@ def test_a_server_that_is_down_gets_only_the_newest_content() -> None:
             server.stop()
             for healthy in (True, False, True, False):
                 await bench.offer(device(bench.uid, healthy=healthy))
-            assert bench.phase() is Phase.PENDING
+            assert bench.phase() is WriterPhase.PENDING
             assert bench.state().error
             assert bench.state().pending_since_s is not None
             server.start()
             await bench.advance(60)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.writes()) == 1
             assert bench.device()["spec"]["devices"][0]["health"] is False
 
@@ -74,7 +74,7 @@ def test_a_server_that_asks_for_time_gets_it(status: int) -> None:
             await bench.advance(119)
             assert len(bench.requests()) == 1
             await bench.advance(40)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.writes()) == 1
             assert bench.told == []
 
@@ -103,7 +103,7 @@ def test_a_call_that_fails_is_made_again_after_a_look(fault: Fault) -> None:
             server.faults.add(fault)
             await bench.offer(device(bench.uid))
             await bench.advance(40)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
             assert bench.state().failed <= 1
             assert bench.told == []
@@ -121,12 +121,12 @@ def test_a_server_that_reads_but_never_writes_is_asked_less_and_less_often(
             broken = server.faults.add(Fault(verb="patch", status=status, times=0))
             await bench.offer(device(bench.uid))
             await bench.advance(600)
-            assert bench.phase() is Phase.PENDING
+            assert bench.phase() is WriterPhase.PENDING
             assert bench.state().error
             assert len(bench.requests()) <= most
             server.faults.remove(broken)
             await bench.advance(60)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -138,7 +138,7 @@ def test_a_few_conflicts_in_a_row_hold_an_object_for_about_a_second() -> None:
             server.faults.add(Fault(verb="patch", status=409, times=3))
             await bench.offer(device(bench.uid))
             await bench.advance(2)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -172,7 +172,7 @@ def test_a_rotated_token_goes_unnoticed() -> None:
             await bench.offer(device(bench.uid))
             server.rotate_token()
             await bench.offer(device(bench.uid, healthy=False))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.state().failed == 0
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -189,7 +189,7 @@ def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once
             refused = Fault(verb="patch", status=status, causes=(cause,), times=0)
             server.faults.add(refused)
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.REFUSED
+            assert bench.phase() is WriterPhase.REFUSED
             await bench.advance(600)
             assert len(bench.writes()) <= 11
             ((reason, message),) = bench.told
@@ -197,7 +197,7 @@ def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once
             assert "spec.devices[0].conditions[0].reason" in message
             server.faults.remove(refused)
             await bench.offer(device(bench.uid, healthy=False))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -239,7 +239,7 @@ def test_an_agent_that_is_killed_at_any_call_leaves_nothing_that_the_next_one_ca
         server.faults.clear()
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid, cards=3))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 3
             assert len(bench.device()["metadata"]["managedFields"]) == 1
 

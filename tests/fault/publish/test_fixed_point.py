@@ -12,19 +12,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.kube.apply.compare import same
-from agent.model.inventory import Inventory
-from agent.model.part import Part
-from agent.publish.base import Desired
-from agent.publish.cluster.state import Phase
-from agent.publish.device import DevicePublisher
-from agent.publish.topology import V1ALPHA2, TopologyPublisher
+from agent.kube.server_side_apply import is_same
+from agent.objects.device import DevicePublisher
+from agent.objects.node_resource_topology import V1ALPHA2, TopologyPublisher
+from agent.snapshot.inventory import Inventory
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.publications import DesiredObject, WriterPhase
 from tests import clustered
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import LATER, MANAGER, NODE, metric, node_metric, publishing
 from tests.hostile import inventories
-from tests.unit.publish.test_any_inventory import snap
+from tests.unit.objects.test_any_inventory import snap
 
 Tree = Any
 KINDS = {"Device": "devices", "NodeResourceTopology": "noderesourcetopologies"}
@@ -78,22 +77,22 @@ def uid(server: ApiServer) -> str:
     return str(found["metadata"]["uid"])
 
 
-def topology(owner: str) -> Desired:
+def topology(owner: str) -> DesiredObject:
     pods = (clustered.pod("pinned", "1,5", "LSR"),)
     now = clustered.snapshot(owner=clustered.node(uid=owner), pods=pods, versions=(V1ALPHA2,))
     (desired,) = TopologyPublisher().render(now, 0.0)
     return desired
 
 
-def device(owner: str, *found: Inventory) -> Desired | None:
+def device(owner: str, *found: Inventory) -> DesiredObject | None:
     now = snap(*found)
     cluster = clustered.snapshot(owner=clustered.node(uid=owner)).cluster
     node = replace(now.node, name=clustered.NAME)
-    now = replace(now, node=node, cluster=cluster, devices=Part(now.devices.value, 1.0))
+    now = replace(now, node=node, cluster=cluster, devices=SnapshotPart(now.devices.value, 1.0))
     return next(iter(DevicePublisher().render(now, 0.0)), None)
 
 
-def settles(server: ApiServer, desired: Desired, there: Tree, writer: str) -> None:
+def settles(server: ApiServer, desired: DesiredObject, there: Tree, writer: str) -> None:
     """Try it: with what is there, then as an agent that was started again."""
     plural = KINDS[desired.kind]
     server.delete(desired.kind, desired.name)
@@ -104,12 +103,16 @@ def settles(server: ApiServer, desired: Desired, there: Tree, writer: str) -> No
         async with publishing(server, uid=uid(server)) as bench:
             bench.clear()
             await bench.offer(desired)
-            assert bench.phase() is Phase.IDLE, [state.error for state in bench.outbox.states()]
+            assert bench.phase() is WriterPhase.IDLE, [
+                state.error for state in bench.outbox.states()
+            ]
             writes = bench.writes(plural)
             assert len(writes) <= (3 if first else 0), [w.body for w in writes]
             bench.clear()
             await bench.advance(200)
-            assert bench.phase() is Phase.IDLE, [state.error for state in bench.outbox.states()]
+            assert bench.phase() is WriterPhase.IDLE, [
+                state.error for state in bench.outbox.states()
+            ]
             assert bench.writes(plural) == []
 
     asyncio.run(case(first=True))
@@ -157,38 +160,32 @@ STATUSES = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(scope="module")
-def without_apply() -> Iterator[ApiServer]:
-    with ApiServer(nodes=(NODE,), server_side_apply=False) as found:
-        found.faults.add(LATER)
-        yield found
-
-
 @some
-@given(status=STATUSES, writer=WRITERS, applies=st.booleans())
+@given(status=STATUSES, writer=WRITERS)
 def test_a_status_is_written_over_any_other_and_then_no_more(
     server: ApiServer,
-    without_apply: ApiServer,
     status: dict[str, object],
     writer: str,
-    applies: bool,
 ) -> None:
-    own = server if applies else without_apply
-    own.delete("NodeMetric", NODE)
-    own.put({**node_metric(), "status": status}, manager=writer, checked=False)
+    server.delete("NodeMetric", NODE)
+    server.put({**node_metric(), "status": status}, manager=writer, checked=False)
 
     async def case() -> None:
         for most in (3, 0):
-            async with publishing(own) as bench:
+            async with publishing(server) as bench:
                 bench.clear()
                 await bench.offer(metric(1))
-                assert bench.phase() is Phase.IDLE, [state.error for state in bench.outbox.states()]
+                assert bench.phase() is WriterPhase.IDLE, [
+                    state.error for state in bench.outbox.states()
+                ]
                 await bench.advance(200)
-                assert bench.phase() is Phase.IDLE, [state.error for state in bench.outbox.states()]
+                assert bench.phase() is WriterPhase.IDLE, [
+                    state.error for state in bench.outbox.states()
+                ]
                 assert len(bench.writes("nodemetrics")) <= most
-        found = own.get("NodeMetric", NODE)
+        found = server.get("NodeMetric", NODE)
         assert found is not None
-        assert same(metric(1).body["status"], found["status"])
+        assert is_same(metric(1).body["status"], found["status"])
 
     asyncio.run(case())
 
@@ -204,7 +201,7 @@ def canonical(tree: Tree) -> Tree:
 
 
 def test_a_server_that_writes_everything_in_another_way_is_written_to_once() -> None:
-    def spelt(desired: Desired) -> Desired:
+    def spelt(desired: DesiredObject) -> DesiredObject:
         text = json.dumps(desired.body).replace('"1Gi"', '"1024Mi"').replace('"80Gi"', '"81920Mi"')
         return replace(desired, body=json.loads(text.replace('"cpu": "1"', '"cpu": "1000m"')))
 
@@ -216,7 +213,7 @@ def test_a_server_that_writes_everything_in_another_way_is_written_to_once() -> 
             bench.clear()
             await bench.offer(spelt(metric(0)), spelt(plain(bench.uid)))
             await bench.advance(600)
-            assert {state.phase for state in bench.outbox.states()} == {Phase.IDLE}
+            assert {state.phase for state in bench.outbox.states()} == {WriterPhase.IDLE}
             assert len(bench.writes("nodemetrics")) == len(bench.writes()) == 1
             assert bench.told == []
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agent.publish.cluster.state import Pace, Phase
+from agent.kube.writer.context import WriterTiming
+from agent.snapshot.publications import WriterPhase
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
@@ -41,7 +42,7 @@ def test_figures_of_a_koordlet_that_is_gone_do_not_stay_beside_ours_as_if_they_w
         later = server.faults.add(LATER)
         async with publishing(server) as bench:
             await bench.offer(metric(1))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             stored = server.get("NodeMetric", NODE)
             assert stored is not None
             assert set(stored["status"]) == {"updateTime", "nodeMetric"}
@@ -72,7 +73,7 @@ def test_what_another_program_that_lives_adds_to_a_status_is_left_to_it() -> Non
             for minute in range(1, 5):
                 await bench.offer(metric(minute))
                 await bench.advance(60)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             found = server.get("NodeMetric", NODE)
             assert found is not None
             assert found["status"]["prodReclaimableMetric"]
@@ -97,7 +98,7 @@ def test_a_server_that_puts_back_what_was_removed_is_not_asked_again() -> None:
         async with publishing(server) as bench:
             for minute in range(5):
                 await bench.offer(metric(minute))
-                assert bench.phase() is Phase.IDLE
+                assert bench.phase() is WriterPhase.IDLE
                 await bench.advance(60)
             assert len(bench.writes("nodemetrics")) <= 7
 
@@ -108,9 +109,9 @@ def test_a_server_that_puts_back_what_was_removed_is_not_asked_again() -> None:
 def test_what_was_written_in_our_own_name_is_ours_also_where_nobody_is_taken_over_from() -> None:
     async def case(server: ApiServer) -> None:
         server.put(dict(device(uid_of(server), cards=1).body), manager=MANAGER)
-        async with publishing(server, Pace(takeover_s=0)) as bench:
+        async with publishing(server, WriterTiming(takeover_s=0)) as bench:
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
             assert bench.told == []
 

@@ -7,13 +7,12 @@ import asyncio
 from msgspec.structs import replace
 
 from agent.clock import rfc3339
-from agent.model.device import Device, Health, HealthState
-from agent.model.part import Part
-from agent.model.snapshot import DeviceView
-from agent.publish.base import Desired
-from agent.publish.cluster.state import Phase
-from agent.publish.device import DevicePublisher
-from agent.publish.wire.annotations import HEALTH
+from agent.objects.device import DevicePublisher
+from agent.snapshot.device import Device, Health, HealthState
+from agent.snapshot.node import DeviceView
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.publications import DesiredObject, WriterPhase
+from agent.wire_formats.device_object import HEALTH_ANNOTATION
 from tests import clustered
 from tests.apiserver.server import ApiServer
 from tests.factory import BOOT_S, gpu
@@ -34,7 +33,7 @@ def test_an_object_is_made_and_written_only_when_it_changes() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert [entry.verb for entry in bench.requests()] == ["get", "patch"]
             bench.clear()
             for _ in range(30):
@@ -58,7 +57,7 @@ def test_an_object_of_which_more_will_be_known_is_made_a_second_later_or_when_it
             server.delete("NodeResourceTopology", NODE)
             async with publishing(server) as bench:
                 bench.clear()
-                await bench.offer(replace(topology(bench.uid), partial=True))
+                await bench.offer(replace(topology(bench.uid), is_partial=True))
                 await bench.advance(0.9)
                 assert bench.writes(plural) == []
                 if waits:
@@ -66,9 +65,9 @@ def test_an_object_of_which_more_will_be_known_is_made_a_second_later_or_when_it
                 else:
                     await bench.offer(topology(bench.uid, pool="1-3"))
                 assert len(bench.writes(plural)) == 1
-                await bench.offer(replace(topology(bench.uid, pool="2-3"), partial=True))
+                await bench.offer(replace(topology(bench.uid, pool="2-3"), is_partial=True))
                 assert len(bench.writes(plural)) == 2
-                assert bench.phase() is Phase.IDLE
+                assert bench.phase() is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -81,7 +80,7 @@ def test_a_restart_of_an_unchanged_node_writes_nothing() -> None:
             async with publishing(server) as bench:
                 everything = (device(bench.uid), topology(bench.uid), metric(1))
                 await bench.offer(*everything)
-                assert {state.phase for state in bench.outbox.states()} == {Phase.IDLE}
+                assert {state.phase for state in bench.outbox.states()} == {WriterPhase.IDLE}
                 first = bench.writes() + bench.writes("nodemetrics")
                 bench.clear()
         assert first == []
@@ -136,7 +135,7 @@ def test_known_times_of_conditions_are_kept_before_anything_is_compared() -> Non
         async with publishing(server) as bench:
             bench.clear()
             await bench.offer(later)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.writes() == []
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -150,7 +149,7 @@ def test_a_node_without_devices_has_no_device_object() -> None:
             assert bench.state().uid == bench.device()["metadata"]["uid"] != ""
             await bench.offer(no_device())
             assert server.get("Device", NODE) is None
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.state().uid == ""
             await bench.offer(device(bench.uid))
             assert len(bench.device()["spec"]["devices"]) == 2
@@ -165,7 +164,7 @@ def test_a_device_object_in_which_another_has_a_part_is_not_removed() -> None:
         server.put(body, manager="koordlet")
         async with publishing(server) as bench:
             await bench.offer(no_device())
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.writes() == []
             assert bench.device()["metadata"]["managedFields"][0]["manager"] == "koordlet"
 
@@ -189,7 +188,7 @@ def test_what_is_pending_is_written_when_the_agent_closes() -> None:
         async with publishing(server) as bench:
             server.stop()
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.PENDING
+            assert bench.phase() is WriterPhase.PENDING
             server.start()
             await bench.outbox.close(5.0)
         assert server.get("Device", NODE) is not None
@@ -209,11 +208,11 @@ def test_our_writes_are_named_in_the_object() -> None:
         asyncio.run(case(server))
 
 
-def rendered(uid: str, *cards: Device) -> tuple[Desired, ...]:
+def rendered(uid: str, *cards: Device) -> tuple[DesiredObject, ...]:
     """Return what an agent that has just started publishes of these cards."""
     now = clustered.snapshot(owner=clustered.node(uid=uid))
     now = replace(now, node=replace(now.node, boot_time_s=BOOT_S))
-    devices = Part(DeviceView(devices=cards), 1.0)
+    devices = SnapshotPart(DeviceView(devices=cards), 1.0)
     return DevicePublisher().render(replace(now, devices=devices), 0.0)
 
 
@@ -228,7 +227,7 @@ def test_a_restarted_agent_that_saw_no_change_keeps_the_times_of_what_it_did_not
         for health in (failed, forgot, forgot):
             async with publishing(server, uid=uid) as bench:
                 await bench.offer(*rendered(uid, gpu(0), gpu(1, health=health)))
-                assert bench.phase() is Phase.IDLE
+                assert bench.phase() is WriterPhase.IDLE
                 writes = bench.writes()
                 bench.clear()
         assert writes == []
@@ -236,7 +235,7 @@ def test_a_restarted_agent_that_saw_no_change_keeps_the_times_of_what_it_did_not
         assert found is not None
         (condition,) = found["spec"]["devices"][1]["conditions"]
         assert condition["lastTransitionTime"] == rfc3339(BOOT_S + 3600)
-        assert rfc3339(BOOT_S + 3600) in found["metadata"]["annotations"][HEALTH]
+        assert rfc3339(BOOT_S + 3600) in found["metadata"]["annotations"][HEALTH_ANNOTATION]
 
     with ApiServer(nodes=(clustered.NAME,)) as server:
         asyncio.run(case(server))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.publish.cluster.state import Pace, Phase
+from agent.kube.writer.context import WriterTiming
+from agent.snapshot.publications import WriterPhase
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
@@ -27,13 +28,13 @@ def test_a_koordlet_that_still_runs_is_told_of_once_and_not_fought() -> None:
             await bench.advance(200)
             await bench.offer(device(bench.uid, healthy=False))
             await bench.advance(30)
-            assert bench.phase() is Phase.HELD
+            assert bench.phase() is WriterPhase.IN_CONFLICT
             ((reason, message),) = bench.told
             assert reason == "WriteConflict"
             assert "koordlet" in message
             assert ".spec.devices" in message
-            (rival,) = bench.state().rivals
-            assert rival.name == "koordlet"
+            (rival,) = bench.state().conflicts
+            assert rival.manager == "koordlet"
             assert ".spec.devices" in rival.fields
             assert bench.writes() == []
 
@@ -55,7 +56,7 @@ def test_a_koordlet_that_writes_while_we_run_is_found_at_the_next_look_or_write(
                 else:
                     await bench.offer(device(bench.uid, healthy=False))
                     assert [entry.status for entry in bench.writes()] == [409]
-                assert bench.phase() is Phase.HELD
+                assert bench.phase() is WriterPhase.IN_CONFLICT
                 assert bench.reasons == ["WriteConflict"]
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -68,7 +69,7 @@ def test_leftovers_of_a_koordlet_that_is_gone_become_ours_by_the_clock_of_the_se
         server.faults.add(LATER)
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             (write,) = bench.writes()
             assert write.query["force"] == "true"
             assert bench.reasons == ["WriteTakenOver"]
@@ -85,7 +86,7 @@ def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_longer_each_t
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
             for hours in (1, 12, 24, 24):
-                assert bench.phase() is Phase.IDLE
+                assert bench.phase() is WriterPhase.IDLE
                 server.pass_time(1)
                 server.put(of_koordlet(bench.uid), manager="koordlet")
                 bench.clear()
@@ -93,7 +94,7 @@ def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_longer_each_t
                     server.faults.remove(skew)
                     skew = server.faults.add(Fault(date_skew_s=hours_on * 3600, times=0))
                     await bench.advance(70)
-                    assert bench.phase() is Phase.HELD
+                    assert bench.phase() is WriterPhase.IN_CONFLICT
                     assert bench.writes() == []
                 server.faults.remove(skew)
                 skew = server.faults.add(Fault(date_skew_s=(hours + 0.5) * 3600, times=0))
@@ -110,9 +111,9 @@ def test_nobody_is_taken_over_from_where_the_settings_forbid_it() -> None:
     async def case(server: ApiServer) -> None:
         server.put(of_koordlet(uid_of(server)), manager="koordlet")
         server.faults.add(LATER)
-        async with publishing(server, Pace(takeover_s=0)) as bench:
+        async with publishing(server, WriterTiming(takeover_s=0)) as bench:
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.HELD
+            assert bench.phase() is WriterPhase.IN_CONFLICT
             assert bench.writes() == []
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -127,16 +128,16 @@ def test_a_label_that_a_person_changed_holds_up_only_itself() -> None:
             edited["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] = "mine"
             server.put(edited, manager="kubectl-edit")
             await bench.advance(70)
-            assert bench.phase() is Phase.HELD
+            assert bench.phase() is WriterPhase.IN_CONFLICT
             await bench.offer(device(bench.uid, healthy=False))
             stored = bench.device()
             assert stored["spec"]["devices"][0]["health"] is False
             assert stored["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "mine"
-            assert bench.phase() is Phase.HELD
+            assert bench.phase() is WriterPhase.IN_CONFLICT
             assert bench.reasons == ["WriteConflict"]
             server.faults.add(LATER)
             await bench.advance(70)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             labels = bench.device()["metadata"]["labels"]
             assert labels["node.koordinator.sh/gpu-vendor"] == "nvidia"
 
@@ -210,8 +211,8 @@ def test_of_two_agents_on_one_object_the_first_gives_way() -> None:
                 for _ in range(3):
                     await first.advance(70)
                     await second.advance(70)
-                assert first.phase() is Phase.HELD
-                assert second.phase() is Phase.IDLE
+                assert first.phase() is WriterPhase.IN_CONFLICT
+                assert second.phase() is WriterPhase.IDLE
                 assert first.writes() == []
                 assert first.reasons == ["WriteConflict"]
                 assert "another xpu-agent" in first.told[0][1]
@@ -228,7 +229,7 @@ def test_a_koordlet_that_reports_node_metrics_is_left_to_it() -> None:
             for minute in range(5):
                 await bench.offer(metric(minute))
                 await bench.advance(30)
-            assert bench.phase() is Phase.HELD
+            assert bench.phase() is WriterPhase.IN_CONFLICT
             assert bench.writes("nodemetrics") == []
             assert bench.reasons == ["WriteConflict"]
 

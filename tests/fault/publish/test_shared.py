@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.publish.base import Json
-from agent.publish.cluster.state import Phase
+from agent.snapshot.publications import Json, WriterPhase
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
     LATER,
@@ -43,7 +42,7 @@ def test_nulls_and_wrong_types_in_the_object_are_written_over(odd: dict[str, Any
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
             await bench.advance(120)
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
             assert len(bench.writes()) <= 2
 
@@ -62,7 +61,7 @@ def test_an_object_that_others_filled_with_more_than_a_megabyte_is_written_as_an
             }
             server.put(huge, manager="somebody", checked=False)
             await bench.offer(device(bench.uid, healthy=False))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             found = bench.device()
             assert found["spec"]["devices"][0]["health"] is False
             assert len(found["metadata"]["annotations"]["theirs"]) == 200_000
@@ -81,7 +80,7 @@ def test_the_object_of_a_node_that_was_made_anew_is_owned_anew() -> None:
         server.faults.add(LATER)
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             uids = {ref["uid"] for ref in bench.device()["metadata"]["ownerReferences"]}
             assert uids == {"their-uid", bench.uid}
 
@@ -101,9 +100,9 @@ def test_our_object_of_a_node_that_was_made_anew_goes_on_with_or_without_a_colle
             old, bench.uid = bench.uid, uid_of(server)
             assert old != bench.uid
             await bench.offer(device(old, healthy=False))
-            assert bench.phase() is Phase.WAITING
+            assert bench.phase() is WriterPhase.WAITING
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.device()["metadata"]["ownerReferences"] == owner(bench.uid)
 
     for collects in (True, False):
@@ -136,7 +135,7 @@ def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None
             assert found["zones"][0]["costs"] == [{"name": "node-0", "value": 10}]
             pools = found["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
             assert pools == "1-3"
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -150,7 +149,7 @@ def test_a_topology_that_a_koordlet_keeps_is_left_to_it_whole() -> None:
         async with publishing(server) as bench:
             await bench.offer(topology(bench.uid, merge=with_their_costs))
             await bench.advance(180)
-            assert bench.phase() is Phase.HELD
+            assert bench.phase() is WriterPhase.IN_CONFLICT
             assert bench.writes("noderesourcetopologies") == []
             assert bench.reasons == ["WriteConflict"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.publish.cluster.state import Phase
+from agent.snapshot.publications import WriterPhase
 from tests.apiserver.rbac import ALL, Rule
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import (
@@ -25,8 +25,8 @@ def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
         server.grant(topologies)
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid), topology(bench.uid))
-            assert bench.state().phase is Phase.FORBIDDEN
-            assert bench.state("NodeResourceTopology").phase is Phase.IDLE
+            assert bench.state().phase is WriterPhase.FORBIDDEN
+            assert bench.state("NodeResourceTopology").phase is WriterPhase.IDLE
             await bench.advance(600)
             ((reason, message),) = bench.told
             assert reason == "WriteForbidden"
@@ -34,7 +34,7 @@ def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
             assert len(bench.requests()) <= 12
             server.grant(ALL)
             await bench.advance(70)
-            assert bench.state().phase is Phase.IDLE
+            assert bench.state().phase is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -45,14 +45,14 @@ def test_a_crd_that_appears_later_is_found_and_the_rest_works_meanwhile() -> Non
         server.remove_crd("devices")
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid), topology(bench.uid))
-            assert bench.state().phase is Phase.ABSENT
-            assert bench.state("NodeResourceTopology").phase is Phase.IDLE
+            assert bench.state().phase is WriterPhase.ABSENT
+            assert bench.state("NodeResourceTopology").phase is WriterPhase.IDLE
             await bench.advance(1800)
             assert bench.reasons == ["ResourceMissing"]
             assert 20 <= len(bench.requests()) <= 70
             server.add_crd("devices")
             await bench.advance(70)
-            assert bench.state().phase is Phase.IDLE
+            assert bench.state().phase is WriterPhase.IDLE
             assert server.get("Device", NODE) is not None
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -64,7 +64,7 @@ def test_no_device_is_wanted_and_there_is_no_such_resource_either() -> None:
         server.remove_crd("devices")
         async with publishing(server) as bench:
             await bench.offer(no_device())
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.told == []
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -76,17 +76,17 @@ def test_a_node_metric_that_nobody_made_yet_is_waited_for_and_never_made() -> No
         async with publishing(server) as bench:
             for minute in range(5):
                 await bench.offer(metric(minute))
-                assert bench.phase() is Phase.WAITING
+                assert bench.phase() is WriterPhase.WAITING
                 await bench.advance(60)
             assert bench.writes("nodemetrics") == []
             server.put(node_metric(), manager="koord-manager")
-            bench.outbox.look_again("NodeMetric")
+            bench.outbox.recheck("NodeMetric")
             await bench.settle()
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
             assert bench.told == []
             server.delete("NodeMetric", NODE)
             await bench.offer(metric(9))
-            assert bench.phase() is Phase.WAITING
+            assert bench.phase() is WriterPhase.WAITING
             assert server.get("NodeMetric", NODE) is None
 
     with ApiServer(nodes=(NODE,)) as server:
@@ -97,12 +97,12 @@ def test_a_node_metric_that_was_made_anew_is_written_as_soon_as_there_is_a_repor
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(metric(0))
-            assert bench.phase() is Phase.WAITING
+            assert bench.phase() is WriterPhase.WAITING
             await bench.offer()  # nothing is told while there is no object
             server.put(node_metric(), manager="koord-manager")
-            bench.outbox.look_again("NodeMetric")
+            bench.outbox.recheck("NodeMetric")
             await bench.offer(metric(1))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -112,14 +112,14 @@ def test_nothing_is_written_before_the_node_is_known() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server, uid="") as bench:
             await bench.offer(device(""))
-            assert bench.phase() is Phase.WAITING
+            assert bench.phase() is WriterPhase.WAITING
             await bench.advance(600)
             assert bench.requests() == []
             node = server.get("Node", NODE)
             assert node is not None
             bench.uid = node["metadata"]["uid"]
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.IDLE
+            assert bench.phase() is WriterPhase.IDLE
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))

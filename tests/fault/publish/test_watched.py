@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.publish.cluster.state import Phase
+from agent.snapshot.publications import WriterPhase
 from tests.apiserver.rbac import ALL, Rule
 from tests.apiserver.server import ApiServer
 from tests.fault.publish.publishing import NODE, Bench, device, no_device, of_koordlet, publishing
@@ -72,7 +72,7 @@ def test_an_object_that_somebody_changed_is_put_right_at_once() -> None:
             await watch_opened(bench)
             await bench.offer(device(bench.uid))
             server.put(of_koordlet(bench.uid), manager="koordlet")
-            await bench.until(lambda: bench.phase() is Phase.HELD)
+            await bench.until(lambda: bench.phase() is WriterPhase.IN_CONFLICT)
             ((reason, message),) = bench.told
             assert reason == "WriteConflict"
             assert "koordlet has" in message
@@ -116,13 +116,13 @@ def test_a_crd_that_is_missing_is_seldom_asked_for() -> None:
         async with publishing(server, watched=True) as bench:
             await bench.until(lambda: bench.watches["device"].state.errors > 0)
             await bench.offer(device(bench.uid))
-            assert bench.phase() is Phase.ABSENT
+            assert bench.phase() is WriterPhase.ABSENT
             bench.clear()
             await bench.advance(1800)
             assert len(bench.requests()) <= 14  # a read and a write each five minutes
             server.add_crd("devices")
-            bench.outbox.observe("Device", None)  # as the watch does, with its next list
-            await bench.until(lambda: bench.phase() is Phase.IDLE)
+            bench.outbox.note_version("Device", None)  # as the watch does, with its next list
+            await bench.until(lambda: bench.phase() is WriterPhase.IDLE)
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))

@@ -7,19 +7,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.model.device import VendorDevice
-from agent.model.inventory import DeviceEvent
-from agent.model.snapshot import VendorState
-from agent.probe.call_journal import prepare_journal
-from agent.probe.client import VendorClient
-from agent.probe.life import Timing
-from agent.probe.process.spec import WorkerSpec
-from agent.probe.restart import RestartPolicy
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import DeviceEvent
+from agent.snapshot.node import VendorState
+from agent.workers.call_journal import prepare_journal
+from agent.workers.client import VendorClient
+from agent.workers.lifecycle import RestartPolicy, WorkerTiming
+from agent.workers.process import WorkerSpec
+from plugins.vendors.nvidia.vendor import NvidiaVendor
+from tests.direct_messages import DirectMessages
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu
+from tests.vendors import split_settings
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
 BUSES = tuple(f"0000:{b}:00.0" for b in ("23", "24", "53", "54", "83", "84", "b3", "b4"))
-TIMING = Timing(
+TIMING = WorkerTiming(
     sample_every_s=0.05,
     discover_deadline_s=4.0,
     sample_deadline_s=3.0,
@@ -64,22 +66,25 @@ class Machine:
     def play(self, *faults: str) -> None:
         self.stub.play(SYSTEM, *self.gpus, *faults)
 
-    def start(self, timing: Timing = TIMING, **settings: object) -> VendorClient:
+    def start(self, timing: WorkerTiming = TIMING, **settings: object) -> VendorClient:
         """Start a client; it ends with `stop`."""
         environment = {
             name: value
             for name, value in self.stub.environment.items()
             if name != "XPU_NVML_CALLS"  # a trace of every call of every second
         }
+        data = {"library_dirs": [str(build())], **settings}
+        own, context = split_settings(NvidiaVendor.description, data)
         spec = TreeSpec(
             vendor="nvidia",
-            settings={"library_dirs": [str(build())], **settings},
+            settings=own,
+            context=context,
             journal=self.journal,
             tree=str(self.tree),
             stub_environment=environment,
         )
         client = VendorClient(
-            spec, (), on_state=self._on_state, on_events=self._on_events, timing=timing
+            spec, (), messages=DirectMessages(self._on_state, self._on_events), timing=timing
         )
         self._task = asyncio.create_task(client.run())
         return client

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.model.device import HealthState
-from agent.probe.call_journal import call_in_progress, read_hangs, read_journal
+from agent.snapshot.device import HealthState
+from agent.workers.call_journal import call_in_progress, read_hangs, read_journal
 from tests.fault.workers.nvidia_machine import BUSES, SYSTEM, TIMING, Machine
 from tests.fault.workers.watched import go, nothing_left
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.model.device import HealthState
-from agent.probe.call_journal import Call, call_in_progress, prepare_journal, read_journal
+from agent.snapshot.device import HealthState
+from agent.workers.call_journal import LibraryCall, call_in_progress, prepare_journal, read_journal
 from tests.stubs.child import Child, on_tree
 from tests.stubs.dcmi.machines import b3x8
 from tests.stubs.stub import Stub
@@ -21,7 +21,7 @@ POWER = "xpu_device_power_watts"
 class Hanging:
     """A vendor's session over a stub; the first of its devices hangs in the call for its power."""
 
-    def __init__(self, stub: Stub, child: Child, hang: str, call: Call) -> None:
+    def __init__(self, stub: Stub, child: Child, hang: str, call: LibraryCall) -> None:
         self.stub = stub
         self.child = child
         self.hang = hang
@@ -36,14 +36,14 @@ def hanging(request: pytest.FixtureRequest, tmp_path: Path) -> Hanging:
         chips = Machine(tmp_path, "910b3x8", b3x8())
         stub, child = chips.stub, chips.session()
         symbol = "dcmi_get_device_power_info"
-        call = Call(symbol, "card 0 chip 0")
+        call = LibraryCall(symbol, "card 0 chip 0")
         hang = f"call.{symbol}.0.0.hang 1"
     else:
         stub = stub_of(tmp_path, *machine(2))
         settings = {"library_path": str(stub.path)}
         child = on_tree("cambricon", stub.environment, tree_of(tmp_path, 2), settings)
         symbol = "cndevGetDevicePowerInfo"
-        call = Call(symbol, "card 0")
+        call = LibraryCall(symbol, "card 0")
         hang = f"call.{symbol}.0.hang 1"
     child.journal = journal
     return Hanging(stub, child, hang, call)

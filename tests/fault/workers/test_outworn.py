@@ -11,10 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from agent.errors import WorkerError
-from agent.probe.client import OUTWORN_AGAIN_S
-from agent.probe.conversation import MEMORY_EVERY_S
-from agent.probe.life import Clear
-from agent.probe.process.memory import resident_bytes
+from agent.workers.client import MEMORY_EVERY_S, MIN_REPLACEMENT_INTERVAL_S
+from agent.workers.lifecycle import ClearFaultRequest
+from agent.workers.process import resident_bytes
 from tests.fault.workers.watched import QUICK, Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]
@@ -66,7 +65,7 @@ def test_a_worker_that_is_too_large_from_the_start_ends_in_quarantine_and_says_w
         worker = Watched(scene(tmp_path / "a"), timing, skip_waits=True)
         found = await worker.until_state("quarantined")
         assert (found.reason, found.restarts) == ("MemoryLimit", 4)
-        assert MEMORY_EVERY_S < OUTWORN_AGAIN_S
+        assert MEMORY_EVERY_S < MIN_REPLACEMENT_INTERVAL_S
         await worker.client.stop()
 
     go(test())
@@ -158,7 +157,7 @@ def test_a_worker_that_fails_while_it_clears_is_like_any_other(
         worker = Watched(file, QUICK, skip_waits=False)
         await worker.until_state("ready")
         with pytest.raises(WorkerError, match=reason):
-            await worker.client.have(Clear("FAKE-0"))
+            await worker.client.request(ClearFaultRequest("FAKE-0"))
         if do == "raise":  # that was one question: the others are answered
             assert not worker.reasons()
         else:
@@ -189,7 +188,9 @@ def test_what_a_person_clears_reaches_the_session_in_its_turn(tmp_path: Path) ->
         events = [{"at_s": 0, "key": "FAKE-0", "reason": "Xid79"}]
         worker = Watched(scene(tmp_path / "a", events=events), QUICK, skip_waits=False)
         await worker.until_state("ready")
-        answers = await asyncio.gather(*(worker.client.have(Clear("FAKE-0")) for _ in range(3)))
+        answers = await asyncio.gather(
+            *(worker.client.request(ClearFaultRequest("FAKE-0")) for _ in range(3))
+        )
         assert answers == [False, False, False]
         assert not worker.reasons()
         await worker.client.stop()

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from agent.errors import WorkerError
-from agent.probe.conversation import MAX_ERRANDS
-from agent.probe.life import Clear, Timing
+from agent.workers.client import MAX_REQUESTS
+from agent.workers.lifecycle import ClearFaultRequest, WorkerTiming
 from tests.fault.workers.watched import QUICK, Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]
@@ -56,7 +56,7 @@ def test_a_release_can_be_made_longer_while_it_lasts(tmp_path: Path) -> None:
 
 def test_a_release_ends_with_its_time(tmp_path: Path) -> None:
     async def test() -> None:
-        worker = Watched(scene(tmp_path / "a"), Timing(), skip_waits=True)
+        worker = Watched(scene(tmp_path / "a"), WorkerTiming(), skip_waits=True)
         await worker.until_state("ready")
         asked_s = worker.clock.mono_s
         releasing = asyncio.ensure_future(worker.client.release(600.0))
@@ -73,7 +73,7 @@ def test_a_release_ends_with_its_time(tmp_path: Path) -> None:
 def test_a_worker_that_hangs_is_released_as_well(tmp_path: Path, where: str) -> None:
     async def test() -> None:
         hang = {"in": where, "do": "hang"}
-        worker = Watched(scene(tmp_path / "a", hang), Timing(), skip_waits=False)
+        worker = Watched(scene(tmp_path / "a", hang), WorkerTiming(), skip_waits=False)
         if where == "close":
             await worker.until_state("ready")
         else:
@@ -92,7 +92,7 @@ def test_a_worker_that_takes_longer_to_end_than_its_release_lasts_has_not_died(
 ) -> None:
     async def test() -> None:
         worker = Watched(
-            scene(tmp_path / "a", {"in": "sample", "do": "hang"}), Timing(), skip_waits=False
+            scene(tmp_path / "a", {"in": "sample", "do": "hang"}), WorkerTiming(), skip_waits=False
         )
         ready = await worker.until_state("ready")
         await worker.client.release(0.01)
@@ -127,7 +127,7 @@ def test_nobody_can_be_asked_to_clear_while_there_is_no_worker(tmp_path: Path) -
         await worker.until_state("ready")
         await worker.client.release(600.0)
         with pytest.raises(WorkerError, match="the worker is released"):
-            await worker.client.have(Clear("FAKE-0"))
+            await worker.client.request(ClearFaultRequest("FAKE-0"))
         await worker.client.stop()
 
     go(test())
@@ -139,8 +139,8 @@ def test_requests_to_clear_do_not_pile_up_and_end_with_the_worker(tmp_path: Path
         worker = Watched(scene(tmp_path / "a", hang), QUICK, skip_waits=False)
         await worker.until_state("ready")
         asked = [
-            asyncio.ensure_future(worker.client.have(Clear("FAKE-0")))
-            for _ in range(MAX_ERRANDS + 2)
+            asyncio.ensure_future(worker.client.request(ClearFaultRequest("FAKE-0")))
+            for _ in range(MAX_REQUESTS + 2)
         ]
         await asyncio.sleep(0.05)
         await worker.client.release(600.0)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from agent.model.inventory import Inventory
-from agent.probe.life import Timing
+from agent.snapshot.device import HealthState
+from agent.snapshot.inventory import Inventory
+from agent.workers.lifecycle import WorkerTiming
 from tests.fault.workers.nvidia_machine import BUSES, Machine
 from tests.fault.workers.watched import go, nothing_left
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 # eight cards take longer than one question may
 SLOW = {"persistence": 0, "attach_ms": 1100}
-TIMING = Timing(sample_every_s=0.5, discover_deadline_s=5.0)
+TIMING = WorkerTiming(sample_every_s=0.5, discover_deadline_s=5.0)
 
 
 def answers(machine: Machine) -> list[Inventory]:

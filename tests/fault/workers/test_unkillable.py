@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.probe.client import MAX_STUCK
-from agent.probe.life import Timing
+from agent.workers.client import MAX_STUCK
+from agent.workers.lifecycle import WorkerTiming
 from tests.fault.workers.watched import QUICK, Watched, go, nothing_left, scene
 
 __all__ = ["nothing_left"]
@@ -110,7 +110,7 @@ def test_three_processes_that_do_not_die_are_left_and_no_fourth_is_started(
     async def test(holding: ExitStack) -> None:
         good = Watched(scene(tmp_path / "good"), QUICK, skip_waits=False)
         file = scene(tmp_path / "a", {"in": "sample", "do": "hang"})
-        worker = Watched(file, Timing(sample_deadline_s=GRASP_S), skip_waits=True)
+        worker = Watched(file, WorkerTiming(sample_deadline_s=GRASP_S), skip_waits=True)
         held = await _leave_three(worker, holding.enter_context(holder()))
         last = worker.states[-1]
         assert (last.state, last.restarts, len(set(held))) == ("stalled", 2, 3)
@@ -138,7 +138,7 @@ def test_a_release_says_which_process_still_holds_the_driver(tmp_path: Path) -> 
     async def test(holding: ExitStack) -> None:
         hold = holding.enter_context(asleep())
         file = scene(tmp_path / "a", {"in": "sample", "do": "hang"})
-        worker = Watched(file, Timing(sample_deadline_s=60), skip_waits=False)
+        worker = Watched(file, WorkerTiming(sample_deadline_s=60), skip_waits=False)
         pid = (await worker.until_state("ready")).pid
         assert pid is not None
         hold(pid)

@@ -12,8 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.probe.process.spec import WorkerSpec
-from agent.probe.wire import Ask, Done, Opened, Reply, decode_reply, encode, encode_start
+from agent.workers.process import WorkerSpec
+from agent.workers.protocol import (
+    EmptyReply,
+    MethodRequest,
+    OpenReply,
+    WorkerMessage,
+    decode_reply,
+    encode_message,
+    encode_start,
+)
+from plugins.vendors.fake.settings import FakeSettings
 from tests.fault.workers.watched import nothing_left, scene
 from tests.patience import PATIENCE_S
 
@@ -33,7 +42,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    spec = WorkerSpec(vendor="fake", settings={"file": str(scene(tmp_path / "a"))})
+    spec = WorkerSpec(vendor="fake", settings=FakeSettings(file=str(scene(tmp_path / "a"))))
     process = subprocess.Popen(
         spec.arguments(),
         env=spec.environment(),
@@ -53,7 +62,7 @@ def _say(process: subprocess.Popen[bytes], line: bytes) -> None:
     process.stdin.flush()
 
 
-def _hear(process: subprocess.Popen[bytes]) -> Reply:
+def _hear(process: subprocess.Popen[bytes]) -> WorkerMessage:
     assert process.stdout is not None
     return decode_reply("fake", process.stdout.readline())
 
@@ -73,21 +82,23 @@ def _kinds(pid: int) -> list[str]:
 def test_a_worker_inherits_its_pipes_and_nothing_else(
     worker: subprocess.Popen[bytes],
 ) -> None:
-    assert _hear(worker) == Opened()
+    assert _hear(worker) == OpenReply()
     assert _kinds(worker.pid) == ["pipe", "pipe"]
     assert os.readlink(f"/proc/{worker.pid}/fd/0") == "/dev/null"
     assert os.readlink(f"/proc/{worker.pid}/fd/1") == os.readlink(f"/proc/{worker.pid}/fd/2")
 
 
 def test_a_worker_ends_when_told_to_close(worker: subprocess.Popen[bytes]) -> None:
-    assert _hear(worker) == Opened()
-    _say(worker, encode(Ask(1, "ping")) + encode(Ask(2, "close")))
-    assert [_hear(worker), _hear(worker)] == [Done(1), Done(2)]
+    assert _hear(worker) == OpenReply()
+    _say(
+        worker, encode_message(MethodRequest(1, "ping")) + encode_message(MethodRequest(2, "close"))
+    )
+    assert [_hear(worker), _hear(worker)] == [EmptyReply(1), EmptyReply(2)]
     assert worker.wait(DEADLINE_S) == 0
 
 
 def test_a_worker_ends_when_nobody_asks_any_more(worker: subprocess.Popen[bytes]) -> None:
-    assert _hear(worker) == Opened()
+    assert _hear(worker) == OpenReply()
     assert worker.stdin is not None
     worker.stdin.close()
     assert worker.wait(DEADLINE_S) == 0
@@ -96,7 +107,7 @@ def test_a_worker_ends_when_nobody_asks_any_more(worker: subprocess.Popen[bytes]
 def test_a_worker_that_is_talked_nonsense_to_says_so_and_ends(
     worker: subprocess.Popen[bytes],
 ) -> None:
-    assert _hear(worker) == Opened()
+    assert _hear(worker) == OpenReply()
     _say(worker, b"hello\n")
     assert worker.wait(DEADLINE_S) == 0
     assert worker.stderr is not None
@@ -105,7 +116,7 @@ def test_a_worker_that_is_talked_nonsense_to_says_so_and_ends(
 
 def test_a_worker_dies_with_the_agent_even_in_the_middle_of_a_call(tmp_path: Path) -> None:
     file = scene(tmp_path / "a", {"in": "open", "do": "print"}, {"in": "open", "do": "hang"})
-    start = encode_start("fake", {"file": str(file)}, events=False).decode()
+    start = encode_start("fake", FakeSettings(file=str(file)), events=False).decode()
     command = [*WorkerSpec(vendor="fake").arguments()]
     command[command.index("--parent") + 1] = "0"  # it is the child of a child of ours
     with subprocess.Popen(

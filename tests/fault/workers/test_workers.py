@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from agent.clock import ManualClock
-from agent.model.inventory import Inventory
-from agent.probe.life import Timing
-from agent.probe.tape import TapeWriter
+from agent.snapshot.inventory import Inventory
+from agent.workers.lifecycle import WorkerTiming
+from agent.workers.tape import TapeWriter
 from tests.fault.workers.watched import QUICK, SHORT_S, Watched, go, hurried, nothing_left, scene
 
 __all__ = ["nothing_left"]
@@ -44,7 +44,7 @@ def test_a_worker_answers_and_ends_orderly(tmp_path: Path) -> None:
 def test_events_arrive_unasked(tmp_path: Path) -> None:
     async def test() -> None:
         events = [{"at_s": 0, "key": "FAKE-0", "reason": "Xid79", "state": "failed"}]
-        slow = Timing(sample_every_s=3600.0)
+        slow = WorkerTiming(sample_every_s=3600.0)
         worker = Watched(scene(tmp_path / "a", events=events), slow, skip_waits=False)
         await worker.until(lambda _: bool(worker.events))
         assert [event.reason for event in worker.events] == ["Xid79"]
@@ -56,7 +56,7 @@ def test_events_arrive_unasked(tmp_path: Path) -> None:
 def test_a_discovery_on_request_shows_what_changed(tmp_path: Path) -> None:
     async def test() -> None:
         file = scene(tmp_path / "a")
-        worker = Watched(file, Timing(sample_every_s=3600.0), skip_waits=False)
+        worker = Watched(file, WorkerTiming(sample_every_s=3600.0), skip_waits=False)
         await worker.until_state("ready")
         scene(file, driver_version="2")
         worker.client.rediscover()
@@ -70,7 +70,7 @@ def test_a_discovery_on_request_shows_what_changed(tmp_path: Path) -> None:
 
 def test_however_many_events_ask_for_a_discovery_there_is_one_a_second(tmp_path: Path) -> None:
     async def test() -> None:
-        timing = Timing(sample_every_s=3600.0)
+        timing = WorkerTiming(sample_every_s=3600.0)
         worker = Watched(scene(tmp_path / "a"), timing, skip_waits=False)
         worker.client._clock = clock = ManualClock()
 
@@ -168,8 +168,8 @@ def test_a_vendor_that_cannot_sample_is_no_failure_however_often_it_says_so(
     async def test() -> None:
         tape = tmp_path / "tape"
         with tape.open("wb") as file:
-            TapeWriter("fake", file.write).discovered(Inventory(vendor="fake"), 0.1)
-        worker = Watched(tmp_path / "none", Timing(), skip_waits=True, tape=tape)
+            TapeWriter("fake", file.write).write_inventory(Inventory(vendor="fake"), 0.1)
+        worker = Watched(tmp_path / "none", WorkerTiming(), skip_waits=True, tape=tape)
         await worker.until(lambda seen: len({state.inventory.taken_s for state in seen}) > 5)
         assert "NotSupported" in worker.states[-1].samples.error
         assert not worker.reasons()
@@ -235,7 +235,7 @@ def test_five_deaths_are_a_quarantine_that_an_answer_ends(tmp_path: Path) -> Non
 def test_a_hanging_worker_does_not_delay_the_end(tmp_path: Path, where: str) -> None:
     async def test() -> None:
         worker = Watched(
-            scene(tmp_path / "a", {"in": where, "do": "hang"}), Timing(), skip_waits=False
+            scene(tmp_path / "a", {"in": where, "do": "hang"}), WorkerTiming(), skip_waits=False
         )
         if where in ("close", "events"):
             await worker.until_state("ready")

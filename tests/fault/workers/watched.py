@@ -14,12 +14,14 @@ import yaml
 from msgspec.structs import replace
 
 from agent.clock import ManualClock, SystemClock
-from agent.model.inventory import DeviceEvent
-from agent.model.snapshot import VendorState
-from agent.probe.client import VendorClient
-from agent.probe.life import Timing
-from agent.probe.process.spec import WorkerSpec
+from agent.snapshot.inventory import DeviceEvent
+from agent.snapshot.node import VendorState
+from agent.workers.client import VendorClient
+from agent.workers.lifecycle import WorkerTiming
+from agent.workers.process import WorkerSpec
+from plugins.vendors.fake.settings import FakeSettings
 from plugins.vendors.fake.vendor import FakeVendor
+from tests.direct_messages import DirectMessages
 from tests.patience import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S  # of a whole test; nothing here waits for it when all is well
@@ -34,7 +36,7 @@ class Watched:
     def __init__(
         self,
         file: Path,
-        timing: Timing,
+        timing: WorkerTiming,
         *,
         skip_waits: bool,
         tape: Path | None = None,
@@ -51,11 +53,12 @@ class Watched:
 
         self.client = VendorClient(
             WorkerSpec(
-                vendor="fake", settings={"file": str(file)}, tape=str(tape) if tape else None
+                vendor="fake",
+                settings=FakeSettings(file=str(file)),
+                tape=str(tape) if tape else None,
             ),
-            FakeVendor(str(file)).sighted(None),  # type: ignore[arg-type]  # it asks no host
-            on_state=self._on_state,
-            on_events=self._on_events,
+            FakeVendor().detect(None, FakeSettings(file=str(file))),  # type: ignore[arg-type]  # it asks no host
+            messages=DirectMessages(self._on_state, self._on_events),
             timing=timing,
             clock=clock if skip_waits else SystemClock(),
             sleep=skip if skip_waits else asyncio.sleep,
@@ -123,10 +126,10 @@ def nothing_left() -> Iterator[None]:
     assert psutil.Process().children(recursive=True) == children
 
 
-QUICK = Timing(sample_every_s=0.01)
+QUICK = WorkerTiming(sample_every_s=0.01)
 
 
-def hurried(where: str) -> Timing:
+def hurried(where: str) -> WorkerTiming:
     """Return times with a short deadline for the method that is sure to hang, and no other."""
     return {
         "open": replace(QUICK, open_deadline_s=SHORT_S * 4),  # a process must have started in it

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.cgroup.layout import CgroupLayout
-from agent.collect.reader import Door
-from agent.collect.slow import Pace
-from agent.collect.usage import PodUsage
-from agent.host.files import LiveRoot
+from agent.host.files import LiveHostFiles
+from agent.usage.file_reader import DescriptorCache, ReadSchedule
+from agent.usage.monitor import PodUsageReader
 from bench.cgroup_read import c_files, naive
 from bench.counters import cpu_ms
 from bench.harness import Figure, compare
@@ -43,8 +42,10 @@ def rows(library: Path) -> list[dict[str, Any]]:
     Without pressure, which neither the peer nor the limit reads.
     """
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
-    host, now_s = LiveRoot(), count(1.0)
-    groups = PodUsage(host, Door(host), LAYOUT, (0,), Pace(pressure=None))
+    host, now_s = LiveHostFiles(), count(1.0)
+    groups = PodUsageReader(
+        host, DescriptorCache(host), LAYOUT, (0,), ReadSchedule(pressure_period=None)
+    )
     with _tree() as stir, closing(groups):
 
         def subject() -> None:

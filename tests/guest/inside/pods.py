@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from agent.collect.usage import UsageCollector
-from agent.host.files import LiveRoot
-from agent.model.usage import UsageSample
+from agent.host.files import LiveHostFiles
+from agent.snapshot.usage import UsageSample
+from agent.usage.monitor import UsageCollector
 from tests.guest.inside.groups import BUSY, HOLD, Groups, read
 from tests.guest.known import (
     BUSY_S,
@@ -42,19 +42,19 @@ def cgroupfs(outside: Path) -> dict[str, Any]:
         paths = {name: groups.make(cgroup) for name, cgroup in cgroups.items()}
         (paths["throttled"] / "cpu.max").write_text(QUOTA)
         (paths["held"].parent / "cgroup.pressure").write_text("0")
-        collector = UsageCollector(LiveRoot(), interval_s=EVERY_CYCLE_S)
+        collector = UsageCollector(LiveHostFiles(), interval_s=EVERY_CYCLE_S)
         before_s = time.monotonic()
-        before = collector.cycle(before_s)
+        before = collector.measure(before_s)
         children = {
             "busy": groups.run(cgroups["busy"], BUSY, BUSY_S),
             "throttled": groups.run(cgroups["throttled"], BUSY, QUOTA_BUSY_S),
             "held": groups.run(cgroups["held"], HOLD, HELD_NODE, HELD_BYTES, outside / FILE),
         }
         after_s = time.monotonic()
-        after = collector.cycle(after_s)
+        after = collector.measure(after_s)
         kernel = {name: _kernel(path) for name, path in paths.items()}
         views = msgspec.to_builtins(collector.pods)
-    gone = collector.cycle(time.monotonic())
+    gone = collector.measure(time.monotonic())
     collector.close()
     return {
         "children": children,

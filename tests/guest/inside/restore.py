@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent.app.pod_files import LEDGER_FILE
+from agent.cgroup.keys import MEMORY
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.undo import undo_all
-from agent.cgroup.values.keys import MEMORY
-from agent.cgroup.writing.kernel import KernelFiles
-from agent.cgroup.writing.values import CgroupValues
-from agent.cgroup.writing.wish import Wish
-from agent.cgroup.writing.writer import Writer
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.restore import restore_all
+from agent.cgroup.values import CgroupValues, KernelFiles
+from agent.cgroup.write_plan import DesiredValue
+from agent.cgroup.writer import CgroupWriter
 from agent.cli.main import main
-from agent.daemon.containers.keeping import LEDGER
-from agent.host.boot import read_identity
-from agent.host.files import LiveRoot
-from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.host.files import LiveHostFiles
+from agent.host.kernel import read_identity
+from agent.snapshot.container import Adjustment, LinuxResources
 from tests.cgroup_v2.session import CACHE_BYTES
 from tests.guest.inside.groups import MOUNT
 from tests.guest.inside.session import kernel_groups
@@ -121,17 +120,17 @@ class Node:
         self.hook = SaidHook()
         self.hook.answers = {
             "app": Adjustment(
-                resources=Resources(
+                resources=LinuxResources(
                     cpus="2-3", quota_us=50_000, period_us=100_000, memory_bytes=LIMIT_BYTES
                 )
             )
         }
         self.container = Scene(self.groups, self.hook).container
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ChangeLedger:
         """Read the ledger, as a process that starts does."""
-        boot_id = read_identity(LiveRoot(), "", "").boot_id
-        ledger = Ledger(str(self.state / LEDGER), boot_id)
+        boot_id = read_identity(LiveHostFiles(), "", "").boot_id
+        ledger = ChangeLedger(str(self.state / LEDGER_FILE), boot_id)
         ledger.load()
         return ledger
 
@@ -141,7 +140,7 @@ class Node:
 
     def restore(self) -> None:
         """Put back what the ledger says."""
-        undo_all(self.ledger(), self.groups.layout, LiveRoot(), monotonic=time.monotonic)
+        restore_all(self.ledger(), self.groups.layout, LiveHostFiles(), monotonic=time.monotonic)
 
     def values(self) -> list[str]:
         """Return what the container's files hold."""
@@ -218,7 +217,7 @@ def _killed(driver: str, prepare: Callable[[Node], object], work: str) -> dict[s
             cpus, *others = node.values()
             if cpus not in ("", "0-3") or others != ["max 100000", "max"]:
                 wrong.append((step, cpus, others))
-            if (node.state / LEDGER).exists():
+            if (node.state / LEDGER_FILE).exists():
                 wrong.append((step, "the ledger is still there", []))
         if not killed:
             return {"steps": step, "wrong": wrong}
@@ -236,15 +235,15 @@ def _limits(file: Path) -> dict[str, object]:
                 groups.read_file(name)
             else:
                 groups.hold(name, size)
-            wish = Wish(
+            wish = DesiredValue(
                 cgroup=f"/session/{name}",
                 key=MEMORY,
                 value=size // 2,
                 owner="test",
                 message="limit it",
             )
-            values = CgroupValues(KernelFiles(LiveRoot()), layout)
-            writer = Writer(values, Ledger(None, ""), lambda: 0.0)
+            values = CgroupValues(KernelFiles(LiveHostFiles()), layout)
+            writer = CgroupWriter(values, ChangeLedger(None, ""), lambda: 0.0)
             done = writer.apply(writer.prepare((wish,), 0.0), 0.0)
             found[name] = {
                 "written": done.written,

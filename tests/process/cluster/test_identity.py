@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.node.identity import read_machine
-from agent.recording.open import open_host
+from agent.app.identity import read_machine
+from agent.recording.host_source import open_host
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
 from tests.apiserver.admin import node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.host.files import LiveRoot
-from agent.node.identity import read_machine
+from agent.app.identity import read_machine
+from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node
 from tests.process.agent import NO_DEVICES, run_agent
@@ -15,7 +15,7 @@ PLAIN = {"XPU_AGENT_ADMIN__SOCKET": "", "XPU_AGENT_KUBELET__ENABLED": "false"}
 
 
 def test_commands_find_the_agent_of_this_node_by_the_settings_that_it_has(tmp_path: Path) -> None:
-    own = node(NODE, machine_id=read_machine(LiveRoot()).machine_id)
+    own = node(NODE, machine_id=read_machine(LiveHostFiles()).machine_id)
     run_dir = str(tmp_path / "run")
     with ApiServer(objects=(own,), roles=ROLES) as api, citizen(api, tmp_path, **PLAIN) as agent:
         agent.wait_until((tmp_path / "run" / "admin.sock").exists, "the socket")

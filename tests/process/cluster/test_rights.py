@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.app.identity import read_machine
 from agent.clock import ManualClock, SystemClock
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import InPod
-from agent.node.identity import read_machine
-from agent.publish.eventing.backlog import REPEAT_S
-from agent.publish.eventing.event import Event
-from agent.publish.eventing.sink import EventSink
-from agent.recording.open import open_host
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.event_backlog import REPEAT_S
+from agent.kube.events import EventSink
+from agent.kube.session import open_session
+from agent.recording.host_source import open_host
+from agent.wire_formats.event import Event
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
 from tests.apiserver.admin import node
@@ -65,11 +65,13 @@ def a_node_whose_cards_were_taken_out(api: ApiServer, folder: Path) -> None:
 async def an_event_that_repeats(api: ApiServer) -> None:
     """Tell a repeat, for which a process would need a minute; the account and code are its own."""
     folder = str(api.serviceaccount_dir)
-    session = await open_session(InPod(url=api.url, folder=folder), SystemClock(), {})
+    session = await open_session(InClusterTarget(url=api.url, folder=folder), SystemClock(), {})
     clock = ManualClock()
     sink = EventSink(session, NODE, clock, uid_of=lambda _: "")
     for _ in range(2):
-        again = Event(type="Normal", reason="Again", message="m", about="Node", at_s=clock.wall())
+        again = Event(
+            type="Normal", reason="Again", message="m", object_kind="Node", at_s=clock.wall()
+        )
         sink.offer([again])
         await sink.step()
         clock.advance(REPEAT_S)
@@ -105,17 +107,6 @@ def test_the_cluster_role_grants_all_that_the_agent_does_and_nothing_else(tmp_pa
     assert [logged.path for logged in requests if logged.status == 403] == []
     for right in sorted(used):
         print(*right)  # noqa: T201 - the table of rights used
-
-
-def test_the_rights_suffice_where_a_server_knows_no_apply(tmp_path: Path) -> None:
-    with (
-        ApiServer(nodes=(NODE,), objects=(METRIC,), roles=ROLES, server_side_apply=False) as api,
-        citizen(api, tmp_path / "node", "--host", str(EIGHT_CARDS)) as agent,
-    ):
-        agent.wait_until(lambda: api.get("Device", NODE) is not None, "a Device")
-        agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a topology")
-        agent.wait_until(lambda: "status" in (api.get("NodeMetric", NODE) or {}), "a report")
-        assert compare(verbs_used(api.requests(), AGENT), GRANTED).missing == ()
 
 
 def test_without_a_right_the_agent_says_which_and_does_the_rest(tmp_path: Path) -> None:

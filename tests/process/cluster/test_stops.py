@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.host.files import LiveRoot
-from agent.node.identity import read_machine
-from agent.node.lock import Holder, holder_of
+from agent.app.identity import read_machine
+from agent.app.lock import LockHolder, read_holder
+from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node
 from tests.process.agent import DEADLINE_S, NO_DEVICES, ROOT, command
@@ -25,7 +25,7 @@ NO_KUBELET = {"XPU_AGENT_KUBELET__ENABLED": "false"}
 
 @contextmanager
 def cluster() -> Iterator[ApiServer]:
-    own = node(NODE, machine_id=read_machine(LiveRoot()).machine_id)
+    own = node(NODE, machine_id=read_machine(LiveHostFiles()).machine_id)
     with ApiServer(objects=(own,), roles=ROLES) as api:
         yield api
 
@@ -68,8 +68,8 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def holder(folder: Path) -> Holder:
-    found = holder_of(str(folder / "run"))
+def holder(folder: Path) -> LockHolder:
+    found = read_holder(str(folder / "run"))
     assert found is not None
     return found
 
@@ -83,7 +83,7 @@ def test_a_stop_as_soon_as_the_lock_is_held_is_no_crash(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with cluster() as api, starting(tmp_path, around(api, tmp_path)) as process:
-        until(lambda: holder_of(str(tmp_path / "run")))
+        until(lambda: read_holder(str(tmp_path / "run")))
         process.send_signal(number)
         assert process.wait(DEADLINE_S) == 0
         assert (holder(tmp_path).pid, holder(tmp_path).state) == (process.pid, "leaving")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.host.files import LiveRoot
-from agent.node.identity import read_machine
-from agent.node.lock import holder_of
+from agent.app.identity import read_machine
+from agent.app.lock import read_holder
+from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
 from tests.apiserver.admin import node
@@ -27,7 +27,7 @@ NO_KUBELET = {"XPU_AGENT_KUBELET__ENABLED": "false"}
 
 @contextmanager
 def cluster() -> Iterator[ApiServer]:
-    own = node(NODE, machine_id=read_machine(LiveRoot()).machine_id)
+    own = node(NODE, machine_id=read_machine(LiveHostFiles()).machine_id)
     with ApiServer(objects=(own,), roles=ROLES) as api:
         yield api
 
@@ -84,7 +84,7 @@ def test_the_second_agent_asks_nothing_until_the_first_is_gone_and_then_writes(
                 f"{number.name}: the first ended after {(free_s - ended_s) * 1000:.0f} ms, "
                 f"the second asked the API {waited_s * 1000:.0f} ms later"
             )
-            held_by = holder_of(str(tmp_path / "run"))
+            held_by = read_holder(str(tmp_path / "run"))
             assert held_by is not None
             assert held_by.pid == other.pid
             if number is signal.SIGKILL:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from agent.host.files import LiveRoot
-from agent.node.identity import read_machine
+from agent.app.identity import read_machine
+from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node
 from tests.kubelet.manager import FakeKubelet
@@ -273,6 +273,6 @@ def play(act: Play, *, cards: int = 2) -> None:
                 scene.cards(cards)
             await act(scene)
 
-    own = node(NODE, machine_id=read_machine(LiveRoot()).machine_id)
+    own = node(NODE, machine_id=read_machine(LiveHostFiles()).machine_id)
     with ApiServer(objects=(own,), roles=ROLES) as api:
         asyncio.run(whole(api))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agent.probe.tape import TapeWriter
+from agent.workers.tape import TapeWriter
 from tests.stubs.child import ROOT, on_tree
 from tests.stubs.stub import Stub
 from tests.unit.cambricon.cards import card
@@ -63,10 +63,10 @@ def record() -> bytes:
         with on_tree("cambricon", stub.environment, HOST, settings) as child:
             found = child.discover()
             # the stub's folder is another at each run
-            writer.discovered(replace(found, library=stub.path.name), 0.0)
+            writer.write_inventory(replace(found, library=stub.path.name), 0.0)
             for step in range(STEPS):
                 stub.play(*moving(step))
-                writer.sampled(child.sample(), 0.0)
+                writer.write_samples(child.sample(), 0.0)
     return bytes(data)
 
 

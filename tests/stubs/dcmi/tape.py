@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agent.model.inventory import Inventory
-from agent.probe.tape import TapeWriter
+from agent.snapshot.inventory import Inventory
+from agent.workers.tape import TapeWriter
 from tests.stubs.child import ROOT, on_tree
 from tests.stubs.dcmi.machines import a3x16, b3x8
 from tests.stubs.stub import Stub
@@ -63,11 +63,11 @@ def record(name: str) -> bytes:
         writer = TapeWriter("ascend", data.extend)
         given = {"library_path": str(stub.path), "sample_interval_s": 0.0}
         with on_tree("ascend", stub.environment, HOSTS / name, given) as child:
-            writer.discovered(_placeless(child.discover()), 0.0)
+            writer.write_inventory(_placeless(child.discover()), 0.0)
             for step in range(STEPS):
                 stub.play(*base, *moving(name, step))
                 samples = tuple(replace(found, health=None) for found in child.sample())
-                writer.sampled(samples, 0.0)
+                writer.write_samples(samples, 0.0)
     return bytes(data)
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from agent.errors import BadConfig, NotSupported
-from agent.model.device import DeviceNode, HealthState
-from agent.model.inventory import Inventory
-from agent.recording.entries import DeviceNode as NodeEntry
+from agent.recording.tree import DeviceNodeEntry as NodeEntry
+from agent.snapshot.device import DeviceNode, HealthState
+from agent.snapshot.inventory import Inventory
+from plugins.vendors.accelerators.settings import AcceleratorsSettings
 from plugins.vendors.accelerators.vendor import AcceleratorsVendor
 from tests.machines import Sysfs
+from tests.vendors import open_session, section
 
 METAX = {"class": "0x038000", "vendor": "0x9999", "device": "0x4001"}
 KUNLUN = {"class": "0x120000", "vendor": "0x1d22", "device": "0x3684"}
@@ -20,7 +22,7 @@ KUNLUN = {"class": "0x120000", "vendor": "0x1d22", "device": "0x3684"}
 
 def discovered(sysfs: Sysfs, *cards: Mapping[str, object], replay: bool = False) -> Inventory:
     settings = {"cards": list(cards), "replay": replay}
-    session = AcceleratorsVendor().open(sysfs.builder.build(), settings)
+    session = open_session(AcceleratorsVendor(), sysfs.builder.build(), settings)
     found = session.discover()
     assert session.discover() == found
     return found
@@ -122,8 +124,8 @@ def test_a_missing_node_is_a_fault_of_a_machine_and_not_of_a_recording(
 @pytest.mark.parametrize(
     ("cards", "message"),
     [
-        ("x", "must be a list"),
-        ([3], "cards[0]: must be a table"),
+        ("x", "cards: must be a list"),
+        ([3], "cards: must be a list of mappings"),
         ([{"match": "9999:4001", "memory": 1}], "cards[0]: unknown key 'memory'"),
         ([{"match": "metax"}], "cards[0].match"),
         ([{"match": "9999:*", "memory_mib": 0}], "cards[0].memory_mib"),
@@ -140,12 +142,12 @@ def test_a_rule_that_cannot_be_understood_is_refused_by_its_key(
     cards: object, message: str
 ) -> None:
     with pytest.raises(BadConfig) as refused:
-        AcceleratorsVendor().check({"cards": cards})
+        section(AcceleratorsSettings, {"cards": cards}).check()
     assert message in str(refused.value)
 
 
 def test_nobody_can_tell_what_they_do() -> None:
-    session = AcceleratorsVendor().open(Sysfs().builder.build(), {})
+    session = open_session(AcceleratorsVendor(), Sysfs().builder.build(), {})
     with pytest.raises(NotSupported):
         session.sample()
     with pytest.raises(NotSupported):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.device import HealthState
+from agent.snapshot.device import HealthState
+from agent.snapshot.vendor import VendorSettings
 from plugins.vendors.accelerators.makers import MAKERS, maker_of
-from plugins.vendors.accelerators.sight import look
+from plugins.vendors.accelerators.sysfs import find_accelerators
 from plugins.vendors.accelerators.vendor import AcceleratorsVendor
 from tests.machines import Sysfs
 
@@ -63,7 +64,7 @@ def machine() -> Sysfs:
 
 
 def test_functions_are_listed_as_somebody_elses_with_their_identity() -> None:
-    found = AcceleratorsVendor().sighted(machine().builder.build())
+    found = AcceleratorsVendor().detect(machine().builder.build(), VendorSettings())
     assert [(d.vendor, d.bus_id, d.model, d.uuid) for d in found] == [
         ("metax", "0000:17:00.0", "C500", "metax-0000:17:00.0"),
         ("enflame", "0000:18:00.0", "T20/T21", "enflame-0000:18:00.0"),
@@ -81,10 +82,10 @@ def test_functions_are_listed_as_somebody_elses_with_their_identity() -> None:
 
 
 def test_makers_with_a_plug_in_of_ours_are_left_to_it() -> None:
-    assert {maker.label for maker in MAKERS.values() if maker.driven} == {
+    assert {maker.label for maker in MAKERS.values() if maker.has_vendor_plugin} == {
         "nvidia",
         "huawei",
         "cambricon",
     }
-    seen = look(machine().builder.build())
-    assert not [item for item in seen if item.maker.driven]
+    seen = find_accelerators(machine().builder.build())
+    assert not [item for item in seen if item.maker.has_vendor_plugin]

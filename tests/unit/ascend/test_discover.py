@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from agent.model.device import HealthState
-from agent.probe.wire import Failed
-from agent.recording.entries import Link
-from agent.recording.tree import TreeBuilder
+from agent.recording.tree import LinkEntry, TreeBuilder
+from agent.snapshot.device import HealthState
+from agent.snapshot.vendor import VendorSettings
+from agent.workers.protocol import ErrorReply
 from plugins.vendors.ascend.vendor import AscendVendor
 from tests.machines import Sysfs
 from tests.stubs.dcmi.machines import IDLE_910B3, b3x8
@@ -33,7 +33,7 @@ BUSES = [bus for bus, *_ in IDLE_910B3]
 def test_npus_are_sighted_by_their_pci_identity(facts: dict[str, str], seen: bool) -> None:
     sysfs = Sysfs()
     sysfs.function("pci0000:00/0000:01:00.0", **{"vendor": "0x19e5", "class": "0x120000", **facts})
-    found = AscendVendor().sighted(sysfs.builder.build())
+    found = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
     assert len(found) == seen
     assert all(device.minor is None and device.health.message for device in found)
 
@@ -46,7 +46,7 @@ def test_a_chip_has_its_family_before_the_library_answers(device: str, family: s
     sysfs = Sysfs()
     facts = {"vendor": "0x19e5", "class": "0x120000", "device": device}
     sysfs.function("pci0000:00/0000:01:00.0", **facts)
-    (found,) = AscendVendor().sighted(sysfs.builder.build())
+    (found,) = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
     assert dict(found.labels).get("xpu-agent.io/family") == family
     assert dict(found.facts).get("family") == family
 
@@ -55,16 +55,16 @@ def test_a_chip_of_a_virtual_machine_is_nobodys_here() -> None:
     sysfs = Sysfs()
     facts = {"vendor": "0x19e5", "class": "0x120000", "driver": ">../bus/pci/drivers/vfio-pci"}
     sysfs.function("pci0000:00/0000:01:00.0", **facts)
-    (device,) = AscendVendor().sighted(sysfs.builder.build())
+    (device,) = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
     assert not device.managed
     assert device.health.reason == "BoundToVFIO"
 
 
 def test_a_broken_tree_shows_nothing_and_raises_nothing() -> None:
     builder = TreeBuilder()
-    builder.put("/sys/bus/pci/devices/0000:01:00.0", Link("../../../devices/nowhere"))
+    builder.put("/sys/bus/pci/devices/0000:01:00.0", LinkEntry("../../../devices/nowhere"))
     builder.put("/sys/bus/pci/devices/nonsense/vendor", b"0x19e5\n")
-    assert AscendVendor().sighted(builder.build()) == ()
+    assert AscendVendor().detect(builder.build(), VendorSettings()) == ()
 
 
 def test_cards_may_have_gaps_in_their_ids(b3: Machine) -> None:
@@ -100,21 +100,21 @@ def test_a_chip_that_stops_answering_keeps_its_number_and_is_lost_after_a_while(
     assert [d.resources for d in found] == [before.resources] * 3
     assert [d.health.certain for d in found] == [False, False, True]
     assert found[2].health.reason == "DeviceLost"
-    assert after.health.in_service
+    assert after.health.is_in_service
 
 
 @pytest.mark.parametrize("gone", ["sys/bus/pci/devices/0000:41:00.0", "dev/davinci6"])
 def test_a_chip_that_the_machine_lost_is_out_of_service(b3: Machine, gone: str) -> None:
     b3.as_folder(BUSES)
     with b3.session() as child:
-        assert all(d.health.in_service for d in child.discover().devices)
+        assert all(d.health.is_in_service for d in child.discover().devices)
         (b3.host / gone).rename(b3.folder / "gone")
         found = child.discover().devices[6]
         (b3.folder / "gone").rename(b3.host / gone)
         again = child.discover().devices[6]
     assert found.health.reason == "DeviceLost"
     assert "not there any more" in found.health.message
-    assert again.health.in_service
+    assert again.health.is_in_service
 
 
 def test_a_driver_that_was_unloaded_takes_all_chips_out_and_wants_a_new_process_later(
@@ -130,7 +130,7 @@ def test_a_driver_that_was_unloaded_takes_all_chips_out_and_wants_a_new_process_
         reply = child.ask("discover")
     assert {d.health.reason for d in found.devices} == {"DriverNotLoaded"}
     assert {d.key: d.minor for d in found.devices} == {d.key: d.minor for d in before}
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, ErrorReply)
     assert reply.kind == "LibraryReplaced"
 
 
@@ -175,7 +175,7 @@ def test_an_absurd_list_of_cards_leaves_what_sysfs_shows(b3: Machine, count: int
         found = child.discover()
     assert found.problems[0].reason == "DriverError"
     assert len(found.devices) == 8
-    assert not any(d.health.in_service for d in found.devices)
+    assert not any(d.health.is_in_service for d in found.devices)
 
 
 def test_cards_that_are_still_booting_are_told_and_looked_for_again(b3: Machine) -> None:
@@ -211,7 +211,7 @@ def test_without_a_driver_chips_keep_the_numbers_that_they_had(b3: Machine) -> N
     assert found.problems[0].reason == "LibraryMissing"
     assert {d.minor: d.uuid for d in found.devices} == {d.minor: d.uuid for d in before}
     assert {d.resources for d in found.devices} == {before[0].resources}
-    assert not any(d.health.in_service for d in found.devices)
+    assert not any(d.health.is_in_service for d in found.devices)
 
 
 def test_a_file_of_an_earlier_version_has_the_drivers_numbers_as_minors(b3: Machine) -> None:
@@ -281,7 +281,7 @@ def test_a_chip_that_fails_after_a_restart_keeps_the_number_that_it_had(b3: Mach
         with b3.session(state_dir=state) as child:
             (found,) = (d for d in child.discover().devices if d.bus_id == SIX)
         assert (found.minor, found.uuid, found.resources) == (6, before.uuid, before.resources)
-        assert not found.health.in_service
+        assert not found.health.is_in_service
 
 
 def test_a_list_of_cards_that_fails_once_condemns_nobody(b3: Machine) -> None:
@@ -296,5 +296,5 @@ def test_a_list_of_cards_that_fails_once_condemns_nobody(b3: Machine) -> None:
     assert [{d.health.state for d in one.devices} for one in found[:2]] == [
         {HealthState.HEALTHY}
     ] * 2
-    assert not any(device.health.in_service for device in found[2].devices)
-    assert all(device.health.in_service for device in after.devices)
+    assert not any(device.health.is_in_service for device in found[2].devices)
+    assert all(device.health.is_in_service for device in after.devices)

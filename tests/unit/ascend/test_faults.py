@@ -10,29 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.model.device import HealthState
-from plugins.faults.ascend import history as over_time
-from plugins.faults.ascend.book import FaultBook
-from plugins.faults.ascend.codes import (
+from agent.snapshot.device import HealthState
+from plugins.vendors.ascend.health import history as over_time
+from plugins.vendors.ascend.health.fault_codes import (
     FaultClass,
     classify,
     maker_table,
     parse_fault_codes,
-    recurring,
-    worst,
+    recurring_codes,
+    worst_class,
 )
-from plugins.faults.ascend.history import CLEAN, History
-from plugins.faults.ascend.verdict import ChipState, judge
+from plugins.vendors.ascend.health.fault_store import FaultStore
+from plugins.vendors.ascend.health.history import NO_FAULTS, FaultHistory
+from plugins.vendors.ascend.health.verdict import ChipState, judge_chip
 
 HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
 LINK = 0x81078603
 
 
-def told(*times: tuple[float, Sequence[int]]) -> History:
+def told(*times: tuple[float, Sequence[int]]) -> FaultHistory:
     """Return the history after looks at these times that showed these codes."""
-    found = CLEAN
+    found = NO_FAULTS
     for at_s, codes in times:
-        found = over_time.seen(found, codes, at_s)
+        found = over_time.update_codes(found, codes, at_s)
     return found
 
 
@@ -88,7 +88,7 @@ def told(*times: tuple[float, Sequence[int]]) -> History:
 def test_codes_and_health_come_to_a_verdict(
     phy: int, codes: Sequence[int], health: int, state: HealthState, reason: str, message: str
 ) -> None:
-    found = judge(ChipState(phy=phy, health=health, history=told((0.0, codes))))
+    found = judge_chip(ChipState(phy=phy, health=health, history=told((0.0, codes))))
     assert (found.state, found.reason, found.message) == (state, reason, message)
 
 
@@ -106,14 +106,14 @@ def test_an_unknown_code_is_judged_by_its_severity_else_by_the_chip(
 ) -> None:
     severities = {} if severity is None else {0xDEADBEEF: severity}
     history = told((0.0, (0xDEADBEEF,)))
-    found = judge(ChipState(phy=0, health=health, history=history, severities=severities))
+    found = judge_chip(ChipState(phy=0, health=health, history=history, severities=severities))
     assert found.state is state
 
 
 @pytest.mark.parametrize("code", [pytest.param(0xA2301001, id="E26")])
 def test_a_code_in_two_lists_is_of_the_worse_one(code: int) -> None:
     assert classify(code, maker_table(), None, 0) is FaultClass.SEPARATE
-    assert judge(ChipState(phy=0, history=told((0.0, (code,))))).state is FAILED
+    assert judge_chip(ChipState(phy=0, history=told((0.0, (code,))))).state is FAILED
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_lost_link_counts_when_it_lasts(
     looks: list[tuple[int, int]], state: HealthState, reason: str
 ) -> None:
     history = told(*((float(at), (LINK,) if there else ()) for at, there in looks))
-    found = judge(ChipState(phy=0, health=0, history=history))
+    found = judge_chip(ChipState(phy=0, health=0, history=history))
     assert (found.state, found.reason) == (state, reason)
 
 
@@ -145,12 +145,12 @@ def test_a_fault_that_comes_back_within_a_day_takes_the_chip_out(
     again_s: float, reason: str
 ) -> None:
     history = told((0.0, (0x80A18008,)), (10.0, ()), (again_s, (0x80A18008,)))
-    found = judge(ChipState(phy=4, health=2, history=history))
+    found = judge_chip(ChipState(phy=4, health=2, history=history))
     assert found.reason == reason
     if reason == "ChipFault":
         assert found.message.endswith("(RestartNPU)")
-    over = over_time.seen(history, (), again_s + 1e6)
-    assert (judge(ChipState(phy=4, history=over)).state is FAILED) == (reason != "ChipFault")
+    over = over_time.update_codes(history, (), again_s + 1e6)
+    assert (judge_chip(ChipState(phy=4, history=over)).state is FAILED) == (reason != "ChipFault")
 
 
 def test_a_fault_that_stays_is_one_fault() -> None:
@@ -161,24 +161,24 @@ def test_a_fault_that_stays_is_one_fault() -> None:
 def test_a_link_that_was_lost_five_times_is_let_back_after_two_days() -> None:
     looks = [(at, (LINK,) if at % 2 == 0 else ()) for at in range(10)]
     history = told(*((float(at), codes) for at, codes in looks))
-    assert judge(ChipState(phy=0, history=history)).reason == "ManuallySeparated"
-    later = over_time.seen(history, (), 8.0 + over_time.LINK_RELEASED_S - 1)
+    assert judge_chip(ChipState(phy=0, history=history)).reason == "ManuallySeparated"
+    later = over_time.update_codes(history, (), 8.0 + over_time.LINK_RELEASED_S - 1)
     assert later.separated_s is not None
-    assert over_time.seen(later, (), 8.0 + over_time.LINK_RELEASED_S).separated_s is None
+    assert over_time.update_codes(later, (), 8.0 + over_time.LINK_RELEASED_S).separated_s is None
 
 
 def test_three_hangs_of_the_driver_take_the_chip_out_and_two_do_not() -> None:
     code = 0x80E18005
     twice = told((0, (code,)), (1, ()), (2, (code,)))
     assert twice.separated_s is None
-    assert over_time.seen(over_time.seen(twice, (), 3), (code,), 4).separated_s == 4
+    assert over_time.update_codes(over_time.update_codes(twice, (), 3), (code,), 4).separated_s == 4
 
 
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        pytest.param({"lost": "x", "not_ready": True}, "DeviceLost", id="lost before all"),
-        pytest.param({"not_ready": True, "resetting_s": 1.0}, "CardDropped", id="E28"),
+        pytest.param({"lost": "x", "is_not_ready": True}, "DeviceLost", id="lost before all"),
+        pytest.param({"is_not_ready": True, "resetting_s": 1.0}, "CardDropped", id="E28"),
         pytest.param({"resetting_s": 1.0, "failing": "x"}, "Resetting", id="resetting"),
         pytest.param({"failing": "x", "health": 3}, "DriverError", id="no answer"),
         pytest.param({"health": 3, "network": 3, "network_counts": True}, "HealthCode3", id="code"),
@@ -186,7 +186,7 @@ def test_three_hangs_of_the_driver_take_the_chip_out_and_two_do_not() -> None:
     ],
 )
 def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) -> None:
-    found = judge(ChipState(phy=4, **state))  # type: ignore[arg-type]
+    found = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
     assert (found.state, found.reason) == (FAILED, reason)
     if reason == "CardDropped":
         assert found.message == "NPU 4 is not ready (-8012)"
@@ -196,7 +196,7 @@ def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) 
     ("state", "reason"),
     [
         ({"network": 3}, "NetworkUnhealthy"),
-        ({"inconsistent": True}, "FirmwareInconsistent"),
+        ({"is_inconsistent": True}, "FirmwareInconsistent"),
         ({"denied": "dcmi_x"}, "PermissionDenied"),
         ({"uncoded": 1}, "SubHealth"),
     ],
@@ -204,18 +204,18 @@ def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) 
 def test_what_needs_a_look_leaves_the_chip_in_service(
     state: dict[str, object], reason: str
 ) -> None:
-    found = judge(ChipState(phy=4, **state))  # type: ignore[arg-type]
+    found = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
     assert (found.state, found.reason) == (SUSPECT, reason)
 
 
 def test_faults_without_codes_are_counted() -> None:
-    found = judge(ChipState(phy=5, health=2, uncoded=1))
+    found = judge_chip(ChipState(phy=5, health=2, uncoded=1))
     assert (found.reason, found.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
 
 
 def test_what_ended_more_than_a_day_ago_is_not_kept() -> None:
     history = told(*((float(n), (n,)) for n in range(1, 100)))
-    assert [entry.code for entry in over_time.seen(history, (7,), 2e5).codes] == [99, 7]
+    assert [entry.code for entry in over_time.update_codes(history, (7,), 2e5).codes] == [99, 7]
 
 
 def test_an_occurrence_of_a_time_that_is_far_ahead_counts_no_more() -> None:
@@ -225,12 +225,12 @@ def test_an_occurrence_of_a_time_that_is_far_ahead_counts_no_more() -> None:
 
 def test_the_table_has_the_figures_of_the_maker() -> None:
     table = maker_table()
-    assert len(recurring()) == 41
+    assert len(recurring_codes()) == 41
     assert table[0x8F18021A - 1] is FaultClass.SEPARATE
     assert table[0x8F180220] is FaultClass.PRE_SEPARATE
     assert table[0x8C2FA001] is FaultClass.SUB_HEALTH
-    assert worst([FaultClass.SUB_HEALTH, FaultClass.RESTART_JOB]) is FaultClass.RESTART_JOB
-    assert worst([]) is FaultClass.NONE
+    assert worst_class([FaultClass.SUB_HEALTH, FaultClass.RESTART_JOB]) is FaultClass.RESTART_JOB
+    assert worst_class([]) is FaultClass.NONE
 
 
 def test_administrators_replace_the_table_whole() -> None:
@@ -255,20 +255,20 @@ def test_any_file_is_a_table_or_refused(data: bytes) -> None:
 
 
 def test_a_restart_does_not_forget_and_does_not_count_twice(tmp_path: Path) -> None:
-    first = FaultBook(str(tmp_path))
-    first.polled("die", [0x80A18008], 0.0)
+    first = FaultStore(str(tmp_path))
+    first.record_poll("die", [0x80A18008], 0.0)
     first.flush()
-    second = FaultBook(str(tmp_path))
-    assert second.polled("die", [0x80A18008], 100.0).separated_s is None
-    second.polled("die", [], 200.0)
-    assert second.raised("die", 0x80A18008, 3, 300.0).separated_s == 300.0
+    second = FaultStore(str(tmp_path))
+    assert second.record_poll("die", [0x80A18008], 100.0).separated_s is None
+    second.record_poll("die", [], 200.0)
+    assert second.record_raised("die", 0x80A18008, 3, 300.0).separated_s == 300.0
     second.flush()
-    third = FaultBook(str(tmp_path))
-    assert third.of("die").separated_s == 300.0
+    third = FaultStore(str(tmp_path))
+    assert third.history_of("die").separated_s == 300.0
     assert third.release("die")
     assert not third.release("die")
     third.flush()
-    assert FaultBook(str(tmp_path)).of("die").separated_s is None
+    assert FaultStore(str(tmp_path)).history_of("die").separated_s is None
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_restart_does_not_forget_and_does_not_count_twice(tmp_path: Path) -> N
 )
 def test_a_damaged_memory_is_put_aside_and_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "ascend-faults.json").write_text(content)
-    book = FaultBook(str(tmp_path))
+    book = FaultStore(str(tmp_path))
     assert book.problem is not None
     assert book.problem.reason == "StateFileDamaged"
     assert (tmp_path / "ascend-faults.json.bad").exists()

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from agent.config.health import HealthSettings
-from agent.health.track import Moment
-from agent.health.vendor import VendorHealth
-from agent.model.device import Health, HealthState
-from agent.model.inventory import Inventory
-from agent.model.part import Part
-from agent.model.snapshot import VendorState
-from agent.probe.wire import Cleared
+from agent.devices.health import TimePoint
+from agent.devices.vendor_health import VendorHealth
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.inventory import Inventory
+from agent.snapshot.node import VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.workers.protocol import ClearReply
 from tests.stubs.child import Child
 from tests.unit.ascend.conftest import Machine
 
@@ -187,27 +187,27 @@ def test_an_event_of_a_chip_that_nobody_knows_is_told_of_none(b3: Machine) -> No
 @pytest.mark.parametrize("logic", [pytest.param(3, id="E32")])
 def test_a_chip_comes_back_after_three_clean_looks(b3: Machine, logic: int) -> None:
     health = VendorHealth("ascend", HealthSettings())
-    now = Moment(0.0, 1000.0)
+    now = TimePoint(0.0, 1000.0)
 
     def look(child: Child) -> Health:
         nonlocal now
-        now = Moment(now.mono_s + 10.0, now.wall_s + 10.0)
-        part: Part[Inventory | None] = Part(child.discover(), now.mono_s)
-        told = health.heard(VendorState(vendor="ascend", state="ready", inventory=part), now)
+        now = TimePoint(now.mono_s + 10.0, now.wall_s + 10.0)
+        part: SnapshotPart[Inventory | None] = SnapshotPart(child.discover(), now.mono_s)
+        told = health.update(VendorState(vendor="ascend", state="ready", inventory=part), now)
         assert told.inventory.value is not None
         return told.inventory.value.devices[logic].health
 
     with b3.session() as child:
-        assert look(child).in_service
+        assert look(child).is_in_service
         b3.stub.add(f"chip.{logic}.0.codes 80E01801", f"chip.{logic}.0.health 2")
         b3.stub.happen(f"{logic} 0 80E01801 2 1")
         event = child.wait_event()
-        health.happened((event,), now)
-        assert not look(child).in_service
+        health.record_events((event,), now)
+        assert not look(child).is_in_service
         b3.stub.add(f"chip.{logic}.0.codes", f"chip.{logic}.0.health 0")
         b3.stub.happen(f"{logic} 0 80E01801 2 0")
         assert child.wait_event().reason == "FaultCleared"
-        states = [look(child).in_service for _ in range(4)]
+        states = [look(child).is_in_service for _ in range(4)]
     assert states == [False, False, True, True]
 
 
@@ -244,7 +244,7 @@ def test_a_chip_that_a_person_let_back_is_judged_anew(b3: Machine) -> None:
     with b3.session(state_dir=state) as child:
         assert verdict(child, FIVE).reason == "ManuallySeparated"
         told = [child.ask("clear", device=key) for key in (FIVE, FIVE, "0000:ff:00.0")]
-        assert [isinstance(t, Cleared) and t.cleared for t in told] == [True, False, False]
+        assert [isinstance(t, ClearReply) and t.cleared for t in told] == [True, False, False]
         assert verdict(child, FIVE) == Health()
     with b3.session(state_dir=state) as child:
         assert verdict(child, FIVE) == Health()
@@ -275,5 +275,5 @@ def test_a_port_that_fails_is_told_and_counts_where_it_is_set(
             if found.devices[5].health.reason == "NetworkUnhealthy":
                 break
     assert found.devices[5].health.state is state
-    assert found.devices[4].health.in_service
+    assert found.devices[4].health.is_in_service
     assert dict(found.facts)["xpu-agent.io/npu-network-unhealthy"] == "5"

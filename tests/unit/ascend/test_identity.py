@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.bindings.dcmi.facts import ChipFacts
-from plugins.vendors.ascend import identity
-from plugins.vendors.ascend.describe import chip_uuid, resources
+from plugins.vendors.ascend.discovery import models
+from plugins.vendors.ascend.discovery.descriptions import chip_uuid, resources
+from plugins.vendors.ascend.library.facts import ChipFacts
 from tests.stubs.dcmi.machines import b3 as chip_of
 from tests.stubs.dcmi.machines import b3x8, chip
 from tests.unit.ascend.conftest import Machine
@@ -38,12 +38,12 @@ MEMORY, CORES, CPUS = "koordinator.sh/gpu-memory", "huawei.com/npu-core", "huawe
 def test_a_chip_is_of_a_family_and_has_a_model_label(
     name: str, board: int | None, device: int | None, product: str | None, family: str, label: str
 ) -> None:
-    assert identity.family(name, board, device) == family
-    assert identity.model_label(family, name, product) == label
+    assert models.family_of(name, board, device) == family
+    assert models.model_label(family, name, product) == label
 
 
 def test_a_label_is_never_too_long_and_ends_well() -> None:
-    label = identity.model_label("unknown", "9" * 55 + "._" * 10, None)
+    label = models.model_label("unknown", "9" * 55 + "._" * 10, None)
     assert label is not None
     assert len(label) <= 63
     assert label[-1].isalnum()
@@ -153,7 +153,7 @@ def test_a_chip_of_the_generation_after_says_that_little_is_known(b3: Machine, n
     with b3.session() as child:
         device = child.discover().devices[0]
     assert (device.model, device.health.reason) == ("Ascend-950PR_9579", "UnsupportedGeneration")
-    assert device.health.in_service
+    assert device.health.is_in_service
 
 
 def test_a_placeholder_is_made_of_card_and_physical_id() -> None:

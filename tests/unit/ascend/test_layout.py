@@ -5,8 +5,8 @@ import ctypes
 import pytest
 
 from agent.errors import VendorFault
-from plugins.bindings.dcmi import layout
-from plugins.bindings.records import Records
+from plugins.shared.c_structures import StructureTable
+from plugins.vendors.ascend.library import layout
 from tests.stubs.dcmi.library import RECORDS
 
 BY_NAME = {record.name: record for record in RECORDS}
@@ -28,10 +28,10 @@ def test_a_structure_has_the_size_and_offsets_that_the_c_compiler_confirmed(name
 
 def test_a_layout_that_differs_is_refused_instead_of_read_wrongly() -> None:
     with pytest.raises(VendorFault, match="lays the structure out"):
-        Records({"odd": "12 8: a@0:u32 b@4:u64"})["odd"]
+        StructureTable({"odd": "12 8: a@0:u32 b@4:u64"})["odd"]
 
 
 def test_text_ends_at_its_nul_and_drops_what_is_no_ascii() -> None:
     made = layout.structure("chip_info")()
     made.chip_name = b" 910B3\xff \0rest"
-    assert layout.text_of(made, "chip_name") == "910B3"
+    assert layout.text_member(made, "chip_name") == "910B3"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import DeviceGone, NotSupported
-from agent.probe.wire import Failed
-from plugins.bindings.dcmi import codes
-from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL, locate
-from plugins.bindings.locate import LibraryAbsent
+from agent.workers.protocol import ErrorReply
+from plugins.shared.library_file import LibraryUnavailable
+from plugins.vendors.ascend.library import codes
+from plugins.vendors.ascend.library.dcmi import MANDATORY, OPTIONAL, locate_dcmi
 from tests.patience import PATIENCE_S
 from tests.stubs.child import ROOT
 from tests.stubs.dcmi.library import NEXT
@@ -31,9 +31,9 @@ def test_the_setting_is_the_only_candidate(tmp_path: Path, monkeypatch: pytest.M
     other = put(tmp_path / "ld")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(other.parent))
     chosen = put(tmp_path / "chosen")
-    assert locate({"library_path": str(chosen)}) == str(chosen)
-    with pytest.raises(LibraryAbsent) as refused:
-        locate({"library_path": str(tmp_path / "nowhere/libdcmi.so")})
+    assert locate_dcmi({"library_path": str(chosen)}) == str(chosen)
+    with pytest.raises(LibraryUnavailable) as refused:
+        locate_dcmi({"library_path": str(tmp_path / "nowhere/libdcmi.so")})
     assert refused.value.reason == "LibraryMissing"
 
 
@@ -42,14 +42,14 @@ def test_the_linkers_path_comes_before_the_drivers_folders_below_its_root(
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'ld'}")
     settings = {"driver_root": str(tmp_path / "root")}
-    assert locate(settings) == "libdcmi.so"
+    assert locate_dcmi(settings) == "libdcmi.so"
     common = put(tmp_path / "root/usr/local/Ascend/driver/lib64/common")
-    assert locate(settings) == str(common)
+    assert locate_dcmi(settings) == str(common)
     own = put(tmp_path / "root/usr/local/dcmi")
-    assert locate(settings) == str(own)
-    assert locate({**settings}) == str(own)
+    assert locate_dcmi(settings) == str(own)
+    assert locate_dcmi({**settings}) == str(own)
     first = put(tmp_path / "ld")
-    assert locate(settings) == str(first)
+    assert locate_dcmi(settings) == str(first)
 
 
 @pytest.mark.parametrize("which", ["file", "folder"])
@@ -58,8 +58,8 @@ def test_a_library_that_others_may_change_is_refused(tmp_path: Path, which: str)
     link = tmp_path / "link.so"
     link.symlink_to(file)
     (file if which == "file" else file.parent).chmod(0o777)
-    with pytest.raises(LibraryAbsent) as refused:
-        locate({"library_path": str(link)})
+    with pytest.raises(LibraryUnavailable) as refused:
+        locate_dcmi({"library_path": str(link)})
     assert refused.value.reason == "LibraryUntrusted"
 
 
@@ -112,7 +112,7 @@ def test_a_symbol_that_is_missing_takes_its_fact_away_and_no_chip(b3: Machine, s
         found, samples = child.discover(), child.sample()
     assert dict(found.facts).get("missing-symbols") == symbol
     assert [d.minor for d in found.devices if d.resources] == list(range(8))
-    assert all(device.health.in_service for device in found.devices)
+    assert all(device.health.is_in_service for device in found.devices)
     assert len(samples) == 8
 
 
@@ -135,10 +135,10 @@ def test_a_driver_that_cannot_be_initialised_leaves_the_chips_of_sysfs(b3: Machi
         found = child.discover()
         assert found.problems[0].reason == "DriverNotLoaded"
         assert {d.health.reason for d in found.devices} == {"DriverNotLoaded"}
-        assert not any(device.health.in_service for device in found.devices)
+        assert not any(device.health.is_in_service for device in found.devices)
         assert child.sample() == ()
         b3.stub.add("call.dcmi_init.ret")
-        assert all(device.health.in_service for device in child.discover().devices)
+        assert all(device.health.is_in_service for device in child.discover().devices)
 
 
 @pytest.mark.parametrize(("code", "reason"), [(0, "UnsupportedGeneration"), (-8005, None)])
@@ -151,7 +151,7 @@ def test_the_generation_after_is_known_from_sysfs(
         found = child.discover()
     assert found.problems[0].reason == (reason or "DriverNotLoaded")
     assert len(found.devices) == 8
-    assert {d.health.in_service for d in found.devices} == {reason is not None}
+    assert {d.health.is_in_service for d in found.devices} == {reason is not None}
 
 
 def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None:
@@ -164,7 +164,7 @@ def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None
         fresh.replace(copy)
         for method in ("sample", "discover"):
             reply = child.ask(method)
-            assert isinstance(reply, Failed)
+            assert isinstance(reply, ErrorReply)
             assert reply.kind == "LibraryReplaced"
 
 
@@ -173,7 +173,7 @@ def test_a_library_that_comes_later_is_found_and_told(b3: Machine) -> None:
     later.parent.mkdir()
     script = f"""
 import os
-from agent.recording.open import open_host
+from agent.recording.host_source import open_host
 from plugins.vendors.ascend.session import AscendSession
 now = [0.0]
 settings = {{"library_path": {str(later)!r}, "sample_interval_s": 0.0}}
@@ -184,7 +184,7 @@ os.rename({str(here)!r}, {str(later)!r})
 now[0] = 31.0
 session.sample()
 assert [event.reason for event in session.events(0.0)] == ["DriverCame"]
-assert all(device.health.in_service for device in session.discover().devices)
+assert all(device.health.is_in_service for device in session.discover().devices)
 """
     environment = {**os.environ, **b3.stub.environment}
     done = subprocess.run(
@@ -202,5 +202,5 @@ def test_a_driver_of_another_version_asks_for_a_new_process(b3: Machine) -> None
         assert child.discover().driver_version == "24.1.rc1"
         version.write_text("Version=25.0.rc1\n")
         reply = child.ask("discover")
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, ErrorReply)
     assert reply.kind == "LibraryReplaced"

@@ -7,18 +7,18 @@ from itertools import combinations
 import pytest
 from msgspec.structs import replace
 
-from agent.model.snapshot import DeviceView
-from agent.publish.wire.partitions import partitions_text
-from plugins.bindings.dcmi.facts import ChipFacts
-from plugins.vendors.ascend.describe import Described
-from plugins.vendors.ascend.links import Joined, Told, joined
+from agent.objects.device import partition_table
+from agent.snapshot.node import DeviceView
+from plugins.vendors.ascend.discovery.descriptions import ChipDescription
+from plugins.vendors.ascend.discovery.links import LinkTopology, LinkTypes, derive_links
+from plugins.vendors.ascend.library.facts import ChipFacts
 from tests.factory import gpu
 from tests.unit.ascend.conftest import Machine
 
 
-def chips(count: int, family: str, board: int | None = None) -> list[Described]:
+def chips(count: int, family: str, board: int | None = None) -> list[ChipDescription]:
     return [
-        Described(
+        ChipDescription(
             card=phy // 2 if family == "A3" else phy,
             number=phy % 2 if family == "A3" else 0,
             logic=phy,
@@ -32,11 +32,11 @@ def chips(count: int, family: str, board: int | None = None) -> list[Described]:
     ]
 
 
-def told(pairs: list[tuple[int, int]], kind: str = "HCCS") -> Told:
+def told(pairs: list[tuple[int, int]], kind: str = "HCCS") -> LinkTypes:
     return {(f"0000:{a:02x}:00.0", f"0000:{b:02x}:00.0"): kind for a, b in pairs}
 
 
-def table(found: Joined) -> dict[str, list[list[int]]]:
+def table(found: LinkTopology) -> dict[str, list[list[int]]]:
     """Return the groups as the annotation has them: size to lists of numbers."""
     groups: dict[str, list[list[int]]] = {}
     for group in found.groups:
@@ -68,67 +68,71 @@ def combined(cards: Sequence[int]) -> dict[str, list[list[int]]]:
     ("found", "groups", "policy"),
     [
         pytest.param(
-            joined(chips(8, "910B"), told(MESH), None), {"8": [ALL[:8]]}, "Prefer", id="E33"
+            derive_links(chips(8, "910B"), told(MESH), None), {"8": [ALL[:8]]}, "Prefer", id="E33"
         ),
         pytest.param(
-            joined(chips(16, "910B"), told(TWO_MESHES), None),
+            derive_links(chips(16, "910B"), told(TWO_MESHES), None),
             {"8": [ALL[:8], ALL[8:]]},
             "Prefer",
             id="E34",
         ),
         pytest.param(
-            joined(chips(8, "910A"), None, None),
+            derive_links(chips(8, "910A"), None, None),
             {"4": [[0, 1, 2, 3], [4, 5, 6, 7]], "8": [ALL[:8]]},
             "Prefer",
             id="E35",
         ),
-        pytest.param(joined(chips(16, "A3"), DIES, 0), combined(range(8)), "Honor", id="E36"),
-        pytest.param(joined(chips(8, "910B", 0x3C), told(MESH), None), {}, None, id="E37"),
+        pytest.param(derive_links(chips(16, "A3"), DIES, 0), combined(range(8)), "Honor", id="E36"),
+        pytest.param(derive_links(chips(8, "910B", 0x3C), told(MESH), None), {}, None, id="E37"),
         pytest.param(
-            joined(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None), {}, None, id="E38"
+            derive_links(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None), {}, None, id="E38"
         ),
         pytest.param(
-            joined(chips(16, "A3"), None, None),
+            derive_links(chips(16, "A3"), None, None),
             combined(range(8)),
             "Honor",
             id="A3 when nobody tells",
         ),
         pytest.param(
-            joined(chips(13, "A3"), None, None),
+            derive_links(chips(13, "A3"), None, None),
             combined(range(6)),
             "Honor",
             id="A3 with a lone die and cards missing",
         ),
-        pytest.param(joined(chips(2, "A3"), None, 0), {"2": PAIRS[:1]}, "Honor", id="one A3 card"),
         pytest.param(
-            joined(chips(16, "A3"), DIES, 1),
+            derive_links(chips(2, "A3"), None, 0), {"2": PAIRS[:1]}, "Honor", id="one A3 card"
+        ),
+        pytest.param(
+            derive_links(chips(16, "A3"), DIES, 1),
             {"2": PAIRS, "16": [ALL]},
             "Prefer",
             id="dies may go alone",
         ),
         pytest.param(
-            joined(chips(16, "910B"), None, None),
+            derive_links(chips(16, "910B"), None, None),
             {"8": [ALL[:8], ALL[8:]]},
             "Prefer",
             id="910B when nobody tells",
         ),
-        pytest.param(joined(chips(7, "910A"), None, None), {"4": [[0, 1, 2, 3]]}, "Prefer", id="7"),
-        pytest.param(joined(chips(3, "910A"), None, None), {}, None, id="a few cards"),
-        pytest.param(joined(chips(2, "310P"), None, None), {}, None, id="310P over PCIe"),
         pytest.param(
-            joined([*chips(2, "910B"), *chips(1, "310P")], None, None), {}, None, id="mixed"
+            derive_links(chips(7, "910A"), None, None), {"4": [[0, 1, 2, 3]]}, "Prefer", id="7"
+        ),
+        pytest.param(derive_links(chips(3, "910A"), None, None), {}, None, id="a few cards"),
+        pytest.param(derive_links(chips(2, "310P"), None, None), {}, None, id="310P over PCIe"),
+        pytest.param(
+            derive_links([*chips(2, "910B"), *chips(1, "310P")], None, None), {}, None, id="mixed"
         ),
     ],
 )
 def test_links_make_groups_and_a_policy(
-    found: Joined, groups: dict[str, list[list[int]]], policy: str | None
+    found: LinkTopology, groups: dict[str, list[list[int]]], policy: str | None
 ) -> None:
     assert table(found) == groups
     assert found.policy == policy
 
 
 def test_rows_of_all_combinations_of_cards_are_as_many_as_the_vector_says() -> None:
-    found = table(joined(chips(16, "A3"), DIES, 0))
+    found = table(derive_links(chips(16, "A3"), DIES, 0))
     counts = {size: len(rows) for size, rows in found.items()}
     assert counts == {
         "2": 8,
@@ -143,7 +147,7 @@ def test_rows_of_all_combinations_of_cards_are_as_many_as_the_vector_says() -> N
 
 
 def test_aligned_blocks_of_cards_are_told_from_other_combinations() -> None:
-    found = joined(chips(16, "A3"), DIES, 0)
+    found = derive_links(chips(16, "A3"), DIES, 0)
     aligned = table(replace(found, groups=tuple(g for g in found.groups if g.aligned)))
     fours = [[*range(at, at + 4)] for at in range(0, 16, 4)]
     assert aligned == {
@@ -159,7 +163,7 @@ def test_aligned_blocks_of_cards_are_told_from_other_combinations() -> None:
 
 
 def test_more_cards_than_a_table_holds_have_aligned_blocks_and_other_sizes_pass() -> None:
-    few, many = joined(chips(18, "A3"), None, 0), joined(chips(20, "A3"), None, 0)
+    few, many = derive_links(chips(18, "A3"), None, 0), derive_links(chips(20, "A3"), None, 0)
     assert (few.policy, many.policy) == ("Honor", "Prefer")
     assert (len(few.groups), few.problems) == (511, ())
     assert all(group.aligned for group in many.groups)
@@ -167,18 +171,18 @@ def test_more_cards_than_a_table_holds_have_aligned_blocks_and_other_sizes_pass(
     assert [problem.reason for problem in many.problems] == ["PartitionsUnlisted"]
     minors = range(18)
     devices = tuple(gpu(0, bus_id=f"0000:{phy:02x}:00.0", minor=phy) for phy in minors)
-    text = partitions_text(DeviceView(groups=few.groups), devices)
+    text = partition_table(DeviceView(groups=few.groups), devices)
     assert 32 * 1024 < len(text) < 64 * 1024
 
 
 def test_links_that_form_no_groups_are_told() -> None:
-    found = joined(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None)
+    found = derive_links(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None)
     assert [problem.reason for problem in found.problems] == ["LinksWithoutGroups"]
     assert len(found.links) == 3
 
 
 def test_pairs_of_dies_are_joined_by_their_own_link() -> None:
-    found = joined(chips(16, "A3"), DIES, 0)
+    found = derive_links(chips(16, "A3"), DIES, 0)
     kinds = {group.link_type for group in found.groups if len(group.keys) == 2}
     assert kinds == {"SIO"}
     assert {link.type for link in found.links} == {"SIO", "HCCS"}

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError, VendorFault
-from agent.model.device import HealthState
-from plugins.bindings.dcmi.npu_smi import parse_info, parse_topo
-from plugins.vendors.ascend.fallback import NpuSmi, run_command
+from agent.snapshot.device import HealthState
+from plugins.vendors.ascend.discovery.npu_smi import NpuSmi, parse_info, parse_topo, run_command
 from tests.captures import SHARED, needs_shared
 from tests.unit.ascend.conftest import Machine
 
@@ -122,7 +121,7 @@ def test_without_the_library_the_command_tells(a3: Machine) -> None:
         (7, "npu-3-7", "Ascend-910C"),
     ]
     assert told[6].health.state is HealthState.FAILED
-    assert told[7].health.in_service
+    assert told[7].health.is_in_service
     assert dict(found.facts)["source"] == "npu-smi"
     assert [sample.core_percent for sample in samples] == [7.0, 0.0]
 
@@ -159,7 +158,7 @@ def test_a_command_that_others_may_change_is_not_run(tmp_path: Path) -> None:
 def test_a_command_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plugins.vendors.ascend.fallback.DEADLINE_S", 0.05)
+    monkeypatch.setattr("plugins.vendors.ascend.discovery.npu_smi.DEADLINE_S", 0.05)
     settings = command(tmp_path, "exec sleep 60")
     path = NpuSmi(settings).path()
     assert path is not None

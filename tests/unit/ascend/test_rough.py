@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from plugins.bindings.dcmi.library import MANDATORY, OPTIONAL
-from plugins.faults.ascend.book import FaultBook
+from agent.snapshot.device import HealthState
+from plugins.vendors.ascend.health.fault_store import FaultStore
+from plugins.vendors.ascend.library.dcmi import MANDATORY, OPTIONAL
 from tests.unit.ascend.conftest import Machine
 
 ASKED = [
@@ -48,7 +48,7 @@ def test_a_call_that_dies_takes_its_process_only(b3: Machine, signal: int) -> No
             child.ask("discover")
     b3.stub.add("call.dcmi_get_device_health.abort")
     with b3.session() as child:
-        assert all(d.health.in_service for d in child.discover().devices)
+        assert all(d.health.is_in_service for d in child.discover().devices)
 
 
 @pytest.mark.parametrize("symbol", ASKED)
@@ -139,13 +139,13 @@ def test_a_round_asks_a_chip_few_questions(a3: Machine) -> None:
 def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
     tmp_path: Path, began_first: bool, codes: Sequence[int]
 ) -> None:
-    book = FaultBook(str(tmp_path))
+    book = FaultStore(str(tmp_path))
     if began_first:
-        book.raised("die", 0x80A18008, 3, 5.0)
-        book.cleared("die", 0x80A18008, 10.5)
+        book.record_raised("die", 0x80A18008, 3, 5.0)
+        book.record_cleared("die", 0x80A18008, 10.5)
     else:
-        book.raised("die", 0x80A18008, 3, 10.5)
-    known = book.of("die")
-    assert book.polled("die", codes, 11.0, asked_s=10.0) == known
+        book.record_raised("die", 0x80A18008, 3, 10.5)
+    known = book.history_of("die")
+    assert book.record_poll("die", codes, 11.0, asked_s=10.0) == known
     after = () if began_first else (0x80A18008,)
-    assert book.polled("die", after, 16.0, asked_s=15.0).separated_s is None
+    assert book.record_poll("die", after, 16.0, asked_s=15.0).separated_s is None

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.inventory import DeviceSample
-from plugins.vendors.ascend.vendor import FAMILIES
+from agent.snapshot.inventory import DeviceSample
+from plugins.vendors.ascend.metrics import FAMILIES
 from tests.stubs.dcmi.machines import b3 as one
 from tests.stubs.dcmi.machines import chip
 from tests.unit.ascend.conftest import Machine

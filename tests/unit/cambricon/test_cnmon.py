@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.model.device import HealthState
-from agent.model.inventory import Inventory
-from plugins.vendors.cambricon import tool
-from plugins.vendors.cambricon.cnmon import address_of, parse_detail, parse_table
+from agent.snapshot.device import HealthState
+from agent.snapshot.inventory import Inventory
+from plugins.vendors.cambricon.discovery import cnmon
+from plugins.vendors.cambricon.discovery.cnmon import address_of, parse_detail, parse_table
 from tests.captures import needs_shared
 from tests.unit.cambricon import mock
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
@@ -174,15 +174,15 @@ def test_a_tool_of_no_use_changes_nothing(script: str, tmp_path: Path) -> None:
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = tree_of(tmp_path, 1)
     _tool(tree, "exec sleep 60")
-    monkeypatch.setattr(tool, "DEADLINE_S", 0.1)
-    assert tool.ask({"driver_root": str(tree)}) == ()
+    monkeypatch.setattr(cnmon, "DEADLINE_S", 0.1)
+    assert cnmon.run_cnmon({"driver_root": str(tree)}) == ()
 
 
 def test_a_tool_that_others_may_write_is_not_run(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, 1)
     _answers(tree)
     (tree / "usr/bin/cnmon").chmod(0o777)
-    assert tool.ask({"driver_root": str(tree)}) == ()
+    assert cnmon.run_cnmon({"driver_root": str(tree)}) == ()
 
 
 def test_on_a_recorded_host_the_tool_is_not_run(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import DeviceKind, HealthState
-from agent.model.quantity import binary
-from agent.recording.open import open_host
-from plugins.vendors.cambricon.names import device_id, model_label
+from agent.recording.host_source import open_host
+from agent.snapshot.device import DeviceKind, HealthState
+from agent.snapshot.vendor import VendorSettings
+from agent.wire_formats.quantities import format_binary
+from plugins.vendors.cambricon.discovery.descriptions import device_id, model_label
 from plugins.vendors.cambricon.vendor import CambriconVendor
 from tests.captures import needs_shared
 from tests.unit.cambricon import mock
@@ -31,7 +32,7 @@ def test_a_card_of_the_makers_mock_is_what_it_says(
     with session(stub, tree_of(tmp_path, 0)) as child:
         first, *_, last = child.discover().devices
     assert (first.uuid, first.bus_id) == (uuid, bus_id)
-    assert (first.model, binary(first.memory_bytes or 0)) == (model, memory)
+    assert (first.model, format_binary(first.memory_bytes or 0)) == (model, memory)
     assert (first.kind, first.vendor, first.minor) == (DeviceKind.MLU, "cambricon", 0)
     assert last.bus_id is None  # function 8 is none
 
@@ -199,7 +200,7 @@ def test_only_accelerator_functions_of_the_maker_are_sighted(tmp_path: Path) -> 
     add_function(tree, "0000:20:00.0", code="0x020000")  # a network function
     add_function(tree, "0000:20:00.1", virtual=True)
     (tree / "sys/bus/pci/devices/0000:20:00.2").mkdir()
-    found = CambriconVendor().sighted(open_host(str(tree)).files)
+    found = CambriconVendor().detect(open_host(str(tree)).files, VendorSettings())
     assert [d.bus_id for d in found] == [BUSES[0]]
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.device import HealthState
-from plugins.bindings.cndev.card import Vitals
-from plugins.faults.cambricon import judge, not_answering
+from agent.snapshot.device import HealthState
+from plugins.vendors.cambricon.health import judge_silence, judge_status
+from plugins.vendors.cambricon.library.card import MluStatus
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
 
 GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
@@ -35,19 +35,21 @@ GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
     ],
 )
 def test_the_gravest_cause_is_the_verdict(told: dict[str, Any], reason: str) -> None:
-    found = judge(Vitals(**{**GOOD, **told}))
+    found = judge_status(MluStatus(**{**GOOD, **told}))
     assert found.reason == reason
-    assert found.in_service is (reason in ("DeviceHealthy", "SubHealth"))
+    assert found.is_in_service is (reason in ("DeviceHealthy", "SubHealth"))
 
 
 def test_an_xid_is_worth_a_word_only_where_something_is_wrong() -> None:
-    assert judge(Vitals(**GOOD), 47).message == "device is healthy"
-    assert judge(Vitals(**{**GOOD, "device": 0}), 47).message.endswith("Xid 0x000000000000002f")
+    assert judge_status(MluStatus(**GOOD), 47).message == "device is healthy"
+    assert judge_status(MluStatus(**{**GOOD, "device": 0}), 47).message.endswith(
+        "Xid 0x000000000000002f"
+    )
 
 
 @given(
     st.builds(
-        Vitals,
+        MluStatus,
         health=st.none() | st.integers(),
         device=st.none() | st.integers(),
         driver=st.none() | st.integers(),
@@ -56,11 +58,11 @@ def test_an_xid_is_worth_a_word_only_where_something_is_wrong() -> None:
         incidents=st.lists(st.tuples(st.integers(), st.text(max_size=9)), max_size=3).map(tuple),
     )
 )
-def test_every_verdict_has_a_reason_that_a_condition_takes(found: Vitals) -> None:
-    verdict = judge(found)
+def test_every_verdict_has_a_reason_that_a_condition_takes(found: MluStatus) -> None:
+    verdict = judge_status(found)
     assert verdict.reason.isalnum()
     assert verdict.reason[0].isupper()
-    assert verdict.in_service or verdict.state is HealthState.FAILED
+    assert verdict.is_in_service or verdict.state is HealthState.FAILED
 
 
 def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_it(
@@ -82,7 +84,7 @@ def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_
 
 def test_a_card_that_stays_silent_is_told_of_once_and_not_with_each_look() -> None:
     # another text with each look would be a write of the Device object with each look
-    assert len({not_answering(calls, 7) for calls in range(3, 9)}) == 1
+    assert len({judge_silence(calls, 7) for calls in range(3, 9)}) == 1
 
 
 def test_a_device_in_problem_is_told_at_once(tmp_path: Path) -> None:

@@ -5,23 +5,28 @@ import ctypes
 import pytest
 
 from agent.errors import VendorFault
-from plugins.bindings.cndev.layout import NAMES, RECORDS, VERSIONED
-from plugins.bindings.cndev.library import MANDATORY, OPTIONAL
-from plugins.bindings.records import Records, text_of
+from plugins.shared.c_structures import StructureTable, decode_c_text
+from plugins.vendors.cambricon.library.cndev import (
+    MANDATORY,
+    OPTIONAL,
+    STRUCTURE_NAMES,
+    STRUCTURES,
+    VERSIONED,
+)
 from tests.stubs.build import described
 
 
 def test_binding_and_stub_know_the_same_structures_and_symbols() -> None:
     library = described("cndev")
-    assert {record.name for record in library.records} == set(NAMES)
+    assert {record.name for record in library.records} == set(STRUCTURE_NAMES)
     assert {record.name for record in library.records if record.versioned} == VERSIONED
     assert {symbol.name for symbol in library.symbols} == {*MANDATORY, *OPTIONAL}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STRUCTURE_NAMES)
 def test_structures_are_laid_out_as_the_stub_asserts_in_c(name: str) -> None:
     record = next(record for record in described("cndev").records if record.name == name)
-    ours = RECORDS[name]
+    ours = STRUCTURES[name]
     assert (ctypes.sizeof(ours), ctypes.alignment(ours)) == (record.size, record.align)
     known = {field[0] for field in ours._fields_}
     for member in record.members:
@@ -34,11 +39,11 @@ def test_structures_are_laid_out_as_the_stub_asserts_in_c(name: str) -> None:
 )
 def test_a_table_that_this_machine_cannot_follow_is_refused(table: str) -> None:
     with pytest.raises((VendorFault, ValueError)):
-        Records({"x": table})["x"]
+        StructureTable({"x": table})["x"]
 
 
 @pytest.mark.parametrize(
     ("raw", "text"), [(b" MLU370 ", "MLU370"), (b"\xff\xff", ""), (b"a\xffb", "ab"), (None, "")]
 )
 def test_texts_are_plain(raw: object, text: str) -> None:
-    assert text_of(raw) == text
+    assert decode_c_text(raw) == text

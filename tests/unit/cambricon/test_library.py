@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from agent.errors import BadConfig
-from agent.model.device import HealthState
-from agent.probe.wire import Failed
-from plugins.bindings.cndev.library import MANDATORY, OPTIONAL, SONAME, locate
-from plugins.bindings.locate import LibraryAbsent
-from plugins.vendors.cambricon.vendor import CambriconVendor
+from agent.snapshot.device import HealthState
+from agent.workers.protocol import ErrorReply
+from plugins.shared.library_file import LibraryUnavailable
+from plugins.vendors.cambricon.library.cndev import MANDATORY, OPTIONAL, SONAME, locate_cndev
+from plugins.vendors.cambricon.settings import CambriconSettings
 from tests.stubs.child import real_worker
 from tests.unit.cambricon.cards import card, machine, session, stub_of, tree_of
+from tests.vendors import section
 
 
 @pytest.mark.parametrize("symbol", MANDATORY)
@@ -105,7 +106,7 @@ def test_a_library_that_was_replaced_needs_a_new_process(method: str, tmp_path: 
         shutil.copy(stub.path, tmp_path / "upgraded")
         (tmp_path / "upgraded").replace(other)
         reply = child.ask(method)
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, ErrorReply)
     assert reply.kind == "LibraryReplaced"
 
 
@@ -142,8 +143,8 @@ def test_handles_that_a_reset_changed_are_taken_anew(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_set_is_the_only_candidate(tmp_path: Path) -> None:
-    with pytest.raises(LibraryAbsent, match="is not there") as caught:
-        locate({"library_path": str(tmp_path / SONAME)})
+    with pytest.raises(LibraryUnavailable, match="is not there") as caught:
+        locate_cndev({"library_path": str(tmp_path / SONAME)})
     assert caught.value.reason == "LibraryMissing"
 
 
@@ -151,8 +152,8 @@ def test_a_file_that_others_may_write_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / SONAME
     path.write_bytes(b"")
     path.chmod(0o666)
-    with pytest.raises(LibraryAbsent) as caught:
-        locate({"library_path": str(path)})
+    with pytest.raises(LibraryUnavailable) as caught:
+        locate_cndev({"library_path": str(path)})
     assert caught.value.reason == "LibraryUntrusted"
 
 
@@ -160,10 +161,10 @@ def test_folders_are_searched_below_the_driver_root(tmp_path: Path) -> None:
     folder = tmp_path / "usr/local/neuware/lib64"
     folder.mkdir(parents=True)
     (folder / SONAME).write_bytes(b"")
-    assert locate({"driver_root": str(tmp_path)}) == str(folder / SONAME)
+    assert locate_cndev({"driver_root": str(tmp_path)}) == str(folder / SONAME)
 
 
 @pytest.mark.parametrize("key", ["library_path", "driver_root", "cntopo_file"])
 def test_a_relative_path_is_refused_by_its_key(key: str) -> None:
     with pytest.raises(BadConfig, match=f"cambricon.{key}"):
-        CambriconVendor().check({key: "somewhere"})
+        section(CambriconSettings, {key: "somewhere"}).check()

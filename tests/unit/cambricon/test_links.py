@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from plugins.vendors.cambricon.links import groups, links, ring_pairs
+from plugins.vendors.cambricon.discovery.links import find_links, group_cards, ring_pairs
 from tests.captures import needs_shared
 from tests.unit.cambricon import mock
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
@@ -38,7 +38,7 @@ def test_cards_of_the_makers_mock_fall_into_two_meshes(
 @pytest.mark.parametrize("size_2", [pytest.param([(0, 1), (2, 3), (4, 5), (6, 7)], id="V52")])
 def test_pairs_with_a_ring_are_granted_together(size_2: list[tuple[int, int]]) -> None:
     pairs = ring_pairs((mock.FOLDER / "cntopo.json").read_bytes())
-    table = groups(KEYS, (), [(KEYS[a], KEYS[b]) for a, b in pairs])
+    table = group_cards(KEYS, (), [(KEYS[a], KEYS[b]) for a, b in pairs])
     assert [tuple(KEYS.index(key) for key in group.keys) for group in table.groups] == size_2
 
 
@@ -65,12 +65,12 @@ def test_a_file_of_rings_that_is_none_leaves_the_links(content: str, tmp_path: P
 def test_a_link_counts_only_if_both_ends_report_it() -> None:
     keys = {"u0": "a", "u1": "b", "u2": "c"}
     remotes = {"a": ("u1", "u1", "u2", "far"), "b": ("u0",), "c": ("u2", "")}
-    assert [(x.a, x.b, x.count) for x in links(keys, remotes)] == [("a", "b", 1)]
+    assert [(x.a, x.b, x.count) for x in find_links(keys, remotes)] == [("a", "b", 1)]
 
 
 def test_pairs_that_share_a_card_or_name_an_unknown_one_are_no_table() -> None:
-    assert groups(KEYS, (), [(KEYS[0], KEYS[1]), (KEYS[1], KEYS[2])]).groups == ()
-    assert groups(KEYS, (), [(KEYS[0], "elsewhere")]).groups == ()
+    assert group_cards(KEYS, (), [(KEYS[0], KEYS[1]), (KEYS[1], KEYS[2])]).groups == ()
+    assert group_cards(KEYS, (), [(KEYS[0], "elsewhere")]).groups == ()
 
 
 @given(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.inventory import DeviceSample
-from agent.probe.wire import Sampled
-from plugins.vendors.cambricon.families import FAMILIES
+from agent.snapshot.inventory import DeviceSample
+from agent.workers.protocol import SampleReply
+from plugins.vendors.cambricon.metrics import FAMILIES
 from tests.captures import needs_shared
 from tests.stubs.build import described
 from tests.unit.cambricon import mock
@@ -87,7 +87,7 @@ def test_garbage_of_one_call_spoils_nothing_else(symbol: str, tmp_path: Path) ->
         stub.add(f"call.{symbol}.0.fill 255")
         found, samples = child.discover(), child.sample()
     assert [d.minor for d in found.devices][:2] == [0, 1]
-    assert found.devices[1].health.in_service
+    assert found.devices[1].health.is_in_service
     last = samples[-1]
     assert (last.core_percent, last.memory_used_bytes) == (0.0, 0)
     for sample in samples:
@@ -103,7 +103,7 @@ def test_all_garbage_at_once_is_told_as_nothing(byte: int, tmp_path: Path) -> No
         calls = [name for name in ROUND if name != "cndevGetDeviceHandleByIndex"]
         stub.add(*(f"call.{symbol}.fill {byte}" for symbol in calls))
         reply = child.ask("sample")
-    assert isinstance(reply, Sampled)
+    assert isinstance(reply, SampleReply)
     assert [s for s in reply.samples if s.core_percent is not None or s.readings] == []
 
 
@@ -126,7 +126,7 @@ def test_a_call_that_hangs_holds_its_answer_until_it_ends(tmp_path: Path) -> Non
         with pytest.raises(TimeoutError):
             child.ask("sample", deadline_s=0.2)
         stub.play(*machine(1))
-        assert isinstance(child.ask("sample"), Sampled)  # the late answer
+        assert isinstance(child.ask("sample"), SampleReply)  # the late answer
 
 
 def test_a_call_that_is_not_supported_is_not_made_again_until_the_next_discovery(

@@ -4,18 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from plugins.bindings.cndev.card import Card
-from plugins.bindings.cndev.codes import CndevFault
-from plugins.bindings.cndev.library import Cndev
-from plugins.slices.smlu.effects import destroy, make, orphans, profiles
-from plugins.slices.smlu.owned import Owned, OwnershipFile, OwnershipUnknown
-from plugins.slices.smlu.rules import SliceRefused, Wanted
+from plugins.vendors.cambricon.library.card import CndevCard
+from plugins.vendors.cambricon.library.cndev import Cndev
+from plugins.vendors.cambricon.library.codes import CndevFault
+from plugins.vendors.cambricon.smlu.maker import (
+    destroy_slice,
+    make_slice,
+    orphaned_slices,
+    read_profiles,
+)
+from plugins.vendors.cambricon.smlu.ownership import OwnedSmlu, OwnershipUnknown, SmluOwnershipFile
+from plugins.vendors.cambricon.smlu.profiles import SliceRefused, SmluRequest
 from tests.stubs.stub import Stub
 from tests.unit.cambricon.cards import card as lines_of
 from tests.unit.cambricon.cards import stub_of
 
 UNIT_MIB = 256
-SLICE = Wanted(card=0, core_percent=50, units=4)
+SLICE = SmluRequest(card=0, core_percent=50, units=4)
 CARD = ("count 1", *lines_of(0, smlu_mode=1))
 
 
@@ -29,23 +34,23 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
 
 
 @pytest.fixture
-def card(stub: Stub) -> Card:
+def card(stub: Stub) -> CndevCard:
     """Return the card."""
-    return Card(Cndev(str(stub.path)), 0)
+    return CndevCard(Cndev(str(stub.path)), 0)
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> OwnershipFile:
+def owned(tmp_path: Path) -> SmluOwnershipFile:
     """Return the list of what is ours."""
-    return OwnershipFile(str(tmp_path / "state"), "boot")
+    return SmluOwnershipFile(str(tmp_path / "state"), "boot")
 
 
 def _no_pause(seconds: float) -> None:
     assert seconds == 1.0
 
 
-def test_a_slice_is_cut_and_written_down_as_ours(card: Card, owned: OwnershipFile) -> None:
-    made, instance = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+def test_a_slice_is_cut_and_written_down_as_ours(card: CndevCard, owned: SmluOwnershipFile) -> None:
+    made, instance = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     assert instance.nodes == ("/dev/cambricon-caps/cap_dev0_mi1",)
     assert (instance.cores, instance.memory_bytes) == (50, 1 << 30)
     assert owned.read() == (made,)
@@ -53,57 +58,59 @@ def test_a_slice_is_cut_and_written_down_as_ours(card: Card, owned: OwnershipFil
 
 
 def test_a_second_slice_of_the_size_uses_the_profile_that_is_there(
-    card: Card, owned: OwnershipFile
+    card: CndevCard, owned: SmluOwnershipFile
 ) -> None:
-    first, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
-    second, _ = make(card, SLICE, UNIT_MIB, "pod-b", owned)
+    first, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    second, _ = make_slice(card, SLICE, UNIT_MIB, "pod-b", owned)
     assert (first.profile, first.instance) != (second.profile, second.instance)
     assert first.profile == second.profile
-    assert len(profiles(card)) == 1
+    assert len(read_profiles(card)) == 1
 
 
 def test_a_third_of_which_none_is_left_is_refused_and_leaves_no_trace(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     for name in ("pod-a", "pod-b"):
-        make(card, SLICE, UNIT_MIB, name, owned)
+        make_slice(card, SLICE, UNIT_MIB, name, owned)
     before = stub.state()
     with pytest.raises(SliceRefused, match="no free slot"):
-        make(card, SLICE, UNIT_MIB, "pod-c", owned)
+        make_slice(card, SLICE, UNIT_MIB, "pod-c", owned)
     assert stub.state() == before
     assert len(owned.read()) == 2
 
 
-def test_a_destroyed_slice_takes_its_empty_profile_along(card: Card, owned: OwnershipFile) -> None:
-    first, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
-    second, _ = make(card, SLICE, UNIT_MIB, "pod-b", owned)
-    destroy(card, first, owned, _no_pause)
-    assert [p.remain for p in profiles(card)] == [1]
-    destroy(card, second, owned, _no_pause)
-    assert (profiles(card), card.slices(), owned.read()) == ((), (), ())
+def test_a_destroyed_slice_takes_its_empty_profile_along(
+    card: CndevCard, owned: SmluOwnershipFile
+) -> None:
+    first, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    second, _ = make_slice(card, SLICE, UNIT_MIB, "pod-b", owned)
+    destroy_slice(card, first, owned, _no_pause)
+    assert [p.remain for p in read_profiles(card)] == [1]
+    destroy_slice(card, second, owned, _no_pause)
+    assert (read_profiles(card), card.smlu_instances(), owned.read()) == ((), (), ())
 
 
 def test_a_slice_in_use_is_tried_again_and_stays_ours_after_the_last(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
-    made, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    made, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     pauses: list[float] = []
     stub.add("call.cndevDestroySMluInstanceByHandle.ret 15")
     with pytest.raises(CndevFault, match="in use"):
-        destroy(card, made, owned, pauses.append)
+        destroy_slice(card, made, owned, pauses.append)
     assert pauses == [1.0] * 4
     assert owned.read() == (made,)
     stub.play(*CARD, "call.cndevDestroySMluInstanceByHandle.ret 15 x2")
-    destroy(card, made, owned, pauses.append)
+    destroy_slice(card, made, owned, pauses.append)
     assert (len(pauses), owned.read()) == (6, ())
 
 
 def test_one_that_somebody_else_destroyed_is_given_up(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
-    made, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
+    made, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     stub.add("call.cndevDestroySMluInstanceByHandle.ret 14")
-    destroy(card, made, owned, _no_pause)
+    destroy_slice(card, made, owned, _no_pause)
     assert owned.read() == ()
 
 
@@ -111,69 +118,71 @@ def test_one_that_somebody_else_destroyed_is_given_up(
     "change", [{"instance": 9}, {"card_uuid": "another card"}, {"owner": "pod-z"}]
 )
 def test_what_is_not_ours_is_never_destroyed(
-    change: dict[str, object], card: Card, stub: Stub, owned: OwnershipFile
+    change: dict[str, object], card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
-    made, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
-    values = {name: getattr(made, name) for name in Owned.__struct_fields__}
+    made, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    values = {name: getattr(made, name) for name in OwnedSmlu.__struct_fields__}
     before = stub.state()
     with pytest.raises(SliceRefused, match="not ours"):
-        destroy(card, Owned(**{**values, **change}), owned, _no_pause)
+        destroy_slice(card, OwnedSmlu(**{**values, **change}), owned, _no_pause)
     assert stub.state() == before
 
 
 def test_a_failing_create_leaves_no_profile_behind(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     stub.add("call.cndevCreateSMluInstanceByProfileId.ret 8")
     with pytest.raises(CndevFault):
-        make(card, SLICE, UNIT_MIB, "pod-a", owned)
-    assert (profiles(card), owned.read()) == ((), ())
+        make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    assert (read_profiles(card), owned.read()) == ((), ())
 
 
 def test_a_slice_that_reads_back_otherwise_is_taken_back(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     late = "call.cndevGetAllSMluInstanceInfo.ret 10"  # from the second listing on
     stub.add("mlu.0.profile.0 50:1073741824:2", late, "call.cndevGetAllSMluInstanceInfo.ret 0 x1")
     with pytest.raises(SliceRefused, match="does not list instance"):
-        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+        make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     stub.play(*CARD)
-    again = Card(card.cndev, card.index)  # what the card could not tell it is asked for anew
-    assert (again.slices(), owned.read()) == ((), ())
+    again = CndevCard(card.cndev, card.index)  # what the card could not tell it is asked for anew
+    assert (again.smlu_instances(), owned.read()) == ((), ())
 
 
 def test_nothing_is_cut_of_a_card_that_does_not_list_its_slices(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     stub.add("call.cndevGetAllSMluInstanceInfo.ret 10")
     before = stub.state()
     with pytest.raises(SliceRefused, match="does not list its slices"):
-        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+        make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     assert (stub.state(), owned.read()) == (before, ())
 
 
-def test_a_slice_that_cannot_be_written_down_is_not_made(card: Card, tmp_path: Path) -> None:
+def test_a_slice_that_cannot_be_written_down_is_not_made(card: CndevCard, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OwnershipUnknown):
-        make(card, SLICE, UNIT_MIB, "pod-a", OwnershipFile(str(tmp_path / "file"), "boot"))
-    assert card.slices() == ()
+        make_slice(
+            card, SLICE, UNIT_MIB, "pod-a", SmluOwnershipFile(str(tmp_path / "file"), "boot")
+        )
+    assert card.smlu_instances() == ()
 
 
 def test_a_card_that_smlu_does_not_cut_is_refused(
-    card: Card, stub: Stub, owned: OwnershipFile
+    card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     stub.add("mlu.0.smlu_mode 0")
     with pytest.raises(SliceRefused, match="mode is off"):
-        make(card, SLICE, UNIT_MIB, "pod-a", owned)
+        make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
 
 
 def test_a_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "smlu-owned.json").write_text("[{")
     with pytest.raises(OwnershipUnknown):
-        OwnershipFile(str(tmp_path), "boot").read()
+        SmluOwnershipFile(str(tmp_path), "boot").read()
 
 
-def test_orphans_are_ours_whose_pod_is_gone(card: Card, owned: OwnershipFile) -> None:
-    first, _ = make(card, SLICE, UNIT_MIB, "pod-a", owned)
-    make(card, SLICE, UNIT_MIB, "pod-b", owned)
-    assert orphans(owned.read(), frozenset({"pod-b"})) == (first,)
+def test_orphans_are_ours_whose_pod_is_gone(card: CndevCard, owned: SmluOwnershipFile) -> None:
+    first, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    make_slice(card, SLICE, UNIT_MIB, "pod-b", owned)
+    assert orphaned_slices(owned.read(), frozenset({"pod-b"})) == (first,)

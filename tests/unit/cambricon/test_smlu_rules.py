@@ -1,41 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from agent.errors import ParseError
-from plugins.slices.smlu.rules import (
+from plugins.vendors.cambricon.smlu.profiles import (
     MIB,
-    Profile,
     SliceRefused,
-    Wanted,
-    choose,
+    SmluProfile,
+    choose_profile,
     handle_of,
-    parse_profile,
+    request_of,
     unit_mib,
-    wanted,
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "unit", "card", "quota", "memory_bytes"),
-    [pytest.param("0_5_4", 256, 0, 5, 1073741824, id="V54")],
-)
-def test_a_profiles_text_is_a_slice(
-    text: str, unit: int, card: int, quota: int, memory_bytes: int
-) -> None:
-    found = parse_profile(text)
-    assert (found.card, found.core_percent, found.memory_bytes(unit)) == (card, quota, memory_bytes)
-    assert found.text == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "0_5", "0_0_4", "0_101_4", "0_5_0", "a_5_4", "0_5_4_1", "-1_5_4"]
-)
-def test_a_text_that_is_no_profile_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        parse_profile(text)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +36,7 @@ def test_handles_of_instances(instance: int, card: int, handle: int) -> None:
 def test_memory_is_rounded_down_to_units_and_the_remark_says_so(
     memory_mib: int, core: int, card: int, unit: int, text: str
 ) -> None:
-    found, remark = wanted(card, core, memory_mib * MIB, unit)
+    found, remark = request_of(card, core, memory_mib * MIB, unit)
     assert found.text == text
     lost = f"1024Mi of {memory_mib}Mi: memory comes in units of 256Mi"
     assert remark == (lost if memory_mib % unit else "")
@@ -70,24 +45,18 @@ def test_memory_is_rounded_down_to_units_and_the_remark_says_so(
 @pytest.mark.parametrize(("core", "memory_mib"), [(0, 512), (101, 512), (5, 255), (5, 0)])
 def test_a_slice_that_cannot_be_is_refused(core: int, memory_mib: int) -> None:
     with pytest.raises(SliceRefused):
-        wanted(0, core, memory_mib * MIB, 256)
+        request_of(0, core, memory_mib * MIB, 256)
 
 
-def _profile(number: int, remain: int) -> Profile:
-    return Profile(id=number, core_percent=5, memory_bytes=1 << 30, total=20, remain=remain)
+def _profile(number: int, remain: int) -> SmluProfile:
+    return SmluProfile(id=number, core_percent=5, memory_bytes=1 << 30, total=20, remain=remain)
 
 
 def test_the_profile_of_that_size_is_chosen() -> None:
-    assert choose([_profile(3, 1)], 5, 1 << 30) == _profile(3, 1)
-    assert choose([_profile(3, 1)], 6, 1 << 30) is None
+    assert choose_profile([_profile(3, 1)], 5, 1 << 30) == _profile(3, 1)
+    assert choose_profile([_profile(3, 1)], 6, 1 << 30) is None
 
 
 def test_a_profile_of_which_nothing_is_left_is_refused_not_made_again() -> None:
     with pytest.raises(SliceRefused, match="no free slot of this profile"):
-        choose([_profile(3, 0)], 5, 1 << 30)
-
-
-@given(st.integers(0, 255), st.integers(1, 100), st.integers(1, 999_999))
-def test_what_is_written_is_read_back(card: int, core: int, units: int) -> None:
-    slice_ = Wanted(card=card, core_percent=core, units=units)
-    assert parse_profile(slice_.text) == slice_
+        choose_profile([_profile(3, 0)], 5, 1 << 30)

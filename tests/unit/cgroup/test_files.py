@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agent.cgroup import files, parse
+from agent.cgroup import usage_files
 from agent.cgroup.layout import CgroupLayout
 from agent.recording.tree import TreeFiles
 
@@ -17,33 +17,39 @@ NUMA += b"hierarchical_anon=1 N0=1\nhierarchical_unevictable=0 N0=0\n"
 
 
 def test_paths_follow_the_controller() -> None:
-    assert files.CPU_V1.path(V1, "/kubepods/a") == "/c/cpuacct/kubepods/a/cpuacct.usage"
-    assert files.THROTTLING_V1.path(V1, "/kubepods/a") is None
-    assert files.MEMORY_STAT.path(V2, "/kubepods/a") == "/c/kubepods/a/memory.stat"
+    assert usage_files.CPU_V1.path(V1, "/kubepods/a") == "/c/cpuacct/kubepods/a/cpuacct.usage"
+    assert usage_files.THROTTLING_V1.path(V1, "/kubepods/a") is None
+    assert usage_files.MEMORY_STAT.path(V2, "/kubepods/a") == "/c/kubepods/a/memory.stat"
 
 
 def test_version_1_memory_comes_from_numa_stat_where_the_kernel_has_it() -> None:
-    host = TreeFiles.of({"/c/memory/kubepods/memory.numa_stat": NUMA})
-    assert files.memory_source(host, V1) == (files.MEMORY_NUMA, parse.memory_numa_v1)
+    host = TreeFiles.from_entries({"/c/memory/kubepods/memory.numa_stat": NUMA})
+    assert usage_files.memory_source(host, V1) == (
+        usage_files.MEMORY_NUMA,
+        usage_files.parse_memory_numa_v1,
+    )
 
 
 def test_a_kernel_without_numa_or_hierarchical_lines_is_read_by_memory_stat() -> None:
     for entries in ({}, {"/c/memory/kubepods/memory.numa_stat": b"total=0 N0=0\n"}):
-        host = TreeFiles.of(entries)
-        assert files.memory_source(host, V1) == (files.MEMORY_STAT, parse.memory_stat_v1)
+        host = TreeFiles.from_entries(entries)
+        assert usage_files.memory_source(host, V1) == (
+            usage_files.MEMORY_STAT,
+            usage_files.parse_memory_stat_v1,
+        )
 
 
 def test_version_2_memory_comes_from_memory_stat() -> None:
-    found = files.memory_source(TreeFiles.of({}), V2)
-    assert found == (files.MEMORY_STAT_V2, parse.memory_stat_v2)
+    found = usage_files.memory_source(TreeFiles.from_entries({}), V2)
+    assert found == (usage_files.MEMORY_STAT_V2, usage_files.parse_memory_stat_v2)
 
 
 def test_pressure_is_looked_for_below_cpuacct_then_in_the_unified_tree() -> None:
-    places = files.pressure_paths(V1, "/kubepods/a")
+    places = usage_files.pressure_paths(V1, "/kubepods/a")
     assert [place[0] for place in places] == [
         "/c/cpuacct/kubepods/a/cpu.pressure",
         "/c/unified/kubepods/a/cpu.pressure",
     ]
-    assert files.pressure_paths(V2, "/a") == (
+    assert usage_files.pressure_paths(V2, "/a") == (
         ("/c/a/cpu.pressure", "/c/a/memory.pressure", "/c/a/io.pressure"),
     )

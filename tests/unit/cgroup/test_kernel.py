@@ -11,10 +11,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.cgroup import parse
-from agent.cgroup.layout import CgroupLayout, detect
-from agent.collect.usage import UsageCollector
-from agent.host.files import LiveRoot
+from agent.cgroup import usage_files
+from agent.cgroup.layout import CgroupLayout, detect_layout
+from agent.host.files import LiveHostFiles
+from agent.usage.monitor import UsageCollector
 from tests.cgroups import container_id
 from tests.patience import PATIENCE_S
 
@@ -75,7 +75,7 @@ def end(child: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def groups() -> Iterator[Groups]:
-    found = detect(LiveRoot())
+    found = detect_layout(LiveHostFiles())
     if found is None or any(found.mount(controller) is None for controller in CONTROLLERS):
         pytest.skip("no cgroup file system that a test may use")
     if found.version == 2:
@@ -92,7 +92,7 @@ def groups() -> Iterator[Groups]:
 
 
 def collector(groups: Groups) -> UsageCollector:
-    return UsageCollector(LiveRoot(), layout=groups.layout)
+    return UsageCollector(LiveHostFiles(), layout=groups.layout)
 
 
 def test_a_busy_child_is_seen_in_its_container_and_pod(groups: Groups) -> None:
@@ -100,13 +100,13 @@ def test_a_busy_child_is_seen_in_its_container_and_pod(groups: Groups) -> None:
     groups.make("/poda")
     groups.make(f"/poda/{cid}")
     collect = collector(groups)
-    collect.cycle(time.monotonic())
+    collect.measure(time.monotonic())
     before = os.times()
     end(groups.run(f"/poda/{cid}", BUSY))
     spent = os.times()
     spent_s = spent.children_user + spent.children_system
     spent_s -= before.children_user + before.children_system
-    sample = collect.cycle(time.monotonic())
+    sample = collect.measure(time.monotonic())
     pod, container = sample.pods["a"], sample.containers[cid]
     assert pod.cpu_total_ns == container.cpu_total_ns
     assert container.cpu_total_ns is not None
@@ -126,8 +126,8 @@ def test_memory_of_numa_stat_equals_that_of_memory_stat(groups: Groups) -> None:
     # the kernel adds up a group's pages every two seconds at the latest, for both files
     until_s = time.monotonic() + 10
     while True:
-        use = collect.cycle(1.0).pods["a"]
-        stat = parse.memory_stat_v1(LiveRoot().read(f"{directory}/memory.stat"))
+        use = collect.measure(1.0).pods["a"]
+        stat = usage_files.parse_memory_stat_v1(LiveHostFiles().read(f"{directory}/memory.stat"))
         if (use.memory_bytes or 0) >= 30 << 20 or time.monotonic() > until_s:
             break
         time.sleep(0.1)
@@ -143,9 +143,9 @@ def test_throttled_periods_are_told_for_a_group_with_a_quota(groups: Groups) -> 
     with open(quota, "w") as file:  # noqa: PTH123 - a kernel file
         file.write("20000")
     collect = collector(groups)
-    collect.cycle(1.0)
+    collect.measure(1.0)
     end(groups.run("/poda", BUSY))
-    use = collect.cycle(2.0).pods["a"]
+    use = collect.measure(2.0).pods["a"]
     assert use.periods
     assert use.throttled_periods
     assert use.throttled_ratio is not None
@@ -156,45 +156,45 @@ def test_groups_that_come_and_go_are_followed_within_a_cycle(groups: Groups) -> 
     groups.make("/poda")
     inner = groups.make(f"/poda/{container_id(1)}")
     collect = collector(groups)
-    assert list(collect.cycle(1.0).containers) == [container_id(1)]
+    assert list(collect.measure(1.0).containers) == [container_id(1)]
     groups.make("/podb")
-    assert list(collect.cycle(2.0).pods) == ["a", "b"]
+    assert list(collect.measure(2.0).pods) == ["a", "b"]
     inner()
     groups.make(f"/poda/{container_id(2)}")  # takes its place: the link count is as it was
-    collect.cycle(3.0)
-    assert list(collect.cycle(4.0).containers) == [container_id(2)]
+    collect.measure(3.0)
+    assert list(collect.measure(4.0).containers) == [container_id(2)]
 
 
 def test_a_group_removed_while_its_descriptor_is_open_skips_itself_only(groups: Groups) -> None:
     remove = groups.make("/poda")
     groups.make("/podb")
     collect = collector(groups)
-    collect.cycle(1.0)
+    collect.measure(1.0)
     remove()
-    sample = collect.cycle(2.0)
+    sample = collect.measure(2.0)
     assert list(sample.pods) == ["b"]
     assert sample.pods["b"].cpu_cores == 0.0
 
 
 def test_descriptors_of_groups_that_went_are_given_back(groups: Groups) -> None:
     collect = collector(groups)
-    collect.cycle(1.0)
+    collect.measure(1.0)
     before = len(os.listdir("/proc/self/fd"))
     removes = [groups.make(f"/pod{i}") for i in range(20)]
-    collect.cycle(2.0)
+    collect.measure(2.0)
     assert len(os.listdir("/proc/self/fd")) == before + 20 * 4  # three files and the directory
     for remove in removes:
         remove()
-    collect.cycle(3.0)
+    collect.measure(3.0)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_pressure_is_read_from_the_unified_tree_of_a_hybrid_host(groups: Groups) -> None:
-    if not groups.layout.hybrid or not os.path.exists("/proc/pressure/cpu"):
+    if not groups.layout.is_hybrid or not os.path.exists("/proc/pressure/cpu"):
         pytest.skip("no cgroup2 beside version 1, or a kernel without pressure")
     groups.make("/poda")
     end(groups.run("/poda", BUSY))
-    pressure = collector(groups).cycle(1.0).pods["a"].pressure
+    pressure = collector(groups).measure(1.0).pods["a"].pressure
     assert pressure is not None
     assert set(pressure) == {"cpu", "memory", "io"}
     assert pressure["cpu"].some_total_us >= 0
@@ -204,7 +204,7 @@ def test_another_reader_of_version_1_sees_the_same(groups: Groups) -> None:
     trees = pytest.importorskip("cgroupspy.trees", reason="needs the extra v1-tools")
     groups.make("/poda")
     end(groups.run("/poda", BUSY))
-    use = collector(groups).cycle(1.0).pods["a"]
+    use = collector(groups).measure(1.0).pods["a"]
     tree = trees.Tree()
     path = f"{groups.layout.root}/poda".encode()
     seen = [node.controller for node in tree.walk(tree.root) if node.full_path.endswith(path)]

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cgroup import layout
-from agent.model.pod import KubeQos
-from agent.recording.entries import Kind, Link
-from agent.recording.tree import TreeFiles
+from agent.recording.tree import EntryKind, LinkEntry, TreeFiles
+from agent.snapshot.pod import KubeQos
 
 ID = "0123456789abcdef" * 4
 UID = "8f1c4b1e-0000-4000-8000-00000000000a"
@@ -28,8 +27,8 @@ UNIFIED = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,relatime,nsdelegate 0 0\n"
 
 
 def host(mounts: str, *directories: str) -> TreeFiles:
-    entries: dict[str, bytes | Kind] = dict.fromkeys(directories, Kind.DIRECTORY)
-    return TreeFiles.of({"/proc/mounts": mounts.encode(), **entries})
+    entries: dict[str, bytes | EntryKind] = dict.fromkeys(directories, EntryKind.DIRECTORY)
+    return TreeFiles.from_entries({"/proc/mounts": mounts.encode(), **entries})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +100,9 @@ def test_the_owner_of_a_process_is_read_off_its_path(
 
 def test_version_1_with_controllers_apart() -> None:
     roots = [f"/sys/fs/cgroup/{c}/kubepods.slice" for c in ("cpu", "cpuacct", "memory")]
-    found = layout.detect(host(SPLIT, *roots))
+    found = layout.detect_layout(host(SPLIT, *roots))
     assert found is not None
-    assert (found.version, found.driver, found.root, found.hybrid) == (
+    assert (found.version, found.driver, found.root, found.is_hybrid) == (
         1,
         "systemd",
         "/kubepods.slice",
@@ -115,15 +114,15 @@ def test_version_1_with_controllers_apart() -> None:
 
 def test_version_1_with_cpu_and_cpuacct_mounted_together_beside_cgroup2() -> None:
     roots = [f"/sys/fs/cgroup/{c}/kubepods" for c in ("cpu,cpuacct", "memory", "unified")]
-    found = layout.detect(host(JOINED, *roots))
+    found = layout.detect_layout(host(JOINED, *roots))
     assert found is not None
-    assert (found.version, found.driver, found.hybrid) == (1, "cgroupfs", True)
+    assert (found.version, found.driver, found.is_hybrid) == (1, "cgroupfs", True)
     assert found.mount("cpu") == found.mount("cpuacct") == "/sys/fs/cgroup/cpu,cpuacct"
     assert found.unified == "/sys/fs/cgroup/unified"
 
 
 def test_version_2() -> None:
-    found = layout.detect(host(UNIFIED, "/sys/fs/cgroup/kubepods.slice"))
+    found = layout.detect_layout(host(UNIFIED, "/sys/fs/cgroup/kubepods.slice"))
     assert found is not None
     assert (found.version, found.root) == (2, "/kubepods.slice")
     assert found.directory("memory", "/a") == "/sys/fs/cgroup/a"
@@ -139,24 +138,26 @@ def test_version_2() -> None:
 def test_without_a_mount_table_the_tree_tells(
     directories: list[str], version: int, cpu: str
 ) -> None:
-    found = layout.detect(TreeFiles.of(dict.fromkeys(directories, Kind.DIRECTORY)))
+    found = layout.detect_layout(
+        TreeFiles.from_entries(dict.fromkeys(directories, EntryKind.DIRECTORY))
+    )
     assert found is not None
     assert (found.version, found.mount("cpu"), found.root) == (version, cpu, None)
 
 
 def test_a_mount_table_of_another_namespace_does_not_mislead() -> None:
-    entries: dict[str, bytes | Kind] = {
+    entries: dict[str, bytes | EntryKind] = {
         "/proc/1/mounts": UNIFIED.replace("/sys/fs", "/elsewhere").encode(),
         "/proc/mounts": UNIFIED.encode(),
-        "/sys/fs/cgroup/kubepods": Kind.DIRECTORY,
+        "/sys/fs/cgroup/kubepods": EntryKind.DIRECTORY,
     }
-    found = layout.detect(TreeFiles.of(entries))
+    found = layout.detect_layout(TreeFiles.from_entries(entries))
     assert found is not None
     assert found.unified == "/sys/fs/cgroup"
 
 
 def test_a_host_without_cgroups_has_no_layout() -> None:
-    assert layout.detect(host("proc /proc proc rw 0 0\n")) is None
+    assert layout.detect_layout(host("proc /proc proc rw 0 0\n")) is None
 
 
 @given(st.text(max_size=200))
@@ -169,4 +170,7 @@ def test_no_name_or_table_makes_a_parser_raise(text: str) -> None:
 
 
 def test_a_mount_point_that_cannot_be_listed_is_no_hierarchy() -> None:
-    assert layout.detect(TreeFiles.of({"/sys/fs/cgroup": Link("a" * 5000)})) is None
+    assert (
+        layout.detect_layout(TreeFiles.from_entries({"/sys/fs/cgroup": LinkEntry("a" * 5000)}))
+        is None
+    )

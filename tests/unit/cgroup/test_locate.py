@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from agent.cgroup import layout
-from agent.cgroup.locate import PROCESS_S, LayoutLocator, kubelet_process
-from agent.collect.usage import UsageCollector
-from agent.host.files import LiveRoot
-from agent.recording.entries import Kind
-from agent.recording.tree import TreeFiles
+from agent.cgroup.layout import PROCESS_S, LayoutLocator, kubelet_process
+from agent.host.files import LiveHostFiles
+from agent.recording.tree import EntryKind, TreeFiles
+from agent.usage.monitor import UsageCollector
 from tests.unit.cgroup.test_layout import SPLIT, UID, UNIFIED
 
 TOP = "/sys/fs/cgroup"
@@ -19,9 +18,11 @@ TOP = "/sys/fs/cgroup"
 
 def tree(*groups: str, mounts: str = UNIFIED, **files: str) -> TreeFiles:
     """A host with these groups, and with files by path, `_` for `/`."""
-    entries: dict[str, bytes | Kind] = {f"{TOP}{group}": Kind.DIRECTORY for group in groups}
+    entries: dict[str, bytes | EntryKind] = {
+        f"{TOP}{group}": EntryKind.DIRECTORY for group in groups
+    }
     texts = {name.replace("_", "/"): text.encode() for name, text in files.items()}
-    return TreeFiles.of({"/proc/mounts": mounts.encode(), **entries, **texts})
+    return TreeFiles.from_entries({"/proc/mounts": mounts.encode(), **entries, **texts})
 
 
 def kubelet(*words: str, pid: int = 812) -> dict[str, str]:
@@ -31,7 +32,7 @@ def kubelet(*words: str, pid: int = 812) -> dict[str, str]:
 
 
 def find_root(host: TreeFiles, named: str = "") -> tuple[str | None, str]:
-    one = layout.detect(host, named)
+    one = layout.detect_layout(host, named)
     assert one is not None
     return one.root, one.driver
 
@@ -100,7 +101,7 @@ def test_a_group_that_was_only_searched_for_gives_way_to_the_kubelets_own(tmp_pa
         (top / "pool/kubepods" / name).mkdir(parents=True)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/mounts").write_text(UNIFIED)
-    locator = LayoutLocator(LiveRoot(str(tmp_path)))
+    locator = LayoutLocator(LiveHostFiles(str(tmp_path)))
 
     def root(now_s: float) -> str | None:
         here = locator.layout(now_s)
@@ -162,7 +163,7 @@ def test_processes_are_looked_at_seldom_and_the_kubelets_word_counts_when_it_com
     process = tmp_path / "proc/812"
     process.mkdir(parents=True)
     (tmp_path / "proc/mounts").write_text(UNIFIED)
-    locator = LayoutLocator(LiveRoot(str(tmp_path)), lambda: named)
+    locator = LayoutLocator(LiveHostFiles(str(tmp_path)), lambda: named)
 
     def root(now_s: float) -> str | None:
         here = locator.layout(now_s)
@@ -191,7 +192,7 @@ def test_pods_below_a_named_root_are_measured(pod: str) -> None:
     host = tree(pod)
     without, named = UsageCollector(host), UsageCollector(host, kubelet_root=lambda: "/a/b")
     for collector in (without, named):
-        collector.cycle(100.0)
+        collector.measure(100.0)
     assert without.pods == ()
     assert [one.uid for one in named.pods] == [UID]
 

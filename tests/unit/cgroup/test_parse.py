@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cgroup import parse
+from agent.cgroup import usage_files
 from agent.errors import ParseError
-from agent.model.usage import Pressure
+from agent.snapshot.usage import Pressure
 
 STAT_V1 = b"""cache 9142272
 rss 14155776
@@ -60,48 +60,51 @@ nr_bursts 0
 burst_usec 0
 """
 PARSERS: list[Callable[[bytes], object]] = [
-    parse.counter,
-    parse.cpu_stat_v2,
-    parse.throttling_v1,
-    parse.memory_stat_v1,
-    parse.memory_stat_v2,
-    parse.memory_numa_v1,
-    parse.nodes_v1,
-    parse.nodes_v2,
-    parse.pressure,
+    usage_files.parse_counter,
+    usage_files.parse_cpu_stat_v2,
+    usage_files.parse_throttling_v1,
+    usage_files.parse_memory_stat_v1,
+    usage_files.parse_memory_stat_v2,
+    usage_files.parse_memory_numa_v1,
+    usage_files.parse_numa_nodes_v1,
+    usage_files.parse_numa_nodes_v2,
+    usage_files.parse_pressure,
 ]
 WHOLE = [b"12345\n", CPU_V2, b"nr_periods 3\nnr_throttled 1\n", STAT_V1, STAT_V2, NUMA_V1, NUMA_V2]
 
 
 def test_version_1_memory_counts_the_groups_below() -> None:
-    assert parse.memory_stat_v1(STAT_V1) == (4096 + 8192 + 20480, 61440)
+    assert usage_files.parse_memory_stat_v1(STAT_V1) == (4096 + 8192 + 20480, 61440)
 
 
 def test_version_2_memory_is_hierarchical_already() -> None:
-    assert parse.memory_stat_v2(STAT_V2) == (4096 + 8192 + 20480, 61440)
+    assert usage_files.parse_memory_stat_v2(STAT_V2) == (4096 + 8192 + 20480, 61440)
 
 
 def test_numa_stat_uses_the_hierarchical_lines_because_a_pod_itself_holds_nothing() -> None:
-    page = parse.PAGE_BYTES
-    assert parse.memory_numa_v1(NUMA_V1) == (8 * page, 15 * page)
-    assert parse.nodes_v1(NUMA_V1) == {0: 10 * page, 1: 5 * page}
+    page = usage_files.PAGE_BYTES
+    assert usage_files.parse_memory_numa_v1(NUMA_V1) == (8 * page, 15 * page)
+    assert usage_files.parse_numa_nodes_v1(NUMA_V1) == {0: 10 * page, 1: 5 * page}
 
 
 def test_version_2_numa_stat_is_bytes_on_every_page_size() -> None:
-    assert parse.nodes_v2(NUMA_V2) == {0: 4196, 1: 8192}
+    assert usage_files.parse_numa_nodes_v2(NUMA_V2) == {0: 4196, 1: 8192}
 
 
 def test_version_2_cpu_stat_tells_time_in_nanoseconds_and_throttling() -> None:
-    assert parse.cpu_stat_v2(CPU_V2) == (1_500_000_000, (10, 4))
+    assert usage_files.parse_cpu_stat_v2(CPU_V2) == (1_500_000_000, (10, 4))
 
 
 def test_version_2_cpu_stat_without_the_controller_has_no_throttling() -> None:
     short = CPU_V2[: CPU_V2.index(b"nr_periods")]
-    assert parse.cpu_stat_v2(short) == (1_500_000_000, None)
+    assert usage_files.parse_cpu_stat_v2(short) == (1_500_000_000, None)
 
 
 def test_throttling_of_version_1() -> None:
-    assert parse.throttling_v1(b"nr_periods 3\nnr_throttled 1\nthrottled_time 9\n") == (3, 1)
+    assert usage_files.parse_throttling_v1(b"nr_periods 3\nnr_throttled 1\nthrottled_time 9\n") == (
+        3,
+        1,
+    )
 
 
 def test_pressure_with_and_without_a_full_line() -> None:
@@ -109,8 +112,8 @@ def test_pressure_with_and_without_a_full_line() -> None:
     full = b"full avg10=0.25 avg60=0.00 avg300=0.00 total=12\n"
     alone = Pressure(some_avg10=1.75, some_total_us=9027703)
     both = Pressure(some_avg10=1.75, some_total_us=9027703, full_avg10=0.25, full_total_us=12)
-    assert parse.pressure(some) == alone
-    assert parse.pressure(some + full) == both
+    assert usage_files.parse_pressure(some) == alone
+    assert usage_files.parse_pressure(some + full) == both
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -136,12 +139,12 @@ def test_what_no_kernel_prints_is_refused(parser: Callable[[bytes], object], dat
 @pytest.mark.parametrize(
     ("parser", "data"),
     [
-        (parse.memory_stat_v2, STAT_V2[: STAT_V2.index(b"unevictable") + 14]),
-        (parse.memory_numa_v1, NUMA_V1[: NUMA_V1.rindex(b"=5") + 2]),
-        (parse.cpu_stat_v2, CPU_V2[:14]),
-        (parse.throttling_v1, b"nr_periods 30\nnr_throttled 1"),
-        (parse.nodes_v2, NUMA_V2[:20]),
-        (parse.counter, b"123"),
+        (usage_files.parse_memory_stat_v2, STAT_V2[: STAT_V2.index(b"unevictable") + 14]),
+        (usage_files.parse_memory_numa_v1, NUMA_V1[: NUMA_V1.rindex(b"=5") + 2]),
+        (usage_files.parse_cpu_stat_v2, CPU_V2[:14]),
+        (usage_files.parse_throttling_v1, b"nr_periods 30\nnr_throttled 1"),
+        (usage_files.parse_numa_nodes_v2, NUMA_V2[:20]),
+        (usage_files.parse_counter, b"123"),
     ],
 )
 def test_a_cut_file_gives_no_shorter_number(parser: Callable[[bytes], object], data: bytes) -> None:

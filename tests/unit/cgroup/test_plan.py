@@ -6,44 +6,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cgroup.values import bandwidth
-from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import (
+from agent.cgroup import cpu
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import (
     BURST,
     BVT,
-    BY_NAME,
     CPUS,
     IDLE,
+    KEYS_BY_NAME,
     MEMORY,
     QUOTA,
     SHARES,
-    Key,
-    Value,
+    CgroupKey,
+    CgroupValue,
 )
-from agent.cgroup.writing.plan import plan
-from agent.cgroup.writing.wish import Step, Target, Wish
+from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget, plan_writes
 
 POD, ONE, TWO = "/k/pod1", "/k/pod1/c1", "/k/pod1/c2"
 
 
-def wish(cgroup: str, key: Key, value: Value) -> Wish:
-    return Wish(cgroup=cgroup, key=key, value=value, owner="test")
+def wish(cgroup: str, key: CgroupKey, value: CgroupValue) -> DesiredValue:
+    return DesiredValue(cgroup=cgroup, key=key, value=value, owner="test")
 
 
-def order(steps: tuple[Step, ...]) -> list[tuple[str, str]]:
-    return [(step.wish.cgroup, step.text) for step in steps]
+def order(steps: tuple[CgroupWrite, ...]) -> list[tuple[str, str]]:
+    return [(step.desired.cgroup, step.text) for step in steps]
 
 
 def test_equal_values_need_no_write() -> None:
-    assert plan([wish(POD, BVT, 2)], {(POD, BVT.name): 2}, 1) == ()
+    assert plan_writes([wish(POD, BVT, 2)], {(POD, BVT.name): 2}, 1) == ()
 
 
 def test_what_could_not_be_read_is_left_out() -> None:
-    assert plan([wish(POD, BVT, 2)], {}, 1) == ()
+    assert plan_writes([wish(POD, BVT, 2)], {}, 1) == ()
 
 
 def test_a_quota_grows_from_the_outside_in_and_then_the_burst() -> None:  # Z8
-    found: dict[Target, Value] = {
+    found: dict[WriteTarget, CgroupValue] = {
         (POD, QUOTA.name): Bandwidth(100000),
         (ONE, QUOTA.name): Bandwidth(100000),
         (ONE, BURST.name): 100000,
@@ -53,8 +52,8 @@ def test_a_quota_grows_from_the_outside_in_and_then_the_burst() -> None:  # Z8
         wish(ONE, QUOTA, Bandwidth(144000)),
         wish(POD, QUOTA, Bandwidth(144000)),
     ]
-    steps = plan(wishes, found, 1)
-    assert [(s.wish.cgroup, s.file) for s in steps] == [
+    steps = plan_writes(wishes, found, 1)
+    assert [(s.desired.cgroup, s.file) for s in steps] == [
         (POD, "cpu.cfs_quota_us"),
         (ONE, "cpu.cfs_quota_us"),
         (ONE, "cpu.cfs_burst_us"),
@@ -62,7 +61,7 @@ def test_a_quota_grows_from_the_outside_in_and_then_the_burst() -> None:  # Z8
 
 
 def test_a_quota_shrinks_after_the_burst_and_from_the_inside_out() -> None:  # Z9
-    found: dict[Target, Value] = {
+    found: dict[WriteTarget, CgroupValue] = {
         (POD, QUOTA.name): Bandwidth(144000),
         (ONE, QUOTA.name): Bandwidth(144000),
         (ONE, BURST.name): 144000,
@@ -72,8 +71,8 @@ def test_a_quota_shrinks_after_the_burst_and_from_the_inside_out() -> None:  # Z
         wish(ONE, QUOTA, Bandwidth(115200)),
         wish(ONE, BURST, 115200),
     ]
-    steps = plan(wishes, found, 2)
-    assert [(s.wish.cgroup, s.file) for s in steps] == [
+    steps = plan_writes(wishes, found, 2)
+    assert [(s.desired.cgroup, s.file) for s in steps] == [
         (ONE, "cpu.max.burst"),
         (ONE, "cpu.max"),
         (POD, "cpu.max"),
@@ -83,31 +82,31 @@ def test_a_quota_shrinks_after_the_burst_and_from_the_inside_out() -> None:  # Z
 def test_a_group_stops_being_idle_before_it_gets_its_weight() -> None:  # Z10
     found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
     wishes = [wish(POD, SHARES, 2), wish(POD, IDLE, 0)]
-    assert [s.file for s in plan(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
+    assert [s.file for s in plan_writes(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
 
 
 def test_a_weight_that_is_as_wanted_is_written_all_the_same_when_idle_ends() -> None:
     found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
     wishes = [wish(POD, SHARES, 3), wish(POD, IDLE, 0)]
-    assert [s.file for s in plan(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
+    assert [s.file for s in plan_writes(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
 
 
 def test_a_group_that_stays_idle_is_given_no_weight() -> None:
     found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
-    assert plan([wish(POD, SHARES, 2), wish(POD, IDLE, 1)], found, 1) == ()
+    assert plan_writes([wish(POD, SHARES, 2), wish(POD, IDLE, 1)], found, 1) == ()
 
 
 def test_cpus_that_move_are_both_old_and_new_in_between() -> None:
     found = {(POD, CPUS.name): frozenset({0, 1}), (ONE, CPUS.name): frozenset({0})}
     wishes = [wish(POD, CPUS, frozenset({2, 3})), wish(ONE, CPUS, frozenset({3}))]
-    steps = plan(wishes, found, 1)
+    steps = plan_writes(wishes, found, 1)
     assert order(steps) == [(POD, "0-3"), (ONE, "3"), (POD, "2-3")]
-    assert [step.last for step in steps] == [False, True, True]
+    assert [step.is_last for step in steps] == [False, True, True]
 
 
 POD_CPUS, ONE_CPUS = (POD, CPUS), (ONE, CPUS)
 POD_QUOTA, ONE_QUOTA = (POD, QUOTA), (ONE, QUOTA)
-POD_MIN, ONE_MIN = (POD, BY_NAME["memory.min"]), (ONE, BY_NAME["memory.min"])
+POD_MIN, ONE_MIN = (POD, KEYS_BY_NAME["memory.min"]), (ONE, KEYS_BY_NAME["memory.min"])
 CPU_0_3, CPU_4_7 = frozenset(range(4)), frozenset(range(4, 8))
 
 
@@ -150,30 +149,30 @@ CPU_0_3, CPU_4_7 = frozenset(range(4)), frozenset(range(4, 8))
 )
 def test_changes_of_a_pod_and_its_container_come_in_the_order_of_the_vectors(
     version: int,
-    changes: Mapping[tuple[str, Key], tuple[Value, Value]],
-    writes: list[tuple[str, Key, Value]],
+    changes: Mapping[tuple[str, CgroupKey], tuple[CgroupValue, CgroupValue]],
+    writes: list[tuple[str, CgroupKey, CgroupValue]],
 ) -> None:
     found = {(cgroup, key.name): old for (cgroup, key), (old, _) in changes.items()}
     wishes = [wish(cgroup, key, new) for (cgroup, key), (_, new) in changes.items()]
-    steps = plan(wishes, found, version)
-    assert [(step.wish.cgroup, step.wish.key, step.after) for step in steps] == writes
+    steps = plan_writes(wishes, found, version)
+    assert [(step.desired.cgroup, step.desired.key, step.value_after) for step in steps] == writes
 
 
 def test_memory_that_shrinks_does_so_in_the_containers_first() -> None:
-    found: dict[Target, Value] = {(POD, MEMORY.name): -1, (ONE, MEMORY.name): -1}
+    found: dict[WriteTarget, CgroupValue] = {(POD, MEMORY.name): -1, (ONE, MEMORY.name): -1}
     wishes = [wish(POD, MEMORY, 1 << 30), wish(ONE, MEMORY, 1 << 29)]
-    steps = plan(wishes, found, 2)
+    steps = plan_writes(wishes, found, 2)
     assert order(steps) == [(ONE, "536870912"), (POD, "1073741824")]
 
 
 class Model:
     """What the kernel of version 1 takes for one pod with two containers."""
 
-    def __init__(self, values: Mapping[Target, Value]) -> None:
+    def __init__(self, values: Mapping[WriteTarget, CgroupValue]) -> None:
         self.now = dict(values)
 
     @classmethod
-    def made_legal(cls, values: Mapping[Target, Value]) -> Model:
+    def made_legal(cls, values: Mapping[WriteTarget, CgroupValue]) -> Model:
         """Cut what the containers have down to what the kernel takes."""
         model = cls(values)
         pod_cpus, pod_quota = values[POD, CPUS.name], values[POD, QUOTA.name]
@@ -184,7 +183,7 @@ class Model:
             assert isinstance(cpus, frozenset)
             assert isinstance(quota, Bandwidth)
             assert isinstance(burst, int)
-            if quota.quota_us != -1 and quota.looser(pod_quota):
+            if quota.quota_us != -1 and quota.is_looser(pod_quota):
                 quota = pod_quota
             model.now[child, CPUS.name] = cpus & pod_cpus or pod_cpus
             model.now[child, QUOTA.name] = quota
@@ -205,7 +204,7 @@ class Model:
         assert isinstance(pod_quota, Bandwidth)
         assert isinstance(quota, Bandwidth)
         assert isinstance(burst, int)
-        inside = quota.quota_us == -1 or not quota.looser(pod_quota)
+        inside = quota.quota_us == -1 or not quota.is_looser(pod_quota)
         bursting = quota.quota_us == -1 or burst <= quota.quota_us
         return cpus <= pod_cpus and inside and bursting
 
@@ -214,7 +213,7 @@ sets = st.frozensets(st.integers(0, 7), min_size=1)
 bands = st.builds(
     Bandwidth, st.one_of(st.just(-1), st.integers(1000, 9000)), st.sampled_from((1000, 2500, 10000))
 )
-targets: dict[Target, st.SearchStrategy[Value]] = {
+targets: dict[WriteTarget, st.SearchStrategy[CgroupValue]] = {
     **{(cgroup, CPUS.name): sets for cgroup in (POD, ONE, TWO)},
     **{(cgroup, QUOTA.name): bands for cgroup in (POD, ONE, TWO)},
     **{(cgroup, BURST.name): st.integers(0, 9000) for cgroup in (ONE, TWO)},
@@ -226,20 +225,20 @@ KEYS = {key.name: key for key in (CPUS, QUOTA, BURST)}
 @settings(max_examples=200, deadline=None)
 @given(st.fixed_dictionaries(targets), st.fixed_dictionaries(targets))
 def test_every_prefix_of_a_plan_is_legal_if_both_ends_are(
-    before: dict[Target, Value], after: dict[Target, Value]
+    before: dict[WriteTarget, CgroupValue], after: dict[WriteTarget, CgroupValue]
 ) -> None:
     kernel, wanted = Model.made_legal(before), Model.made_legal(after).now
     found = dict(kernel.now)
     wishes = [wish(cgroup, KEYS[name], value) for (cgroup, name), value in wanted.items()]
-    for step in plan(wishes, found, 1):
-        kernel.now[step.wish.target] = step.after
+    for step in plan_writes(wishes, found, 1):
+        kernel.now[step.desired.target] = step.value_after
         assert kernel.legal(), (step, kernel.now)
     for (cgroup, name), value in wanted.items():
-        assert KEYS[name].same(value, kernel.now[cgroup, name])
+        assert KEYS[name].is_equivalent(value, kernel.now[cgroup, name])
 
 
 @given(bands, bands)
 def test_a_plan_of_version_2_writes_both_numbers_at_once(old: Bandwidth, new: Bandwidth) -> None:
-    steps = plan([wish(POD, QUOTA, new)], {(POD, QUOTA.name): old}, 2)
-    assert len(steps) == (0 if new.same(old) else 1)
-    assert all(step.file == bandwidth.V2_FILE and len(step.text.split()) == 2 for step in steps)
+    steps = plan_writes([wish(POD, QUOTA, new)], {(POD, QUOTA.name): old}, 2)
+    assert len(steps) == (0 if new.is_equivalent(old) else 1)
+    assert all(step.file == cpu.V2_FILE and len(step.text.split()) == 2 for step in steps)

@@ -5,17 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import CPUS, IDLE, MEMORY, QUOTA, SHARES, Key, Value
-from agent.cgroup.writing.kernel import KernelFiles
-from agent.cgroup.writing.plan import plan
-from agent.cgroup.writing.result import Written
-from agent.cgroup.writing.values import CgroupValues
-from agent.cgroup.writing.wish import Wish
-from agent.cgroup.writing.writer import Writer
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import CPUS, IDLE, MEMORY, QUOTA, SHARES, CgroupKey, CgroupValue
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.values import CgroupValues, KernelFiles
+from agent.cgroup.write_plan import DesiredValue, WriteResult, plan_writes
+from agent.cgroup.writer import CgroupWriter
 from agent.errors import HostFileError
-from agent.host.files import LiveRoot
+from agent.host.files import LiveHostFiles
 from tests.realgroups import RealGroups, needs_v1, real_groups
 
 pytestmark = [needs_v1, pytest.mark.root]
@@ -27,18 +24,18 @@ def groups() -> Iterator[RealGroups]:
         yield made
 
 
-def wish(cgroup: str, key: Key, value: Value) -> Wish:
-    return Wish(cgroup=cgroup, key=key, value=value, owner="test")
+def wish(cgroup: str, key: CgroupKey, value: CgroupValue) -> DesiredValue:
+    return DesiredValue(cgroup=cgroup, key=key, value=value, owner="test")
 
 
-def writer_of(groups: RealGroups) -> Writer:
-    values = CgroupValues(KernelFiles(LiveRoot()), groups.layout)
-    return Writer(values, Ledger(None, ""), lambda: 0.0)
+def writer_of(groups: RealGroups) -> CgroupWriter:
+    values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
+    return CgroupWriter(values, ChangeLedger(None, ""), lambda: 0.0)
 
 
-def applied(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
+def applied(writer: CgroupWriter, *wishes: DesiredValue, now_s: float = 0.0) -> WriteResult:
     prepared = writer.prepare(wishes, now_s)
-    writer.remember(prepared)
+    writer.record_in_ledger(prepared)
     return writer.apply(prepared, now_s)
 
 
@@ -111,7 +108,7 @@ def test_the_kernel_takes_every_write_of_a_plan_for_cpus(
     writer = writer_of(groups)
     value = CPUS.parse(1, (new.encode(),))
     done = applied(writer, *(wish(cgroup, CPUS, value) for cgroup in (pod, *containers)))
-    assert (done.written, done.left) == (3, 0)
+    assert (done.written, done.unwritten) == (3, 0)
     assert all(audit.errno == 0 for audit in done.audits)
     assert [groups.get(cgroup, "cpuset.cpus") for cgroup in (pod, *containers)] == [new] * 3
 
@@ -125,13 +122,13 @@ def test_the_kernel_takes_every_write_of_a_plan_for_quotas(
     for cgroup in (pod, *containers):
         groups.put(cgroup, "cpu.cfs_period_us", str(old[1]))
         groups.put(cgroup, "cpu.cfs_quota_us", str(old[0]))
-    values = CgroupValues(KernelFiles(LiveRoot()), groups.layout)
+    values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
     wishes = [wish(cgroup, QUOTA, Bandwidth(*new)) for cgroup in (*containers, pod)]
     found = {one.target: Bandwidth(*old) for one in wishes}
-    for step in plan(wishes, found, 1):
+    for step in plan_writes(wishes, found, 1):
         values.write(step)  # raises if the kernel refuses any of them
     for cgroup in (pod, *containers):
-        assert values.value(cgroup, QUOTA) == Bandwidth(*new)
+        assert values.read_value(cgroup, QUOTA) == Bandwidth(*new)
 
 
 def test_a_second_look_writes_nothing(groups: RealGroups) -> None:
@@ -139,7 +136,7 @@ def test_a_second_look_writes_nothing(groups: RealGroups) -> None:
     writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
     assert applied(writer, wanted).written == 1
     again = writer.prepare((wanted,), 1.0)
-    assert (again.compared, again.steps, again.left) == (1, (), 0)
+    assert (again.compared, again.steps, again.unwritten) == (1, (), 0)
 
 
 def test_bytes_are_as_wanted_when_the_kernel_cut_them_to_pages(groups: RealGroups) -> None:
@@ -157,7 +154,7 @@ def test_a_limit_below_what_is_in_use_is_tried_each_round_and_told_after_three(
     groups.hog(pod)
     writer, wanted = writer_of(groups), wish(pod, MEMORY, 4096)
     rounds = [applied(writer, wanted, now_s=float(i)) for i in range(4)]
-    assert [[t.reason for t in one.troubles] for one in rounds] == [[], [], ["LimitInUse"], []]
+    assert [[t.reason for t in one.problems] for one in rounds] == [[], [], ["LimitInUse"], []]
 
 
 def test_a_neighbour_that_moved_between_look_and_write_is_planned_around(
@@ -172,7 +169,10 @@ def test_a_neighbour_that_moved_between_look_and_write_is_planned_around(
     )
     groups.put(child, "cpuset.cpus", "0-1")  # by the kubelet, say
     done = writer.apply(prepared, 0.0)
-    assert (done.written, done.left) == (0, 1)  # it wrote a file that was as wanted: left alone
+    assert (done.written, done.unwritten) == (
+        0,
+        1,
+    )  # it wrote a file that was as wanted: left alone
     both = (wish(pod, CPUS, frozenset({0})), wish(child, CPUS, frozenset({0})))
     assert applied(writer, *both, now_s=100.0).written == 2
 
@@ -186,8 +186,8 @@ def test_cpus_outside_the_pods_own_are_refused_once_and_then_left_for_a_minute(
     groups.put(pod, "cpuset.cpus", "0")
     writer, wanted = writer_of(groups), wish(child, CPUS, frozenset({1}))
     first = applied(writer, wanted)
-    assert (first.left, [audit.errno for audit in first.audits]) == (1, [errno.EACCES])
-    assert [trouble.reason for trouble in first.troubles] == ["ValueRefused"]
+    assert (first.unwritten, [audit.errno for audit in first.audits]) == (1, [errno.EACCES])
+    assert [trouble.reason for trouble in first.problems] == ["ValueRefused"]
     assert writer.prepare((wanted,), 59.0).steps == ()
     assert writer.prepare((wanted,), 60.0).steps
     assert writer.prepare((wish(child, CPUS, frozenset({0, 1})),), 1.0).steps
@@ -199,7 +199,7 @@ def test_a_group_that_is_gone_is_no_trouble(groups: RealGroups) -> None:
     prepared = writer.prepare((wanted,), 0.0)
     groups.path("cpu", pod).rmdir()
     done = writer.apply(prepared, 0.0)
-    assert (done.written, done.left, done.audits, done.troubles) == (0, 1, (), ())
+    assert (done.written, done.unwritten, done.audits, done.problems) == (0, 1, (), ())
     assert writer.prepare((wanted,), 1.0).compared == 0
 
 
@@ -223,26 +223,26 @@ def test_somebody_elses_value_is_put_back_three_times_then_once_a_minute(
         if applied(writer, wanted, now_s=float(second)).written:
             written.append(second)
     assert written == [1, 2, 3, 63, 123]
-    assert writer.foreign.contested(124.0) == ((pod, "cpu.shares"),)
+    assert writer.overwrites.contested_targets(124.0) == ((pod, "cpu.shares"),)
 
 
 def test_an_absent_file_costs_nothing_and_is_looked_for_again_after_a_minute(
     groups: RealGroups,
 ) -> None:
-    from agent.cgroup.values.keys import BVT
+    from agent.cgroup.keys import BVT
 
     pod = groups.pod()
     writer, wanted = writer_of(groups), wish(pod, BVT, 2)
     for second in (0.0, 1.0, 61.0):
         prepared = writer.prepare((wanted,), second)
-        assert (prepared.compared, prepared.left, prepared.steps) == (0, 0, ())
+        assert (prepared.compared, prepared.unwritten, prepared.steps) == (0, 0, ())
 
 
 def test_an_error_says_the_file_and_the_errno(groups: RealGroups) -> None:
     pod = groups.pod()
     path = str(groups.path("cpu", pod) / "cpu.cfs_quota_us")
     with pytest.raises(HostFileError, match=r"cpu\.cfs_quota_us: EINVAL"):
-        KernelFiles(LiveRoot()).write(path, "667")
+        KernelFiles(LiveHostFiles()).write(path, "667")
 
 
 def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
@@ -252,5 +252,5 @@ def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
     groups.put(pod, "cpu.cfs_burst_us", "200000")
     done = applied(writer_of(groups), wish(pod, QUOTA, Bandwidth(50000)))
     assert done.written == 0
-    assert "cpu.cfs_burst_us holds 200000" in done.troubles[0].message
-    assert done.troubles[0].message.endswith("another agent left it")
+    assert "cpu.cfs_burst_us holds 200000" in done.problems[0].message
+    assert done.problems[0].message.endswith("another agent left it")

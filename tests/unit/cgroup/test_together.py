@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cgroup import parse, together
+from agent.cgroup import usage_files
 from agent.errors import ParseError
 
 Parse = Callable[[bytes], object]
 Together = Callable[[Sequence[bytes]], Sequence[object]]
 BOTH: list[tuple[Parse, Together]] = [
-    (parse.memory_stat_v2, together.memory_stat_v2),
-    (parse.cpu_stat_v2, together.cpu_stat_v2),
+    (usage_files.parse_memory_stat_v2, usage_files.parse_memory_stats_v2),
+    (usage_files.parse_cpu_stat_v2, usage_files.parse_cpu_stats_v2),
 ]
 
 MEMORY_KEYS = (
@@ -44,7 +44,9 @@ IDLE = cpu([0] * 7)
 
 @given(st.lists(st.lists(COUNTERS, min_size=9, max_size=9).map(memory), min_size=1, max_size=9))
 def test_memory_is_that_of_the_files_one_by_one(files: list[bytes]) -> None:
-    assert together.memory_stat_v2(files) == [parse.memory_stat_v2(data) for data in files]
+    assert usage_files.parse_memory_stats_v2(files) == [
+        usage_files.parse_memory_stat_v2(data) for data in files
+    ]
 
 
 @pytest.mark.parametrize("keys", [3, 7])  # without the cpu controller there is no throttling
@@ -52,18 +54,20 @@ def test_memory_is_that_of_the_files_one_by_one(files: list[bytes]) -> None:
 def test_cpu_time_is_that_of_the_files_one_by_one(keys: int, data: st.DataObject) -> None:
     numbers = st.lists(COUNTERS, min_size=keys, max_size=keys)
     files = data.draw(st.lists(numbers.map(cpu), min_size=1, max_size=9))
-    assert together.cpu_stat_v2(files) == [parse.cpu_stat_v2(one) for one in files]
+    assert usage_files.parse_cpu_stats_v2(files) == [
+        usage_files.parse_cpu_stat_v2(one) for one in files
+    ]
 
 
 @pytest.mark.parametrize("after", ["workingset_0", "zswap", "a", "sec_pagetables"])
 def test_what_follows_the_lists_of_pages_is_the_kernels_choice(after: str) -> None:
     files = [memory([n] * 9, after) for n in (7, 10**12)]
     try:
-        found: Sequence[object] = together.memory_stat_v2(files)
+        found: Sequence[object] = usage_files.parse_memory_stats_v2(files)
     except ParseError:
         assert after == "a"  # then the caller takes them one by one
     else:
-        assert found == [parse.memory_stat_v2(data) for data in files]
+        assert found == [usage_files.parse_memory_stat_v2(data) for data in files]
 
 
 @pytest.mark.parametrize("cut", range(1, 120))
@@ -75,24 +79,27 @@ def test_a_cut_memory_file_gives_no_shorter_number(cut: int) -> None:
 @pytest.mark.parametrize(
     ("work", "files"),
     [
-        (together.cpu_stat_v2, [IDLE, b""]),
-        (together.cpu_stat_v2, [b"", IDLE]),
-        (together.cpu_stat_v2, [IDLE, IDLE[:-1]]),
-        (together.cpu_stat_v2, [IDLE, cpu([0] * 3)]),
-        (together.cpu_stat_v2, [IDLE, IDLE[:13], IDLE[13:] + IDLE]),  # keys that slip over
-        (together.cpu_stat_v2, [b"usage_usec \n"]),
-        (together.cpu_stat_v2, [b"usage_usec 1 2\n"]),
-        (together.cpu_stat_v2, [b"usage_usec -1\n"]),
-        (together.cpu_stat_v2, [b"usage_usec 1_0\n"]),
-        (together.cpu_stat_v2, [b"usage_usec 1\nnice2_usec 5\n"]),  # not the number 25
-        (together.cpu_stat_v2, [b"usage_usec0 \n"]),
-        (together.cpu_stat_v2, [b"usage_usec " + b"9" * 5000 + b"\n"]),
-        (together.cpu_stat_v2, [b"usage_usec %d\n" % (1 << 64)]),
-        (together.memory_stat_v2, [ZEROS, b""]),
-        (together.memory_stat_v2, [b"", ZEROS]),
-        (together.memory_stat_v2, [b"\0" * 64]),
-        (together.memory_stat_v2, [memory([1 << 64] * 9)]),
-        (together.memory_stat_v2, [ZEROS.replace(b"active_file", b"x")]),
+        (usage_files.parse_cpu_stats_v2, [IDLE, b""]),
+        (usage_files.parse_cpu_stats_v2, [b"", IDLE]),
+        (usage_files.parse_cpu_stats_v2, [IDLE, IDLE[:-1]]),
+        (usage_files.parse_cpu_stats_v2, [IDLE, cpu([0] * 3)]),
+        (
+            usage_files.parse_cpu_stats_v2,
+            [IDLE, IDLE[:13], IDLE[13:] + IDLE],
+        ),  # keys that slip over
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec \n"]),
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec 1 2\n"]),
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec -1\n"]),
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec 1_0\n"]),
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec 1\nnice2_usec 5\n"]),  # not the number 25
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec0 \n"]),
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec " + b"9" * 5000 + b"\n"]),
+        (usage_files.parse_cpu_stats_v2, [b"usage_usec %d\n" % (1 << 64)]),
+        (usage_files.parse_memory_stats_v2, [ZEROS, b""]),
+        (usage_files.parse_memory_stats_v2, [b"", ZEROS]),
+        (usage_files.parse_memory_stats_v2, [b"\0" * 64]),
+        (usage_files.parse_memory_stats_v2, [memory([1 << 64] * 9)]),
+        (usage_files.parse_memory_stats_v2, [ZEROS.replace(b"active_file", b"x")]),
     ],
 )
 def test_files_that_differ_or_are_no_kernels_are_refused(

@@ -4,11 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cgroup.parse import PAGE_BYTES
-from agent.cgroup.values import bandwidth, keys, shares
-from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import BURST, BVT, BY_NAME, CPUS, MEMORY, QUOTA, SHARES, Key, Value
-from agent.cgroup.writing.wish import Wish
+from agent.cgroup import cpu, keys
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import (
+    BURST,
+    BVT,
+    CPUS,
+    KEYS_BY_NAME,
+    MEMORY,
+    QUOTA,
+    SHARES,
+    CgroupKey,
+    CgroupValue,
+)
+from agent.cgroup.usage_files import PAGE_BYTES
+from agent.cgroup.write_plan import DesiredValue
 from agent.errors import ParseError
 
 
@@ -16,25 +26,13 @@ from agent.errors import ParseError
     ("given_", "expected"), [(2, 1), (28, 1), (29, 2), (1024, 39), (2048, 79), (262144, 10000)]
 )
 def test_weight_by_the_linear_formula(given_: int, expected: int) -> None:  # V14
-    assert shares.linear(given_) == expected
+    assert cpu.linear_weight(given_) == expected
 
 
 @pytest.mark.parametrize("wrong", [1, 262145])
 def test_shares_out_of_range_have_no_weight(wrong: int) -> None:  # V14
     with pytest.raises(ParseError):
-        shares.linear(wrong)
-
-
-@pytest.mark.parametrize(
-    ("weight", "expected"), [(1, 2), (2, 28), (39, 998), (100, 2597), (10000, 262144)]
-)
-def test_shares_of_a_weight(weight: int, expected: int) -> None:  # V15
-    assert shares.of_weight(weight) == expected
-
-
-def test_no_weight_has_no_shares() -> None:  # V15
-    with pytest.raises(ParseError):
-        shares.of_weight(0)
+        cpu.linear_weight(wrong)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,7 @@ def test_no_weight_has_no_shares() -> None:  # V15
     [(2, 1), (102, 17), (512, 59), (1024, 100), (4096, 303), (262144, 10000)],
 )
 def test_weight_by_the_quadratic_formula(given_: int, expected: int) -> None:  # V16
-    assert shares.quadratic(given_) == expected
+    assert cpu.quadratic_weight(given_) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +76,7 @@ def test_cpu_max_of_another_form_is_refused(text: bytes) -> None:  # V17
 def test_the_way_from_one_bandwidth_to_another(
     version: int, old: tuple[int, int], new: tuple[int, int], texts: list[str]
 ) -> None:
-    found = bandwidth.steps(version, Bandwidth(*old), Bandwidth(*new))
+    found = cpu.bandwidth_writes(version, Bandwidth(*old), Bandwidth(*new))
     assert [text for _, text, _ in found] == texts
     assert found[-1][2] == Bandwidth(*new)
 
@@ -94,9 +92,10 @@ pairs = st.builds(
 def test_between_two_bandwidths_nothing_is_in_force_that_a_neighbour_could_refuse(
     old: Bandwidth, new: Bandwidth
 ) -> None:
-    for _, _, after in bandwidth.steps(1, old, new):
+    for _, _, after in cpu.bandwidth_writes(1, old, new):
         allowed = after.quota_us == -1 or not (
-            (after.looser(old) and after.looser(new)) or (old.looser(after) and new.looser(after))
+            (after.is_looser(old) and after.is_looser(new))
+            or (old.is_looser(after) and new.is_looser(after))
         )
         assert allowed
 
@@ -123,13 +122,15 @@ def test_no_memory_limit_is_read_in_each_spelling(
 
 @pytest.mark.parametrize(("found", "met"), [(100, True), (39, True), (50, False)])
 def test_a_weight_of_either_formula_stands_for_the_shares(found: int, met: bool) -> None:  # V21
-    both = (shares.linear(1024), shares.quadratic(1024))
-    wish = Wish(cgroup="/x", key=SHARES, value=both[0], also=both, owner="batch_resources")
-    assert wish.met(found) is met
+    both = (cpu.linear_weight(1024), cpu.quadratic_weight(1024))
+    wish = DesiredValue(
+        cgroup="/x", key=SHARES, value=both[0], equivalents=both, owner="batch_resources"
+    )
+    assert wish.is_met(found) is met
 
 
 def test_cpus_are_compared_as_sets() -> None:  # V22
-    assert CPUS.same(CPUS.parse(1, (b"0-3,8\n",)), CPUS.parse(1, (b"8,0,1,2,3",)))
+    assert CPUS.is_equivalent(CPUS.parse(1, (b"0-3,8\n",)), CPUS.parse(1, (b"8,0,1,2,3",)))
 
 
 @pytest.mark.parametrize("text", [b"0-4097", b"1-2-3", b"a"])
@@ -142,21 +143,23 @@ def test_cpus_of_no_machine_are_refused(text: bytes) -> None:  # V22
     ("key", "version", "value"),
     [(BVT, 1, 3), (SHARES, 1, 1), (BURST, 1, 100_000_001), (QUOTA, 1, Bandwidth(999))],
 )
-def test_values_out_of_range_are_refused(key: Key, version: int, value: Value) -> None:  # V23
+def test_values_out_of_range_are_refused(
+    key: CgroupKey, version: int, value: CgroupValue
+) -> None:  # V23
     with pytest.raises(ParseError):
         key.check(version, value)
 
 
 def test_no_limit_of_protection_is_within_the_range() -> None:  # V23
-    high = BY_NAME["memory.high"]
+    high = KEYS_BY_NAME["memory.high"]
     assert high.check(2, high.parse(2, (b"max\n",))) == keys.NO_LIMIT
-    assert high.same(keys.NO_LIMIT, high.parse(2, (b"9223372036854775807\n",)))
+    assert high.is_equivalent(keys.NO_LIMIT, high.parse(2, (b"9223372036854775807\n",)))
 
 
 def test_bytes_are_compared_after_the_kernel_cut_them_to_pages() -> None:  # V24
     wanted = 1_000_000
-    assert MEMORY.same(wanted, wanted // PAGE_BYTES * PAGE_BYTES)
-    assert not MEMORY.same(wanted, wanted // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES)
+    assert MEMORY.is_equivalent(wanted, wanted // PAGE_BYTES * PAGE_BYTES)
+    assert not MEMORY.is_equivalent(wanted, wanted // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES)
 
 
 def test_an_empty_set_is_written_as_a_newline() -> None:
@@ -177,16 +180,16 @@ def test_an_empty_set_is_written_as_a_newline() -> None:
     ],
 )
 def test_what_is_looser_and_what_allows_both(
-    key: Key, new: Value, old: Value, looser: bool, merged: Value
+    key: CgroupKey, new: CgroupValue, old: CgroupValue, looser: bool, merged: CgroupValue
 ) -> None:
-    assert key.looser(new, old) is looser
-    assert key.merged(new, old) == merged
+    assert key.is_looser(new, old) is looser
+    assert key.merge(new, old) == merged
 
 
-@given(st.sampled_from(keys.ALL), st.integers(1, 2), st.binary(max_size=64))
-def test_no_bytes_of_a_file_do_harm(key: Key, version: int, data: bytes) -> None:
+@given(st.sampled_from(keys.ALL_KEYS), st.integers(1, 2), st.binary(max_size=64))
+def test_no_bytes_of_a_file_do_harm(key: CgroupKey, version: int, data: bytes) -> None:
     try:
         value = key.parse(version, (data,) * len(key.files(version) or ("",)))
     except ParseError:
         return
-    assert key.kept(key.keep(value)) == value
+    assert key.from_ledger(key.to_ledger(value)) == value

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from agent.cgroup import cpu
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import BURST, BVT, CPUS, MEMORY, QUOTA, SHARES, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.values import shares
-from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import BURST, BVT, CPUS, MEMORY, QUOTA, SHARES, Key, Value
-from agent.cgroup.writing.kernel import KernelFiles
-from agent.cgroup.writing.result import Written
-from agent.cgroup.writing.values import CgroupValues
-from agent.cgroup.writing.wish import Wish
-from agent.cgroup.writing.writer import Writer
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.values import CgroupValues, KernelFiles
+from agent.cgroup.write_plan import DesiredValue, WriteResult
+from agent.cgroup.writer import CgroupWriter
 from agent.errors import HostFileError
-from agent.host.files import LiveRoot
+from agent.host.files import LiveHostFiles
 
 POD, ONE = "/kubepods/pod1", "/kubepods/pod1/c1"
 LAYOUT = CgroupLayout(version=2, driver="cgroupfs", mounts=(), unified="", root="/kubepods")
@@ -51,17 +49,17 @@ class TableFiles:
         """Keep nothing open."""
 
 
-def writer_of(files: TableFiles) -> Writer:
-    return Writer(CgroupValues(files, LAYOUT), Ledger(None, ""), lambda: 0.0)
+def writer_of(files: TableFiles) -> CgroupWriter:
+    return CgroupWriter(CgroupValues(files, LAYOUT), ChangeLedger(None, ""), lambda: 0.0)
 
 
-def wish(cgroup: str, key: Key, value: Value, owner: str = "test") -> Wish:
-    return Wish(cgroup=cgroup, key=key, value=value, owner=owner)
+def wish(cgroup: str, key: CgroupKey, value: CgroupValue, owner: str = "test") -> DesiredValue:
+    return DesiredValue(cgroup=cgroup, key=key, value=value, owner=owner)
 
 
-def run(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
+def run(writer: CgroupWriter, *wishes: DesiredValue, now_s: float = 0.0) -> WriteResult:
     prepared = writer.prepare(wishes, now_s)
-    writer.remember(prepared)
+    writer.record_in_ledger(prepared)
     return writer.apply(prepared, now_s)
 
 
@@ -76,7 +74,9 @@ def run(writer: Writer, *wishes: Wish, now_s: float = 0.0) -> Written:
         (BURST, "0\n", 5, "5"),
     ],
 )
-def test_what_is_written_on_version_2(key: Key, found: str, wanted: Value, text: str) -> None:
+def test_what_is_written_on_version_2(
+    key: CgroupKey, found: str, wanted: CgroupValue, text: str
+) -> None:
     path = f"{POD}/{key.v2}"
     files = TableFiles(**{path: found})
     assert run(writer_of(files), wish(POD, key, wanted)).written == 1
@@ -93,7 +93,9 @@ def test_what_is_written_on_version_2(key: Key, found: str, wanted: Value, text:
         (CPUS, "8,0-3\n", frozenset({0, 1, 2, 3, 8})),
     ],
 )
-def test_what_is_as_wanted_on_version_2_is_not_written(key: Key, found: str, wanted: Value) -> None:
+def test_what_is_as_wanted_on_version_2_is_not_written(
+    key: CgroupKey, found: str, wanted: CgroupValue
+) -> None:
     files = TableFiles(**{f"{POD}/{key.v2}": found})
     assert run(writer_of(files), wish(POD, key, wanted)).written == 0
     assert files.writes == []
@@ -102,8 +104,8 @@ def test_what_is_as_wanted_on_version_2_is_not_written(key: Key, found: str, wan
 @pytest.mark.parametrize(("found", "writes"), [("100", 0), ("39", 0), ("50", 1)])
 def test_a_weight_of_either_formula_is_left_alone(found: str, writes: int) -> None:  # V21
     files = TableFiles(**{f"{ONE}/cpu.weight": f"{found}\n"})
-    both = shares.linear(1024), shares.quadratic(1024)
-    wanted = Wish(cgroup=ONE, key=SHARES, value=both[0], also=both, owner="test")
+    both = cpu.linear_weight(1024), cpu.quadratic_weight(1024)
+    wanted = DesiredValue(cgroup=ONE, key=SHARES, value=both[0], equivalents=both, owner="test")
     run(writer_of(files), wanted)
     assert len(files.writes) == writes
 
@@ -111,7 +113,7 @@ def test_a_weight_of_either_formula_is_left_alone(found: str, writes: int) -> No
 def test_cpus_that_are_taken_but_not_given_are_told() -> None:
     files = TableFiles(**{f"{ONE}/cpuset.cpus": "\n", f"{ONE}/cpuset.cpus.effective": "0-1\n"})
     done = run(writer_of(files), wish(ONE, CPUS, frozenset({2})))
-    assert (done.written, [t.reason for t in done.troubles]) == (1, ["CPUsNotInForce"])
+    assert (done.written, [t.reason for t in done.problems]) == (1, ["CPUsNotInForce"])
 
 
 def test_a_refused_value_is_asked_again_ever_more_rarely_and_told_once() -> None:
@@ -121,7 +123,7 @@ def test_a_refused_value_is_asked_again_ever_more_rarely_and_told_once() -> None
     tried, told = [], 0
     for second in range(1000):
         done = run(writer, wanted, now_s=float(second))
-        told += len(done.troubles)
+        told += len(done.problems)
         if done.audits:
             tried.append(second)
     assert tried == [0, 60, 180, 420, 900]
@@ -135,7 +137,9 @@ def test_a_kind_that_three_groups_in_a_row_refuse_is_left_for_an_hour() -> None:
     writer = writer_of(files)
     tried = [bool(run(writer, wish(pod, BVT, 2)).audits) for pod in pods]
     assert tried == [True, True, True, False, False, False]
-    assert writer.refusals.stopped(1.0) == (("cpu.bvt_warp_ns", "3 groups in a row refused it"),)
+    assert writer.refusals.suspended_writes(1.0) == (
+        ("cpu.bvt_warp_ns", "3 groups in a row refused it"),
+    )
     assert run(writer, wish(pods[5], BVT, 2), now_s=3601.0).audits
 
 
@@ -145,9 +149,9 @@ def test_an_owner_who_may_not_write_stops_and_says_so_once(number: int) -> None:
     files.refuses = {"bvt_warp_ns": [number] * 99}
     writer = writer_of(files)
     first = run(writer, wish(POD, BVT, 2), wish(ONE, BVT, 2))
-    assert [trouble.reason for trouble in first.troubles] == ["WriteNotPermitted"]
+    assert [trouble.reason for trouble in first.problems] == ["WriteNotPermitted"]
     assert run(writer, wish(ONE, BVT, 2), now_s=1.0).audits == ()
-    assert [owner for owner, _ in writer.refusals.stopped(1.0)] == ["test"]
+    assert [owner for owner, _ in writer.refusals.suspended_writes(1.0)] == ["test"]
     files.refuses = {}
     assert run(writer, wish(ONE, BVT, 2, owner="other"), now_s=1.0).written == 1
 
@@ -162,8 +166,8 @@ def test_a_value_that_reads_back_otherwise_is_a_refusal() -> None:
     files = TableFiles(**{f"{POD}/memory.max": "max\n"})
     files.becomes = {"1048576": "4096"}
     done = run(writer_of(files), wish(POD, MEMORY, 1048576))
-    assert (done.written, done.left) == (0, 1)
-    assert [trouble.reason for trouble in done.troubles] == ["ValueRefused"]
+    assert (done.written, done.unwritten) == (0, 1)
+    assert [trouble.reason for trouble in done.problems] == ["ValueRefused"]
 
 
 def test_a_file_with_nonsense_is_left_alone() -> None:
@@ -176,10 +180,10 @@ def test_after_a_restart_a_value_of_ours_is_not_taken_for_somebody_elses() -> No
     files = TableFiles(**{f"{POD}/cpu.max": "max 100000\n"})
     first = writer_of(files)
     run(first, wish(POD, QUOTA, Bandwidth(100000)))
-    second = Writer(first.values, first.ledger, lambda: 0.0)
+    second = CgroupWriter(first.values, first.ledger, lambda: 0.0)
     for value in (200000, 300000, 400000, 500000):
         assert run(second, wish(POD, QUOTA, Bandwidth(value))).written == 1
-    assert second.foreign.reverts == 0
+    assert second.overwrites.reverts == 0
     (entry,) = second.ledger.entries.values()
     assert entry.original == "-1 100000"
 
@@ -189,7 +193,7 @@ def test_below_a_group_that_could_not_be_widened_nothing_is_tried() -> None:
     files.refuses = {f"{POD}/cpu.max": [errno.EINVAL] * 9}
     wider = Bandwidth(200000)
     done = run(writer_of(files), wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
-    assert (done.written, done.left, files.writes) == (0, 2, [])
+    assert (done.written, done.unwritten, files.writes) == (0, 2, [])
 
 
 def test_what_is_known_of_groups_that_are_gone_is_forgotten() -> None:
@@ -197,7 +201,7 @@ def test_what_is_known_of_groups_that_are_gone_is_forgotten() -> None:
     writer, wishes = writer_of(files), (wish(ONE, QUOTA, Bandwidth(100000)),)
     for _ in range(2):
         assert writer.prepare(wishes, 0.0).compared == 1
-    writer.keep(frozenset())
+    writer.retain(frozenset())
     assert (writer._slots, writer._settled) == ({}, {})
     assert writer.prepare(wishes, 0.0).compared == 1
 
@@ -209,18 +213,18 @@ def test_a_pod_that_is_as_it_was_is_read_and_what_is_not_is_seen() -> None:
     for _ in range(3):
         assert writer.prepare(wishes, 0.0).steps == ()
     files.files[f"{ONE}/cpu.max"] = "max 100000\n"
-    assert [step.wish.cgroup for step in writer.prepare(wishes, 0.0).steps] == [ONE]
+    assert [step.desired.cgroup for step in writer.prepare(wishes, 0.0).steps] == [ONE]
     del files.files[f"{ONE}/cpu.max"]
     assert writer.prepare(wishes, 0.0).compared == 1
     others = (wish(POD, QUOTA, Bandwidth(50000)), wishes[1])
-    assert [step.wish.cgroup for step in writer.prepare(others, 99.0).steps] == [POD]
+    assert [step.desired.cgroup for step in writer.prepare(others, 99.0).steps] == [POD]
 
 
 def test_no_more_descriptors_are_kept_than_allowed(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
     kept = len(os.listdir("/proc/self/fd"))
-    files = KernelFiles(LiveRoot(str(tmp_path)), limit=1)
+    files = KernelFiles(LiveHostFiles(str(tmp_path)), limit=1)
     for _ in range(2):
         assert [files.read(f"/{name}", 8) for name in "abc"] == [b"a", b"b", b"c"]
     assert len(os.listdir("/proc/self/fd")) == kept + 1

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import BURST, MEMORY, QUOTA, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.undo import undo
-from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import BURST, MEMORY, QUOTA, Key, Value
-from agent.cgroup.writing.refusals import BUSY_SOON, BUSY_TOLD, FIRST_S
-from agent.cgroup.writing.result import Written
-from agent.cgroup.writing.values import CgroupValues
-from agent.cgroup.writing.wish import Wish
-from agent.cgroup.writing.writer import Writer
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.restore import restore_entries
+from agent.cgroup.values import CgroupValues
+from agent.cgroup.write_backoff import BUSY_REPORTED, BUSY_RETRIES, FIRST_RETRY_S
+from agent.cgroup.write_plan import DesiredValue, WriteResult
+from agent.cgroup.writer import CgroupWriter
 from tests.cgroup_v2.fake import MOUNT, NO_LIMIT, FakeFiles, FakeKernel, Group
 
 MIB = 1 << 20
@@ -48,15 +47,15 @@ class Node:
         layout = CgroupLayout(
             version=2, driver="cgroupfs", mounts=(), unified=MOUNT, root="/kubepods"
         )
-        ledger = Ledger(self.path, "boot")
+        ledger = ChangeLedger(self.path, "boot")
         ledger.load()
-        self.writer = Writer(CgroupValues(self.files, layout), ledger, lambda: 0.0)
+        self.writer = CgroupWriter(CgroupValues(self.files, layout), ledger, lambda: 0.0)
 
-    def want(self, key: Key, value: Value, now_s: float = 0.0) -> Written:
+    def want(self, key: CgroupKey, value: CgroupValue, now_s: float = 0.0) -> WriteResult:
         """Let the agent write once."""
-        wish = Wish(cgroup=POD, key=key, value=value, owner="test", message="set it")
+        wish = DesiredValue(cgroup=POD, key=key, value=value, owner="test", message="set it")
         ready = self.writer.prepare((wish,), now_s)
-        self.writer.remember(ready)
+        self.writer.record_in_ledger(ready)
         self.writer.ledger.flush()
         done = self.writer.apply(ready, now_s)
         self.writer.ledger.flush()
@@ -64,10 +63,10 @@ class Node:
 
     def undo(self, **how: bool) -> list[tuple[str, str]]:
         """Put all back; return state and detail of each entry."""
-        ledger = Ledger(self.path, "boot")
+        ledger = ChangeLedger(self.path, "boot")
         ledger.load()
         entries = tuple(ledger.entries.values())
-        done = undo(ledger, self.writer.values, entries, monotonic=lambda: 0.0, **how)
+        done = restore_entries(ledger, self.writer.values, entries, monotonic=lambda: 0.0, **how)
         return [(one.state, one.detail) for one in done]
 
 
@@ -94,9 +93,9 @@ def test_a_group_that_fits_is_limited_without_reclaim(node: Node) -> None:
 
 def test_memory_that_cannot_be_reclaimed_is_not_taken_by_killing(node: Node) -> None:
     node.group.anonymous_bytes, node.group.high_bytes = 200 * MIB, 300 * MIB
-    events = [node.want(MEMORY, 100 * MIB, float(second)).troubles for second in range(4)]
+    events = [node.want(MEMORY, 100 * MIB, float(second)).problems for second in range(4)]
     assert [len(one) for one in events] == [0, 0, 1, 0]
-    (trouble,) = events[BUSY_TOLD - 1]
+    (trouble,) = events[BUSY_REPORTED - 1]
     assert trouble.reason == "LimitInUse"
     assert f"{200 * MIB} bytes were in use" in trouble.message
     assert "memory.high" in trouble.message
@@ -108,7 +107,7 @@ def test_memory_that_cannot_be_reclaimed_is_not_taken_by_killing(node: Node) -> 
 
 def test_more_than_one_cycle_can_reclaim_is_reclaimed_in_several(node: Node) -> None:
     node.group.cache_bytes = 2000 * MIB
-    left = [node.want(MEMORY, 100 * MIB, float(second)).left for second in range(5)]
+    left = [node.want(MEMORY, 100 * MIB, float(second)).unwritten for second in range(5)]
     assert left == [1, 1, 1, 0, 0]
     assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
 
@@ -116,10 +115,10 @@ def test_more_than_one_cycle_can_reclaim_is_reclaimed_in_several(node: Node) -> 
 def test_a_limit_that_stays_in_use_is_tried_less_often(node: Node) -> None:
     node.group.anonymous_bytes = 200 * MIB
     tried = []
-    for second in range(BUSY_SOON + 2 * int(FIRST_S)):
+    for second in range(BUSY_RETRIES + 2 * int(FIRST_RETRY_S)):
         if node.want(MEMORY, 100 * MIB, float(second)).audits:
             tried.append(second)
-    assert tried == [*range(BUSY_SOON + 1), 2 * BUSY_SOON]
+    assert tried == [*range(BUSY_RETRIES + 1), 2 * BUSY_RETRIES]
 
 
 def test_killed_at_any_write_of_a_reclaim_a_restore_gives_memory_high_back(tmp_path: Path) -> None:
@@ -175,9 +174,9 @@ def test_a_limit_that_the_kernel_rounded_is_not_counted_as_another_writers(node:
     for limit in (10**9, 2 * 10**9, 3 * 10**9):
         assert node.want(MEMORY, limit).written == 1
         node.start()
-        assert node.writer.foreign.reverts == 0
+        assert node.writer.overwrites.reverts == 0
     assert node.want(MEMORY, 4 * 10**9).written == 1
-    assert node.writer.foreign.reverts == 0
+    assert node.writer.overwrites.reverts == 0
 
 
 def test_a_restore_does_not_kill_either(node: Node) -> None:
@@ -197,7 +196,7 @@ def test_the_burst_of_another_agent_is_named_as_the_cause_of_a_refused_quota(nod
     node.group.burst_us = 200_000
     done = node.want(QUOTA, Bandwidth(50_000))
     assert done.audits[0].errno == errno.EINVAL
-    assert done.troubles[0].message == (
+    assert done.problems[0].message == (
         f"cpu.cfs_quota_us of {POD} to '50000 100000': Invalid argument: cpu.max.burst holds"
         " 200000, more than this quota: write 0 to it; another agent left it"
     )
@@ -205,13 +204,13 @@ def test_the_burst_of_another_agent_is_named_as_the_cause_of_a_refused_quota(nod
 
 def test_a_burst_of_our_own_is_not_said_to_be_anothers(node: Node) -> None:
     node.want(BURST, 200_000)
-    message = node.want(QUOTA, Bandwidth(50_000)).troubles[0].message
+    message = node.want(QUOTA, Bandwidth(50_000)).problems[0].message
     assert message.endswith("write 0 to it")
 
 
 def test_a_quota_below_the_period_floor_has_no_burst_for_a_cause(node: Node) -> None:
     node.group.burst_us = 10
-    message = node.want(QUOTA, Bandwidth(50_000, 10**7)).troubles[0].message
+    message = node.want(QUOTA, Bandwidth(50_000, 10**7)).problems[0].message
     assert message.endswith("Invalid argument")
 
 

@@ -12,12 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.cgroup.ledger.entry import Entry, Line, decode, encode
-from agent.cgroup.ledger.journal import COMPACT_LEAST, QUARANTINE, Ledger, LedgerError
+from agent.cgroup.ledger import (
+    COMPACT_LEAST,
+    QUARANTINE,
+    ChangeLedger,
+    LedgerEntry,
+    LedgerError,
+    LedgerLine,
+    decode_line,
+    encode_line,
+)
 from tests.patience import PATIENCE_S
 
 BOOT = "b5c3d2e1-0000-4000-8000-000000000001"
-ENTRY = Entry(
+ENTRY = LedgerEntry(
     hierarchy="cpu",
     path="/kubepods/podx",
     inode=7,
@@ -33,17 +41,17 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "ledger.log")
 
 
-def loaded(path: str, boot: str = BOOT) -> Ledger:
-    ledger = Ledger(path, boot)
+def loaded(path: str, boot: str = BOOT) -> ChangeLedger:
+    ledger = ChangeLedger(path, boot)
     ledger.load()
     return ledger
 
 
-def entries(count: int) -> list[Entry]:
+def entries(count: int) -> list[LedgerEntry]:
     return [replace(ENTRY, path=f"/kubepods/pod{number}") for number in range(count)]
 
 
-def written(path: str, *all_of: Entry) -> Ledger:
+def written(path: str, *all_of: LedgerEntry) -> ChangeLedger:
     ledger = loaded(path)
     for entry in all_of:
         ledger.set(entry)
@@ -90,7 +98,7 @@ def test_another_boot_has_other_cgroups(path: str) -> None:
 
 
 def test_only_the_newest_values_of_ours_are_kept() -> None:
-    ledger = Ledger(None, BOOT)
+    ledger = ChangeLedger(None, BOOT)
     ledger.set(replace(ENTRY, ours=(*map(str, range(20)), "3")))
     assert ledger.entries[ENTRY.id].ours == ("13", "14", "15", "16", "17", "18", "19", "3")
 
@@ -185,8 +193,8 @@ def test_a_disk_that_takes_no_rewritten_file_does_not_fill_the_memory(
     def full(*_: object) -> None:
         raise OSError(28, "no space")
 
-    monkeypatch.setattr("agent.cgroup.ledger.journal.replace_file", full)
-    monkeypatch.setattr("agent.cgroup.ledger.journal.MAX_PENDING", 10)
+    monkeypatch.setattr("agent.cgroup.ledger.replace_file", full)
+    monkeypatch.setattr("agent.cgroup.ledger.MAX_PENDING", 10)
     for number in range(50):
         ledger.set(replace(ENTRY, path="/other", inode=number))
         with pytest.raises(LedgerError):
@@ -229,10 +237,10 @@ def test_a_disk_that_is_full_loses_nothing_that_was_there_and_gets_it_later(path
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-    assert not ledger.writable
+    assert not ledger.is_writable
     assert len(loaded(path).entries) == 2
     ledger.flush()
-    assert ledger.writable
+    assert ledger.is_writable
     assert len(loaded(path).entries) == 3
 
 
@@ -247,11 +255,11 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(path: str, tmp_path: Pa
 def test_a_file_that_could_not_be_read_is_never_written_over(path: str) -> None:
     written(path, ENTRY)
     before = Path(path).read_bytes()
-    ledger = Ledger(path, BOOT)  # and load() failed
+    ledger = ChangeLedger(path, BOOT)  # and load() failed
     ledger.set(replace(ENTRY, path="/other"))
     with pytest.raises(LedgerError, match="could not be read"):
         ledger.flush()
-    assert (Path(path).read_bytes(), ledger.writable) == (before, False)
+    assert (Path(path).read_bytes(), ledger.is_writable) == (before, False)
 
 
 def line_of(body: bytes) -> bytes:
@@ -272,8 +280,8 @@ def newer_line(version: int = 2, **fields: object) -> bytes:
 
 
 def test_the_fields_that_both_versions_have_are_read_of_a_newer_line() -> None:
-    line = decode(newer_line()[:-1])
-    assert line == Line(v=2, boot=BOOT, seq=9, op="set", entry=ENTRY)
+    line = decode_line(newer_line()[:-1])
+    assert line == LedgerLine(v=2, boot=BOOT, seq=9, op="set", entry=ENTRY)
 
 
 UNREADABLE = {
@@ -323,7 +331,7 @@ def test_lines_of_a_newer_version_outlive_a_file_written_anew(path: str) -> None
 
 def test_a_whole_line_of_this_version_that_says_nothing_is_damage() -> None:
     for bad in (newer_line(1, op="moved"), newer_line(1, seq="9"), newer_line(0)):
-        assert decode(bad[:-1]) is None
+        assert decode_line(bad[:-1]) is None
 
 
 @pytest.mark.parametrize(
@@ -337,7 +345,7 @@ def test_a_whole_line_of_this_version_that_says_nothing_is_damage() -> None:
     ids=["path", "boot", "nested", "number"],
 )
 def test_a_right_checksum_makes_no_bad_line_good(body: bytes, path: str) -> None:
-    assert decode(line_of(body)[:-1]) is None
+    assert decode_line(line_of(body)[:-1]) is None
     written(path, ENTRY)
     with Path(path).open("ab") as file:
         file.write(line_of(body) * 2)
@@ -349,7 +357,7 @@ def test_a_right_checksum_makes_no_bad_line_good(body: bytes, path: str) -> None
 @pytest.mark.timeout(PATIENCE_S)
 def test_a_fifo_in_the_place_of_the_file_holds_nobody_up(path: str) -> None:
     os.mkfifo(path)
-    ledger = Ledger(path, BOOT)
+    ledger = ChangeLedger(path, BOOT)
     with pytest.raises(LedgerError, match="not a regular file"):
         ledger.load()
     ledger.set(ENTRY)
@@ -365,12 +373,12 @@ def test_a_fifo_in_the_place_of_the_file_holds_nobody_up(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "kubepods", "/kubepods/../../etc", "/kubepods/a\0b"])
 def test_a_path_that_leads_elsewhere_is_not_taken(path: str) -> None:
-    line = Line(v=1, boot=BOOT, seq=1, op="set", entry=replace(ENTRY, path=path))
-    assert decode(encode(line)[:-1]) is None
+    line = LedgerLine(v=1, boot=BOOT, seq=1, op="set", entry=replace(ENTRY, path=path))
+    assert decode_line(encode_line(line)[:-1]) is None
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_do_harm(body: bytes) -> None:
-    assert decode(body) is None
+    assert decode_line(body) is None
     inner = b'{"a":' + body + b"}"
-    assert decode(b'{"crc":%d,%b' % (zlib.crc32(inner), inner[1:])) is None
+    assert decode_line(b'{"crc":%d,%b' % (zlib.crc32(inner), inner[1:])) is None

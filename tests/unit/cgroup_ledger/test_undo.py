@@ -5,17 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.cgroup.ledger.entry import OOM, Entry
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.processes import KEY
-from agent.cgroup.ledger.undo import Undone, undo
-from agent.cgroup.values.bandwidth import Bandwidth
-from agent.cgroup.values.keys import CPUS, MEMORY, QUOTA, SHARES, Key, Value
-from agent.cgroup.writing.kernel import KernelFiles
-from agent.cgroup.writing.values import CgroupValues
-from agent.cgroup.writing.wish import Wish
-from agent.cgroup.writing.writer import Writer
-from agent.host.files import LiveRoot
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import CPUS, MEMORY, QUOTA, SHARES, CgroupKey, CgroupValue
+from agent.cgroup.ledger import OOM_HIERARCHY, ChangeLedger, LedgerEntry
+from agent.cgroup.processes import OOM_SCORE_ADJ
+from agent.cgroup.restore import RestoreResult, restore_entries
+from agent.cgroup.values import CgroupValues, KernelFiles
+from agent.cgroup.write_plan import DesiredValue
+from agent.cgroup.writer import CgroupWriter
+from agent.host.files import LiveHostFiles
 from tests.realgroups import RealGroups, needs_v1, real_groups
 
 pytestmark = [needs_v1, pytest.mark.root]
@@ -31,19 +29,19 @@ class Run:
     """What wrote, and what puts back."""
 
     def __init__(self, groups: RealGroups) -> None:
-        self.ledger = Ledger(None, "")
-        self.values = CgroupValues(KernelFiles(LiveRoot()), groups.layout)
-        self.writer = Writer(self.values, self.ledger, lambda: 0.0)
+        self.ledger = ChangeLedger(None, "")
+        self.values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
+        self.writer = CgroupWriter(self.values, self.ledger, lambda: 0.0)
 
-    def write(self, *wishes: tuple[str, Key, Value]) -> None:
-        made = [Wish(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes]
+    def write(self, *wishes: tuple[str, CgroupKey, CgroupValue]) -> None:
+        made = [DesiredValue(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes]
         prepared = self.writer.prepare(made, 0.0)
-        self.writer.remember(prepared)
+        self.writer.record_in_ledger(prepared)
         self.writer.apply(prepared, 0.0)
 
-    def undo(self, *, force: bool = False, dry_run: bool = False) -> tuple[Undone, ...]:
+    def undo(self, *, force: bool = False, dry_run: bool = False) -> tuple[RestoreResult, ...]:
         entries = tuple(self.ledger.entries.values())
-        return undo(
+        return restore_entries(
             self.ledger,
             self.values,
             entries,
@@ -53,7 +51,7 @@ class Run:
         )
 
 
-def states(done: tuple[Undone, ...]) -> set[str]:
+def states(done: tuple[RestoreResult, ...]) -> set[str]:
     return {one.state for one in done}
 
 
@@ -95,7 +93,7 @@ def test_a_dry_run_writes_nothing_and_says_both_values(groups: RealGroups) -> No
     run = Run(groups)
     run.write((pod, SHARES, 2))
     (one,) = run.undo(dry_run=True)
-    assert (one.state, one.line) == ("planned", f"{pod}/cpu.shares 2 → 1024")
+    assert (one.state, one.summary) == ("planned", f"{pod}/cpu.shares 2 → 1024")
     assert groups.get(pod, "cpu.shares") == "2"
     assert len(run.ledger.entries) == 1
 
@@ -141,7 +139,9 @@ def test_what_the_time_is_too_short_for_is_told(groups: RealGroups) -> None:
     run.write((pod, SHARES, 2))
     ticks = itertools.count()
     entries = tuple(run.ledger.entries.values())
-    done = undo(run.ledger, run.values, entries, monotonic=lambda: float(next(ticks)), budget_s=1.0)
+    done = restore_entries(
+        run.ledger, run.values, entries, monotonic=lambda: float(next(ticks)), budget_s=1.0
+    )
     assert states(done) == {"late"}
     assert len(run.ledger.entries) == 1
 
@@ -151,10 +151,19 @@ def test_processes_wait_for_the_next_time_too(groups: RealGroups) -> None:
     run = Run(groups)
     inode = groups.path("memory", child).stat().st_ino
     run.ledger.set(
-        Entry(hierarchy=OOM, path=child, inode=inode, key=KEY, owner="oom_score", original="0")
+        LedgerEntry(
+            hierarchy=OOM_HIERARCHY,
+            path=child,
+            inode=inode,
+            key=OOM_SCORE_ADJ,
+            owner="oom_score",
+            original="0",
+        )
     )
     entries = tuple(run.ledger.entries.values())
-    assert states(undo(run.ledger, run.values, entries, monotonic=float, budget_s=0.0)) == {"late"}
+    assert states(
+        restore_entries(run.ledger, run.values, entries, monotonic=float, budget_s=0.0)
+    ) == {"late"}
     assert len(run.ledger.entries) == 1
 
 
@@ -178,14 +187,14 @@ def test_processes_get_the_first_score_back(groups: RealGroups) -> None:
     run = Run(groups)
     first = open_score(pids[0])
     for pid in pids:
-        run.values.files.write(f"/proc/{pid}/{KEY}", "345")
+        run.values.files.write(f"/proc/{pid}/{OOM_SCORE_ADJ}", "345")
     inode = groups.path("memory", child).stat().st_ino
     run.ledger.set(
-        Entry(
-            hierarchy=OOM,
+        LedgerEntry(
+            hierarchy=OOM_HIERARCHY,
             path=child,
             inode=inode,
-            key=KEY,
+            key=OOM_SCORE_ADJ,
             owner="oom_score",
             original=first,
             ours=("345",),
@@ -196,5 +205,5 @@ def test_processes_get_the_first_score_back(groups: RealGroups) -> None:
 
 
 def open_score(pid: int) -> str:
-    with open(f"/proc/{pid}/{KEY}") as file:  # noqa: PTH123 - a kernel file
+    with open(f"/proc/{pid}/{OOM_SCORE_ADJ}") as file:  # noqa: PTH123 - a kernel file
         return file.read().strip()

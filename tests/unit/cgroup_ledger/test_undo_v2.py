@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.cgroup.keys import CPUS, MEMORY, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.entry import SWITCHES, SYSCTL, Entry
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.undo import NEWER, Undone, undo
-from agent.cgroup.values.keys import CPUS, MEMORY, Key, Value
-from agent.cgroup.writing.values import CgroupValues
-from agent.cgroup.writing.wish import Wish
-from agent.cgroup.writing.writer import Writer
+from agent.cgroup.ledger import SWITCHES, SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
+from agent.cgroup.restore import NEWER_VERSION_TEXT, RestoreResult, restore_entries
+from agent.cgroup.values import CgroupValues
+from agent.cgroup.write_plan import DesiredValue
+from agent.cgroup.writer import CgroupWriter
 from tests.cgroup_v2.fake import MOUNT, FakeFiles, FakeKernel
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -49,28 +48,28 @@ class Node:
         layout = CgroupLayout(version=2, driver=driver, mounts=(), unified=MOUNT, root=root)
         self.values = CgroupValues(self.files, layout)
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ChangeLedger:
         """Read the ledger, as a process that starts does."""
-        ledger = Ledger(self.path, "boot")
+        ledger = ChangeLedger(self.path, "boot")
         ledger.load()
         return ledger
 
-    def write(self, *wishes: tuple[str, Key, Value]) -> None:
+    def write(self, *wishes: tuple[str, CgroupKey, CgroupValue]) -> None:
         """Start the agent and let it write."""
         ledger = self.ledger()
-        writer = Writer(self.values, ledger, lambda: 0.0)
+        writer = CgroupWriter(self.values, ledger, lambda: 0.0)
         ready = writer.prepare(
-            [Wish(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes], 0.0
+            [DesiredValue(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes], 0.0
         )
-        writer.remember(ready)
+        writer.record_in_ledger(ready)
         ledger.flush()
         writer.apply(ready, 0.0)
 
-    def undo(self, *, dry_run: bool = False) -> tuple[Undone, ...]:
+    def undo(self, *, dry_run: bool = False) -> tuple[RestoreResult, ...]:
         """Start `restore` and return what it says."""
         ledger = self.ledger()
         entries = tuple(ledger.entries.values())
-        done = undo(ledger, self.values, entries, monotonic=lambda: 0.0, dry_run=dry_run)
+        done = restore_entries(ledger, self.values, entries, monotonic=lambda: 0.0, dry_run=dry_run)
         if not dry_run:
             ledger.remove_if_empty()
         return done
@@ -85,7 +84,7 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
     return Node(tmp_path, request.param)
 
 
-def states(done: tuple[Undone, ...]) -> list[str]:
+def states(done: tuple[RestoreResult, ...]) -> list[str]:
     return [one.state for one in done]
 
 
@@ -94,11 +93,11 @@ def test_a_running_container_gets_the_cpus_of_the_group_above_and_the_answer_say
 ) -> None:
     node.write((node.container, CPUS, frozenset({2, 3})))
     (planned,) = node.undo(dry_run=True)
-    assert planned.line.startswith(f"{node.container}/cpuset.cpus 2-3 → 0-3 (")
-    assert "all CPUs of the group above" in planned.line
+    assert planned.summary.startswith(f"{node.container}/cpuset.cpus 2-3 → 0-3 (")
+    assert "all CPUs of the group above" in planned.summary
     assert node.get(node.container, "cpuset.cpus") == "2-3"
     (done,) = node.undo()
-    assert (done.state, done.line) == ("restored", planned.line)
+    assert (done.state, done.summary) == ("restored", planned.summary)
     assert node.get(node.container, "cpuset.cpus") == "0-3"
     assert not Path(node.path).exists()
 
@@ -107,7 +106,7 @@ def test_a_group_without_processes_is_empty_again(node: Node) -> None:
     node.write((node.container, CPUS, frozenset({2, 3})))
     node.kernel.group(node.container).processes = 0
     (planned,) = node.undo(dry_run=True)
-    assert planned.line == f"{node.container}/cpuset.cpus 2-3 → "
+    assert planned.summary == f"{node.container}/cpuset.cpus 2-3 → "
     assert states(node.undo()) == ["restored"]
     assert node.get(node.container, "cpuset.cpus") == ""
 
@@ -220,7 +219,7 @@ def test_a_limit_that_another_writer_rounds_elsewhere_is_not_ours(node: Node) ->
     assert states(node.undo()) == ["foreign"]
 
 
-def entry(**fields: object) -> Entry:
+def entry(**fields: object) -> LedgerEntry:
     base: dict[str, object] = {
         "hierarchy": "v2",
         "path": "/kubepods/podx",
@@ -229,7 +228,7 @@ def entry(**fields: object) -> Entry:
         "owner": "cpuset",
         "original": "",
     }
-    return Entry(**{**base, **fields})  # type: ignore[arg-type]  # one field of each type
+    return LedgerEntry(**{**base, **fields})  # type: ignore[arg-type]  # one field of each type
 
 
 @pytest.mark.parametrize(
@@ -238,14 +237,14 @@ def entry(**fields: object) -> Entry:
     ids=lambda one: f"{one.hierarchy} {one.key}",
 )
 def test_a_file_that_only_a_newer_version_writes_stays_in_the_ledger(
-    tmp_path: Path, newer: Entry
+    tmp_path: Path, newer: LedgerEntry
 ) -> None:
     node = Node(tmp_path)
     ledger = node.ledger()
     ledger.set(newer)
     ledger.flush()
     (one,) = node.undo()
-    assert (one.state, one.detail) == ("refused", NEWER)
+    assert (one.state, one.detail) == ("refused", NEWER_VERSION_TEXT)
     assert list(node.ledger().entries.values()) == [newer]
 
 
@@ -267,8 +266,10 @@ def test_an_entry_writes_no_switch_but_those_of_the_agent(tmp_path: Path) -> Non
     node = Node(tmp_path)
     ledger = node.ledger()
     for path in ("/proc/sys/kernel/core_pattern", f"{SWITCHES[0]}/../core_pattern", "/etc/passwd"):
-        ledger.set(entry(hierarchy=SYSCTL, path=path, key="value", original="|/bin/sh", inode=0))
+        ledger.set(
+            entry(hierarchy=SYSCTL_HIERARCHY, path=path, key="value", original="|/bin/sh", inode=0)
+        )
     entries = tuple(ledger.entries.values())
-    done = undo(ledger, node.values, entries, monotonic=lambda: 0.0, force=True)
+    done = restore_entries(ledger, node.values, entries, monotonic=lambda: 0.0, force=True)
     assert states(done) == ["refused"] * 3
     assert node.files.writes == []

@@ -7,10 +7,9 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from agent.cli.node.bundle import names_in, without_unread_keys
-from agent.recording.entries import Entry
-from agent.recording.pseudonym import Originals, pseudonymise_all
-from agent.recording.tree import TreeFiles
+from agent.cli.bundle import drop_unread_keys, identifying_names
+from agent.recording.pseudonyms import RecordingContents, pseudonymise_all
+from agent.recording.tree import TreeEntry, TreeFiles
 
 SECRET = "hunter2"
 SNAPSHOT = {
@@ -40,11 +39,11 @@ SNAPSHOT = {
 
 def test_names_are_those_of_nodes_pods_and_namespaces() -> None:
     names = {"worker-17.example.com", "train-7", "team-blue", "other-team", "job-1"}
-    assert set(names_in(SNAPSHOT)) == names
+    assert set(identifying_names(SNAPSHOT)) == names
 
 
 def test_of_pods_only_the_keys_that_the_agent_reads_are_shown() -> None:
-    shown = without_unread_keys(SNAPSHOT)
+    shown = drop_unread_keys(SNAPSHOT)
     text = json.dumps(shown)
     assert SECRET not in text
     assert "device-allocated" in text
@@ -53,7 +52,7 @@ def test_of_pods_only_the_keys_that_the_agent_reads_are_shown() -> None:
 
 
 def test_texts_have_the_same_other_names_as_the_recording() -> None:
-    entries: dict[str, Entry] = {
+    entries: dict[str, TreeEntry] = {
         "/proc/sys/kernel/hostname": b"worker-17\n",
         "/sys/class/net/eth0/address": b"0c:42:a1:47:2a:4e\n",
     }
@@ -64,8 +63,10 @@ def test_texts_have_the_same_other_names_as_the_recording() -> None:
         "events.json": b"dial https://10.20.30.40:6443 from 127.0.0.1, driver 570.124.06 "
         b"vbios 96.00.89.00.01 on worker-17 by 0c:42:a1:47:2a:4e of team-blue/train-7",
     }
-    names = frozenset(names_in(SNAPSHOT))
-    originals = Originals(tree=TreeFiles.of(entries), tapes={}, texts=texts, names=names)
+    names = frozenset(identifying_names(SNAPSHOT))
+    originals = RecordingContents(
+        tree=TreeFiles.from_entries(entries), tapes={}, texts=texts, names=names
+    )
     other = pseudonymise_all(originals, b"salt")
     told = b"\n".join(other.texts.values())
     for word in (
@@ -86,14 +87,17 @@ def test_a_name_that_is_also_the_name_of_a_field_breaks_no_json() -> None:
     texts = {"a.json": b'{"source": "gpus", "devices": {"gpus": 1}, "namespace": "devices"}'}
     names = frozenset({"devices", "gpus", "source"})
     other = pseudonymise_all(
-        Originals(tree=TreeFiles.of({}), tapes={}, texts=texts, names=names), b"salt"
+        RecordingContents(tree=TreeFiles.from_entries({}), tapes={}, texts=texts, names=names),
+        b"salt",
     )
     assert json.loads(other.texts["a.json"]).keys() == {"source", "devices", "namespace"}
 
 
 def replaced(text: str) -> str:
     """Return a text of a bundle after its names were replaced."""
-    originals = Originals(tree=TreeFiles.of({}), tapes={}, texts={"a": text.encode()})
+    originals = RecordingContents(
+        tree=TreeFiles.from_entries({}), tapes={}, texts={"a": text.encode()}
+    )
     return pseudonymise_all(originals, b"salt").texts["a"].decode()
 
 

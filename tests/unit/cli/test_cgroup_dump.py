@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.cgroup import dump as dumping
-from agent.cgroup.layout import detect
+from agent.cgroup.layout import detect_layout
 from agent.cli.main import main
 from agent.recording.directory import DirectoryFiles
 from tests.realgroups import RealGroups, needs_v1, real_groups
@@ -99,11 +99,11 @@ def test_more_groups_than_are_printed_are_bad_news(
     host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = DirectoryFiles(host)
-    layout = detect(files)
+    layout = detect_layout(files)
     assert layout is not None
-    for module in ("agent.cgroup.dump", "agent.cli.node.cgroup"):
+    for module in ("agent.cgroup.dump", "agent.cli.cgroup"):
         monkeypatch.setattr(f"{module}.MAX_GROUPS", 2)
-    assert len(list(dumping.dump(files, layout, "/"))) == 3  # one more: there are others
+    assert len(list(dumping.dump_cgroups(files, layout, "/"))) == 3  # one more: there are others
     assert main(["cgroup", "dump", "--host", str(host), "-o", "json"]) == 1
     said = capsys.readouterr()
     data = json.loads(said.out)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.probe.vendors import load_vendors
+from agent.workers.load import load_vendors
 from tests.cgroups import CgroupHost
 from tests.patience import PATIENCE_S
 from tests.process.agent import EIGHT_CARDS, ROOT, command, run_agent
@@ -17,7 +17,9 @@ from tests.process.agent import EIGHT_CARDS, ROOT, command, run_agent
 def test_the_reference_holds_the_metrics_of_all_vendors() -> None:
     done = run_agent("metrics", "reference", "-o", "json")
     names = {row["name"] for row in json.loads(done.stdout)["metrics"]}
-    declared = {family.name for vendor in load_vendors().values() for family in vendor.families}
+    declared = {
+        family.name for vendor in load_vendors().values() for family in vendor.description.families
+    }
     assert declared
     assert declared <= names
     assert "xpu_node_cpus" in names

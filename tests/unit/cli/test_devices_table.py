@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from agent.cli.devices_table import devices_text
-from agent.model.device import DeviceCondition, DevicePartition, Health, HealthState
-from agent.model.inventory import DeviceGroup
-from agent.model.snapshot import DeviceView
-from agent.publish.device_view import devices_json
+from agent.cli.devices import devices_text
+from agent.snapshot.device import DeviceCondition, DevicePartition, Health, HealthState
+from agent.snapshot.inventory import DeviceGroup
+from agent.snapshot.node import DeviceView
+from agent.web.device_json import devices_json
 from tests.factory import gpu, nic
 
 CARDS = tuple(gpu(index) for index in range(4))

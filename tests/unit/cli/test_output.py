@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.cli.output import table
+from agent.cli.output import format_table
 from agent.cli.parser import MAX_RELEASE_S, MIN_RELEASE_S
 from agent.cli.terminal import MIN_WIDTH, Terminal, fit_lines, terminal_of, wrap
-from agent.web.admin import Release
+from agent.web.admin import ReleaseRequest
 
 WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Zs")), max_size=60)
 ROWS = st.lists(
@@ -27,7 +27,7 @@ def squeezed(text: str) -> str:
 @example(rows=[{"name": "n" * 60, "bus_id": "b c" * 20, "reason": "r" * 9}], width=60)
 @given(rows=ROWS, width=st.integers(MIN_WIDTH, 200))
 def test_every_width_shows_every_cell_whole(rows: list[dict[str, str]], width: int) -> None:
-    lines = table(rows, Terminal(width=width)).splitlines()
+    lines = format_table(rows, Terminal(width=width)).splitlines()
     assert max(map(len, lines)) <= width
     shown = "".join(map(squeezed, lines))
     for character in {c for row in rows for text in row.values() for c in squeezed(text)}:
@@ -49,10 +49,10 @@ def test_a_line_ends_behind_a_word_where_it_can() -> None:
 
 def test_spare_columns_go_first_and_it_is_said() -> None:
     rows = [{"name": "a" * 10, "id": "b" * 16, "model": "c" * 16}]
-    wide = table(rows, Terminal(width=46), spare=("id", "model"))
+    wide = format_table(rows, Terminal(width=46), spare=("id", "model"))
     assert "b" * 16 in wide
     assert "narrow" not in wide
-    narrow = table(rows, Terminal(width=40), spare=("id", "model"))
+    narrow = format_table(rows, Terminal(width=40), spare=("id", "model"))
     assert "b" * 16 not in narrow
     assert "c" * 16 in narrow
     assert squeezed(narrow).endswith("(toonarrowforID:see-ojson)")
@@ -60,7 +60,7 @@ def test_spare_columns_go_first_and_it_is_said() -> None:
 
 def test_where_columns_do_not_fit_each_row_is_a_block() -> None:
     rows = [{"name": "a" * 20, "about": "b" * 20}, {"name": "c", "about": "d"}]
-    assert table(rows, Terminal(width=30)).splitlines() == [
+    assert format_table(rows, Terminal(width=30)).splitlines() == [
         f"NAME   {'a' * 20}",
         f"ABOUT  {'b' * 20}",
         "",
@@ -72,7 +72,7 @@ def test_where_columns_do_not_fit_each_row_is_a_block() -> None:
 def test_a_cell_is_painted_without_its_padding() -> None:
     rows = [{"health": "failed", "id": "x"}, {"health": "h", "id": "y"}]
     terminal = Terminal(width=80, colour=True)
-    text = table(rows, terminal, style=lambda _, cell: "31" * (cell == "failed"))
+    text = format_table(rows, terminal, style=lambda _, cell: "31" * (cell == "failed"))
     assert text.splitlines()[1:] == ["\x1b[31mfailed\x1b[0m  x", "h       y"]
     assert "\x1b[1mHEALTH\x1b[0m" in text
 
@@ -108,7 +108,7 @@ def test_colour_follows_the_environment(environment: dict[str, str], colour: boo
 
 @pytest.mark.parametrize("for_s", [MIN_RELEASE_S, MAX_RELEASE_S])
 def test_the_flag_takes_the_seconds_that_the_agent_takes(for_s: float) -> None:
-    assert msgspec.convert({"vendor": "v", "for_s": for_s}, Release).for_s == for_s
+    assert msgspec.convert({"vendor": "v", "for_s": for_s}, ReleaseRequest).for_s == for_s
     for beyond in (MIN_RELEASE_S - 0.1, MAX_RELEASE_S + 0.1):
         with pytest.raises(msgspec.ValidationError, match="for_s"):
-            msgspec.convert({"vendor": "v", "for_s": beyond}, Release)
+            msgspec.convert({"vendor": "v", "for_s": beyond}, ReleaseRequest)

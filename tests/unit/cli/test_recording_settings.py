@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.cli.run import without_effect
-from agent.recording.open import open_host
+from agent.cli.run import unused_settings_notice
+from agent.recording.host_source import open_host
 from tests.process.agent import EIGHT_CARDS
 
 ORIGINS = {
@@ -14,7 +14,7 @@ ORIGINS = {
 
 
 def test_settings_that_a_recording_cannot_honour_are_named_with_their_origin() -> None:
-    said = without_effect(open_host(str(EIGHT_CARDS)), ORIGINS)
+    said = unused_settings_notice(open_host(str(EIGHT_CARDS)), ORIGINS)
     assert said == (
         "Without effect on a recorded host: "
         "enforce.mode (environment XPU_AGENT_ENFORCE__MODE), node.state_dir (file c.yaml)."
@@ -22,5 +22,8 @@ def test_settings_that_a_recording_cannot_honour_are_named_with_their_origin() -
 
 
 def test_on_a_live_host_and_at_defaults_nothing_is_said() -> None:
-    assert without_effect(open_host(None), ORIGINS) == ""
-    assert without_effect(open_host(str(EIGHT_CARDS)), {"metrics.listen": "flag --listen"}) == ""
+    assert unused_settings_notice(open_host(None), ORIGINS) == ""
+    assert (
+        unused_settings_notice(open_host(str(EIGHT_CARDS)), {"metrics.listen": "flag --listen"})
+        == ""
+    )

@@ -9,23 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.entry import SYSCTL, Entry
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.locate import LayoutLocator
-from agent.cli.node.restore import CgroupsNotSeen
-from agent.cli.node.restore import restore as command
-from agent.daemon.containers.keeping import LEDGER
-from agent.host.boot import read_identity
-from agent.host.files import LiveRoot
+from agent.app.pod_files import LEDGER_FILE
+from agent.cgroup.layout import CgroupLayout, LayoutLocator
+from agent.cgroup.ledger import SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
+from agent.cli.restore import CgroupsNotVisible
+from agent.cli.restore import restore as command
+from agent.host.files import LiveHostFiles
+from agent.host.kernel import read_identity
 from tests.realgroups import needs_v1, real_groups
 
 
-def recorded(folder: Path, hierarchy: str = "cpu") -> Ledger:
-    ledger = Ledger(str(folder / LEDGER), read_identity(LiveRoot(), "", "").boot_id)
+def recorded(folder: Path, hierarchy: str = "cpu") -> ChangeLedger:
+    ledger = ChangeLedger(str(folder / LEDGER_FILE), read_identity(LiveHostFiles(), "", "").boot_id)
     ledger.load()
     ledger.set(
-        Entry(
+        LedgerEntry(
             hierarchy=hierarchy,
             path="/kubepods/podx",
             inode=7,
@@ -65,25 +63,25 @@ def test_groups_that_cannot_be_seen_from_here_are_not_taken_for_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = recorded(tmp_path / "state")
-    monkeypatch.setattr(LayoutLocator, "look", lambda *_: layout)
+    monkeypatch.setattr(LayoutLocator, "refresh", lambda *_: layout)
     for arguments.dry_run in (True, False):
-        with pytest.raises(CgroupsNotSeen, match="mount the node's /sys/fs/cgroup"):
+        with pytest.raises(CgroupsNotVisible, match="mount the node's /sys/fs/cgroup"):
             command(arguments)
-    again = Ledger(ledger.path, read_identity(LiveRoot(), "", "").boot_id)
+    again = ChangeLedger(ledger.path, read_identity(LiveHostFiles(), "", "").boot_id)
     again.load()
     assert again.entries == ledger.entries
     arguments.force = True
     assert command(arguments) == 0
-    assert not (tmp_path / "state" / LEDGER).exists()
+    assert not (tmp_path / "state" / LEDGER_FILE).exists()
 
 
 def test_switches_of_the_kernel_need_no_groups(
     arguments: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(tmp_path / "state", SYSCTL)  # of a path that is no switch: refused, and kept
-    monkeypatch.setattr(LayoutLocator, "look", lambda *_: None)
+    recorded(tmp_path / "state", SYSCTL_HIERARCHY)  # of a path that is no switch: refused, and kept
+    monkeypatch.setattr(LayoutLocator, "refresh", lambda *_: None)
     assert command(arguments) == 1
-    assert (tmp_path / "state" / LEDGER).exists()
+    assert (tmp_path / "state" / LEDGER_FILE).exists()
 
 
 @needs_v1
@@ -97,7 +95,7 @@ def test_a_dry_run_says_what_it_would_write_and_writes_nothing(
     with real_groups() as groups:
         pod = groups.pod()
         groups.put(pod, "cpu.shares", "2")
-        monkeypatch.setattr(LayoutLocator, "look", lambda *_: groups.layout)
+        monkeypatch.setattr(LayoutLocator, "refresh", lambda *_: groups.layout)
         ledger = recorded(tmp_path / "state")
         (entry,) = ledger.entries.values()
         ledger.drop(entry, "gone")
@@ -120,7 +118,7 @@ def test_a_damaged_ledger_is_bad_news_also_where_nothing_of_it_is_left(
     dry_run: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "state" / LEDGER
+    path = tmp_path / "state" / LEDGER_FILE
     path.write_bytes(b"not a line\nnor this\n")
     arguments.dry_run = dry_run
     assert command(arguments) == 1

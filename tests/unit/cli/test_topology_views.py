@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.cli.topology.branches import branches
-from agent.cli.topology.views import matrix_text, topology_json, tree_text
-from agent.model.assemble import assemble
-from agent.model.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
-from agent.model.inventory import Inventory
-from agent.model.part import Part
-from agent.model.snapshot import DeviceView, NodeIdentity, NodeSnapshot
-from agent.topology.pci import PciFunction, PciTree
+from agent.cli.topology import matrix_text, topology_json, tree_text
+from agent.cli.topology_tree import build_branches
+from agent.devices.view import build_device_view
+from agent.snapshot.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
+from agent.snapshot.inventory import Inventory
+from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciFunction, PciTree
 from tests import factory
 from tests.captures import needs_shared
 from tests.machines import machine
@@ -46,7 +46,7 @@ def guest() -> NodeSnapshot:
         for n, a in enumerate(a for a in nics if seen.function(a).bridges)
     ]
     link = DeviceLink(a=gpus[0], b=gpus[1], type="NVLink", count=18)
-    view = assemble(
+    view = build_device_view(
         [
             Inventory(vendor="nvidia", devices=tuple(cards), links=(link,)),
             Inventory(vendor="rdma", devices=tuple(rxes)),
@@ -57,10 +57,10 @@ def guest() -> NodeSnapshot:
     )
     return NodeSnapshot(
         node=NodeIdentity(name="guest", source="a recording"),
-        cpus=Part(seen.cpus),
-        numa=Part(seen.numa),
-        pci=Part(seen.tree),
-        devices=Part(view),
+        cpus=SnapshotPart(seen.cpus),
+        numa=SnapshotPart(seen.numa),
+        pci=SnapshotPart(seen.tree),
+        devices=SnapshotPart(view),
     )
 
 
@@ -155,14 +155,24 @@ def walk(
 @needs_shared
 def test_a_bridge_that_nobody_saw_is_said_so() -> None:
     seen = machine("32intel64")
-    snapshot = replace(EMPTY, cpus=Part(seen.cpus), numa=Part(seen.numa), pci=Part(seen.tree))
+    snapshot = replace(
+        EMPTY,
+        cpus=SnapshotPart(seen.cpus),
+        numa=SnapshotPart(seen.numa),
+        pci=SnapshotPart(seen.tree),
+    )
     assert "0000:5f:03.0 switch port, not shown by sysfs" in tree_text(snapshot)
 
 
 @needs_shared
 def test_memory_of_cards_is_told_from_memory_of_the_node() -> None:
     seen = machine("nvidiagpunumanodes")
-    snapshot = replace(EMPTY, cpus=Part(seen.cpus), numa=Part(seen.numa), pci=Part(seen.tree))
+    snapshot = replace(
+        EMPTY,
+        cpus=SnapshotPart(seen.cpus),
+        numa=SnapshotPart(seen.numa),
+        pci=SnapshotPart(seen.tree),
+    )
     assert "NUMA node 255: no CPUs, 15.0 GiB, gpu memory" in tree_text(snapshot)
 
 
@@ -180,13 +190,13 @@ def test_devices_that_the_tree_does_not_hold_are_drawn_from_their_paths() -> Non
 
 def test_devices_without_a_place_come_last_and_have_no_distance() -> None:
     loose = VendorDevice(kind=DeviceKind.XPU, vendor="acme", bus_id=None, uuid="a", managed=False)
-    view = assemble(
+    view = build_device_view(
         [Inventory(vendor="acme", devices=(loose,))],
         PciTree(),
         EMPTY.cpus.value,
         EMPTY.numa.value,
     )
-    snapshot = replace(EMPTY, devices=Part(view))
+    snapshot = replace(EMPTY, devices=SnapshotPart(view))
     assert tree_text(snapshot).endswith("└─ not on PCI\n   └─ XPU a, acme, healthy, not managed\n")
     assert topology_json(snapshot)["distances"] == {}
 
@@ -227,10 +237,10 @@ def test_a_tree_that_contradicts_itself_is_drawn(found: list[PciFunction]) -> No
     cards = tuple(
         VendorDevice(kind=DeviceKind.GPU, vendor="x", bus_id=f.address) for f in found[:3]
     )
-    view: DeviceView = assemble(
+    view: DeviceView = build_device_view(
         [Inventory(vendor="x", devices=cards)], tree, EMPTY.cpus.value, EMPTY.numa.value
     )
-    snapshot = replace(EMPTY, pci=Part(tree), devices=Part(view))
+    snapshot = replace(EMPTY, pci=SnapshotPart(tree), devices=SnapshotPart(view))
     assert all(card.key in tree_text(snapshot) for card in cards)
     assert matrix_text(snapshot)
     assert json.dumps(topology_json(snapshot))
@@ -238,5 +248,5 @@ def test_a_tree_that_contradicts_itself_is_drawn(found: list[PciFunction]) -> No
 
 def test_roots_are_in_order_of_their_numbers() -> None:
     roots = ("pci0000:80", "pci0000:09", "pci10000:00")
-    found = branches(PciFunction(address=f"{root[3:]}:00.0", root=root) for root in roots)
+    found = build_branches(PciFunction(address=f"{root[3:]}:00.0", root=root) for root in roots)
     assert [branch.address for branch in found] == ["pci0000:09", "pci0000:80", "pci10000:00"]

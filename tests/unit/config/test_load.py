@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.decode import settings_from
-from agent.config.load import DEFAULT_FILE, chosen_file, entries, load, value_of
-from agent.config.reference import effective_rows, reference_rows
-from agent.config.sections import Settings
+from agent.config.reference import effective_rows, reference_rows, setting_entries, setting_value
+from agent.config.settings import Settings, settings_type
+from agent.config.sources import DEFAULT_FILE, choose_file, load_settings
 from agent.errors import BadConfig
+from tests.vendors import DESCRIPTIONS, decode
 
 
 def written(folder: Path, text: str) -> Path:
@@ -26,7 +26,9 @@ def written(folder: Path, text: str) -> Path:
 def test_environment_wins_over_file_and_flag_over_both(tmp_path: Path) -> None:
     file = written(tmp_path, "publish: {pcie_scope: switch, interval_s: 5}\nlog: {level: debug}\n")
     environment = {"XPU_AGENT_PUBLISH__INTERVAL_S": "7", "XPU_AGENT_LOG__LEVEL": "error"}
-    loaded = load(file, environment, {"log.level": ("--log-level", "warning")})
+    loaded = load_settings(
+        file, environment, {"log.level": ("--log-level", "warning")}, DESCRIPTIONS
+    )
     settings = loaded.settings
     assert (settings.publish.pcie_scope, settings.publish.interval_s) == ("switch", 7.0)
     assert settings.log.level == "warning"
@@ -56,7 +58,7 @@ def test_environment_wins_over_file_and_flag_over_both(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_refused_with_the_key(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BadConfig) as refused:
-        load(written(tmp_path, text), {}, {})
+        load_settings(written(tmp_path, text), {}, {}, DESCRIPTIONS)
     assert message in str(refused.value)
 
 
@@ -64,32 +66,35 @@ def test_a_wrong_variable_is_refused_with_its_name() -> None:
     with pytest.raises(
         BadConfig, match=r"environment XPU_AGENT_COLLECT__INTERVAL: collect\.interval"
     ):
-        load(None, {"XPU_AGENT_COLLECT__INTERVAL": "1"}, {})
+        load_settings(None, {"XPU_AGENT_COLLECT__INTERVAL": "1"}, {}, DESCRIPTIONS)
 
 
 def test_an_absent_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="No such file"):
-        load(tmp_path / "none.yaml", {}, {})
+        load_settings(tmp_path / "none.yaml", {}, {}, DESCRIPTIONS)
 
 
 def test_yaml_switch_words_name_a_choice(tmp_path: Path) -> None:
     file = written(tmp_path, "discovery: {vendors: {nvidia: off, rdma: on}}")
-    vendors = load(file, {}, {}).settings.discovery.vendors
-    assert (vendors.nvidia, vendors.rdma, vendors.fake) == ("off", "on", "auto")
+    discovery = load_settings(file, {}, {}, DESCRIPTIONS).settings.discovery
+    switches = {one.name: discovery.switch(one) for one in DESCRIPTIONS}
+    assert [switches[name] for name in ("nvidia", "rdma", "fake")] == ["off", "on", "auto"]
 
 
 def test_every_setting_is_documented_and_its_default_is_allowed() -> None:
-    for entry in entries():
+    for entry in setting_entries(settings_type(DESCRIPTIONS)):
         assert entry.rule.doc
         assert not entry.rule.doc.endswith(".")
-        assert value_of(Settings(), entry.key) == entry.default
-    assert len(reference_rows()) == len(list(entries()))
-    for row in effective_rows(load(None, {}, {})):
+        assert setting_value(decode({}), entry.key) == entry.default
+    assert len(reference_rows(DESCRIPTIONS)) == len(
+        list(setting_entries(settings_type(DESCRIPTIONS)))
+    )
+    for row in effective_rows(load_settings(None, {}, {}, DESCRIPTIONS)):
         section, _, name = row["key"].rpartition(".")
         data: object = {name: yaml.safe_load(row["value"])}
         for part in reversed(section.split(".")):
             data = {part: data}
-        settings_from(data)
+        decode(data)
 
 
 @given(
@@ -108,13 +113,13 @@ def test_every_setting_is_documented_and_its_default_is_allowed() -> None:
 )
 def test_any_data_gives_settings_or_a_clear_refusal(data: object) -> None:
     with contextlib.suppress(BadConfig):
-        assert isinstance(settings_from(data), Settings)
+        assert isinstance(decode(data), Settings)
 
 
 def test_the_file_of_the_flag_is_read_else_the_node_s_own_if_it_is_there(tmp_path: Path) -> None:
     default = tmp_path / "config.yaml"
-    assert chosen_file(None, default) is None
+    assert choose_file(None, default) is None
     default.touch()
-    assert chosen_file(None, default) == default
-    assert chosen_file("other.yaml", default) == Path("other.yaml")
+    assert choose_file(None, default) == default
+    assert choose_file("other.yaml", default) == Path("other.yaml")
     assert str(DEFAULT_FILE) == "/etc/xpu-agent/config.yaml"

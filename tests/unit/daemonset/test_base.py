@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config.address import parse_address
-from agent.config.decode import settings_from
-from agent.config.load import DEFAULT_FILE, PREFIX, load
-from agent.node.identity import NODE_ROOT
+from agent.app.identity import NODE_ROOT
+from agent.config.address import parse_listen_address
+from agent.config.sources import DEFAULT_FILE, ENVIRONMENT_PREFIX, load_settings
 from agent.version import VERSION
 from tests.unit.daemonset.manifests import DAEMONSET, Object, built, the
+from tests.vendors import DESCRIPTIONS, decode
 
 BASE = built(DAEMONSET / "base")
 NAMESPACED = ("ServiceAccount", "ConfigMap", "DaemonSet")
@@ -31,7 +31,7 @@ def container(daemon: Object) -> Object:
 
 @pytest.fixture
 def settings() -> Any:
-    return settings_from(yaml.safe_load(the(BASE, "ConfigMap")["data"]["config.yaml"]))
+    return decode(yaml.safe_load(the(BASE, "ConfigMap")["data"]["config.yaml"]))
 
 
 def mounts(container: Object) -> dict[str, Object]:
@@ -72,8 +72,12 @@ def test_every_key_of_the_settings_exists(settings: Any) -> None:
 
 
 def test_every_variable_of_the_environment_that_is_ours_is_a_setting(container: Object) -> None:
-    ours = {env["name"]: "node-a" for env in container["env"] if env["name"].startswith(PREFIX)}
-    assert load(None, ours, {}).settings.node.name == "node-a"
+    ours = {
+        env["name"]: "node-a"
+        for env in container["env"]
+        if env["name"].startswith(ENVIRONMENT_PREFIX)
+    }
+    assert load_settings(None, ours, {}, DESCRIPTIONS).settings.node.name == "node-a"
     (name,) = (env for env in container["env"] if env["name"] in ours)
     assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     assert {"name": "MALLOC_ARENA_MAX", "value": "2"} in container["env"]
@@ -90,7 +94,7 @@ def test_the_settings_are_mounted_where_the_agent_looks_for_them(
 
 
 def test_the_probes_ask_where_the_agent_listens(container: Object, settings: Any) -> None:
-    address = parse_address(settings.metrics.listen)
+    address = parse_listen_address(settings.metrics.listen)
     (port,) = container["ports"]
     assert port["containerPort"] == address.port == 9316
     assert address.host == "0.0.0.0", "the kubelet asks the node's address"

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.config.load import PREFIX, load
-from agent.config.sections import Settings
-from agent.model.foreign.device_allocated import KEY
+from agent.config.settings import Settings
+from agent.config.sources import ENVIRONMENT_PREFIX, load_settings
 from agent.version import VERSION
+from agent.wire_formats.device_allocated import ANNOTATION
 from tests.apiserver.access import AGENT
 from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, built, the
+from tests.vendors import DESCRIPTIONS
 
 APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 ANOTHER = {"namespace": "accelerators", "namePrefix": "prod-"}
@@ -123,7 +124,9 @@ def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
     binding = the(objects, "ClusterRoleBinding", f"xpu-agent-{component}")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     settings = settings_of(objects)
-    assert (settings != load(None, {}, {}).settings) is (component != "kubelet-proxy")
+    assert (settings != load_settings(None, {}, {}, DESCRIPTIONS).settings) is (
+        component != "kubelet-proxy"
+    )
 
 
 def test_hami_core_has_its_folders_of_the_node_at_their_own_paths(tmp_path: Path) -> None:
@@ -174,9 +177,9 @@ def settings_of(objects: tuple[Object, ...]) -> Settings:
     ours = {
         env["name"]: env["value"]
         for env in container["env"]
-        if env["name"].startswith(PREFIX) and "value" in env
+        if env["name"].startswith(ENVIRONMENT_PREFIX) and "value" in env
     }
-    return load(None, ours, {}).settings
+    return load_settings(None, ours, {}, DESCRIPTIONS).settings
 
 
 def test_every_component_is_tested() -> None:
@@ -241,7 +244,7 @@ def test_only_the_accounts_named_may_change_the_annotation_that_is_read_as_a_gra
     (condition,) = spec["matchConditions"]
     variables = {one["name"]: one["expression"] for one in spec["variables"]}
     for text in (condition["expression"], variables["before"], variables["after"]):
-        assert set(re.findall(r"'([^']*/[^']*)'", text)) == {KEY}
+        assert set(re.findall(r"'([^']*/[^']*)'", text)) == {ANNOTATION}
     (only,) = spec["validations"]
     assert "request.userInfo.username in variables.accounts" in only["expression"]
     assert AGENT not in variables["accounts"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.deviceplugin.base import NotAllocated
-from agent.model.snapshot import NodeSnapshot
+from agent.deviceplugin.resources import AllocationError
+from agent.snapshot.node import NodeSnapshot
 from tests.unit.deviceplugin.made import GPU, card, deciding
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -21,7 +21,7 @@ def names(*cards: int) -> str:
     return ",".join(map(card, cards))
 
 
-def refusal(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> NotAllocated:
-    with pytest.raises(NotAllocated) as raised:
+def refusal(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> AllocationError:
+    with pytest.raises(AllocationError) as raised:
         visible(snapshot, *cards, last=last)
     return raised.value

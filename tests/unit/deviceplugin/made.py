@@ -8,20 +8,23 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from agent.config.containers import DevicePluginSettings
-from agent.deviceplugin.deciding import Deciding
-from agent.model.cluster.facts import ClusterFacts
-from agent.model.device import Device, DeviceKind, DeviceNode, DevicePartition, VendorDevice
-from agent.model.foreign.device_allocated import KEY
-from agent.model.grant.checked import GrantsView, PodGrant
-from agent.model.grant.granted import Grant, GrantedDevice
-from agent.model.grant.host import HostMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.pod import PodView, ResourceAsk
-from agent.model.runtime.seen import RuntimeView
-from agent.model.runtime.served import Held, ServedView
-from agent.model.snapshot import NodeSnapshot
-from agent.probe.vendors import load_vendors
+from agent.deviceplugin.allocator import Allocator
+from agent.snapshot.allocation import (
+    AllocatedDevice,
+    AllocationView,
+    DeviceAllocation,
+    PodAllocation,
+)
+from agent.snapshot.cluster import ClusterView
+from agent.snapshot.container import RuntimeView
+from agent.snapshot.device import Device, DeviceKind, DeviceNode, DevicePartition, VendorDevice
+from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation
+from agent.snapshot.host_devices import HostDevices, HostDevicesView
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView, ResourceRequest
+from agent.wire_formats.device_allocated import ANNOTATION
+from agent.workers.load import load_vendors
 from tests import factory
 
 GPU, HCA = "nvidia.com/gpu", "rdma/hca"
@@ -46,33 +49,35 @@ def plugin_settings(**changes: object) -> DevicePluginSettings:
     return DevicePluginSettings(**given)  # type: ignore[arg-type]  # its fields
 
 
-def deciding(**changes: object) -> Deciding:
-    return Deciding(plugin_settings(**changes), VENDORS)
+def deciding(**changes: object) -> Allocator:
+    return Allocator(plugin_settings(**changes), VENDORS)
 
 
-def means(handler: str = "", *, in_force: bool = False) -> Mapping[str, HostMeans]:
+def means(handler: str = "", *, in_force: bool = False) -> Mapping[str, HostDevices]:
     nodes = tuple(DeviceNode(path=p, major=a, minor=b) for p, a, b in NODES)
-    found = HostMeans(nodes=nodes, majors=MAJORS, default_handler=handler, cdi_enabled=in_force)
+    found = HostDevices(nodes=nodes, majors=MAJORS, default_handler=handler, cdi_enabled=in_force)
     return {"nvidia": found}
 
 
 def waiting(index: int, count: int = 1, resource: str = GPU, **changes: object) -> PodView:
     """A pod that was not begun, with one container that asks."""
-    asks = (ResourceAsk(container="main", resource=resource, count=count),)
+    asks = (ResourceRequest(container="main", resource=resource, count=count),)
     base = factory.pod(index, 0, cgroup="", phase="Pending", asks=asks)
     return replace(base, **changes)
 
 
-def granted(*names: str, kind: str = "gpu", vfs: tuple[str, ...] = ()) -> Grant:
-    return Grant(devices=tuple(GrantedDevice(type=kind, id=name, vfs=vfs) for name in names))
+def granted(*names: str, kind: str = "gpu", vfs: tuple[str, ...] = ()) -> DeviceAllocation:
+    return DeviceAllocation(
+        devices=tuple(AllocatedDevice(type=kind, id=name, vfs=vfs) for name in names)
+    )
 
 
 def node(
     *pods: PodView,
     devices: tuple[Device, ...] | None = None,
-    grants: Mapping[int, Grant] | None = None,  # by the pod's place in `pods`
+    grants: Mapping[int, DeviceAllocation] | None = None,  # by the pod's place in `pods`
     refused: Iterable[int] = (),
-    held: tuple[Held, ...] = (),
+    held: tuple[KubeletAllocation, ...] = (),
     handler: str = "nvidia",
     in_force: bool = False,
     clustered: bool = True,
@@ -80,11 +85,13 @@ def node(
     **changes: object,
 ) -> NodeSnapshot:
     """A node with pods; those with grants carry the annotation, as a scheduler writes it."""
-    table = {pods[i].uid: PodGrant(uid=pods[i].uid, grant=one) for i, one in (grants or {}).items()}
+    table = {
+        pods[i].uid: PodAllocation(uid=pods[i].uid, grant=one) for i, one in (grants or {}).items()
+    }
     for i in refused:
-        table[pods[i].uid] = PodGrant(uid=pods[i].uid, refusal="DeviceUnknown", message="gone")
+        table[pods[i].uid] = PodAllocation(uid=pods[i].uid, refusal="DeviceUnknown", message="gone")
     listed = tuple(
-        replace(pod, annotations=((KEY, _written(table[pod.uid])),), wants=((GPU, 8),))
+        replace(pod, annotations=((ANNOTATION, _written(table[pod.uid])),), wants=((GPU, 8),))
         if pod.uid in table
         else pod
         for pod in pods
@@ -99,18 +106,18 @@ def node(
                     by_key[device.key] = (*by_key.get(device.key, ()), uid)
     return replace(
         base,
-        cluster=ClusterFacts(clustered=clustered, pods=(*listed, *begun)),
-        grants=Part(
-            GrantsView(pods=table, held=by_key, looked=frozenset(pod.uid for pod in pods)), 1.0
+        cluster=ClusterView(is_clustered=clustered, pods=(*listed, *begun)),
+        grants=SnapshotPart(
+            AllocationView(pods=table, held=by_key, looked=frozenset(pod.uid for pod in pods)), 1.0
         ),
-        means=Part(MeansView(vendors=means(handler)), 1.0),
-        runtime=Part(RuntimeView(state="synchronized" if in_force else "waiting"), 1.0),
-        served=Part(ServedView(held=held), 1.0),
+        means=SnapshotPart(HostDevicesView(vendors=means(handler)), 1.0),
+        runtime=SnapshotPart(RuntimeView(state="synchronized" if in_force else "waiting"), 1.0),
+        served=SnapshotPart(DevicePluginView(held=held), 1.0),
         **changes,
     )
 
 
-def _written(grant: PodGrant) -> str:
+def _written(grant: PodAllocation) -> str:
     """The annotation behind a grant; what is refused names a card that is not there."""
     return json.dumps({"gpu": [{"minor": 99, "id": "GPU-99"}]}) if grant.refusal else "{}"
 

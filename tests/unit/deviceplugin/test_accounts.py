@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.deviceplugin.accounts import ALIGNED, Accounts
-from agent.deviceplugin.base import NotAllocated
-from agent.deviceplugin.deciding import Deciding
-from agent.model.cluster.facts import KubeletFacts
-from agent.model.device import Device, DevicePartition, Health, HealthState
-from agent.model.part import Part
-from agent.model.pod import PodView
-from agent.model.runtime.served import Held
-from agent.model.snapshot import NodeSnapshot
+from agent.deviceplugin.allocator import Allocator
+from agent.deviceplugin.pod_devices import ALIGNED_POLICIES, DeviceAccounting
+from agent.deviceplugin.resources import AllocationError
+from agent.snapshot.cluster import KubeletView
+from agent.snapshot.device import Device, DevicePartition, Health, HealthState
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
 from tests import factory
 from tests.unit.deviceplugin.made import GPU, card, deciding, device, granted, node, waiting
 
@@ -33,7 +33,7 @@ class Node:
         self.decide = deciding()
         self.chance = random.Random(seed)
         self.grants: dict[str, int] = {}  # card by pod
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, KubeletAllocation] = {}
         self.pods: dict[str, PodView] = {}
         self.number = 0
 
@@ -76,7 +76,7 @@ class Node:
             return
         free = self.free()
         assert free, "a granted pod found no id, and could not be admitted"
-        self.held[pod.uid] = Held(
+        self.held[pod.uid] = KubeletAllocation(
             pod_uid=pod.uid, resource=GPU, ids=(self.chance.choice(free),), container="main"
         )
 
@@ -88,7 +88,7 @@ class Node:
         pod = self.create(count)
         ids = tuple(sorted(self.chance.sample(free, count)))
         found = self.decide.allocate(GPU, ids, self.snapshot(), last=True)
-        self.held[pod.uid] = Held(
+        self.held[pod.uid] = KubeletAllocation(
             pod_uid=pod.uid, resource=GPU, ids=ids, container="main", exchanges=found.exchanges
         )
 
@@ -125,10 +125,12 @@ def test_no_card_is_given_twice_and_nobody_is_refused_who_was_sent_a_listed_id(
 
 def owner_and_plain(
     devices: tuple[Device, ...], *, resource: str, mine: str, accounted: str
-) -> tuple[Deciding, NodeSnapshot]:
+) -> tuple[Allocator, NodeSnapshot]:
     """A pod that was granted `mine` and is accounted `accounted`, and one that waits."""
     owner = waiting(1, resource=resource)
-    held = (Held(pod_uid=owner.uid, resource=resource, ids=(accounted,), container="main"),)
+    held = (
+        KubeletAllocation(pod_uid=owner.uid, resource=resource, ids=(accounted,), container="main"),
+    )
     snapshot = node(
         owner,
         waiting(2, resource=resource),
@@ -148,16 +150,20 @@ def test_slices_are_exchanged_for_slices_of_the_same_resource() -> None:
     decide, snapshot = owner_and_plain((cut,), resource=resource, mine="MIG-2", accounted="MIG-0")
     (listed,) = (one for one in decide.resources(snapshot) if one.name == resource)
     assert not listed.withdrawn_ids
-    offered = decide._offer(snapshot).served
-    accounts = Accounts(offered[resource], offered, snapshot, ("MIG-2",))
+    offered = decide._resource_table(snapshot).units_by_resource
+    accounts = DeviceAccounting(offered[resource], offered, snapshot, ("MIG-2",))
     units = [offered[resource].units["MIG-2"]]
-    assert accounts.exchange(units) == {"MIG-2": "MIG-0"}
+    assert accounts.exchange_units(units) == {"MIG-2": "MIG-0"}
 
 
 def test_one_replica_of_a_granted_card_is_exchanged_and_the_others_are_withdrawn() -> None:
     decide = deciding(sharing=({"resource": GPU, "replicas": 2},))
     owner = waiting(1)
-    held = (Held(pod_uid=owner.uid, resource=GPU, ids=(f"{card(0)}::0",), container="main"),)
+    held = (
+        KubeletAllocation(
+            pod_uid=owner.uid, resource=GPU, ids=(f"{card(0)}::0",), container="main"
+        ),
+    )
     snapshot = node(
         owner, waiting(2), devices=DEVICES, grants={0: granted(card(2))}, held=held, handler=""
     )
@@ -172,7 +178,7 @@ def test_a_card_of_the_same_memory_node_is_the_first_to_be_exchanged() -> None:
     owners = [waiting(n) for n in (1, 2, 3)]
     accounted = (0, 4, 5)  # what the kubelet holds for used, and nobody has
     held = tuple(
-        Held(pod_uid=owner.uid, resource=GPU, ids=(card(n),), container="main")
+        KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(n),), container="main")
         for owner, n in zip(owners, accounted, strict=True)
     )
     grants = {i: granted(card(n)) for i, n in enumerate((1, 6, 7))}
@@ -183,7 +189,7 @@ def test_a_card_of_the_same_memory_node_is_the_first_to_be_exchanged() -> None:
     aligned = replace(
         now,
         cluster=replace(
-            now.cluster, kubelet=Part(KubeletFacts(topology_policy="single-numa-node"), 1.0)
+            now.cluster, kubelet=SnapshotPart(KubeletView(topology_policy="single-numa-node"), 1.0)
         ),
     )
     two = replace(aligned, cluster=replace(aligned.cluster, pods=(*owners, waiting(4, 2))))
@@ -197,10 +203,10 @@ def test_a_card_of_another_memory_node_fits_unless_the_kubelet_promises_the_same
     devices = tuple(map(factory.gpu, range(8)))
     decide, now = owner_and_plain(devices, resource=GPU, mine=card(1), accounted=card(4))
     assert decide.allocate(GPU, (card(1),), now).exchanges == ((card(1), card(4)),)
-    for policy in ALIGNED:
-        facts = Part(KubeletFacts(topology_policy=policy), 1.0)
+    for policy in ALIGNED_POLICIES:
+        facts = SnapshotPart(KubeletView(topology_policy=policy), 1.0)
         promised = replace(now, cluster=replace(now.cluster, kubelet=facts))
-        with pytest.raises(NotAllocated, match="DeviceTaken"):
+        with pytest.raises(AllocationError, match="DeviceTaken"):
             decide.allocate(GPU, (card(1),), promised, last=True)
 
 
@@ -208,7 +214,7 @@ def test_a_card_that_fails_is_exchanged_for_nothing() -> None:
     sick = Health(state=HealthState.FAILED, reason="Xid79")
     devices = (factory.gpu(0, health=sick), *DEVICES[1:])
     decide, now = owner_and_plain(devices, resource=GPU, mine=card(2), accounted=card(0))
-    with pytest.raises(NotAllocated, match="DeviceTaken"):
+    with pytest.raises(AllocationError, match="DeviceTaken"):
         decide.allocate(GPU, (card(2),), now, last=True)
 
 
@@ -227,8 +233,8 @@ def test_a_device_of_a_pod_that_no_list_has_yet_is_not_withdrawn() -> None:
     """Right after a start: what the pod asks of the kubelet is unknown, and so is its account."""
     owner, plain = waiting(1, phase="Running"), waiting(2, phase="Running")
     held = (
-        Held(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),
-        Held(pod_uid=plain.uid, resource=GPU, ids=(card(1),), container="main"),
+        KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),
+        KubeletAllocation(pod_uid=plain.uid, resource=GPU, ids=(card(1),), container="main"),
     )
     now = node(owner, plain, devices=DEVICES, grants={0: granted(card(2))}, held=held, handler="")
     early = replace(now, cluster=replace(now.cluster, pods=()))

@@ -3,19 +3,23 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.deviceplugin.base import NotAllocated, PodNotSeen
-from agent.deviceplugin.hardware import MLU
-from agent.model.foreign.device_allocated import KEY
-from agent.model.grant.checked import GrantsView, PodGrant
-from agent.model.grant.granted import Grant, GrantedDevice
-from agent.model.grant.host import HostMeans
-from agent.model.grant.means import MeansView
-from agent.model.grant.refusal import GrantRefused
-from agent.model.part import Part
-from agent.model.pod import ResourceAsk
-from agent.model.runtime.served import Held
-from agent.model.snapshot import NodeSnapshot
+from agent.deviceplugin.resources import AllocationError, UnknownPodError
+from agent.snapshot.allocation import (
+    AllocatedDevice,
+    AllocationRefused,
+    AllocationView,
+    DeviceAllocation,
+    PodAllocation,
+)
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.host_devices import HostDevices, HostDevicesView
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ResourceRequest
+from agent.wire_formats.device_allocated import ANNOTATION
+from plugins.vendors.cambricon.kubelet import RESOURCE
 from tests import factory
+from tests.unit.allocation.made import WHOLE, entry, text
 from tests.unit.deviceplugin.asked import names, refusal, visible
 from tests.unit.deviceplugin.made import (
     GPU,
@@ -28,7 +32,6 @@ from tests.unit.deviceplugin.made import (
     node,
     waiting,
 )
-from tests.unit.grants.made import WHOLE, entry, text
 
 NODE = factory.snapshot().node.name
 
@@ -47,9 +50,9 @@ def test_a_pod_without_a_grant_gets_what_the_kubelet_chose() -> None:
 
 
 def test_an_id_that_is_not_known_is_refused() -> None:
-    with pytest.raises(NotAllocated, match=r"UnknownDevice: .* has no device 'GPU-x'"):
+    with pytest.raises(AllocationError, match=r"UnknownDevice: .* has no device 'GPU-x'"):
         deciding().allocate(GPU, ("GPU-x",), node(clustered=False))
-    with pytest.raises(NotAllocated, match="UnknownResource"):
+    with pytest.raises(AllocationError, match="UnknownResource"):
         deciding().allocate("example.com/x", ("a",), node(clustered=False))
 
 
@@ -66,11 +69,13 @@ def test_a_virtual_function_is_taken_by_itself_alone() -> None:
     pods = (factory.pod(9), waiting(1, resource="rdma/hca"))
     grants = {0: granted("0000:18:00.0", kind="rdma", vfs=(function,))}
     snapshot = node(*pods, devices=(cut,), grants=grants)
-    snapshot = replace(snapshot, means=Part(MeansView(vendors={"rdma": means()["nvidia"]}), 1.0))
+    snapshot = replace(
+        snapshot, means=SnapshotPart(HostDevicesView(vendors={"rdma": means()["nvidia"]}), 1.0)
+    )
     decide = deciding()
-    with pytest.raises(NotAllocated, match="DeviceTaken"):
+    with pytest.raises(AllocationError, match="DeviceTaken"):
         decide.allocate("rdma/hca", (function,), snapshot)
-    with pytest.raises(GrantRefused, match="VerbsMissing"):  # it is asked for at the vendor's
+    with pytest.raises(AllocationRefused, match="VerbsMissing"):  # it is asked for at the vendor's
         decide.allocate("rdma/hca", ("0000:18:00.3",), snapshot)
 
 
@@ -105,14 +110,14 @@ def test_a_pod_has_begun_once_it_has_a_cgroup_a_sandbox_or_devices() -> None:
     assert refusal(node(mine, other, grants=grants), 0).reason == "AmbiguousPod"
     begun = replace(other, cgroup="/kubepods/pod2")
     snapshot = node(mine, other, grants=grants)
-    seen = replace(snapshot, pods=Part((begun,), 1.0))
+    seen = replace(snapshot, pods=SnapshotPart((begun,), 1.0))
     assert visible(seen, 0) == names(6)
-    held = (Held(pod_uid=other.uid, resource=GPU, ids=(card(0),), container="main"),)
+    held = (KubeletAllocation(pod_uid=other.uid, resource=GPU, ids=(card(0),), container="main"),)
     assert visible(node(mine, other, grants=grants, held=held), 1) == names(6)
 
 
 def test_without_cgroups_and_runtime_the_pods_status_tells() -> None:
-    blind = Part((), None)
+    blind = SnapshotPart((), None)
     running = waiting(2, phase="Running")
     snapshot = node(waiting(1), running, grants={0: granted(card(6)), 1: granted(card(5))})
     assert visible(replace(snapshot, pods=blind), 0) == names(6)
@@ -125,14 +130,17 @@ def test_after_a_reboot_a_pod_that_ran_before_is_asked_for_again() -> None:
 
 def test_each_container_of_a_pod_is_asked_for_once() -> None:
     asks = tuple(
-        ResourceAsk(container=name, resource=GPU, count=1, init=name == "init")
+        ResourceRequest(container=name, resource=GPU, count=1, init=name == "init")
         for name in ("init", "a", "b")
     )
     first, second = waiting(1, asks=asks), waiting(2)
     grants = {0: granted(card(6)), 1: granted(card(5))}
 
     def after(answers: int) -> NodeSnapshot:
-        held = tuple(Held(pod_uid=first.uid, resource=GPU, ids=(card(i),)) for i in range(answers))
+        held = tuple(
+            KubeletAllocation(pod_uid=first.uid, resource=GPU, ids=(card(i),))
+            for i in range(answers)
+        )
         return node(first, second, grants=grants, held=held)
 
     for answers in range(3):
@@ -194,29 +202,31 @@ def test_a_grant_of_other_devices_leaves_this_resource_to_the_kubelet() -> None:
 
 def test_a_card_of_which_a_granted_slice_is_gone_is_given_to_nobody_else() -> None:
     info = mlu(0)
-    entry = GrantedDevice(type="gpu", id=info.uuid or "", partition="smlu-1")
+    entry = AllocatedDevice(type="gpu", id=info.uuid or "", partition="smlu-1")
     snapshot = node(
         waiting(1),
-        waiting(2, resource=MLU),
+        waiting(2, resource=RESOURCE),
         devices=(device(info), device(mlu(1))),
-        grants={0: Grant(devices=(entry,))},
+        grants={0: DeviceAllocation(devices=(entry,))},
     )
-    snapshot = replace(snapshot, means=Part(MeansView(vendors={"cambricon": HostMeans()}), 1.0))
-    with pytest.raises(NotAllocated) as raised:
-        deciding().allocate(MLU, (info.uuid or "",), snapshot, last=True)
+    snapshot = replace(
+        snapshot, means=SnapshotPart(HostDevicesView(vendors={"cambricon": HostDevices()}), 1.0)
+    )
+    with pytest.raises(AllocationError) as raised:
+        deciding().allocate(RESOURCE, (info.uuid or "",), snapshot, last=True)
     assert raised.value.reason == "DeviceTaken"
 
 
 def test_a_pod_that_nobody_told_of_is_worth_a_new_try() -> None:
     error = refusal(node(), 0, last=False)
-    assert isinstance(error, PodNotSeen)
+    assert isinstance(error, UnknownPodError)
     assert error.reason == "PodUnknown"
 
 
 def test_in_the_end_it_is_given_while_nri_corrects_it_and_else_refused() -> None:
     assert visible(node(in_force=True), 2) == names(2)
     error = refusal(node(), 2)
-    assert not isinstance(error, PodNotSeen)
+    assert not isinstance(error, UnknownPodError)
     assert "NRI" in str(error)
 
 
@@ -224,11 +234,11 @@ def test_a_grant_that_no_check_has_seen_yet_is_checked_at_once() -> None:
     """The check of all grants runs every half second, and the kubelet admits nothing meanwhile."""
     asks = replace(
         waiting(1, node_name=NODE),
-        annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),),
+        annotations=((ANNOTATION, text(entry(factory.gpu(5), WHOLE))),),
         wants=((GPU, 1),),
     )
     snapshot = node(asks)
-    new = replace(snapshot, grants=Part(GrantsView(), 1.0))
+    new = replace(snapshot, grants=SnapshotPart(AllocationView(), 1.0))
     assert visible(new, 0, last=False) == names(5)
 
 
@@ -236,11 +246,13 @@ def test_a_card_is_kept_from_others_before_the_check_has_seen_its_grant() -> Non
     """The kubelet asks for a pod without a grant right after one with a grant was admitted."""
     owner = replace(
         waiting(1, node_name=NODE),
-        annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),),
+        annotations=((ANNOTATION, text(entry(factory.gpu(5), WHOLE))),),
         wants=((GPU, 1),),
     )
-    held = (Held(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),)
-    snapshot = replace(node(owner, waiting(2), held=held), grants=Part(GrantsView(), 1.0))
+    held = (KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),)
+    snapshot = replace(
+        node(owner, waiting(2), held=held), grants=SnapshotPart(AllocationView(), 1.0)
+    )
     found = deciding().allocate(GPU, (card(5),), snapshot)
     assert found.exchanges == ((card(5), card(0)),)
     over = replace(snapshot.cluster, pods=(replace(owner, phase="Failed"), waiting(2)))
@@ -251,12 +263,12 @@ def test_a_refused_grant_is_checked_again_as_of_now() -> None:
     """Who held the card has ended since the last check."""
     asks = replace(
         waiting(1, node_name=NODE),
-        annotations=((KEY, text(entry(factory.gpu(5), WHOLE))),),
+        annotations=((ANNOTATION, text(entry(factory.gpu(5), WHOLE))),),
         wants=((GPU, 1),),
     )
-    refused = PodGrant(uid=asks.uid, refusal="DeviceTaken", message="taken")
-    view = GrantsView(pods={asks.uid: refused}, looked=frozenset({asks.uid}))
-    assert visible(replace(node(asks), grants=Part(view, 1.0)), 0, last=False) == names(5)
+    refused = PodAllocation(uid=asks.uid, refusal="DeviceTaken", message="taken")
+    view = AllocationView(pods={asks.uid: refused}, looked=frozenset({asks.uid}))
+    assert visible(replace(node(asks), grants=SnapshotPart(view, 1.0)), 0, last=False) == names(5)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +283,12 @@ def test_what_the_end_or_the_start_of_a_pod_may_cure_is_worth_a_new_try(
     snapshot: NodeSnapshot, reason: str
 ) -> None:
     error = refusal(snapshot, 0, last=False)
-    assert isinstance(error, PodNotSeen)
+    assert isinstance(error, UnknownPodError)
     assert error.reason == reason
-    assert not isinstance(refusal(snapshot, 0), PodNotSeen)
+    assert not isinstance(refusal(snapshot, 0), UnknownPodError)
 
 
 def test_a_host_that_was_not_read_yet_is_worth_a_new_try() -> None:
-    blind = replace(node(clustered=False), means=Part(MeansView()))
-    assert isinstance(refusal(blind, 0, last=False), PodNotSeen)
+    blind = replace(node(clustered=False), means=SnapshotPart(HostDevicesView()))
+    assert isinstance(refusal(blind, 0, last=False), UnknownPodError)
     assert refusal(blind, 0).reason == "HostNotReadYet"

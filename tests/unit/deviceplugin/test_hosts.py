@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.app.context import build_context
+from agent.app.oneshot import inspect_host
 from agent.clock import ManualClock
 from agent.config.containers import DevicePluginSettings
-from agent.config.sections import Settings
-from agent.deviceplugin.base import NotAllocated
-from agent.deviceplugin.deciding import Deciding
-from agent.node.look import look
-from agent.node.parts import build_parts
-from agent.recording.open import open_host
+from agent.config.settings import Settings
+from agent.deviceplugin.allocator import Allocator
+from agent.deviceplugin.resources import AllocationError
+from agent.recording.host_source import open_host
 from tests.unit.deviceplugin.made import GPU, VENDORS, card, deciding, granted, node, waiting
 
 HOSTS = Path(__file__).parents[3] / "fixtures/hosts"
@@ -39,15 +39,15 @@ def test_recorded_hosts_offer_what_their_makers_plugins_would(
     host: str, expected: dict[str, object]
 ) -> None:
     opened = open_host(str(HOSTS / host))
-    snapshot = look(build_parts(Settings(), opened, ManualClock(), None))
+    snapshot = inspect_host(build_context(Settings(), opened, ManualClock(), None))
     vendors = ("nvidia", "ascend", "cambricon")
-    decide = Deciding(DevicePluginSettings(vendors=vendors), VENDORS)
+    decide = Allocator(DevicePluginSettings(vendors=vendors), VENDORS)
     found = decide.resources(snapshot)
     for one in found:
         ids = tuple(device.id for device in one.devices)
         assert len(set(ids)) == len(ids)
         for size in range(1, len(ids) + 1):
-            assert len(set(decide.preferred(one.name, ids, (), size, snapshot))) == size
+            assert len(set(decide.select_preferred(one.name, ids, (), size, snapshot))) == size
     told = {one.name: [device.id for device in one.devices] for one in found}
     assert told.keys() == expected.keys()
     for name, wanted in expected.items():
@@ -56,7 +56,7 @@ def test_recorded_hosts_offer_what_their_makers_plugins_would(
 
 def test_the_kubelet_that_follows_its_advice_has_the_account_that_the_scheduler_has() -> None:
     snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(3))})
-    ids = deciding().preferred(GPU, tuple(map(card, range(8))), (), 2, snapshot)
+    ids = deciding().select_preferred(GPU, tuple(map(card, range(8))), (), 2, snapshot)
     given_to = deciding().allocate(GPU, ids, snapshot)
     assert dict(given_to.edits.env)["NVIDIA_VISIBLE_DEVICES"] == ",".join(ids)
 
@@ -70,6 +70,6 @@ def test_whatever_ids_the_kubelet_sends_only_a_refusal_comes_of_it(
 ) -> None:
     snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(3))}, in_force=in_force)
     for last in (True, False):
-        with contextlib.suppress(NotAllocated):
+        with contextlib.suppress(AllocationError):
             deciding().allocate(GPU, tuple(ids), snapshot, last=last)
     deciding().check_start(GPU, tuple(ids), snapshot)

@@ -3,20 +3,21 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.deviceplugin.base import NotAllocated
-from agent.deviceplugin.occupancy import MAX_AGE_S, Occupied
-from agent.deviceplugin.rivals import rival
-from agent.model.inventory import ProcessSample
-from agent.model.part import Part
-from agent.model.pod import PodView
-from agent.model.runtime.served import Held
-from agent.model.snapshot import NodeSnapshot
+from agent.deviceplugin.occupancy import MAX_SAMPLE_AGE_S, DeviceOccupiedError
+from agent.deviceplugin.registration import find_conflicting_socket
+from agent.deviceplugin.resources import AllocationError
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.inventory import ProcessSample
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
+from agent.snapshot.vendor import kubelet_vendors
 from tests import factory
-from tests.unit.deviceplugin.made import GPU, card, deciding, granted, node, waiting
+from tests.unit.deviceplugin.made import GPU, VENDORS, card, deciding, granted, node, waiting
 
 PID = 4711
 MINE, OTHER = waiting(1), factory.pod(2)
-HELD = (Held(pod_uid=MINE.uid, resource=GPU, ids=(card(3),)),)
+HELD = (KubeletAllocation(pod_uid=MINE.uid, resource=GPU, ids=(card(3),)),)
 
 
 def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnapshot:
@@ -30,8 +31,8 @@ def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnaps
     owners = {PID: (owner.uid, "c0ffee")} if owner else {}
     return replace(
         snapshot,
-        vendors=(replace(vendor, samples=Part(samples, factory.NOW_S)),),
-        usage=Part(replace(snapshot.usage.value, owners=owners), 1.0),
+        vendors=(replace(vendor, samples=SnapshotPart(samples, factory.NOW_S)),),
+        usage=SnapshotPart(replace(snapshot.usage.value, owners=owners), 1.0),
     )
 
 
@@ -41,9 +42,9 @@ def check(snapshot: NodeSnapshot, *cards: int, **settings: object) -> None:
 
 def test_a_process_of_another_living_pod_keeps_a_container_from_starting() -> None:
     snapshot = busy(node(MINE, held=HELD, begun=(OTHER,)), 3, OTHER)
-    with pytest.raises(Occupied) as raised:
+    with pytest.raises(DeviceOccupiedError) as raised:
         check(snapshot, 3)
-    assert isinstance(raised.value, NotAllocated)
+    assert isinstance(raised.value, AllocationError)
     assert raised.value.reason == "DeviceOccupied"
     assert "process 4711 of team-a/train-2" in str(raised.value)
     check(snapshot, 2)
@@ -62,30 +63,30 @@ def test_a_process_of_a_pod_whose_devices_are_free_already_keeps_a_container_fro
     end: str,
 ) -> None:
     """A pod that was deleted by force runs on for seconds; the kubelet's file still has it."""
-    old = Held(pod_uid=OTHER.uid, resource=GPU, ids=(card(3),), container="main")
+    old = KubeletAllocation(pod_uid=OTHER.uid, resource=GPU, ids=(card(3),), container="main")
     phase = "Running" if end == "deleted" else end
     snapshot = node(MINE, held=(old, *HELD), begun=(replace(OTHER, phase=phase),))
     check(busy(node(MINE, held=(old, *HELD), begun=(OTHER,)), 3, OTHER), 3)
     if end == "deleted":
-        cluster = replace(snapshot.cluster, pods=(MINE,), deleted=frozenset({OTHER.uid}))
+        cluster = replace(snapshot.cluster, pods=(MINE,), deleted_pods=frozenset({OTHER.uid}))
         snapshot = replace(snapshot, cluster=cluster)
-    with pytest.raises(Occupied):
+    with pytest.raises(DeviceOccupiedError):
         check(busy(snapshot, 3, OTHER), 3)
 
 
 def test_who_is_on_the_card_that_was_exchanged_counts_and_not_who_is_on_the_accounted_one() -> None:
     held = (replace(HELD[0], exchanges=((card(3), card(5)),)),)
-    with pytest.raises(Occupied):
+    with pytest.raises(DeviceOccupiedError):
         check(busy(node(MINE, held=held, begun=(OTHER,)), 5, OTHER), 3)
     check(busy(node(MINE, held=held, begun=(OTHER,)), 3, OTHER), 3)
 
 
 def test_what_a_vendor_that_hangs_told_long_ago_keeps_no_container_from_starting() -> None:
     snapshot = busy(node(MINE, held=HELD, begun=(OTHER,)), 3, OTHER)
-    late = replace(snapshot, pods=replace(snapshot.pods, taken_s=factory.NOW_S + MAX_AGE_S))
-    with pytest.raises(Occupied):
+    late = replace(snapshot, pods=replace(snapshot.pods, taken_s=factory.NOW_S + MAX_SAMPLE_AGE_S))
+    with pytest.raises(DeviceOccupiedError):
         check(late, 3)
-    check(replace(late, pods=replace(late.pods, taken_s=factory.NOW_S + MAX_AGE_S + 1)), 3)
+    check(replace(late, pods=replace(late.pods, taken_s=factory.NOW_S + MAX_SAMPLE_AGE_S + 1)), 3)
 
 
 def test_without_the_kubelets_account_nobody_can_tell_whose_the_card_is() -> None:
@@ -102,7 +103,7 @@ def test_the_cards_that_were_granted_are_looked_at_and_not_those_the_kubelet_cho
     third = factory.pod(3)
     snapshot = node(MINE, held=HELD, begun=(third,), grants={0: granted(card(6))})
     check(busy(snapshot, 3, third), 3)
-    with pytest.raises(Occupied):
+    with pytest.raises(DeviceOccupiedError):
         check(busy(snapshot, 6, third), 3)
 
 
@@ -136,4 +137,5 @@ def test_replicas_are_never_alone_and_not_looked_at() -> None:
 def test_the_socket_of_another_vendors_plugin_is_recognised(
     vendor: str, resource: str, sockets: tuple[str, ...], found: str
 ) -> None:
-    assert rival(vendor, resource, sockets) == found
+    prefixes = kubelet_vendors(VENDORS)[vendor].socket_prefixes
+    assert find_conflicting_socket(prefixes, resource, sockets) == found

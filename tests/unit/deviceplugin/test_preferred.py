@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.deviceplugin.base import NotAllocated, PodNotSeen
-from agent.model.device import DevicePartition
-from agent.model.pod import ResourceAsk
-from agent.model.runtime.served import Held
-from agent.model.snapshot import NodeSnapshot
+from agent.deviceplugin.resources import AllocationError, UnknownPodError
+from agent.snapshot.device import DevicePartition
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import ResourceRequest
 from tests import factory
 from tests.unit.deviceplugin.made import (
     GPU,
@@ -30,7 +30,7 @@ def chosen(snapshot: NodeSnapshot, free: str, size: int, required: str = "") -> 
     """Minors of the cards that are preferred of these free ones."""
     available = tuple(card(int(i)) for i in free)
     must = tuple(card(int(i)) for i in required)
-    found = deciding().preferred(GPU, available, must, size, snapshot, last=True)
+    found = deciding().select_preferred(GPU, available, must, size, snapshot, last=True)
     return [ALL.index(name) for name in found]
 
 
@@ -59,7 +59,11 @@ def test_several_pods_that_wait_steer_to_what_all_of_them_were_granted() -> None
 def test_a_granted_card_that_the_kubelet_does_not_offer_is_replaced_by_one_that_others_have() -> (
     None
 ):
-    held = (Held(pod_uid=factory.pod(9).uid, resource=GPU, ids=(card(6),), container="main"),)
+    held = (
+        KubeletAllocation(
+            pod_uid=factory.pod(9).uid, resource=GPU, ids=(card(6),), container="main"
+        ),
+    )
     grants = {0: granted(card(3)), 1: granted(card(6))}
     snapshot = node(factory.pod(9), waiting(1), grants=grants, held=held)
     # the kubelet accounts card 6 for the owner of card 3: so it may account card 3 for this pod
@@ -76,19 +80,19 @@ def test_a_pod_without_a_grant_is_kept_off_what_others_were_granted() -> None:
 
 def test_nics_are_near_to_the_cards_that_the_pod_has_and_cards_to_its_nics() -> None:
     asks = (
-        ResourceAsk(container="main", resource=GPU, count=1),
-        ResourceAsk(container="main", resource=HCA, count=1),
+        ResourceRequest(container="main", resource=GPU, count=1),
+        ResourceRequest(container="main", resource=HCA, count=1),
     )
     pod = waiting(1, asks=asks)
     nics = tuple(factory.nic(i).info.bus_id or "" for i in range(4))
-    held = (Held(pod_uid=pod.uid, resource=GPU, ids=(card(4),)),)
+    held = (KubeletAllocation(pod_uid=pod.uid, resource=GPU, ids=(card(4),)),)
     snapshot = node(pod, held=held)
-    assert deciding().preferred(HCA, nics, (), 1, snapshot, last=True) == (
+    assert deciding().select_preferred(HCA, nics, (), 1, snapshot, last=True) == (
         nics[2],
     )  # below 0000:97
     # the first one is cut into functions
-    assert deciding().preferred(HCA, nics, (), 1, node(pod), last=True) == (nics[1],)
-    held = (Held(pod_uid=pod.uid, resource=HCA, ids=(nics[3],)),)
+    assert deciding().select_preferred(HCA, nics, (), 1, node(pod), last=True) == (nics[1],)
+    held = (KubeletAllocation(pod_uid=pod.uid, resource=HCA, ids=(nics[3],)),)
     assert chosen(node(pod, held=held), "01234567", 1)[0] // 4 == 1
     two = node(pod, waiting(2, asks=asks), held=held)  # whose the NIC is nobody can tell
     assert chosen(two, "01234567", 1) == [2]  # no NVLink is spoilt
@@ -97,23 +101,23 @@ def test_nics_are_near_to_the_cards_that_the_pod_has_and_cards_to_its_nics() -> 
 def test_functions_are_of_the_nic_that_is_near_to_the_pods_cards() -> None:
     pod = waiting(1, resource=HCA)
     devices = (*map(factory.gpu, range(8)), *(factory.nic(i, vfs=2) for i in range(4)))
-    held = (Held(pod_uid=pod.uid, resource=GPU, ids=(card(0),)),)
+    held = (KubeletAllocation(pod_uid=pod.uid, resource=GPU, ids=(card(0),)),)
     free = tuple(f"0000:{bus}:00.{i}" for _, _, bus in factory.NICS[::-1] for i in (1, 2))
     near = node(pod, devices=devices, held=held)
-    assert deciding().preferred(HCA, free, (), 1, near, last=True) == ("0000:18:00.1",)
+    assert deciding().select_preferred(HCA, free, (), 1, near, last=True) == ("0000:18:00.1",)
     two = node(waiting(1, 2, resource=HCA), devices=devices, held=held)
-    assert deciding().preferred(HCA, free, ("0000:ce:00.2",), 2, two, last=True) == (
+    assert deciding().select_preferred(HCA, free, ("0000:ce:00.2",), 2, two, last=True) == (
         "0000:ce:00.2",
         "0000:18:00.1",
     )
     # packed on few cards where nobody knows better
     other = node(pod, devices=devices)
-    assert deciding().preferred(HCA, free[:4], (), 2, other, last=True) == (
+    assert deciding().select_preferred(HCA, free[:4], (), 2, other, last=True) == (
         "0000:9a:00.1",
         "0000:9a:00.2",
     )
     # and on those of which something is taken already
-    assert deciding().preferred(HCA, free[:3], (), 1, other, last=True) == ("0000:9a:00.1",)
+    assert deciding().select_preferred(HCA, free[:3], (), 1, other, last=True) == ("0000:9a:00.1",)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,7 @@ def test_replicas_are_spread_and_taken_from_free_or_from_used_cards(
     decide = deciding(sharing=rows, replicas_policy=policy)
     free = tuple(f"{card(i)}::{n}" for i, n in ((0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 4)))
     snapshot = node(devices=tuple(map(factory.gpu, range(2))))
-    found = decide.preferred(GPU, free, (), 2, snapshot, last=True)
+    found = decide.select_preferred(GPU, free, (), 2, snapshot, last=True)
     assert tuple(name.replace(card(0), "0").replace(card(1), "1") for name in found) == expected
 
 
@@ -142,14 +146,14 @@ def test_slices_are_packed_so_that_whole_cards_stay_empty() -> None:
 
     snapshot = node(devices=tuple(device(cut(i)) for i in range(2)))  # type: ignore[arg-type]  # cards
     free = ("MIG-0-0", "MIG-0-1", "MIG-0-2", "MIG-1-2", "MIG-1-1")  # one of the second is taken
-    found = deciding().preferred("nvidia.com/mig-1g.10gb", free, (), 3, snapshot, last=True)
+    found = deciding().select_preferred("nvidia.com/mig-1g.10gb", free, (), 3, snapshot, last=True)
     assert found == ("MIG-1-1", "MIG-1-2", "MIG-0-0")
 
 
 def test_chips_are_chosen_under_the_names_of_the_kubelet() -> None:
     snapshot = node(devices=tuple(device(npu(i)) for i in range(4)))
     free = ("Ascend910-3", "Ascend910-1", "Ascend910-2")
-    assert deciding().preferred(
+    assert deciding().select_preferred(
         "huawei.com/Ascend910", free, ("Ascend910-2",), 2, snapshot, last=True
     ) == (
         "Ascend910-1",
@@ -158,9 +162,9 @@ def test_chips_are_chosen_under_the_names_of_the_kubelet() -> None:
 
 
 def test_an_id_that_is_gone_is_taken_last_and_never_a_failure() -> None:
-    found = deciding().preferred(GPU, ("GPU-gone", card(7)), (), 2, node(), last=True)
+    found = deciding().select_preferred(GPU, ("GPU-gone", card(7)), (), 2, node(), last=True)
     assert found == (card(7), "GPU-gone")
-    found = deciding(sharing=({"resource": GPU, "replicas": 2},)).preferred(
+    found = deciding(sharing=({"resource": GPU, "replicas": 2},)).select_preferred(
         GPU, ("GPU-gone::0", f"{card(7)}::1"), (), 1, node(), last=True
     )
     assert found == (f"{card(7)}::1",)
@@ -168,14 +172,14 @@ def test_an_id_that_is_gone_is_taken_last_and_never_a_failure() -> None:
 
 def test_advice_waits_for_news_of_the_pod_where_there_is_a_cluster() -> None:
     available = tuple(map(card, (0, 1)))
-    with pytest.raises(PodNotSeen, match="PodUnknown"):
-        deciding().preferred(GPU, available, (), 1, node(waiting(1, 2)))
-    assert deciding().preferred(GPU, available, (), 1, node(clustered=False)) == (card(0),)
+    with pytest.raises(UnknownPodError, match="PodUnknown"):
+        deciding().select_preferred(GPU, available, (), 1, node(waiting(1, 2)))
+    assert deciding().select_preferred(GPU, available, (), 1, node(clustered=False)) == (card(0),)
 
 
 def test_too_few_ids_are_the_only_refusal() -> None:
-    with pytest.raises(NotAllocated, match="not enough available devices to satisfy allocation"):
-        deciding().preferred(GPU, (card(0), card(0)), (), 2, node(), last=True)
+    with pytest.raises(AllocationError, match="not enough available devices to satisfy allocation"):
+        deciding().select_preferred(GPU, (card(0), card(0)), (), 2, node(), last=True)
 
 
 @given(
@@ -189,7 +193,9 @@ def test_whatever_the_kubelet_asks_is_answered_with_free_ids(
     snapshot = node(factory.pod(9), waiting(1, 2), grants={0: granted(card(3))})
     if size > len(set(free)):
         return
-    found = deciding().preferred(GPU, tuple(free), tuple(required), size, snapshot, last=True)
+    found = deciding().select_preferred(
+        GPU, tuple(free), tuple(required), size, snapshot, last=True
+    )
     assert len(set(found)) == len(found) == size
     assert set(found) <= set(free)
     must = set(required) & set(free)

@@ -4,20 +4,20 @@ import pytest
 from msgspec.structs import replace
 
 from agent.config.containers import DevicePluginSettings
-from agent.deviceplugin.base import Listed
-from agent.deviceplugin.deciding import Deciding
-from agent.deviceplugin.hardware import vnpu_kind
+from agent.deviceplugin.allocator import Allocator
+from agent.deviceplugin.resources import KubeletDevice
 from agent.errors import BadConfig
-from agent.model.device import (
+from agent.snapshot.device import (
     Device,
     DevicePartition,
     Health,
     HealthState,
     VendorDevice,
-    VfGroup,
     VirtualFunction,
+    VirtualFunctionGroup,
 )
-from agent.model.part import Part
+from agent.snapshot.part import SnapshotPart
+from plugins.vendors.ascend.kubelet import vnpu_resource_kind
 from tests import factory
 from tests.unit.deviceplugin.made import card, deciding, device, mlu, node, npu, vnpu
 
@@ -55,10 +55,10 @@ def test_whole_cards_are_listed_by_uuid_with_health_and_memory_node() -> None:
     (found,) = deciding().resources(node(devices=(factory.gpu(0), lost, slow, sick)))
     assert found.name == "nvidia.com/gpu"
     assert found.devices == (
-        Listed(id=card(0), numa_nodes=(0,)),
-        Listed(id=card(1), healthy=False, numa_nodes=(0,)),
-        Listed(id=card(2), numa_nodes=(0,)),  # still serves, as in the Device object
-        Listed(id=card(5)),
+        KubeletDevice(id=card(0), numa_nodes=(0,)),
+        KubeletDevice(id=card(1), healthy=False, numa_nodes=(0,)),
+        KubeletDevice(id=card(2), numa_nodes=(0,)),  # still serves, as in the Device object
+        KubeletDevice(id=card(5)),
     )
 
 
@@ -74,7 +74,7 @@ def test_only_vendors_of_the_settings_that_have_answered_are_served() -> None:
     assert [one.name for one in deciding().resources(snapshot)] == ["nvidia.com/gpu", "rdma/hca"]
     assert deciding(vendors=()).resources(snapshot) == ()
     view = replace(snapshot.devices.value, awaited=("nvidia",))
-    waiting = replace(snapshot, devices=Part(view, 1.0))
+    waiting = replace(snapshot, devices=SnapshotPart(view, 1.0))
     assert [one.name for one in deciding().resources(waiting)] == ["rdma/hca"]
 
 
@@ -143,7 +143,7 @@ def test_a_chip_cut_by_hand_is_its_parts_and_one_cut_for_a_pod_is_nothing() -> N
     ],
 )
 def test_templates_of_vnpus(template: str, kind: str | None) -> None:
-    assert vnpu_kind(template) == kind
+    assert vnpu_resource_kind(template) == kind
 
 
 def test_names_that_the_node_has_from_elsewhere_are_never_served() -> None:
@@ -168,15 +168,15 @@ def test_cambricon_cards_and_instances_of_mim() -> None:
     snapshot = node(devices=(device(mlu(0)), device(in_mim)))
     found = {one.name: one.devices for one in deciding().resources(snapshot)}
     assert found == {
-        "cambricon.com/mlu": (Listed(id=mlu(0).uuid or ""),),
-        "cambricon.com/mlu.mim-1m.8gb-x": (Listed(id="MLU-1-mim-2"),),
-        "cambricon.com/mlu.mim-2m.16gb": (Listed(id="MLU-1-mim-1"),),
+        "cambricon.com/mlu": (KubeletDevice(id=mlu(0).uuid or ""),),
+        "cambricon.com/mlu.mim-1m.8gb-x": (KubeletDevice(id="MLU-1-mim-2"),),
+        "cambricon.com/mlu.mim-2m.16gb": (KubeletDevice(id="MLU-1-mim-1"),),
     }
 
 
 def test_a_nic_with_virtual_functions_is_these_and_not_itself() -> None:
     functions = tuple(VirtualFunction(bus_id=f"0000:18:00.{i}") for i in (2, 1))
-    cut_up = factory.nic(0, vf_groups=(VfGroup(vfs=functions),)).info
+    cut_up = factory.nic(0, vf_groups=(VirtualFunctionGroup(vfs=functions),)).info
     assert offered(cut_up, factory.nic(1).info, rdma_resource="example.com/nic") == {
         "example.com/nic": ["0000:18:00.1", "0000:18:00.2", "0000:40:00.0"]
     }
@@ -201,4 +201,4 @@ def test_a_start_is_checked_where_cards_are_given_whole() -> None:
 
 def test_a_vendor_that_is_switched_off_cannot_be_served() -> None:
     with pytest.raises(BadConfig, match="rdma is switched off"):
-        Deciding(DevicePluginSettings(vendors=("rdma",)), {})
+        Allocator(DevicePluginSettings(vendors=("rdma",)), {})

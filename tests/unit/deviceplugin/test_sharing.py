@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.deviceplugin.base import NotAllocated
+from agent.deviceplugin.resources import AllocationError
 from agent.errors import BadConfig
-from agent.model.device import DevicePartition
+from agent.snapshot.device import DevicePartition
 from tests import factory
 from tests.unit.deviceplugin.made import GPU, card, deciding, device, node
 
@@ -114,7 +114,7 @@ def test_more_than_one_replica_is_refused_where_that_is_wished() -> None:
     decide = deciding(sharing=rows, fail_requests_greater_than_one=True)
     snapshot = node(clustered=False)
     with pytest.raises(
-        NotAllocated, match="maximum request size for shared resources is 1; found 2"
+        AllocationError, match="maximum request size for shared resources is 1; found 2"
     ):
         decide.allocate(GPU, (replica(0, 1), replica(0, 0)), snapshot)
     assert decide.allocate(GPU, (replica(0, 1),), snapshot).edits.env

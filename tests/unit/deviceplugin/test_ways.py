@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.model.device import DeviceNode
-from agent.model.grant.host import CdiDevice, CdiSpec, HostMeans
-from agent.model.grant.means import MeansView
-from agent.model.grant.refusal import GrantRefused
-from agent.model.part import Part
-from agent.model.snapshot import NodeSnapshot
+from agent.snapshot.allocation import AllocationRefused
+from agent.snapshot.device import DeviceNode
+from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices, HostDevicesView
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
 from tests.unit.deviceplugin.asked import VISIBLE, names, visible
 from tests.unit.deviceplugin.made import (
     GPU,
@@ -48,12 +47,14 @@ def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
         devices=tuple(CdiDevice(name=card(i)) for i in range(8)),
     )
     host = replace(means()["nvidia"], cdi=(spec,))
-    snapshot = replace(node(clustered=False), means=Part(MeansView(vendors={"nvidia": host}), 1.0))
+    snapshot = replace(
+        node(clustered=False), means=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0)
+    )
     found = deciding(injection="cdi").allocate(GPU, (card(1), card(0)), snapshot)
     listed = (f"nvidia.com/gpu={card(0)}", f"nvidia.com/gpu={card(1)}")
     assert found.edits.cdi == listed
     assert found.annotations == (("cdi.k8s.io/xpu-agent_nvidia.com-gpu", ",".join(listed)),)
-    with pytest.raises(GrantRefused, match="CDINameMissing"):
+    with pytest.raises(AllocationRefused, match="CDINameMissing"):
         deciding(injection="cdi").allocate(GPU, (card(1),), node(clustered=False))
 
 
@@ -61,7 +62,7 @@ def test_limits_of_a_share_are_the_hooks_while_nri_is_in_force() -> None:
     labels = (("koordinator.sh/gpu-isolation-provider", "HAMi-core"),)
     pod = waiting(1, labels=labels)
     assert visible(node(pod, grants={0: granted(card(6))}, in_force=True), 0) == names(6)
-    with pytest.raises(GrantRefused, match="IncompleteGrant"):
+    with pytest.raises(AllocationRefused, match="IncompleteGrant"):
         visible(node(pod, grants={0: granted(card(6))}), 0)
 
 
@@ -75,7 +76,7 @@ SPEC = CdiSpec(
 def with_spec(snapshot: NodeSnapshot) -> NodeSnapshot:
     view = snapshot.means.value
     host = replace(view.vendors["nvidia"], cdi=(SPEC,))
-    return replace(snapshot, means=Part(replace(view, vendors={"nvidia": host}), 1.0))
+    return replace(snapshot, means=SnapshotPart(replace(view, vendors={"nvidia": host}), 1.0))
 
 
 def test_by_default_the_vendors_cdi_name_comes_beside_the_bare_nodes() -> None:
@@ -115,9 +116,9 @@ def test_a_name_that_the_vendor_refuses_leaves_the_bare_nodes() -> None:
         DeviceNode(path=path, major=240, minor=minor)
         for path, minor in (("/dev/davinci0", 0), ("/dev/davinci_manager", 1))
     )
-    host = HostMeans(nodes=nodes, settings={"injection": "cdi"})
+    host = HostDevices(nodes=nodes, settings={"injection": "cdi"})
     base = node(devices=devices, clustered=False)
-    snapshot = replace(base, means=Part(MeansView(vendors={"ascend": host}), 1.0))
+    snapshot = replace(base, means=SnapshotPart(HostDevicesView(vendors={"ascend": host}), 1.0))
     found = deciding().allocate("huawei.com/Ascend910", ("Ascend910-0",), snapshot).edits
     assert found.cdi == ()
     assert [one.path for one in found.nodes] == ["/dev/davinci0", "/dev/davinci_manager"]

@@ -6,24 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.deviceplugin.base import Listed
-from agent.deviceplugin.kubelet.folder import FolderSeen
-from agent.deviceplugin.serve.figures import BOUNDS_S, MAX_RESULTS, ResourceCounts
-from agent.deviceplugin.serve.listing import due_in_s
-from agent.deviceplugin.serve.names import is_ours, plugin_folder, socket_name, too_long
-from agent.deviceplugin.serve.site import Pace
+from agent.deviceplugin.context import PluginTiming
+from agent.deviceplugin.kubelet_folder import (
+    FolderState,
+    is_agent_socket,
+    is_path_too_long,
+    plugin_folder,
+    socket_name,
+)
+from agent.deviceplugin.resources import KubeletDevice
+from agent.deviceplugin.servicer import MAX_RESULTS, ResourceCounters, list_delay_s
+from agent.snapshot.device_plugin import ALLOCATION_BUCKETS_S
 from tests.kubelet.rules import hints, is_extended_resource_name, split, taken
 
 FOLDER = plugin_folder("/var/lib/kubelet/")
-A, B, SICK = Listed(id="a"), Listed(id="b"), Listed(id="a", healthy=False)
+A, B, SICK = KubeletDevice(id="a"), KubeletDevice(id="b"), KubeletDevice(id="a", healthy=False)
 
 
 @given(st.text(max_size=400), st.integers(1, 10**9))
 def test_every_resource_has_a_socket_whose_path_the_system_takes(name: str, number: int) -> None:
     made = socket_name(name, number)
-    assert is_ours(made)
+    assert is_agent_socket(made)
     assert "/" not in made
-    assert not too_long(f"{FOLDER}/{made}")
+    assert not is_path_too_long(f"{FOLDER}/{made}")
 
 
 def test_long_names_with_one_beginning_stay_apart() -> None:
@@ -42,53 +47,58 @@ def test_long_names_with_one_beginning_stay_apart() -> None:
         ((A, B), (A,), 100.1, 0.0),  # gone
         ((A,), (A, B), 100.25, 0.75),  # more
         ((A,), (A, B), 101.5, 0.0),
-        ((A,), (Listed(id="a", numa_nodes=(1,)),), 100.5, 0.5),
+        ((A,), (KubeletDevice(id="a", numa_nodes=(1,)),), 100.5, 0.5),
         ((A, B), (B, A), 100.5, 0.5),
     ],
 )
 def test_a_list_is_due(
-    sent: tuple[Listed, ...] | None, devices: tuple[Listed, ...], now_s: float, due_s: float | None
+    sent: tuple[KubeletDevice, ...] | None,
+    devices: tuple[KubeletDevice, ...],
+    now_s: float,
+    due_s: float | None,
 ) -> None:
-    assert due_in_s(sent, 100.0, devices, now_s, 1.0) == due_s
+    assert list_delay_s(sent, 100.0, devices, now_s, 1.0) == due_s
 
 
 def test_waits_double_up_to_half_a_minute_and_are_spread_by_a_tenth() -> None:
-    pace = Pace()
-    middle = [pace.after(failures, lambda low, high: (low + high) / 2) for failures in range(1, 8)]
+    pace = PluginTiming()
+    middle = [
+        pace.retry_delay_s(failures, lambda low, high: (low + high) / 2) for failures in range(1, 8)
+    ]
     assert middle == [1, 2, 4, 8, 16, 30, 30]
-    assert pace.after(10**6, lambda low, _: low) == pytest.approx(27)
-    assert pace.after(10**6, lambda _, high: high) == pytest.approx(33)
+    assert pace.retry_delay_s(10**6, lambda low, _: low) == pytest.approx(27)
+    assert pace.retry_delay_s(10**6, lambda _, high: high) == pytest.approx(33)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "replaced"),
     [
-        (FolderSeen(), FolderSeen(), False),
-        (FolderSeen(), FolderSeen(folder=(1, 2)), True),
-        (FolderSeen(folder=(1, 2)), FolderSeen(), False),
-        (FolderSeen(folder=(1, 2)), FolderSeen(folder=(1, 2), socket=(1, 3, 4)), True),
-        (FolderSeen(folder=(1, 2), socket=(1, 3, 4)), FolderSeen(folder=(1, 2)), False),
+        (FolderState(), FolderState(), False),
+        (FolderState(), FolderState(folder=(1, 2)), True),
+        (FolderState(folder=(1, 2)), FolderState(), False),
+        (FolderState(folder=(1, 2)), FolderState(folder=(1, 2), socket=(1, 3, 4)), True),
+        (FolderState(folder=(1, 2), socket=(1, 3, 4)), FolderState(folder=(1, 2)), False),
         (
-            FolderSeen(folder=(1, 2), socket=(1, 3, 4)),
-            FolderSeen(folder=(1, 2), socket=(1, 3, 5)),  # the inode number came again
+            FolderState(folder=(1, 2), socket=(1, 3, 4)),
+            FolderState(folder=(1, 2), socket=(1, 3, 5)),  # the inode number came again
             True,
         ),
     ],
 )
 def test_another_kubelet_is_told_from_one_that_is_gone(
-    before: FolderSeen, now: FolderSeen, replaced: bool
+    before: FolderState, now: FolderState, replaced: bool
 ) -> None:
-    assert before.replaced(now) is replaced
+    assert before.is_replaced_by(now) is replaced
 
 
 def test_buckets_add_up_and_results_are_bounded() -> None:
-    counts = ResourceCounts("nvidia.com/gpu")
+    counts = ResourceCounters("nvidia.com/gpu")
     for index in range(1000):
-        counts.allocated(f"Reason{index}", 0.001)
-    counts.allocated("Reason0", 11.0)
-    found = counts.figures()
-    assert found.buckets[BOUNDS_S.index(0.001)] == 1000
-    assert found.buckets[-1] == 1001
+        counts.count_allocation(f"Reason{index}", 0.001)
+    counts.count_allocation("Reason0", 11.0)
+    found = counts.statistics()
+    assert found.latency.buckets[ALLOCATION_BUCKETS_S.index(0.001)] == 1000
+    assert found.latency.buckets[-1] == 1001
     assert len(found.allocations) == MAX_RESULTS + 1
     assert sum(count for _, count in found.allocations) == 1001
 

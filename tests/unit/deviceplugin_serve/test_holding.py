@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.deviceplugin.serve import holding
-from agent.deviceplugin.serve.holding import FORGET_S, MAX_ANSWERED, Holding, parse_checkpoint
+from agent.deviceplugin.allocations import MAX_PENDING_ANSWERS, PENDING_ANSWER_S, AllocationTable
 from agent.errors import ParseError
-from agent.model.runtime.served import Held
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.wire_formats import device_checkpoint
+from agent.wire_formats.device_checkpoint import parse_device_checkpoint
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 
 ENTRY = {
@@ -31,20 +32,22 @@ def checkpoint(*entries: object) -> bytes:
 
 
 def test_a_checkpoint_says_who_holds_what() -> None:
-    assert parse_checkpoint(checkpoint(ENTRY)) == (
-        Held(pod_uid="u1", resource="nvidia.com/gpu", ids=("GPU-0", "GPU-2"), container="main"),
+    assert parse_device_checkpoint(checkpoint(ENTRY)) == (
+        KubeletAllocation(
+            pod_uid="u1", resource="nvidia.com/gpu", ids=("GPU-0", "GPU-2"), container="main"
+        ),
     )
 
 
 @pytest.mark.parametrize("ids", [["GPU-2", "GPU-0"], {"0": None, "1": ["GPU-0", "GPU-2"]}])
 def test_kubelets_of_old_and_empty_nodes_are_understood(ids: object) -> None:
-    (held,) = parse_checkpoint(checkpoint({**ENTRY, "DeviceIDs": ids}))
+    (held,) = parse_device_checkpoint(checkpoint({**ENTRY, "DeviceIDs": ids}))
     assert held.ids == ("GPU-0", "GPU-2")
 
 
 def test_a_kubelet_that_gave_nothing_away_yet() -> None:
     text = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":7}'
-    assert parse_checkpoint(text) == ()
+    assert parse_device_checkpoint(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -62,14 +65,14 @@ def test_a_kubelet_that_gave_nothing_away_yet() -> None:
 )
 def test_what_is_damaged_is_refused_whole(data: bytes) -> None:
     with pytest.raises(ParseError):
-        parse_checkpoint(data)
+        parse_device_checkpoint(data)
 
 
 @given(st.binary(max_size=300), st.integers(0, 200))
 def test_no_checkpoint_crashes_us(noise: bytes, at: int) -> None:
     whole = checkpoint(ENTRY, ENTRY)
     try:
-        parse_checkpoint(whole[:at] + noise + whole[at + 1 :])
+        parse_device_checkpoint(whole[:at] + noise + whole[at + 1 :])
     except ParseError:
         return
 
@@ -82,11 +85,11 @@ def answer(**annotations: str) -> str:
 
 def test_what_was_exchanged_stands_in_the_answer_that_the_kubelet_keeps() -> None:
     text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": '{"GPU-2":"GPU-7","GPU-9":"GPU-3"}'})
-    (held,) = parse_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
+    (held,) = parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
     assert held.exchanges == (("GPU-2", "GPU-7"),)  # the container reuses one of two devices
     assert held.ids == ("GPU-0", "GPU-2")
     assert held.device_ids == ("GPU-0", "GPU-7")
-    (other,) = parse_checkpoint(checkpoint({**ENTRY, "AllocResp": answer(a="b")}))
+    (other,) = parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": answer(a="b")}))
     assert other.device_ids == other.ids
 
 
@@ -94,105 +97,107 @@ def test_what_was_exchanged_stands_in_the_answer_that_the_kubelet_keeps() -> Non
 def test_an_answer_of_ours_that_is_damaged_is_refused_with_the_whole_file(value: str) -> None:
     text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": value})
     with pytest.raises(ParseError, match="an answer of ours"):
-        parse_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
+        parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
 
 
 def test_an_exchange_for_a_pod_that_was_not_known_is_remembered_until_the_kubelet_names_it() -> (
     None
 ):
-    known = Holding(ManualClock().monotonic, lambda: None)
-    known.written(())
-    given = Held(pod_uid="", resource="r/x", ids=("a",), exchanges=(("a", "b"),))
-    known.answered(given)
-    assert known.held == (given,)
+    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known.update_from_checkpoint(())
+    given = KubeletAllocation(pod_uid="", resource="r/x", ids=("a",), exchanges=(("a", "b"),))
+    known.add_answer(given)
+    assert known.allocations == (given,)
     named = replace(given, pod_uid="u1", container="main")
-    assert known.written((named,)) == ()
-    assert known.held == (named,)
+    assert known.update_from_checkpoint((named,)) == ()
+    assert known.allocations == (named,)
 
 
 def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(device_checkpoint, "MAX_CHECKPOINT_ENTRIES", 2)
     with pytest.raises(ParseError, match="more than 2 entries"):
-        parse_checkpoint(checkpoint(ENTRY, ENTRY, ENTRY))
+        parse_device_checkpoint(checkpoint(ENTRY, ENTRY, ENTRY))
 
 
 def test_answers_are_remembered_until_the_checkpoint_has_them() -> None:
     clock, changes = ManualClock(), list[int]()
-    known = Holding(clock.monotonic, lambda: changes.append(1))
-    answered = Held(pod_uid="u1", resource="r/x", ids=("b", "a"))
-    known.answered(answered)
-    assert list(known.held) == [answered]
-    other = Held(pod_uid="u2", resource="r/x", ids=("a", "b"), container="main")
-    known.written((other,))
-    assert list(known.held) == [other, answered]
-    written = Held(pod_uid="u1", resource="r/x", ids=("a", "b"), container="main")
-    known.written((written,))
-    assert list(known.held) == [written]
+    known = AllocationTable(clock.monotonic, lambda: changes.append(1))
+    answered = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("b", "a"))
+    known.add_answer(answered)
+    assert list(known.allocations) == [answered]
+    other = KubeletAllocation(pod_uid="u2", resource="r/x", ids=("a", "b"), container="main")
+    known.update_from_checkpoint((other,))
+    assert list(known.allocations) == [other, answered]
+    written = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a", "b"), container="main")
+    known.update_from_checkpoint((written,))
+    assert list(known.allocations) == [written]
     assert len(changes) == 3
 
 
 def test_answers_that_came_to_nothing_are_forgotten_and_never_too_many() -> None:
     clock = ManualClock()
-    known = Holding(clock.monotonic, lambda: None)
-    for index in range(MAX_ANSWERED + 10):
-        known.answered(Held(pod_uid=f"u{index}", resource="r/x", ids=("a",)))
-    assert len(known.held) == MAX_ANSWERED
-    known.forget_old()
-    assert len(known.held) == MAX_ANSWERED
-    clock.advance(FORGET_S + 1)
-    known.forget_old()
-    assert not known.held
+    known = AllocationTable(clock.monotonic, lambda: None)
+    for index in range(MAX_PENDING_ANSWERS + 10):
+        known.add_answer(KubeletAllocation(pod_uid=f"u{index}", resource="r/x", ids=("a",)))
+    assert len(known.allocations) == MAX_PENDING_ANSWERS
+    known.remove_old_answers()
+    assert len(known.allocations) == MAX_PENDING_ANSWERS
+    clock.advance(PENDING_ANSWER_S + 1)
+    known.remove_old_answers()
+    assert not known.allocations
 
 
 def test_a_device_of_two_memory_nodes_is_one_device() -> None:
-    (held,) = parse_checkpoint(checkpoint({**ENTRY, "DeviceIDs": {"0": ["a"], "1": ["a", "b"]}}))
+    (held,) = parse_device_checkpoint(
+        checkpoint({**ENTRY, "DeviceIDs": {"0": ["a"], "1": ["a", "b"]}})
+    )
     assert held.ids == ("a", "b")
 
 
 def test_every_answer_counts_where_the_containers_of_a_pod_have_the_same_devices() -> None:
-    known = Holding(ManualClock().monotonic, lambda: None)
-    known.written(())
-    answer = Held(pod_uid="u1", resource="r/x", ids=("a",))
-    known.answered(answer)
-    known.answered(Held(pod_uid="u1", resource="r/x", ids=("a",)))
-    assert known.held == (answer, answer)
-    init = Held(pod_uid="u1", resource="r/x", ids=("a",), container="init")
-    assert known.written((init,)) == ()
-    assert known.held == (init, answer)
-    main = Held(pod_uid="u1", resource="r/x", ids=("a",), container="main")
-    known.written((init, main))
-    assert known.held == (init, main)
+    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known.update_from_checkpoint(())
+    answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))
+    known.add_answer(answer)
+    known.add_answer(KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",)))
+    assert known.allocations == (answer, answer)
+    init = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="init")
+    assert known.update_from_checkpoint((init,)) == ()
+    assert known.allocations == (init, answer)
+    main = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
+    known.update_from_checkpoint((init, main))
+    assert known.allocations == (init, main)
 
 
 def test_an_answer_that_went_to_another_pod_is_told_of_and_counts_for_nobody() -> None:
-    known = Holding(ManualClock().monotonic, lambda: None)
-    known.written(())
-    answer = Held(pod_uid="u1", resource="r/x", ids=("a",))
-    known.answered(answer)
-    other = Held(pod_uid="u2", resource="r/x", ids=("a",), container="main")
-    assert known.written((other,)) == ((answer, other),)
-    assert known.held == (other,)
-    assert known.written((other,)) == ()
+    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known.update_from_checkpoint(())
+    answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))
+    known.add_answer(answer)
+    other = KubeletAllocation(pod_uid="u2", resource="r/x", ids=("a",), container="main")
+    assert known.update_from_checkpoint((other,)) == ((answer, other),)
+    assert known.allocations == (other,)
+    assert known.update_from_checkpoint((other,)) == ()
 
 
 def test_of_the_same_devices_the_answer_to_the_pod_itself_is_the_one() -> None:
-    known = Holding(ManualClock().monotonic, lambda: None)
-    known.written(())
-    gone, now = (Held(pod_uid=uid, resource="r/x", ids=("a",)) for uid in ("u1", "u2"))
-    known.answered(gone)
-    known.answered(now)
-    late = Held(pod_uid="u1", resource="r/x", ids=("a",), container="main")
-    assert known.written((late,)) == ()
-    assert known.held == (late, now)
+    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known.update_from_checkpoint(())
+    gone, now = (KubeletAllocation(pod_uid=uid, resource="r/x", ids=("a",)) for uid in ("u1", "u2"))
+    known.add_answer(gone)
+    known.add_answer(now)
+    late = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
+    assert known.update_from_checkpoint((late,)) == ()
+    assert known.allocations == (late, now)
 
 
 def test_what_a_kubelet_that_is_no_more_was_answered_is_forgotten_unless_it_wrote_it() -> None:
     changes = list[int]()
-    known = Holding(ManualClock().monotonic, lambda: changes.append(1))
-    written = Held(pod_uid="u1", resource="r/x", ids=("a",), container="main")
-    known.written((written,))
-    known.answered(Held(pod_uid="u2", resource="r/x", ids=("b",)))
-    known.forget()
-    known.forget()
-    assert known.held == (written,)
+    known = AllocationTable(ManualClock().monotonic, lambda: changes.append(1))
+    written = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
+    known.update_from_checkpoint((written,))
+    known.add_answer(KubeletAllocation(pod_uid="u2", resource="r/x", ids=("b",)))
+    known.clear_answers()
+    known.clear_answers()
+    assert known.allocations == (written,)
     assert len(changes) == 3

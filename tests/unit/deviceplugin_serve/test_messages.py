@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from agent.deviceplugin.base import Allocated, Listed
-from agent.deviceplugin.serve.messages import (
+from agent.deviceplugin.messages import (
     MAX_LIST_BYTES,
-    allocated_message,
-    fitting,
-    list_bytes,
-    options_of,
-    registration,
+    build_allocate_response,
+    build_options,
+    cut_to_message,
+    encode_list,
+    encode_registration,
 )
-from agent.model.grant.edits import BIND_READ_ONLY, ContainerEdits, MountEdit, NodeEdit
+from agent.deviceplugin.resources import ContainerAllocation, KubeletDevice
+from agent.snapshot.edits import BIND_READ_ONLY, ContainerEdits, DeviceNodeEdit, MountEdit
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 
 REGISTER = bytes.fromhex(
@@ -28,8 +28,8 @@ ALLOCATE = bytes.fromhex(
 
 
 def test_a_registration_is_these_bytes() -> None:
-    options = options_of(check_start=False, choose=True)
-    made = registration("koord-gpu.sock", "koordinator.sh/gpu", options)
+    options = build_options(check_start=False, choose=True)
+    made = encode_registration("koord-gpu.sock", "koordinator.sh/gpu", options)
     assert made == REGISTER
     assert pb.RegisterRequest.FromString(REGISTER).endpoint == "koord-gpu.sock"
 
@@ -42,24 +42,24 @@ def test_a_registration_as_grpc_frames_it_has_its_length_in_front() -> None:
 
 def test_a_list_is_these_bytes_and_numa_node_0_is_there_though_it_is_empty() -> None:
     devices = (
-        Listed(id="gpu-0", numa_nodes=(0,)),
-        Listed(id="gpu-1", healthy=False, numa_nodes=(1,)),
+        KubeletDevice(id="gpu-0", numa_nodes=(0,)),
+        KubeletDevice(id="gpu-1", healthy=False, numa_nodes=(1,)),
     )
-    assert list_bytes(devices) == LIST
+    assert encode_list(devices) == LIST
     first, second = pb.ListAndWatchResponse.FromString(LIST).devices
     assert [node.ID for node in first.topology.nodes] == [0]
     assert (second.ID, second.health) == ("gpu-1", "Unhealthy")
 
 
 def test_a_device_without_numa_nodes_has_no_topology() -> None:
-    (device,) = pb.ListAndWatchResponse.FromString(list_bytes((Listed(id="a"),))).devices
+    (device,) = pb.ListAndWatchResponse.FromString(encode_list((KubeletDevice(id="a"),))).devices
     assert not device.HasField("topology")
 
 
 def test_an_allocation_is_these_bytes() -> None:
-    node = NodeEdit(host_path="/dev/b", path="/dev/a", major=1, minor=2)
+    node = DeviceNodeEdit(host_path="/dev/b", path="/dev/a", major=1, minor=2)
     edits = ContainerEdits(env=(("A", "1"),), nodes=(node,), cdi=("koordinator.sh/gpu=0",))
-    made = allocated_message((Allocated(edits=edits),))
+    made = build_allocate_response((ContainerAllocation(edits=edits),))
     assert made.SerializeToString(deterministic=True) == ALLOCATE
     assert pb.AllocateResponse.FromString(ALLOCATE) == made
 
@@ -69,9 +69,9 @@ def test_mounts_and_annotations_are_carried_a_container_each() -> None:
         MountEdit(host_path="/h/ro", path="/c/ro", options=BIND_READ_ONLY),
         MountEdit(host_path="/h/rw", path="/c/rw", options=("bind", "rw")),
     )
-    answer = Allocated(edits=ContainerEdits(mounts=mounts), annotations=(("k", "v"),))
-    first, second = allocated_message(
-        (answer, Allocated(edits=ContainerEdits()))
+    answer = ContainerAllocation(edits=ContainerEdits(mounts=mounts), annotations=(("k", "v"),))
+    first, second = build_allocate_response(
+        (answer, ContainerAllocation(edits=ContainerEdits()))
     ).container_responses
     assert [(one.container_path, one.read_only) for one in first.mounts] == [
         ("/c/ro", True),
@@ -82,8 +82,8 @@ def test_mounts_and_annotations_are_carried_a_container_each() -> None:
 
 
 def test_a_list_is_cut_before_it_is_too_large_and_never_without_need() -> None:
-    widest = tuple(Listed(id=f"{n:063d}", numa_nodes=(2**62, 2**62)) for n in range(40_000))
-    cut = fitting(widest)
+    widest = tuple(KubeletDevice(id=f"{n:063d}", numa_nodes=(2**62, 2**62)) for n in range(40_000))
+    cut = cut_to_message(widest)
     assert cut == widest[: len(cut)]
-    assert MAX_LIST_BYTES * 0.8 < len(list_bytes(cut)) <= MAX_LIST_BYTES
-    assert fitting(widest[:1000]) == widest[:1000]
+    assert MAX_LIST_BYTES * 0.8 < len(encode_list(cut)) <= MAX_LIST_BYTES
+    assert cut_to_message(widest[:1000]) == widest[:1000]

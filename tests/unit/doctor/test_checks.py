@@ -5,21 +5,20 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from agent.cli.node.doctor import findings_text
+from agent.cli.doctor import results_text
 from agent.config.containers import HookSettings, NriSettings
-from agent.config.sections import Settings
-from agent.doctor.base import Facts, Finding, Result, Runtime
-from agent.doctor.node_report import report_of
-from agent.doctor.report import bad, findings, rows
-from agent.model.device import Health, HealthState
-from agent.model.grant.host import HostMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.snapshot import NodeSnapshot, VendorState
+from agent.config.settings import Settings
+from agent.doctor.check import CheckInputs, CheckResult, CheckStatus, RuntimeProcess
+from agent.doctor.node_report import node_report
+from agent.doctor.report import is_bad_news, result_rows, run_checks
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.host_devices import HostDevices, HostDevicesView
+from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
 from tests import factory
 
 SOCKET = NriSettings().socket
-CONTAINERD = Runtime(name="containerd", pid=7, memlock_bytes=65536, memlock_known=True)
+CONTAINERD = RuntimeProcess(name="containerd", pid=7, memlock_bytes=65536, is_memlock_known=True)
 
 
 def node() -> NodeSnapshot:
@@ -27,15 +26,15 @@ def node() -> NodeSnapshot:
     return factory.snapshot((factory.gpu(0), factory.nic(0)), ())
 
 
-def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> Facts:
+def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> CheckInputs:
     """Return what a look at a healthy live node finds, but for `changes`."""
     looked = snapshot or node()
-    well = Facts(
+    well = CheckInputs(
         settings=Settings(),
         snapshot=looked,
-        node=report_of(looked),
-        live=True,
-        root=True,
+        node=node_report(looked),
+        is_live=True,
+        is_root=True,
         agent=told("runtime", {"state": "synchronized", "runtime": "containerd", "version": "2"}),
         runtimes=(replace(CONTAINERD, memlock_bytes=None),),
         paths=frozenset({SOCKET}),
@@ -51,36 +50,36 @@ def told(part: str, value: Mapping[str, object]) -> dict[str, object]:
     return {"containers": {part: {"value": value}}}
 
 
-def of(found: tuple[Finding, ...], check: str) -> Finding:
+def of(found: tuple[CheckResult, ...], check: str) -> CheckResult:
     """Return the finding of one check."""
     (one,) = [one for one in found if one.id == check]
     return one
 
 
 def test_a_healthy_node_has_no_bad_news() -> None:
-    assert not bad(findings(facts()), strict=True)
+    assert not is_bad_news(run_checks(facts()), strict=True)
 
 
 def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
     sick = factory.gpu(0)
     info = replace(sick.info, health=Health(state=HealthState.FAILED, reason="Xid79", message="m"))
     snapshot = factory.snapshot((replace(sick, info=info), factory.nic(0)), ())
-    means = {"nvidia": HostMeans(default_handler="nvidia")}
-    view = MeansView(vendors=means, problems=(("CdiSpecStale", "x is gone"),))
+    means = {"nvidia": HostDevices(default_handler="nvidia")}
+    view = HostDevicesView(vendors=means, problems=(("CdiSpecStale", "x is gone"),))
     silent = VendorState(vendor="ascend", state="stalled", message="no answer")
-    found = findings(
+    found = run_checks(
         facts(
-            replace(snapshot, means=Part(view, 0.0), vendors=(*snapshot.vendors, silent)),
-            root=False,
+            replace(snapshot, means=SnapshotPart(view, 0.0), vendors=(*snapshot.vendors, silent)),
+            is_root=False,
             agent=None,
-            runtimes=(replace(CONTAINERD, nri_disabled=True),),
+            runtimes=(replace(CONTAINERD, is_nri_disabled=True),),
             paths=frozenset({"/usr/local/vgpu/libvgpu.so"}),
             char_links={"/dev/nvidia0": False},
             cgroup_version=None,
             protobuf="python",
         )
     )
-    poor = {one.id for one in found if one.result in (Result.WARN, Result.FAIL)}
+    poor = {one.id for one in found if one.status in (CheckStatus.WARN, CheckStatus.FAIL)}
     assert poor == {
         "privileges",
         "vendor:ascend",
@@ -95,7 +94,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         "ungranted",
         "protobuf",
     }
-    assert all(one.why and one.do for one in found if one.id in poor)
+    assert all(one.impact and one.remedy for one in found if one.id in poor)
 
 
 @pytest.mark.parametrize(
@@ -103,33 +102,41 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
     [
         (
             {"agent": None, "runtimes": (), "paths": frozenset()},
-            Result.SKIP,
+            CheckStatus.SKIP,
             "no container runtime",
         ),
-        ({"agent": None, "live": False}, Result.SKIP, "recorded"),
+        ({"agent": None, "is_live": False}, CheckStatus.SKIP, "recorded"),
         (
             {
                 "agent": told("grants", {"pods": {"u": {"refusal": ""}, "v": {"refusal": "R"}}}),
                 "settings": Settings(nri=NriSettings(attach="off")),
             },
-            Result.WARN,
+            CheckStatus.WARN,
             "off; 1 pod has a grant",
         ),
         (
             {"agent": None, "settings": Settings(nri=NriSettings(attach="off"))},
-            Result.SKIP,
+            CheckStatus.SKIP,
             "off",
         ),
-        ({"agent": None, "paths": frozenset()}, Result.FAIL, "not there"),
-        ({"agent": told("runtime", {"state": "waiting", "reason": "R"})}, Result.WARN, "waiting R"),
-        ({"agent": told("runtime", {"state": "refused", "reason": "R"})}, Result.FAIL, "refused R"),
+        ({"agent": None, "paths": frozenset()}, CheckStatus.FAIL, "not there"),
+        (
+            {"agent": told("runtime", {"state": "waiting", "reason": "R"})},
+            CheckStatus.WARN,
+            "waiting R",
+        ),
+        (
+            {"agent": told("runtime", {"state": "refused", "reason": "R"})},
+            CheckStatus.FAIL,
+            "refused R",
+        ),
         (
             {
                 "agent": told("runtime", {"state": "waiting"}),
                 "runtimes": (),
                 "paths": frozenset(),
             },
-            Result.FAIL,
+            CheckStatus.FAIL,
             "not there",
         ),
         (
@@ -138,22 +145,22 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
                 "runtimes": (),
                 "paths": frozenset(),
             },
-            Result.OK,
+            CheckStatus.OK,
             "containerd",
         ),
         (
-            {"agent": None, "runtimes": (replace(CONTAINERD, nri_disabled=True),)},
-            Result.FAIL,
+            {"agent": None, "runtimes": (replace(CONTAINERD, is_nri_disabled=True),)},
+            CheckStatus.FAIL,
             "switched off",
         ),
     ],
 )
 def test_it_is_told_why_the_runtime_does_not_ask(
-    changes: dict[str, object], result: Result, words: str
+    changes: dict[str, object], result: CheckStatus, words: str
 ) -> None:
-    one = of(findings(facts(None, **changes)), "nri")
-    assert one.result is result
-    assert words in one.seen
+    one = of(run_checks(facts(None, **changes)), "nri")
+    assert one.status is result
+    assert words in one.observation
 
 
 def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
@@ -178,8 +185,8 @@ def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
             "served": {"value": {"resources": [{"name": "nvidia.com/gpu", "state": "conflict"}]}},
         }
     }
-    found = findings(facts(agent=agent))
-    failed = {one.id for one in found if one.result is Result.FAIL}
+    found = run_checks(facts(agent=agent))
+    failed = {one.id for one in found if one.status is CheckStatus.FAIL}
     assert failed == {"grant:None/p", "container:None/p/None", "kubelet:nvidia.com/gpu"}
 
 
@@ -190,80 +197,87 @@ def test_devices_that_the_kubelet_accounts_otherwise_are_named() -> None:
     )
     held = [{"resource": "rdma/hca", "exchanges": [["a", "b"]]}, {"resource": "rdma/hca"}]
     served = {"value": {"resources": [gpu, hca], "held": held}}
-    found = findings(facts(agent={"containers": {"served": served}}))
+    found = run_checks(facts(agent={"containers": {"served": served}}))
     withdrawn, exchanged = of(found, "kubelet:nvidia.com/gpu"), of(found, "kubelet:rdma/hca")
-    assert (withdrawn.result, exchanged.result) == (Result.WARN, Result.OK)
-    assert "GPU-7" in withdrawn.seen
-    assert "b in place of a" in exchanged.seen
+    assert (withdrawn.status, exchanged.status) == (CheckStatus.WARN, CheckStatus.OK)
+    assert "GPU-7" in withdrawn.observation
+    assert "b in place of a" in exchanged.observation
 
 
 @pytest.mark.parametrize(
     ("grant", "result", "do"),
     [
-        ({"refusal": "DeviceTaken", "message": "m"}, Result.FAIL, "the scheduler grants anew"),
-        ({"refusal": "GrantNotAskedFor", "message": "m"}, Result.FAIL, "daemonset/policy/grants"),
-        ({"refusal": "PodRequestsUnknown", "message": "m"}, Result.WARN, "or the kubelet"),
-        ({"refusal": "", "awaits_requests": True}, Result.WARN, "or the kubelet"),
+        ({"refusal": "DeviceTaken", "message": "m"}, CheckStatus.FAIL, "the scheduler grants anew"),
+        (
+            {"refusal": "GrantNotAskedFor", "message": "m"},
+            CheckStatus.FAIL,
+            "daemonset/policy/grants",
+        ),
+        ({"refusal": "PodRequestsUnknown", "message": "m"}, CheckStatus.WARN, "or the kubelet"),
+        ({"refusal": "", "awaits_requests": True}, CheckStatus.WARN, "or the kubelet"),
         ({"refusal": "", "awaits_requests": False}, None, ""),
     ],
 )
 def test_each_grant_that_is_not_honoured_has_the_remedy_of_its_cause(
-    grant: dict[str, object], result: Result | None, do: str
+    grant: dict[str, object], result: CheckStatus | None, do: str
 ) -> None:
     row = {"namespace": "n", "name": "p", **grant}
-    found = findings(facts(agent=told("grants", {"pods": {"u": row}})))
+    found = run_checks(facts(agent=told("grants", {"pods": {"u": row}})))
     own = [one for one in found if one.id == "grant:n/p"]
-    assert [one.result for one in own] == ([] if result is None else [result])
-    assert all(do in one.do and one.seen and one.why for one in own)
+    assert [one.status for one in own] == ([] if result is None else [result])
+    assert all(do in one.remedy and one.observation and one.impact for one in own)
 
 
 @pytest.mark.parametrize(
     ("verdict", "detail", "result", "do"),
     [
-        ("excess", "/dev/nvidia1 shows a card", Result.FAIL, "CDI file"),
-        ("missing", "/dev/nvidia0 is not there", Result.FAIL, "delete the pod"),
-        ("missing", "a: the device cgroup denies rw", Result.FAIL, "create-dev-char-symlinks"),
-        ("unknown", "a: systemd was reloaded since", Result.WARN, "create-dev-char-symlinks"),
+        ("excess", "/dev/nvidia1 shows a card", CheckStatus.FAIL, "CDI file"),
+        ("missing", "/dev/nvidia0 is not there", CheckStatus.FAIL, "delete the pod"),
+        ("missing", "a: the device cgroup denies rw", CheckStatus.FAIL, "create-dev-char-symlinks"),
+        ("unknown", "a: systemd was reloaded since", CheckStatus.WARN, "create-dev-char-symlinks"),
         ("unknown", "it has no process (yet)", None, ""),
         ("verified", "", None, ""),
     ],
 )
 def test_each_container_that_is_not_as_it_must_be_has_the_remedy_of_its_cause(
-    verdict: str, detail: str, result: Result | None, do: str
+    verdict: str, detail: str, result: CheckStatus | None, do: str
 ) -> None:
     row = {"namespace": "n", "pod": "p", "container": "c", "verdict": verdict, "details": [detail]}
-    found = findings(facts(agent=told("proof", {"containers": {"id": row}})))
+    found = run_checks(facts(agent=told("proof", {"containers": {"id": row}})))
     own = [one for one in found if one.id == "container:n/p/c"]
-    assert [one.result for one in own] == ([] if result is None else [result])
-    assert all(do in one.do and detail in one.seen and one.why for one in own)
+    assert [one.status for one in own] == ([] if result is None else [result])
+    assert all(do in one.remedy and detail in one.observation and one.impact for one in own)
     assert any(one.id == "containers" for one in found) is (result is None)
 
 
 @pytest.mark.parametrize("odd", [[], "x", 1, None, {"containers": 3}, {"containers": {"proof": 1}}])
 def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
     agent = {"containers": odd} if not isinstance(odd, dict) else odd
-    assert findings(facts(agent=agent))
+    assert run_checks(facts(agent=agent))
 
 
 def test_a_node_with_a_kubelet_and_without_its_groups_is_bad_news() -> None:
     words = "the kubelet runs as process 812"
     (found,) = (
-        one for one in findings(facts(cgroup_driver=None, kubelet=words)) if one.id == "cgroups"
+        one for one in run_checks(facts(cgroup_driver=None, kubelet=words)) if one.id == "cgroups"
     )
-    assert (found.result, words in found.seen) == (Result.FAIL, True)
-    assert "kubelet.cgroup_root" in found.do
-    bare = of(findings(facts(cgroup_driver=None)), "cgroups")
-    assert (bare.result, "no group of the kubelet's yet" in bare.seen) == (Result.OK, True)
+    assert (found.status, words in found.observation) == (CheckStatus.FAIL, True)
+    assert "kubelet.cgroup_root" in found.remedy
+    bare = of(run_checks(facts(cgroup_driver=None)), "cgroups")
+    assert (bare.status, "no group of the kubelet's yet" in bare.observation) == (
+        CheckStatus.OK,
+        True,
+    )
 
 
 def test_void_leaves_nothing_to_warn_of() -> None:
-    view = MeansView(vendors={"nvidia": HostMeans(default_handler="nvidia")})
-    snapshot = replace(node(), means=Part(view, 0.0))
+    view = HostDevicesView(vendors={"nvidia": HostDevices(default_handler="nvidia")})
+    snapshot = replace(node(), means=SnapshotPart(view, 0.0))
     settings = Settings(hooks=HookSettings(ungranted="void"))
-    assert of(findings(facts(snapshot, settings=settings)), "ungranted").result is Result.OK
+    assert of(run_checks(facts(snapshot, settings=settings)), "ungranted").status is CheckStatus.OK
 
 
 def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
-    found = (Finding(id="a", result=Result.OK, seen="s"),)
-    assert rows(found) == [{"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}]
-    assert findings_text(found) == "ok    a: s\n"
+    found = (CheckResult(id="a", status=CheckStatus.OK, observation="s"),)
+    assert result_rows(found) == [{"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}]
+    assert results_text(found) == "ok    a: s\n"

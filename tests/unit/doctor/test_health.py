@@ -5,22 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.doctor.base import Facts, Finding, Result
-from agent.doctor.looking import silent_vendors
-from agent.doctor.node_report import NodeReport, parse_report, report_of
-from agent.doctor.report import bad, findings
+from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
+from agent.doctor.inputs import silent_vendors
+from agent.doctor.node_report import NodeReport, node_report, parse_report
+from agent.doctor.report import is_bad_news, run_checks
 from agent.errors import ParseError
-from agent.model.device import (
-    Device,
-    DeviceCondition,
-    DevicePartition,
-    Health,
-    HealthState,
-)
-from agent.model.inventory import Inventory, Problem
-from agent.model.part import Part
-from agent.model.snapshot import NodeSnapshot, VendorState
-from agent.publish.snapshot_json import snapshot_json
+from agent.snapshot.device import Device, DeviceCondition, DevicePartition, Health, HealthState
+from agent.snapshot.inventory import Inventory, Problem
+from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.wire_formats.snapshot_json import snapshot_json
 from tests import factory
 from tests.unit.doctor.test_checks import facts, of
 
@@ -40,51 +34,59 @@ def snapshot(*devices: Device, state: str = "ready", problem: str = "") -> NodeS
     infos = tuple(device.info for device in devices)
     inventory = Inventory(vendor="nvidia", devices=infos, problems=problems)
     vendor = VendorState(
-        vendor="nvidia", state=state, reason="Late", message="no answer", inventory=Part(inventory)
+        vendor="nvidia",
+        state=state,
+        reason="Late",
+        message="no answer",
+        inventory=SnapshotPart(inventory),
     )
     return replace(factory.snapshot(devices, ()), vendors=(vendor,))
 
 
-def compare(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[Finding, ...]:
+def compare(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[CheckResult, ...]:
     """Return the findings where an agent runs, and this is what a new discovery finds."""
-    given: Facts = facts(discovered)
-    return findings(replace(given, node=report_of(running), discovered=given.node, remedy=remedy))
+    given: CheckInputs = facts(discovered)
+    return run_checks(
+        replace(given, node=node_report(running), discovery=given.node, remedy=remedy)
+    )
 
 
 def test_a_card_that_the_agent_holds_out_is_out_whatever_a_new_discovery_finds() -> None:
     held = snapshot(factory.gpu(0, health=XID), factory.gpu(1))
     found = compare(held, snapshot(factory.gpu(0), factory.gpu(1)))
     card = of(found, f"device:{factory.gpu(0).key}")
-    assert card.result is Result.FAIL
-    assert card.seen.startswith("probing: Xid95: uncontained error; a new discovery finds it heal")
-    assert card.do.startswith("wait")
-    assert card.do.endswith("reset the GPU")
-    assert bad(found, strict=False)
+    assert card.status is CheckStatus.FAIL
+    assert card.observation.startswith(
+        "probing: Xid95: uncontained error; a new discovery finds it heal"
+    )
+    assert card.remedy.startswith("wait")
+    assert card.remedy.endswith("reset the GPU")
+    assert is_bad_news(found, strict=False)
     assert not [one for one in found if one.id == "devices"]
 
 
 @pytest.mark.parametrize(
     ("health", "result", "words"),
     [
-        (replace(XID, state=FAILED), Result.FAIL, "failed: Xid95"),
-        (replace(XID, state=SUSPECT), Result.WARN, "suspect: Xid95"),
+        (replace(XID, state=FAILED), CheckStatus.FAIL, "failed: Xid95"),
+        (replace(XID, state=SUSPECT), CheckStatus.WARN, "suspect: Xid95"),
         (
             Health(reason="DriverStalled", message="m", certain=False),
-            Result.WARN,
+            CheckStatus.WARN,
             "unknown, last healthy: DriverStalled: m",
         ),
     ],
 )
 def test_each_doubt_about_a_card_is_a_finding_with_its_own_remedy(
-    health: Health, result: Result, words: str
+    health: Health, result: CheckStatus, words: str
 ) -> None:
     held = snapshot(factory.gpu(0, health=health))
     card = of(compare(held, held), f"device:{factory.gpu(0).key}")
-    assert card.result is result
-    assert card.seen.startswith(words)
-    assert card.why
-    assert card.do == ("reset the GPU" if health.reason == "Xid95" else card.do)
-    assert "kernel's log" in card.do or card.do == "reset the GPU"
+    assert card.status is result
+    assert card.observation.startswith(words)
+    assert card.impact
+    assert card.remedy == ("reset the GPU" if health.reason == "Xid95" else card.remedy)
+    assert "kernel's log" in card.remedy or card.remedy == "reset the GPU"
 
 
 def test_a_degraded_card_and_a_bad_slice_are_findings_and_a_cut_card_is_none() -> None:
@@ -100,10 +102,10 @@ def test_a_degraded_card_and_a_bad_slice_are_findings_and_a_cut_card_is_none() -
     found = compare(snapshot(card), snapshot(card))
     odd = {one.id: one for one in found if one.id.startswith("device:")}
     assert set(odd) == {f"device:{card.key}/Degraded", f"device:{card.key}/MIG-a"}
-    assert odd[f"device:{card.key}/Degraded"].result is Result.WARN
-    assert odd[f"device:{card.key}/MIG-a"].result is Result.FAIL
-    assert {one.do for one in odd.values()} == {"reset the GPU"}
-    assert of(found, "devices").seen == "1 in service"
+    assert odd[f"device:{card.key}/Degraded"].status is CheckStatus.WARN
+    assert odd[f"device:{card.key}/MIG-a"].status is CheckStatus.FAIL
+    assert {one.remedy for one in odd.values()} == {"reset the GPU"}
+    assert of(found, "devices").observation == "1 in service"
 
 
 def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
@@ -116,28 +118,28 @@ def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
     )
     found = compare(snapshot(*cards), snapshot(*cards))
     given = of(found, "unmanaged:nvidia/BoundToVFIO")
-    assert given.result is Result.WARN
-    assert given.seen == f"2 devices: {cards[0].key}, {cards[1].key}: bound to vfio-pci"
-    assert of(found, "unmanaged:nvidia/DriverUnbound").result is Result.FAIL
+    assert given.status is CheckStatus.WARN
+    assert given.observation == f"2 devices: {cards[0].key}, {cards[1].key}: bound to vfio-pci"
+    assert of(found, "unmanaged:nvidia/DriverUnbound").status is CheckStatus.FAIL
     assert not [one for one in found if one.id in ("devices", f"device:{cards[2].key}")]
 
 
 def test_a_vendor_that_answers_a_new_discovery_but_not_the_agent_is_silent() -> None:
     card = factory.gpu(0)
     found = of(compare(snapshot(card, state="quarantined"), snapshot(card)), "vendor:nvidia")
-    assert found.result is Result.FAIL
-    assert found.seen == "quarantined: Late: no answer; a new discovery gets an answer"
+    assert found.status is CheckStatus.FAIL
+    assert found.observation == "quarantined: Late: no answer; a new discovery gets an answer"
     let_go = of(compare(snapshot(card, state="released"), snapshot(card)), "vendor:nvidia")
-    assert let_go.result is Result.WARN
+    assert let_go.status is CheckStatus.WARN
 
 
 def test_why_a_driver_does_not_answer_comes_before_what_it_said_last() -> None:
     card = factory.gpu(0)
     held = snapshot(card, state="stalled", problem="Xid95")
     found = of(compare(held, held), "vendor:nvidia")
-    assert found.seen == "stalled: Late: no answer; Xid95: odd"
-    assert found.do.startswith("see why the driver hangs")
-    assert found.do.endswith("reset the GPU")
+    assert found.observation == "stalled: Late: no answer; Xid95: odd"
+    assert found.remedy.startswith("see why the driver hangs")
+    assert found.remedy.endswith("reset the GPU")
 
 
 @pytest.mark.parametrize(
@@ -152,34 +154,34 @@ def test_a_worker_that_the_kernel_holds_is_named(state: str, process: str, told:
     held = snapshot(factory.gpu(0), state=state)
     vendors = tuple(replace(one, pid=4711) for one in held.vendors)
     given = facts(replace(held, vendors=vendors), process_states={4711: process})
-    found = of(findings(given), "vendor:nvidia")
-    assert ("process 4711 hangs in the kernel" in found.seen) is told
-    assert ("reboot the node" in found.do) is told
+    found = of(run_checks(given), "vendor:nvidia")
+    assert ("process 4711 hangs in the kernel" in found.observation) is told
+    assert ("reboot the node" in found.remedy) is told
 
 
 def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
     card = factory.gpu(0)
     found = of(compare(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
-    assert (found.result, found.do) == (Result.WARN, "reset the GPU")
-    assert found.seen == "ready: Xid95: odd"
+    assert (found.status, found.remedy) == (CheckStatus.WARN, "reset the GPU")
+    assert found.observation == "ready: Xid95: odd"
 
 
 def test_where_a_new_discovery_contradicts_the_agent_for_the_worse_it_is_said() -> None:
     lost = factory.gpu(1, health=Health(state=FAILED, reason="GpuLost", message="gone"))
     running = snapshot(factory.gpu(0), factory.gpu(1))
     found = of(compare(running, snapshot(lost, factory.gpu(2))), "comparison")
-    assert found.result is Result.WARN
-    assert f"{factory.gpu(2).key}: found now, unknown to the agent" in found.seen
-    assert f"{factory.gpu(0).key}: healthy by the agent, not found now" in found.seen
-    assert f"{lost.key}: healthy by the agent, now failed: GpuLost: gone" in found.seen
-    assert of(compare(running, running), "comparison").result is Result.OK
+    assert found.status is CheckStatus.WARN
+    assert f"{factory.gpu(2).key}: found now, unknown to the agent" in found.observation
+    assert f"{factory.gpu(0).key}: healthy by the agent, not found now" in found.observation
+    assert f"{lost.key}: healthy by the agent, now failed: GpuLost: gone" in found.observation
+    assert of(compare(running, running), "comparison").status is CheckStatus.OK
 
 
 def test_a_new_discovery_whose_driver_does_not_answer_contradicts_nobody() -> None:
     awaited = factory.gpu(0, health=Health(state=FAILED, reason="NotYetAsked", message="m"))
     found = compare(snapshot(factory.gpu(0)), snapshot(awaited, state="stalled"))
-    assert of(found, "comparison").result is Result.OK
-    assert of(found, "vendor:nvidia").result is Result.OK
+    assert of(found, "comparison").status is CheckStatus.OK
+    assert of(found, "vendor:nvidia").status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_what_a_newer_agent_adds_is_passed_over() -> None:
     report: NodeReport = parse_report({**data, "added": {"a": 1}})
     assert list(report.devices) == [factory.gpu(0).key]
     assert report.vendor_names == {factory.gpu(0).key: "nvidia"}
-    assert report == report_of(snapshot(factory.gpu(0)))
+    assert report == node_report(snapshot(factory.gpu(0)))
 
 
 def test_devices_of_a_driver_that_was_left_alone_are_not_missed() -> None:
@@ -219,9 +221,9 @@ def test_devices_of_a_driver_that_was_left_alone_are_not_missed() -> None:
     running = snapshot(card, state="stalled")
     without = replace(factory.snapshot((), ()), vendors=())
     found = of(compare(running, without), "comparison")
-    assert (found.result, "did not ask nvidia" in found.seen) == (Result.OK, True)
+    assert (found.status, "did not ask nvidia" in found.observation) == (CheckStatus.OK, True)
     taken_out = of(compare(snapshot(card), without), "comparison")
-    assert "not found now" in taken_out.seen
+    assert "not found now" in taken_out.observation
 
 
 @pytest.mark.parametrize(

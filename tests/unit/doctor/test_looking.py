@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.sections import MetricsSettings, Settings
-from agent.doctor.looking import ask_agent, look
-from agent.doctor.report import bundle
-from agent.host.files import LiveRoot
-from agent.model.device import Health, HealthState
-from agent.publish.snapshot_json import dumps, snapshot_json
+from agent.cli.bundle import write_bundle
+from agent.config.settings import MetricsSettings, Settings
+from agent.doctor.inputs import fetch_agent_snapshot, read_inputs
+from agent.host.files import LiveHostFiles
+from agent.snapshot.device import Health, HealthState
+from agent.wire_formats.snapshot_json import encode_json, snapshot_json
 from tests import factory
 from tests.unit.doctor.test_checks import node
 
@@ -40,11 +40,11 @@ def test_the_runtime_is_found_with_its_limit_and_whether_nri_is_off(
     (tmp_path / "etc/containerd").mkdir(parents=True)
     config = '[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
     (tmp_path / "etc/containerd/config.toml").write_text(config)
-    host = LiveRoot(str(tmp_path))
-    found = look(Settings(), node(), host, live=True, own=host)
+    host = LiveHostFiles(str(tmp_path))
+    found = read_inputs(Settings(), node(), host, live=True, own=host)
     (runtime,) = found.runtimes
-    assert (runtime.name, runtime.pid, runtime.nri_disabled) == ("containerd", 77, True)
-    assert (runtime.memlock_known, runtime.memlock_bytes) == (known, bytes_)
+    assert (runtime.name, runtime.pid, runtime.is_nri_disabled) == ("containerd", 77, True)
+    assert (runtime.is_memlock_known, runtime.memlock_bytes) == (known, bytes_)
 
 
 @pytest.mark.parametrize("config", ["", "plugins = 3", "[plugins]\nx = 1", "= =", "\0"])
@@ -53,9 +53,9 @@ def test_settings_that_say_nothing_of_nri_say_nothing(config: str, tmp_path: Pat
     (tmp_path / "proc/9/comm").write_text("containerd")
     (tmp_path / "etc/containerd").mkdir(parents=True)
     (tmp_path / "etc/containerd/config.toml").write_text(config)
-    host = LiveRoot(str(tmp_path))
-    found = look(Settings(), node(), host, live=True, own=host)
-    assert found.runtimes[0].nri_disabled is None
+    host = LiveHostFiles(str(tmp_path))
+    found = read_inputs(Settings(), node(), host, live=True, own=host)
+    assert found.runtimes[0].is_nri_disabled is None
 
 
 def test_cgroups_and_the_socket_are_looked_for_where_the_agent_finds_them(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_cgroups_and_the_socket_are_looked_for_where_the_agent_finds_them(tmp_pa
     (own / "sys/fs/cgroup/kubepods").mkdir(parents=True)
     (own / "var/run/nri").mkdir(parents=True)
     (own / "var/run/nri/nri.sock").touch()
-    host = LiveRoot(str(tmp_path / "host"))
-    found = look(Settings(), node(), host, live=True, own=LiveRoot(str(own)))
+    host = LiveHostFiles(str(tmp_path / "host"))
+    found = read_inputs(Settings(), node(), host, live=True, own=LiveHostFiles(str(own)))
     assert (found.cgroup_version, found.cgroup_driver) == (2, "cgroupfs")
     assert found.paths == {"/var/run/nri/nri.sock"}
 
@@ -75,27 +75,27 @@ def test_a_kubelet_whose_groups_are_not_found_is_named_with_what_shows_it(tmp_pa
     (tmp_path / "proc/812").mkdir(parents=True)
     (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     (tmp_path / "sys/fs/cgroup/a/b").mkdir(parents=True)
-    host = LiveRoot(str(tmp_path))
-    assert look(Settings(), node(), host, live=True, own=host).kubelet == ""
+    host = LiveHostFiles(str(tmp_path))
+    assert read_inputs(Settings(), node(), host, live=True, own=host).kubelet == ""
     (tmp_path / "var/lib/kubelet/pods/8f1c").mkdir(parents=True)
-    found = look(Settings(), node(), host, live=True, own=host)
+    found = read_inputs(Settings(), node(), host, live=True, own=host)
     assert (found.kubelet, found.cgroup_driver) == ("/var/lib/kubelet/pods has pods", None)
     (tmp_path / "proc/812/comm").write_text("kubelet\n")
     (tmp_path / "proc/812/cmdline").write_text("/usr/bin/kubelet\0--cgroup-root=/a/b\0")
-    found = look(Settings(), node(), host, live=True, own=host)
+    found = read_inputs(Settings(), node(), host, live=True, own=host)
     assert found.kubelet == "the kubelet runs as process 812 with the cgroup root '/a/b'"
     assert found.cgroup_driver is None
     (tmp_path / "sys/fs/cgroup/a/b/kubepods").mkdir()
-    assert look(Settings(), node(), host, live=True, own=host).cgroup_driver == "cgroupfs"
-    assert look(Settings(), node(), host, live=False, own=host).kubelet == ""
+    assert read_inputs(Settings(), node(), host, live=True, own=host).cgroup_driver == "cgroupfs"
+    assert read_inputs(Settings(), node(), host, live=False, own=host).kubelet == ""
 
 
 def test_a_driver_of_cgroups_that_nothing_tells_of_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    host = LiveRoot(str(tmp_path))
-    found = look(Settings(), node(), host, live=True, own=host)
+    host = LiveHostFiles(str(tmp_path))
+    found = read_inputs(Settings(), node(), host, live=True, own=host)
     assert (found.cgroup_version, found.cgroup_driver) == (2, None)
 
 
@@ -124,7 +124,7 @@ def test_the_running_agent_is_asked_and_nonsense_is_no_answer(
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         listen = f"0.0.0.0:{server.server_port}"
-        found, why = ask_agent(Settings(metrics=MetricsSettings(listen=listen)))
+        found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen=listen)))
         thread.join()
     assert (found is not None) is there
     assert bool(why) is not there
@@ -143,21 +143,21 @@ def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
 ) -> None:
     held = factory.gpu(0, health=Health(state=HealthState.PROBING, reason="Xid95", message="m"))
     running = factory.snapshot((held, factory.nic(0)), ())
-    body = dumps({**snapshot_json(running, 0.0), **change})
+    body = encode_json({**snapshot_json(running, 0.0), **change})
     handler = type("Handler", (_Handler,), {"body": body})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         settings = Settings(metrics=MetricsSettings(listen=f"127.0.0.1:{server.server_port}"))
-        host = LiveRoot(str(tmp_path))
-        answer = ask_agent(settings)
-        found = look(settings, node(), host, live=True, own=host, answer=answer)
+        host = LiveHostFiles(str(tmp_path))
+        answer = fetch_agent_snapshot(settings)
+        found = read_inputs(settings, node(), host, live=True, own=host, answer=answer)
         thread.join()
     assert (found.agent is not None) is used
-    assert (found.discovered is not None) is believed
-    assert found.node.devices[held.key].health.in_service is not believed
-    assert words in found.agent_why
-    assert bool(words) is bool(found.agent_why)
+    assert (found.discovery is not None) is believed
+    assert found.node.devices[held.key].health.is_in_service is not believed
+    assert words in found.agent_problem
+    assert bool(words) is bool(found.agent_problem)
 
 
 def test_the_state_of_a_workers_process_is_read_where_it_is_seen(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_the_state_of_a_workers_process_is_read_where_it_is_seen(tmp_path: Path)
             {"vendor": "ended", "pid": 2**22 + 1},
             {"vendor": "none", "pid": None},
         ]
-        host = LiveRoot(str(tmp_path))
-        found = look(Settings(), node(), host, live=True, own=host, answer=(running, ""))
+        host = LiveHostFiles(str(tmp_path))
+        found = read_inputs(Settings(), node(), host, live=True, own=host, answer=(running, ""))
     finally:
         worker.kill()
         worker.wait()
@@ -180,14 +180,14 @@ def test_the_state_of_a_workers_process_is_read_where_it_is_seen(tmp_path: Path)
 
 
 def test_without_an_agent_it_is_said_where_none_answers() -> None:
-    found, why = ask_agent(Settings(metrics=MetricsSettings(listen="127.0.0.1:1")))
+    found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="127.0.0.1:1")))
     assert found is None
     assert "127.0.0.1:1" in why
 
 
 def test_a_bundle_holds_all_files_and_is_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "b.tar.gz"
-    bundle(str(path), {"checks.json": b"{}", "agent.json": json.dumps(None).encode()}, 5.0)
+    write_bundle(str(path), {"checks.json": b"{}", "agent.json": json.dumps(None).encode()}, 5.0)
     with tarfile.open(path) as archive:
         names = archive.getnames()
     assert names == ["xpu-agent-doctor/checks.json", "xpu-agent-doctor/agent.json"]
@@ -197,11 +197,11 @@ def test_a_bundle_holds_all_files_and_is_for_its_owner_only(tmp_path: Path) -> N
 def test_a_bundle_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="ink"):
-        bundle(str(tmp_path / "link"), {}, 0.0)
+        write_bundle(str(tmp_path / "link"), {}, 0.0)
     assert not (tmp_path / "target").exists()
 
 
 def test_an_address_that_is_none_is_said_and_nobody_asked() -> None:
-    found, why = ask_agent(Settings(metrics=MetricsSettings(listen="localhost")))
+    found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="localhost")))
     assert found is None
     assert why == "metrics.listen: 'localhost' is not HOST:PORT, as 127.0.0.1:9316 is"

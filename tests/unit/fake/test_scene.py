@@ -6,11 +6,11 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.errors import BadConfig
-from agent.model.device import DeviceKind, DevicePort, Health, HealthState
-from agent.model.inventory import ProcessSample, Reading
+from agent.snapshot.device import DeviceKind, DevicePort, Health, HealthState
+from agent.snapshot.inventory import MetricValue, ProcessSample
 from plugins.vendors.fake import __doc__ as description
 from plugins.vendors.fake import answers
-from plugins.vendors.fake.misbehave import __doc__ as faults
+from plugins.vendors.fake.misbehaviour import __doc__ as faults
 from plugins.vendors.fake.scene import parse_scene
 from plugins.vendors.fake.session import MAX_FILE, FakeSession, read_scene
 
@@ -26,34 +26,34 @@ def _file(folder: Path, text: str) -> str:
 def test_the_documented_example_is_understood(tmp_path: Path) -> None:
     example = (description or "").partition("\n\n")[2].rpartition("\n\n")[0]
     scene = read_scene(_file(tmp_path, example))
-    (device,) = answers.inventory(scene).devices
+    (device,) = answers.build_inventory(scene).devices
     assert (device.key, device.uuid, device.minor) == ("0000:3b:00.0", "FAKE-0", 0)
     assert device.health == Health(
         state=HealthState.FAILED, reason="FakeFault", message="broken on purpose"
     )
-    (sample,) = answers.samples(scene, 15.0)
+    (sample,) = answers.build_samples(scene, 15.0)
     assert sample.core_percent == pytest.approx(90)
     assert sample.memory_used_bytes == 85899345920 * 15 // 600
-    assert sample.readings == (Reading(family="xpu_fake_temperature_celsius", value=55.0),)
+    assert sample.readings == (MetricValue(family="xpu_fake_temperature_celsius", value=55.0),)
     assert sample.processes == (ProcessSample(pid=4711, memory_bytes=1 << 30, core_percent=12.0),)
 
 
 def test_an_empty_file_describes_no_devices(tmp_path: Path) -> None:
-    assert answers.inventory(read_scene(_file(tmp_path, ""))).devices == ()
+    assert answers.build_inventory(read_scene(_file(tmp_path, ""))).devices == ()
 
 
 def test_what_is_left_out_is_absent_and_not_zero() -> None:
     scene = parse_scene({"devices": [{"uuid": "F"}]}, "f")
-    (device,) = answers.inventory(scene).devices
+    (device,) = answers.build_inventory(scene).devices
     assert (device.memory_bytes, device.minor, device.model) == (None, None, None)
-    (sample,) = answers.samples(scene, 0.0)
+    (sample,) = answers.build_samples(scene, 0.0)
     assert (sample.core_percent, sample.memory_used_bytes, sample.processes) == (None, None, None)
     assert sample.readings == ()
 
 
 def test_ports_and_kinds_are_those_of_the_model() -> None:
     device = {"kind": "rdma", "bus_id": "0000:3b:00.0", "ports": [{"number": 1, "state": 4}]}
-    (found,) = answers.inventory(parse_scene({"devices": [device]}, "f")).devices
+    (found,) = answers.build_inventory(parse_scene({"devices": [device]}, "f")).devices
     assert found.kind is DeviceKind.RDMA
     assert found.ports == (DevicePort(number=1, state=4),)
 

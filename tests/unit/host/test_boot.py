@@ -6,15 +6,14 @@ import errno
 
 import pytest
 
-from agent.host.boot import read_identity
-from agent.model.snapshot import NodeIdentity
-from agent.recording.entries import Entry, Refused
-from agent.recording.tree import TreeFiles
+from agent.host.kernel import read_identity
+from agent.recording.tree import ErrorEntry, TreeEntry, TreeFiles
+from agent.snapshot.node import NodeIdentity
 from tests.captures import capture, needs_shared
 
 BOOT_ID = "f85dd5e2-1b6a-4843-85c1-c58321a0ddcf"
 STAT = b"cpu 1 2 3 4\nintr 0\nbtime 1767323045\n"
-FILES: dict[str, Entry] = {
+FILES: dict[str, TreeEntry] = {
     "/proc/sys/kernel/random/boot_id": f"{BOOT_ID}\n".encode(),
     "/proc/sys/kernel/osrelease": b"6.8.0-45-generic\n",
     "/proc/sys/kernel/arch": b"aarch64\n",
@@ -22,8 +21,8 @@ FILES: dict[str, Entry] = {
 }
 
 
-def identity(files: dict[str, Entry]) -> NodeIdentity:
-    return read_identity(TreeFiles.of(files), "node-1", "a recording")
+def identity(files: dict[str, TreeEntry]) -> NodeIdentity:
+    return read_identity(TreeFiles.from_entries(files), "node-1", "a recording")
 
 
 def test_a_host_that_tells_all_is_known_whole() -> None:
@@ -42,8 +41,8 @@ def test_a_host_that_tells_nothing_has_its_name_only() -> None:
 
 
 @pytest.mark.parametrize("path", FILES)
-@pytest.mark.parametrize("entry", [b"\xff\x00\n;", b"", Refused(errno.EIO)], ids=str)
-def test_a_broken_file_costs_its_own_fact_only(path: str, entry: Entry) -> None:
+@pytest.mark.parametrize("entry", [b"\xff\x00\n;", b"", ErrorEntry(errno.EIO)], ids=str)
+def test_a_broken_file_costs_its_own_fact_only(path: str, entry: TreeEntry) -> None:
     broken = identity({**FILES, path: entry})
     facts = (broken.boot_id, broken.boot_time_s, broken.kernel, broken.architecture)
     assert [fact for fact in facts if not fact] in ([""], [0.0])

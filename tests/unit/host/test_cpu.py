@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from agent.host.cpu_numa import read_cpu_numa
-from agent.recording.entries import Refused
-from agent.topology.cpu import CpuTopology
-from agent.topology.text import format_cpu_list
+from agent.host.cpu import read_cpu_numa
+from agent.recording.tree import ErrorEntry
+from agent.snapshot.cpu import CpuTopology
+from agent.wire_formats.kernel_text import format_cpu_list
 from tests.small_host import CPU, Changes, small_host
 
 
@@ -64,7 +64,7 @@ def test_a_malformed_cache_index_is_skipped_and_counted() -> None:
         ({"core_cpus": None, "core_cpus_list": "0-1"}, ["0-1", "2-3"]),
         ({"core_cpus": None, "thread_siblings": "3", "core_siblings": "f"}, ["0-1", "2-3"]),
         ({"core_cpus": "3", "core_cpus_list": "0-3"}, ["0-1", "2-3"]),
-        ({"core_cpus": Refused(errno.EIO)}, ["0", "1", "2-3"]),
+        ({"core_cpus": ErrorEntry(errno.EIO)}, ["0", "1", "2-3"]),
         ({"core_cpus": "g"}, ["0", "1", "2-3"]),
     ],
     ids=["list without mask", "old name", "mask before list", "unreadable", "refused"],

@@ -7,12 +7,11 @@ from collections import Counter
 
 import pytest
 
-from agent.host.cpu_numa import read_cpu_numa
-from agent.host.files import MAX_READ, HostFiles
-from agent.topology.cpu import CpuTopology
-from agent.topology.numa import NodeKind, NumaNode, NumaTopology
-from agent.topology.numa_build import near_by_distance
-from agent.topology.text import format_cpu_list
+from agent.host.cpu import read_cpu_numa
+from agent.snapshot.cpu import CpuTopology, NumaNode, NumaNodeKind, NumaTopology
+from agent.snapshot.host_files import MAX_READ, HostFiles
+from agent.topology.numa import near_by_distance
+from agent.wire_formats.kernel_text import format_cpu_list
 from tests.captures import capture, needs_shared
 
 pytestmark = needs_shared
@@ -145,7 +144,7 @@ def test_vector_23_threads_share_a_core_and_the_die_says_nothing_new() -> None:
 
 
 def test_vector_24_only_nodes_with_cpus_are_zones_here() -> None:
-    assert [n.id for n in read("nvidiagpunumanodes")[1].nodes if n.zoned] == [0, 8]
+    assert [n.id for n in read("nvidiagpunumanodes")[1].nodes if n.is_zone] == [0, 8]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_vector_25_memory_of_a_card_is_near_its_local_cpus(
     number: int, card: str, near: int
 ) -> None:
     found = node("nvidiagpunumanodes", number)
-    assert (found.kind, found.gpu, found.near) == (NodeKind.GPU, card, near)
+    assert (found.kind, found.gpu, found.near) == (NumaNodeKind.GPU, card, near)
 
 
 def test_vector_25_distances_alone_tell_nothing() -> None:

@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import HostFileError
-from agent.host.cpu_numa import read_cpu_numa
-from agent.host.files import MAX_READ, HostFiles
-from agent.model.part import Part
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.publish.topology import TopologyPublisher
+from agent.host.cpu import read_cpu_numa
+from agent.objects.node_resource_topology import TopologyPublisher
 from agent.recording.tree import TreeFiles
-from agent.topology.cpu import CpuTopology
-from agent.topology.numa import NodeKind, NumaTopology
+from agent.snapshot.cpu import CpuTopology, NumaNodeKind, NumaTopology
+from agent.snapshot.host_files import MAX_READ, HostFiles
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
 from tests.captures import capture, needs_shared
 
 Damage = int | bytes | tuple[str, ...]  # errno, other contents, other names
@@ -95,7 +94,7 @@ def check_nodes(cpus: CpuTopology, numa: NumaTopology) -> None:
     assert sorted(n for node in numa.nodes for n in node.cpus) == sorted(cpus.usable)
     assert {node.id for node in numa.cpu_nodes()} == {cpu.node for cpu in cpus.cpus}
     for node in numa.nodes:
-        assert (node.kind is NodeKind.CPU) == bool(node.cpus)
+        assert (node.kind is NumaNodeKind.CPU) == bool(node.cpus)
         assert node.near == (node.id if node.cpus else node.near)
         assert node.near == -1 or numa.near(node.near) == node.near
         assert node.socket in range(-1, len(cpus.packages))
@@ -115,7 +114,7 @@ def test_a_damaged_machine_is_read_without_error_and_stays_consistent(
     check_cpus(cpus)
     check_nodes(cpus, numa)
     snapshot = NodeSnapshot(
-        node=NodeIdentity(name="node-1"), cpus=Part(cpus, 1.0), numa=Part(numa, 1.0)
+        node=NodeIdentity(name="node-1"), cpus=SnapshotPart(cpus, 1.0), numa=SnapshotPart(numa, 1.0)
     )
     for desired in TopologyPublisher().render(snapshot, 0.0):
         assert json.dumps(desired.body)
@@ -129,5 +128,5 @@ def test_a_host_that_refuses_everything_has_no_cpus() -> None:
 
 
 def test_a_host_without_anything_has_no_cpus_and_one_empty_node() -> None:
-    cpus, numa = read_cpu_numa(TreeFiles.of({}))
-    assert (cpus, [node.kind for node in numa.nodes]) == (CpuTopology(), [NodeKind.EMPTY])
+    cpus, numa = read_cpu_numa(TreeFiles.from_entries({}))
+    assert (cpus, [node.kind for node in numa.nodes]) == (CpuTopology(), [NumaNodeKind.EMPTY])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import HostFileError, NotSupported
-from agent.host.files import LiveRoot
-from agent.host.kmsg import PATH, KernelLog, KernelRecord, parse_record
+from agent.host.files import LiveHostFiles
+from agent.host.kernel_log import PATH, KernelLog, KernelLogRecord, parse_record
 from agent.recording.directory import DirectoryFiles
 
 LINES = (
@@ -24,16 +24,16 @@ def log_of(tmp_path: Path, data: bytes) -> KernelLog:
     file = tmp_path / PATH.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
-    return KernelLog(LiveRoot(str(tmp_path)))
+    return KernelLog(LiveHostFiles(str(tmp_path)))
 
 
 def test_records_of_the_kernel_are_read_once_and_those_of_programs_never(tmp_path: Path) -> None:
     log = log_of(tmp_path, LINES)
     assert log.read() == (
-        KernelRecord(1, 1_500_000, "first"),
-        KernelRecord(2, 2_500_000, "a tab\tinside"),
+        KernelLogRecord(1, 1_500_000, "first"),
+        KernelLogRecord(2, 2_500_000, "a tab\tinside"),
     )
-    assert log.drained
+    assert log.is_drained
     assert log.read() == ()
     log.close()
 
@@ -50,15 +50,15 @@ def test_a_read_is_bounded_and_says_that_there_is_more(tmp_path: Path) -> None:
     log = log_of(tmp_path, b"".join(b"6,%d,1,-;%s\n" % (n, b"x" * 4000) for n in range(40)))
     first = log.read(2)
     assert 0 < len(first) < 40
-    assert not log.drained
+    assert not log.is_drained
     rest = log.read()
     assert len(first) + len(rest) == 40
-    assert log.drained
+    assert log.is_drained
 
 
 def test_a_log_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(HostFileError, match="ENOENT"):
-        KernelLog(LiveRoot(str(tmp_path)))
+        KernelLog(LiveHostFiles(str(tmp_path)))
 
 
 def test_a_recorded_host_has_none(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_recorded_host_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access(PATH, os.R_OK), reason="the kernel's log is not ours to read")
 def test_the_log_of_this_machine_can_be_read() -> None:
-    log = KernelLog(LiveRoot())
+    log = KernelLog(LiveHostFiles())
     records = [record for _ in range(100) for record in log.read()]
     log.close()
-    assert log.pollable
+    assert log.is_pollable
     sequences = [record.sequence for record in records]
     assert sequences == sorted(set(sequences))
 

@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from agent.host.cpu_numa import read_cpu_numa
-from agent.recording.entries import Entry, Refused
-from agent.topology.numa import NodeKind, NumaTopology
+from agent.host.cpu import read_cpu_numa
+from agent.recording.tree import ErrorEntry, TreeEntry
+from agent.snapshot.cpu import NumaNodeKind, NumaTopology
 from tests.small_host import NODE, Changes, small_host
 
 
@@ -32,7 +32,7 @@ def test_a_kernel_without_nodes_has_one_with_all_cpus() -> None:
     )
     (node,) = numa.nodes
     assert (node.id, node.cpus, node.memory_bytes) == (0, frozenset(range(4)), 4 << 20)
-    assert (node.hugepages, node.kind, numa.warnings) == (((2 << 20, 1),), NodeKind.CPU, ())
+    assert (node.hugepages, node.kind, numa.warnings) == (((2 << 20, 1),), NumaNodeKind.CPU, ())
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_nodes_are_online_and_have_a_directory(changes: Changes, ids: list[int])
         ("Node 0 MemTotal: 18446744073709551615 kB\n", None),
         ("Node 0 MemFree: 1 kB\n", 0),
         (None, None),
-        (Refused(errno.EACCES), None),
+        (ErrorEntry(errno.EACCES), None),
     ],
 )
 def test_memory_that_cannot_be_told_is_warned_about(
-    meminfo: str | Entry | None, memory_bytes: int | None
+    meminfo: str | TreeEntry | None, memory_bytes: int | None
 ) -> None:
     numa = read({f"{NODE}/node0/meminfo": meminfo})
     assert numa.nodes[0].memory_bytes == memory_bytes
@@ -84,8 +84,8 @@ def test_memory_nodes_learn_their_kind_from_devices_and_initiators() -> None:
         }
     )
     far, last = numa.nodes[2:]
-    assert (far.kind, far.near, far.zoned) == (NodeKind.DAX, 1, True)
-    assert (last.kind, last.generic_initiator, last.zoned) == (NodeKind.EMPTY, True, False)
+    assert (far.kind, far.near, far.is_zone) == (NumaNodeKind.DAX, 1, True)
+    assert (last.kind, last.generic_initiator, last.is_zone) == (NumaNodeKind.EMPTY, True, False)
 
 
 def test_invented_nodes_are_marked() -> None:

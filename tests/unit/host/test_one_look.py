@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import HostFileError
-from agent.host.files import LiveRoot, OneLook
+from agent.host.files import CachedHostFiles, LiveHostFiles
 
 
 @pytest.fixture
@@ -16,17 +16,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_what_was_read_and_listed_once_is_not_looked_at_again(root: Path) -> None:
-    files = OneLook(LiveRoot(str(root)))
+    files = CachedHostFiles(LiveHostFiles(str(root)))
     seen = files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")
     (root / "sys/a").write_text("second")
     (root / "sys/b").write_text("")
     assert seen == (b"first", b"fir", ("a",))
     assert (files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")) == seen
-    assert OneLook(LiveRoot(str(root))).read("/sys/a") == b"second"
+    assert CachedHostFiles(LiveHostFiles(str(root))).read("/sys/a") == b"second"
 
 
 def test_an_error_is_not_remembered(root: Path) -> None:
-    files = OneLook(LiveRoot(str(root)))
+    files = CachedHostFiles(LiveHostFiles(str(root)))
     with pytest.raises(HostFileError):
         files.read("/sys/b")
     (root / "sys/b").write_text("came")

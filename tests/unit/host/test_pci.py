@@ -3,12 +3,10 @@ from __future__ import annotations
 import pytest
 
 from agent.host.pci import read_pci
-from agent.recording.entries import Link
-from agent.recording.tree import TreeBuilder
-from agent.topology.address import split_link
-from agent.topology.link import bandwidth_mb_s, degraded
-from agent.topology.pci import PciFunction, PciTree
-from agent.topology.switches import switches
+from agent.recording.tree import LinkEntry, TreeBuilder
+from agent.snapshot.pci import PciFunction, PciTree, parse_device_link
+from agent.topology.pcie_link import bandwidth_mb_s, degradation
+from agent.topology.switches import switches_above
 from tests.captures import needs_shared
 from tests.machines import Sysfs, machine, numa_node_of
 
@@ -40,7 +38,7 @@ def test_a_function_has_its_place(
 ) -> None:
     seen = machine(name)
     function = seen.function(address)
-    found = switches(seen.tree, function)
+    found = switches_above(seen.tree, function)
     assert function.root == root
     assert (found[-1] if found else None) == above
     assert numa_node_of(seen.tree, seen.numa, address) == node
@@ -73,7 +71,7 @@ def test_vector_35_a_bridge_that_only_a_path_names_is_a_phantom() -> None:
     assert function.bridges[-1] == "0000:5f:03.0"
     assert seen.tree.get("0000:5f:03.0") is None
     assert function.link.speed == 25
-    assert degraded(function.link, None) is None
+    assert degradation(function.link, None) is None
 
 
 @needs_shared
@@ -126,21 +124,21 @@ def test_every_function_of_a_capture_is_read(name: str, count: int) -> None:
 def test_a_link_is_split_as_text(path: str, root: str, bridges: tuple[str, ...]) -> None:
     builder = TreeBuilder()
     address = path.rstrip("/").rpartition("/")[2]
-    builder.put(f"{BUS}/{address}", Link(path))
+    builder.put(f"{BUS}/{address}", LinkEntry(path))
     tree = read_pci(builder.build())
     assert (tree.functions[address].root, tree.functions[address].bridges) == (root, bridges)
-    assert switches(tree, tree.functions[address]) == ()
+    assert switches_above(tree, tree.functions[address]) == ()
 
 
 def test_vector_41_ports_are_counted_below_the_last_root() -> None:
-    path = split_link(
+    path = parse_device_link(
         "pci0000:ae/0000:ae:05.5/pci10001:00/10001:00:02.0/10001:01:00.0/10001:02:00.0/10001:03:00.0",
         "10001:03:00.0",
     )
     function = PciFunction(
         address="10001:03:00.0", bridges=path.bridges, outer_bridges=path.outer_bridges
     )
-    assert switches(PciTree(), function) == ("10001:01:00.0",)
+    assert switches_above(PciTree(), function) == ("10001:01:00.0",)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +156,14 @@ def test_vector_41_ports_are_counted_below_the_last_root() -> None:
 )
 def test_a_link_that_cannot_be_gives_no_root(text: str) -> None:
     builder = TreeBuilder()
-    builder.put(f"{BUS}/0000:01:00.0", Link(text))
+    builder.put(f"{BUS}/0000:01:00.0", LinkEntry(text))
     function = read_pci(builder.build()).functions["0000:01:00.0"]
     assert (function.root, function.bridges) == (None, ())
 
 
 def test_vector_43_a_mismatch_is_reported() -> None:
     builder = TreeBuilder()
-    builder.put(f"{BUS}/0000:01:00.0", Link("../../../devices/pci0000:00/0000:02:00.0"))
+    builder.put(f"{BUS}/0000:01:00.0", LinkEntry("../../../devices/pci0000:00/0000:02:00.0"))
     assert read_pci(builder.build()).warnings == ("pci_link_mismatch: 0000:01:00.0",)
 
 

@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import HostFileError
-from agent.host.files import MAX_READ, HostFiles
 from agent.host.pci import read_pci
-from agent.recording.entries import Link, Refused
-from agent.recording.tree import TreeBuilder
-from agent.topology.address import PciPath, parse_address, sort_key, split_link
-from agent.topology.pci import PciTree
-from agent.topology.pci_config import WHOLE
+from agent.recording.tree import ErrorEntry, LinkEntry, TreeBuilder
+from agent.snapshot.host_files import MAX_READ, HostFiles
+from agent.snapshot.pci import PciPath, PciTree, address_sort_key, parse_address, parse_device_link
+from agent.topology.pci_config import CONFIG_BYTES
 from tests.captures import capture, needs_shared
 from tests.machines import Sysfs
 
@@ -93,7 +91,7 @@ def test_hostile_1_a_file_that_errs_is_an_unknown_fact(code: int) -> None:
     address = "0000:01:00.0"
     at = f"/sys/devices/pci0000:00/{address}"
     for name in ("numa_node", "config", "current_link_speed", "revision"):
-        host.builder.put(f"{at}/{name}", Refused(code))
+        host.builder.put(f"{at}/{name}", ErrorEntry(code))
     host.function("pci0000:00/0000:01:00.0")
     function = host.read().functions[address]
     assert (function.numa_node, function.port_type, function.link.speed) == (None, None, None)
@@ -112,7 +110,7 @@ def test_hostile_1_odd_bytes_are_unknown_facts(data: bytes) -> None:
 
 def test_a_directory_that_may_not_be_listed_is_said_so() -> None:
     builder = TreeBuilder()
-    builder.put(BUS, Refused(errno.EACCES))
+    builder.put(BUS, ErrorEntry(errno.EACCES))
     tree = read_pci(builder.build())
     assert tree.functions == {}
     assert tree.warnings[0].startswith("pci_unreadable: ")
@@ -147,7 +145,7 @@ addresses = st.sampled_from([f"0000:{bus:02x}:00.{fn}" for bus in range(3) for f
 texts = st.one_of(
     st.binary(max_size=40),
     st.sampled_from([b"0x060400\n", b"0x020000\n", b"0x010802\n", b"0x15b3\n", b"-1\n", b"0\n"]),
-    st.sampled_from([b"0xffff\n", b"16\n", b"8.0 GT/s PCIe\n", b"00ff\n", b"\x10" * WHOLE]),
+    st.sampled_from([b"0xffff\n", b"16\n", b"8.0 GT/s PCIe\n", b"00ff\n", b"\x10" * CONFIG_BYTES]),
 )
 links = st.one_of(
     st.text(max_size=60),
@@ -173,7 +171,7 @@ NAMES = (
     "current_link_speed",
 )
 names = st.sampled_from(NAMES)
-entries = texts | links.map(Link) | st.just(Refused(errno.EIO))
+entries = texts | links.map(LinkEntry) | st.just(ErrorEntry(errno.EIO))
 trees = st.lists(st.tuples(addresses, st.none() | names, entries), max_size=60)
 
 
@@ -216,7 +214,7 @@ class Mutant:
 
 
 def agrees_with_itself(tree: PciTree) -> None:
-    assert list(tree.functions) == sorted(tree.functions, key=sort_key)
+    assert list(tree.functions) == sorted(tree.functions, key=address_sort_key)
     for address, function in tree.functions.items():
         assert function.address == address
         assert len(function.bridges) <= 32
@@ -238,7 +236,7 @@ def test_a_machine_that_breaks_at_random_is_read(name: str, seed: int) -> None:
 @given(trees)
 @settings(max_examples=300, deadline=None)
 def test_any_tree_is_read_and_the_result_agrees_with_itself(
-    puts: list[tuple[str, str | None, bytes | Link | Refused]],
+    puts: list[tuple[str, str | None, bytes | LinkEntry | ErrorEntry]],
 ) -> None:
     builder = TreeBuilder()
     for address, name, entry in puts:
@@ -250,7 +248,7 @@ def test_any_tree_is_read_and_the_result_agrees_with_itself(
 @given(links, addresses)
 def test_any_link_text_is_split_or_refused(text: str, own: str) -> None:
     try:
-        path = split_link(text, own)
+        path = parse_device_link(text, own)
     except ValueError:
         return
     assert path.outer_bridges <= len(path.bridges)

@@ -19,7 +19,7 @@ from agent.host.proc import (
     parse_numa_status,
     parse_stat,
 )
-from agent.topology.text import format_cpu_list
+from agent.wire_formats.kernel_text import format_cpu_list
 
 STAT = """cpu  100 20 30 400 50 6 7 8 9 10
 cpu0 50 10 15 200 25 3 4 4 5 5

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.host.topology_file import MAX_BYTES, parse_topology_file
-from agent.topology.pci import PciFunction
+from agent.snapshot.pci import PciFunction
 from agent.topology.placement import FilePlace
+from agent.topology.topology_file import MAX_BYTES, parse_topology_file
 from tests.captures import SHARED, needs_shared
 from tests.machines import tree_of
 
@@ -85,14 +85,14 @@ def test_random_bytes_are_refused_or_parsed(data: bytes) -> None:
 def test_only_functions_that_are_here_are_kept_and_the_others_counted() -> None:
     here = tree_of(PciFunction(address="0000:10:1c.0", class_code=0x030200))
     file = parse_topology_file((HEAD + LEAF + LEAF.replace("1c", "1d") + TAIL).encode(), "x.xml")
-    assert list(file.on(here).places) == ["0000:10:1c.0"]
-    assert file.on(here).ignored == 1
+    assert list(file.restricted_to(here).places) == ["0000:10:1c.0"]
+    assert file.restricted_to(here).ignored == 1
 
 
 def test_hostile_19_a_function_that_is_a_host_bridge_here_refuses_the_file() -> None:
     here = tree_of(PciFunction(address="0000:10:1c.0", class_code=0x060000))
     with pytest.raises(ParseError):
-        parse_topology_file((HEAD + LEAF + TAIL).encode(), "x.xml").on(here)
+        parse_topology_file((HEAD + LEAF + TAIL).encode(), "x.xml").restricted_to(here)
 
 
 def test_the_label_names_the_file_and_its_content() -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.model.foreign.quantities import parse_quantity
+from agent.wire_formats.quantities import parse_quantity
 
 _BARE = ("gpu-core", "gpu-memory")
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agent.host.files import LiveRoot
-from agent.model.foreign.device_info import DIRECTORY
+from agent.host.files import LiveHostFiles
+from agent.wire_formats.device_info import DIRECTORY
 from plugins.vendors.infofiles.session import InfofilesSession
 
 
@@ -31,7 +31,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.path = root / DIRECTORY.lstrip("/")
         self.path.mkdir(parents=True)
-        self.session = InfofilesSession(LiveRoot(str(root)), {})
+        self.session = InfofilesSession(LiveHostFiles(str(root)), {})
 
     def put(self, name: str, *entries: object) -> None:
         """Write a file of entries."""

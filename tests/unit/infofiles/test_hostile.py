@@ -7,16 +7,15 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.assemble import assemble
-from agent.model.foreign.device_info import DIRECTORY
-from agent.model.part import Part
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.probe import wire
-from agent.publish.device import DevicePublisher
+from agent.devices.view import build_device_view
+from agent.objects.device import DevicePublisher
 from agent.recording.tree import TreeBuilder
-from agent.topology.cpu import CpuTopology
-from agent.topology.numa import NumaTopology
-from agent.topology.pci import PciTree
+from agent.snapshot.cpu import CpuTopology, NumaTopology
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciTree
+from agent.wire_formats.device_info import DIRECTORY
+from agent.workers import protocol
 from plugins.vendors.infofiles.session import InfofilesSession
 from tests.captures import needs_shared
 from tests.schemas import check
@@ -68,11 +67,11 @@ def session_of(data: bytes) -> InfofilesSession:
 @given(st.lists(entries | junk, max_size=5))
 def test_any_entries_make_an_object_that_the_schema_takes(found: list[object]) -> None:
     inventory = session_of(json.dumps(found).encode()).discover()
-    reply = wire.Discovered(1, inventory)
-    assert wire.decode_reply("x", wire.encode(reply)) == reply
+    reply = protocol.DiscoverReply(1, inventory)
+    assert protocol.decode_reply("x", protocol.encode_message(reply)) == reply
     assert len({device.key for device in inventory.devices}) == len(inventory.devices)
-    view = assemble([inventory], PciTree(), CpuTopology(), NumaTopology())
-    snapshot = NodeSnapshot(node=NodeIdentity(name="n"), devices=Part(view, 1.0))
+    view = build_device_view([inventory], PciTree(), CpuTopology(), NumaTopology())
+    snapshot = NodeSnapshot(node=NodeIdentity(name="n"), devices=SnapshotPart(view, 1.0))
     (desired,) = DevicePublisher().render(snapshot, 0.0)
     check("scheduling.koordinator.sh_devices.yaml", json.loads(json.dumps(desired.body)))
 

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from agent.host.files import LiveRoot
-from agent.model.assemble import assemble
-from agent.model.foreign.device_info import DIRECTORY
-from agent.model.part import Part
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.publish.device import DevicePublisher
-from agent.publish.wire.partitions import PARTITIONS, POLICY_LABEL
-from agent.topology.cpu import CpuTopology
-from agent.topology.numa import NumaTopology
-from agent.topology.pci import PciTree
+from agent.devices.view import build_device_view
+from agent.host.files import LiveHostFiles
+from agent.objects.device import PARTITION_POLICY_LABEL, PARTITIONS_ANNOTATION, DevicePublisher
+from agent.snapshot.cpu import CpuTopology, NumaTopology
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciTree
+from agent.wire_formats.device_info import DIRECTORY
 from plugins.vendors.infofiles.session import InfofilesSession
 from tests.captures import SHARED, needs_shared
 from tests.factory import BOOT_S
@@ -27,7 +25,7 @@ pytestmark = needs_shared
 LABELS = (
     "node.koordinator.sh/gpu-vendor",
     "node.koordinator.sh/gpu-model",
-    POLICY_LABEL,
+    PARTITION_POLICY_LABEL,
 )
 # where koordlet's answer loses the object, a device or the truth; ours is asserted below by name
 TRAPS = (
@@ -45,9 +43,9 @@ def cases() -> list[dict[str, Any]]:
 
 
 def render(session: InfofilesSession) -> dict[str, Any]:
-    view = assemble([session.discover()], PciTree(), CpuTopology(), NumaTopology())
+    view = build_device_view([session.discover()], PciTree(), CpuTopology(), NumaTopology())
     node = NodeIdentity(name="n", boot_time_s=BOOT_S)
-    snapshot = NodeSnapshot(node=node, devices=Part(view, 1.0))
+    snapshot = NodeSnapshot(node=node, devices=SnapshotPart(view, 1.0))
     (desired,) = DevicePublisher().render(snapshot, 0.0)
     return json.loads(json.dumps(desired.body))  # type: ignore[no-any-return]  # JSON is untyped
 
@@ -57,7 +55,7 @@ def ours(folder: Path) -> dict[str, dict[str, Any]]:
     """Feed all cases in the order in which koordlet got them: some keep what was there before."""
     directory = folder / DIRECTORY.lstrip("/")
     directory.mkdir(parents=True)
-    session = InfofilesSession(LiveRoot(str(folder)), {})
+    session = InfofilesSession(LiveHostFiles(str(folder)), {})
     answers = {}
     for case in cases():
         for old in directory.iterdir():
@@ -98,7 +96,9 @@ def test_our_device_equals_koordlets(
     assert comparable(body["spec"], expected["spec"]) == expected["spec"].get("devices", [])
     metadata = body["metadata"]
     assert {k: v for k, v in metadata["labels"].items() if k in LABELS} == expected["labels"]
-    assert metadata["annotations"].get(PARTITIONS) == expected["annotations"].get(PARTITIONS)
+    assert metadata["annotations"].get(PARTITIONS_ANNOTATION) == expected["annotations"].get(
+        PARTITIONS_ANNOTATION
+    )
 
 
 def test_every_case_is_either_equal_or_a_named_trap() -> None:

@@ -12,15 +12,16 @@ import msgspec
 import pytest
 
 from agent.errors import BadConfig, NotSupported
-from agent.model.device import DeviceKind, HealthState
-from agent.model.foreign.device_info import DIRECTORY, OWN_FILE
-from agent.model.inventory import DeviceGroup
-from agent.recording.entries import Refused
-from agent.recording.tree import TreeBuilder
+from agent.recording.tree import ErrorEntry, TreeBuilder
+from agent.snapshot.device import DeviceKind, HealthState
+from agent.snapshot.inventory import DeviceGroup
+from agent.wire_formats.device_info import DIRECTORY, OWN_FILE
 from plugins.vendors.infofiles import session as reading
 from plugins.vendors.infofiles.session import InfofilesSession
+from plugins.vendors.infofiles.settings import InfofilesSettings
 from plugins.vendors.infofiles.vendor import InfofilesVendor
 from tests.unit.infofiles.made import Folder, entry
+from tests.vendors import open_session
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_known() -> None:
     session = InfofilesSession(files, {})
     assert session.discover().problems == ()
     builder = TreeBuilder()
-    builder.put(f"{DIRECTORY}/ic-device", Refused(5))
+    builder.put(f"{DIRECTORY}/ic-device", ErrorEntry(5))
     session._host = builder.build()
     assert [p.reason for p in session.discover().problems] == ["DeviceInfoUnreadable"]
 
@@ -199,15 +200,15 @@ def test_there_is_an_end_to_what_is_read(folder: Folder) -> None:
 
 
 def test_the_folder_must_be_a_plain_path() -> None:
-    InfofilesVendor().check({"directory": "/run/x"})
+    InfofilesSettings(directory="/run/x").check()
     for folder in ("run/x", "/run/../etc"):
         with pytest.raises(BadConfig, match=r"discovery\.infofiles\.directory"):
-            InfofilesVendor().check({"directory": folder})
+            InfofilesSettings(directory=folder).check()
 
 
 def test_a_recording_is_read_where_it_holds_the_folder() -> None:
     builder = TreeBuilder()
     builder.put("/run/infos/a", b'[{"minor": "4", "vendor": "acme", "uuid": "u"}]')
     vendor = InfofilesVendor()
-    session = vendor.open(builder.build(), {"directory": "/run/infos/", "replay": True})
+    session = open_session(vendor, builder.build(), {"directory": "/run/infos/", "replay": True})
     assert [d.uuid for d in session.discover().devices] == ["u"]

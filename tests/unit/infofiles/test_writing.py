@@ -10,27 +10,29 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from agent.app.context import build_context
+from agent.app.pipeline import device_runners
+from agent.app.publishing import FolderPublishSink
 from agent.clock import ManualClock
-from agent.config.decode import settings_from
-from agent.daemon.telling.device_changes import DeviceChanges
-from agent.daemon.telling.outlet import Folder
+from agent.config.sources import decode_settings
+from agent.devices.view import build_device_view
 from agent.errors import PublishError
-from agent.model.assemble import assemble
-from agent.model.device import Device, DeviceKind, Health, HealthState, Placement
-from agent.model.foreign.device_info import FILE_FACT, OWN_FILE
-from agent.model.inventory import DeviceGroup, Inventory
-from agent.model.part import Part
-from agent.model.snapshot import DeviceView, NodeSnapshot
-from agent.node.parts import build_parts
-from agent.publish.device import DevicePublisher
-from agent.publish.infofiles.keep import InfoFileApplier
-from agent.publish.infofiles.render import InfoFilePublisher, encode, entries
-from agent.publish.wire.partitions import PARTITIONS
-from agent.recording.open import open_host
-from agent.topology.cpu import CpuTopology
-from agent.topology.numa import NumaTopology
-from agent.topology.pci import PciTree
-from plugins.vendors.infofiles.entry import decode_array
+from agent.objects.device import PARTITIONS_ANNOTATION, DevicePublisher
+from agent.objects.device_info_file import (
+    DeviceInfoFilePublisher,
+    DeviceInfoFileSink,
+    device_entries,
+    encode_entries,
+)
+from agent.recording.host_source import open_host
+from agent.snapshot.cpu import CpuTopology, NumaTopology
+from agent.snapshot.device import Device, DeviceKind, Health, HealthState, Placement
+from agent.snapshot.inventory import DeviceGroup, Inventory
+from agent.snapshot.node import DeviceView, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciTree
+from agent.wire_formats.device_info import OWN_FILE, SOURCE_FILE_FACT
+from plugins.vendors.infofiles.file_format import decode_array
 from plugins.vendors.infofiles.inventory import inventory_of
 from tests.captures import needs_shared
 from tests.factory import gpu, nic, snapshot
@@ -44,7 +46,9 @@ FAILED = Health(state=HealthState.FAILED, reason="Xid79", message="fell off the 
 
 def picture(*devices: Device, groups: tuple[DeviceGroup, ...] = (), **view: Any) -> NodeSnapshot:
     base = snapshot(devices)
-    return replace(base, devices=Part(DeviceView(devices=devices, groups=groups, **view), 1.0))
+    return replace(
+        base, devices=SnapshotPart(DeviceView(devices=devices, groups=groups, **view), 1.0)
+    )
 
 
 def our_device(snap: NodeSnapshot) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def our_device(snap: NodeSnapshot) -> dict[str, Any]:
 
 
 def written(snap: NodeSnapshot) -> list[dict[str, Any]]:
-    found = json.loads(encode(entries(snap)))
+    found = json.loads(encode_entries(device_entries(snap)))
     assert isinstance(found, list)
     return found
 
@@ -101,7 +105,9 @@ def test_koordlets_view_of_our_file_is_our_device(snap: NodeSnapshot) -> None:
     labels = dict(ours["metadata"]["labels"])
     labels.pop("node.koordinator.sh/gpu-driver-version", None)  # the format has no member for it
     assert labels == theirs["labels"]
-    assert ours["metadata"]["annotations"].get(PARTITIONS) == theirs["annotations"].get(PARTITIONS)
+    assert ours["metadata"]["annotations"].get(PARTITIONS_ANNOTATION) == theirs["annotations"].get(
+        PARTITIONS_ANNOTATION
+    )
 
 
 @needs_shared
@@ -114,11 +120,14 @@ def test_files_devices_files_is_a_circle(case: dict[str, Any]) -> None:
 
     first = read(*case["files"].values())
     ours = tuple(
-        replace(d, facts=tuple((n, v) for n, v in d.facts if n != FILE_FACT)) for d in first.devices
+        replace(d, facts=tuple((n, v) for n, v in d.facts if n != SOURCE_FILE_FACT))
+        for d in first.devices
     )
-    view = assemble([replace(first, devices=ours)], PciTree(), CpuTopology(), NumaTopology())
-    snap = replace(snapshot(()), devices=Part(view, 1.0))
-    second = read(decode_array(encode(entries(snap))))
+    view = build_device_view(
+        [replace(first, devices=ours)], PciTree(), CpuTopology(), NumaTopology()
+    )
+    snap = replace(snapshot(()), devices=SnapshotPart(view, 1.0))
+    second = read(decode_array(encode_entries(device_entries(snap))))
     assert second == first
 
 
@@ -143,7 +152,7 @@ def test_the_file_looks_as_koord_device_daemon_writes_it() -> None:
         pcie_scope_id="pci0000:c0",
     )
     snap = picture(npu, gpu(1), groups=(PAIR,), group_policy="Prefer")
-    text = encode(entries(snap)).decode()
+    text = encode_entries(device_entries(snap)).decode()
     assert text.startswith(
         """[
   {
@@ -186,7 +195,7 @@ def test_numbers_are_in_their_own_order_and_not_in_that_of_text() -> None:
 
 
 def test_only_what_koordlet_may_grant_and_does_not_read_elsewhere_is_written() -> None:
-    told = replace(gpu(1), info=replace(gpu(1).info, facts=((FILE_FACT, "ic-device"),)))
+    told = replace(gpu(1), info=replace(gpu(1).info, facts=((SOURCE_FILE_FACT, "ic-device"),)))
     sliced = replace(gpu(2), info=replace(gpu(2).info, resources=()))
     strange = replace(gpu(3), info=replace(gpu(3).info, managed=False))
     snap = picture(gpu(0), told, sliced, strange, nic(0), groups=(PAIR,), group_policy="Prefer")
@@ -196,8 +205,8 @@ def test_only_what_koordlet_may_grant_and_does_not_read_elsewhere_is_written() -
 
 def test_nothing_is_written_before_every_vendor_has_answered() -> None:
     snap = picture(gpu(0), awaited=("nvidia",))
-    assert InfoFilePublisher().render(snap, 0.0) == ()
-    assert InfoFilePublisher().render(NodeSnapshot(node=snap.node), 0.0) == ()
+    assert DeviceInfoFilePublisher().render(snap, 0.0) == ()
+    assert DeviceInfoFilePublisher().render(NodeSnapshot(node=snap.node), 0.0) == ()
 
 
 @pytest.fixture
@@ -206,15 +215,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_file_is_replaced_when_it_says_something_new_and_only_then(folder: Path) -> None:
-    applier = InfoFileApplier(str(folder))
-    desired = InfoFilePublisher().render(picture(gpu(0)), 0.0)
+    applier = DeviceInfoFileSink(str(folder))
+    desired = DeviceInfoFilePublisher().render(picture(gpu(0)), 0.0)
     assert applier.apply(desired).written == (OWN_FILE,)
     path = folder / OWN_FILE
     before = path.stat()
     assert (before.st_mode & 0o777, json.loads(path.read_bytes())[0]["minor"]) == (0o644, "0")
-    assert InfoFileApplier(str(folder)).apply(desired).unchanged == (OWN_FILE,)
+    assert DeviceInfoFileSink(str(folder)).apply(desired).unchanged == (OWN_FILE,)
     assert path.stat().st_ino == before.st_ino
-    assert applier.apply(InfoFilePublisher().render(picture(), 0.0)).written == (OWN_FILE,)
+    assert applier.apply(DeviceInfoFilePublisher().render(picture(), 0.0)).written == (OWN_FILE,)
     assert path.read_bytes() == b"[]"
     assert os.listdir(folder) == [OWN_FILE]
     assert os.listdir(folder.parent) == ["infos"]
@@ -223,33 +232,33 @@ def test_the_file_is_replaced_when_it_says_something_new_and_only_then(folder: P
 def test_what_a_killed_agent_left_is_in_nobodys_way(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / f".infos.{OWN_FILE}.tmp").write_text("[{")
-    desired = InfoFilePublisher().render(picture(gpu(0)), 0.0)
-    InfoFileApplier(str(folder)).apply(desired)
+    desired = DeviceInfoFilePublisher().render(picture(gpu(0)), 0.0)
+    DeviceInfoFileSink(str(folder)).apply(desired)
     assert os.listdir(folder.parent) == ["infos"]
 
 
 def test_half_a_file_in_the_folder_goes_although_nothing_is_to_be_written(folder: Path) -> None:
-    desired = InfoFilePublisher().render(picture(gpu(0)), 0.0)
-    InfoFileApplier(str(folder)).apply(desired)
+    desired = DeviceInfoFilePublisher().render(picture(gpu(0)), 0.0)
+    DeviceInfoFileSink(str(folder)).apply(desired)
     (folder / f".{OWN_FILE}.tmp").write_text("[{")  # koordlet would keep its old devices for ever
-    assert InfoFileApplier(str(folder)).apply(desired).unchanged == (OWN_FILE,)
+    assert DeviceInfoFileSink(str(folder)).apply(desired).unchanged == (OWN_FILE,)
     assert os.listdir(folder) == [OWN_FILE]
 
 
 def test_a_folder_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    applier = InfoFileApplier(str(tmp_path / "file" / "infos"))
+    applier = DeviceInfoFileSink(str(tmp_path / "file" / "infos"))
     with pytest.raises(PublishError, match=r"publish\.device_info_directory"):
-        applier.apply(InfoFilePublisher().render(picture(gpu(0)), 0.0))
+        applier.apply(DeviceInfoFilePublisher().render(picture(gpu(0)), 0.0))
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wanted: bool) -> None:
     publish = {"device_info_files": wanted, "device_info_directory": str(tmp_path / "infos")}
-    settings = settings_from({"publish": publish})
-    parts = build_parts(settings, open_host(None), ManualClock(), vendors={})
+    settings = decode_settings({"publish": publish})
+    parts = build_context(settings, open_host(None), ManualClock(), vendors={})
     parts.store.change(lambda _: picture(gpu(0)))
-    folder = Folder(str(tmp_path / "out"), parts.store, parts.clock)
-    for run in DeviceChanges(parts, folder, parts.facts()).runs:
+    folder = FolderPublishSink(str(tmp_path / "out"), parts.store, parts.clock)
+    for run in device_runners(parts, folder):
         run.run_once()
     assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted

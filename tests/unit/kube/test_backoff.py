@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kube.backoff import Backoff
+from agent.kube.flow_control import Backoff
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 
-from agent.kube.session.opening import believe_only_the_given
-from agent.kube.session.target import ApiTarget, FromKubeconfig, InPod
+from agent.kube.endpoint import ApiTarget, InClusterTarget, KubeconfigTarget
+from agent.kube.session import disable_system_authorities
 
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def authorities_of(target: ApiTarget) -> str:
     environ = {"SSL_CERT_FILE": AUTHORITIES}
-    believe_only_the_given(target, environ)
+    disable_system_authorities(target, environ)
     return environ["SSL_CERT_FILE"]
 
 
 def test_a_pod_believes_no_authority_but_its_cluster_s() -> None:
-    assert authorities_of(InPod(url="https://192.0.2.1:443")) == os.devnull
+    assert authorities_of(InClusterTarget(url="https://192.0.2.1:443")) == os.devnull
 
 
 def test_a_kubeconfig_may_mean_the_authorities_of_the_machine() -> None:
-    assert authorities_of(FromKubeconfig(paths="config")) == AUTHORITIES
+    assert authorities_of(KubeconfigTarget(paths="config")) == AUTHORITIES

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.kube.endpoint import parse_proxy, proxy_for
 from agent.kube.errors import NoApiServer
-from agent.kube.proxy import proxy_for, proxy_of
 
 API = "https://10.96.0.1:443"
 
@@ -72,11 +72,11 @@ def test_no_proxy_is_read_as_go_reads_it(url: str, no_proxy: str, *, is_direct: 
 
 
 def test_a_password_is_sent_and_never_said() -> None:
-    proxy = proxy_of("http://us%40er:se%3Acret@p:1", "HTTPS_PROXY")
+    proxy = parse_proxy("http://us%40er:se%3Acret@p:1", "HTTPS_PROXY")
     assert (proxy.user, proxy.password) == ("us@er", "se:cret")
     assert proxy.headers() == {"Proxy-Authorization": "Basic dXNAZXI6c2U6Y3JldA=="}
     assert "cret" not in f"{proxy} {proxy!r} {proxy.url}"
-    assert proxy_of("http://p", "x").headers() == {}
+    assert parse_proxy("http://p", "x").headers() == {}
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from agent.kube.base import Request, Response
-from agent.kube.errors import ApiError, BadAnswer, Forbidden, NotFound, Unreachable
-from agent.kube.served import ABSENT_S, AGAIN_S, follow_versions, served_versions
+from agent.kube.api import ApiRequest, ApiResponse
+from agent.kube.api_versions import ABSENT_S, AGAIN_S, follow_api_versions, read_api_versions
+from agent.kube.errors import ApiError, BadResponse, Forbidden, NotFound, Unreachable
 
 GROUP = "topology.node.k8s.io"
 BOTH = b'{"kind":"APIGroup","versions":[{"version":"v1alpha1"},{"version":"v1alpha2"}]}'
@@ -23,33 +23,33 @@ class Answers:
         self.asked: list[str] = []
         self._answers = list(answers)
 
-    async def call(self, request: Request) -> Response:
+    async def call(self, request: ApiRequest) -> ApiResponse:
         self.asked.append(str(request))
         answer = self._answers.pop(0)
         if isinstance(answer, ApiError):
             raise answer
-        return Response(status=200, headers={}, body=answer)
+        return ApiResponse(status=200, headers={}, body=answer)
 
     def stream(
-        self, request: Request, idle_s: float
+        self, request: ApiRequest, idle_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         raise NotImplementedError
 
 
 def test_the_versions_of_a_group_are_told_in_the_servers_order() -> None:
     server = Answers(BOTH)
-    assert asyncio.run(served_versions(server, GROUP)) == ("v1alpha1", "v1alpha2")
+    assert asyncio.run(read_api_versions(server, GROUP)) == ("v1alpha1", "v1alpha2")
     assert server.asked == [f"GET /apis/{GROUP}"]
 
 
 def test_a_group_that_is_not_there_has_none() -> None:
-    assert asyncio.run(served_versions(Answers(NotFound("GET", "no", code=404)), GROUP)) == ()
+    assert asyncio.run(read_api_versions(Answers(NotFound("GET", "no", code=404)), GROUP)) == ()
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"versions":3}', b"\xff", b"[" * 100_000])
 def test_what_lists_no_versions_is_a_bad_answer(body: bytes) -> None:
-    with pytest.raises(BadAnswer):
-        asyncio.run(served_versions(Answers(body), GROUP))
+    with pytest.raises(BadResponse):
+        asyncio.run(read_api_versions(Answers(body), GROUP))
 
 
 def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[float]]:
@@ -64,7 +64,7 @@ def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[fl
 
     middle: Callable[[float, float], float] = lambda low, high: (low + high) / 2  # noqa: E731
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(follow_versions(Answers(*answers), GROUP, told.append, sleep, middle))
+        asyncio.run(follow_api_versions(Answers(*answers), GROUP, told.append, sleep, middle))
     return told, pauses
 
 

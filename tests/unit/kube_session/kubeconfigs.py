@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from agent.kube.session.target import FromKubeconfig
+from agent.kube.endpoint import KubeconfigTarget
 
 SERVER = "https://10.0.0.1:6443"
 EXEC_API = "client.authentication.k8s.io/v1"
@@ -21,7 +21,7 @@ def kubeconfig(
     user: Mapping[str, object],
     cluster: Mapping[str, object] | None = None,
     name: str = "config",
-) -> FromKubeconfig:
+) -> KubeconfigTarget:
     """Write a kubeconfig with one context, and say where."""
     body = {
         "apiVersion": "v1",
@@ -33,7 +33,7 @@ def kubeconfig(
     }
     path = folder / name
     path.write_text(yaml.safe_dump(body))
-    return FromKubeconfig(paths=str(path))
+    return KubeconfigTarget(paths=str(path))
 
 
 def plug_in(

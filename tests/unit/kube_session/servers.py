@@ -12,15 +12,14 @@ from pathlib import Path
 import trustme
 
 from agent.clock import Clock, SystemClock
-from agent.kube.base import Request
-from agent.kube.session.client import Session
-from agent.kube.session.connections import Endpoint
-from agent.kube.session.credentials import TokenFile
-from agent.kube.session.trust import TlsFiles, Trust
+from agent.kube.api import ApiRequest
+from agent.kube.credentials import TlsContextCache, TlsFiles, TokenFile
+from agent.kube.endpoint import Endpoint
+from agent.kube.session import ApiSession
 from tests.patience import PATIENCE_S
 
 HOSTS = ("127.0.0.1", "::1", "localhost", "api.test")
-GET = Request(method="GET", path="/api/v1/nodes/n", deadline_s=PATIENCE_S)
+GET = ApiRequest(method="GET", path="/api/v1/nodes/n", deadline_s=PATIENCE_S)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -148,14 +147,14 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> A
 @contextlib.asynccontextmanager
 async def session_with(
     url: str, account: Path, clock: Clock | None = None, endpoint: Endpoint | None = None
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[ApiSession]:
     """Open a session with the account of a pod."""
     clock = clock or SystemClock()
     files = TlsFiles(ca_file=str(account / "ca.crt"))
-    session = Session(
+    session = ApiSession(
         endpoint or Endpoint(url=url),
         TokenFile(str(account / "token"), clock),
-        Trust(lambda: files, clock),
+        TlsContextCache(lambda: files, clock),
         clock,
     )
     try:

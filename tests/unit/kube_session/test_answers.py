@@ -7,8 +7,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.kube import errors
-from agent.kube.errors import ApiError, Cause
-from agent.kube.session.answers import MAX_FOREIGN, MAX_WAIT_S, extract, failure, retry_after_s
+from agent.kube.errors import ApiError, StatusCause
+from agent.kube.http_errors import (
+    MAX_EXTRACT_CHARS,
+    MAX_WAIT_S,
+    error_of_response,
+    retry_after_s,
+    safe_extract,
+)
 
 WALL_S = 1_767_323_045.0  # Fri, 02 Jan 2026 03:04:05 GMT
 STATUS = b"""{"kind":"Status","apiVersion":"v1","status":"Failure",
@@ -20,13 +26,13 @@ STATUS = b"""{"kind":"Status","apiVersion":"v1","status":"Failure",
 
 def failed(status: int, body: bytes = b"", *, secret: str = "", **headers: str) -> ApiError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return failure("GET /x", status, named, body, secrets=(secret,), wall_s=WALL_S)
+    return error_of_response("GET /x", status, named, body, secrets=(secret,), wall_s=WALL_S)
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (302, errors.BadAnswer),
+        (302, errors.BadResponse),
         (400, errors.Invalid),
         (401, errors.Unauthorized),
         (403, errors.Forbidden),
@@ -36,7 +42,7 @@ def failed(status: int, body: bytes = b"", *, secret: str = "", **headers: str) 
         (409, errors.Conflict),
         (410, errors.Expired),
         (413, errors.TooLarge),
-        (415, errors.UnsupportedMedia),
+        (415, errors.Invalid),
         (422, errors.Invalid),
         (429, errors.Throttled),
         (500, errors.ServerError),
@@ -56,8 +62,8 @@ def test_a_status_object_gives_its_words_its_reason_and_its_causes() -> None:
     assert str(error) == 'GET /x: 422 Device "n" is bad'
     assert error.reason == "Invalid"
     assert error.causes == (
-        Cause("spec.devices[0].id", "must be a string", "FieldValueInvalid"),
-        Cause(".spec", 'conflict with "koordlet"', "FieldManagerConflict"),
+        StatusCause("spec.devices[0].id", "must be a string", "FieldValueInvalid"),
+        StatusCause(".spec", 'conflict with "koordlet"', "FieldManagerConflict"),
     )
 
 
@@ -89,7 +95,7 @@ def test_a_body_of_any_kind_gives_what_can_be_said_of_it(body: bytes, words: str
 )
 def test_a_huge_body_is_cut(body: bytes) -> None:
     error = failed(500, body)
-    assert len(str(error)) <= len("GET /x: 500 ") + MAX_FOREIGN
+    assert len(str(error)) <= len("GET /x: 500 ") + MAX_EXTRACT_CHARS
     assert len(error.causes) <= 32
 
 
@@ -168,6 +174,6 @@ def test_seconds_to_wait_may_stand_in_the_status_object() -> None:
 
 @given(st.text(max_size=500))
 def test_an_extract_is_one_short_printable_line(text: str) -> None:
-    line = extract(text)
-    assert len(line) <= MAX_FOREIGN
+    line = safe_extract(text)
+    assert len(line) <= MAX_EXTRACT_CHARS
     assert line.isprintable()

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.kube.base import APPLY, Request
+from agent.kube.api import APPLY_PATCH_TYPE, ApiRequest
+from agent.kube.endpoint import Endpoint
 from agent.kube.errors import Unreachable
-from agent.kube.session.client import MAX_CALLS
-from agent.kube.session.connections import Endpoint
+from agent.kube.session import MAX_CALLS
 from agent.version import VERSION
 from tests.patience import PATIENCE_S
 from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
@@ -26,12 +26,12 @@ async def fine(asked: Asked) -> None:
 
 
 def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) -> None:
-    request = Request(
+    request = ApiRequest(
         method="PATCH",
         path="/apis/g/v1/things/a b",
         query=(("fieldManager", "xpu-agent"), ("labelSelector", "a in (b,c)")),
         body=b'{"a": 1}',
-        content_type=APPLY,
+        content_type=APPLY_PATCH_TYPE,
     )
 
     async def run() -> None:
@@ -52,7 +52,7 @@ def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) 
             asked.headers
             | {
                 "authorization": "Bearer token-1",
-                "content-type": APPLY,
+                "content-type": APPLY_PATCH_TYPE,
                 "accept": "application/json",
                 "accept-encoding": "identity",
                 "user-agent": f"xpu-agent/{VERSION}",
@@ -90,7 +90,7 @@ def test_an_object_of_a_megabyte_and_a_half_goes_both_ways(
         await asked.status(200, asked.body)
 
     async def run() -> None:
-        big = Request(method="POST", path="/x", body=b"x" * 1_500_000, deadline_s=PATIENCE_S)
+        big = ApiRequest(method="POST", path="/x", body=b"x" * 1_500_000, deadline_s=PATIENCE_S)
         async with (
             serving(echo, authority.server) as server,
             session_with(server.url, account) as session,
@@ -224,8 +224,8 @@ def test_a_clock_that_differs_is_seen(account: Path, authority: Authority) -> No
 
 def test_the_session_is_loaded_without_its_heavy_libraries() -> None:
     code = (
-        "import sys; import agent.kube.session.opening, agent.kube.session.renewing; "
-        "print(*{'aiohttp', 'yarl', 'kubernetes', 'yaml', 'email.utils'} & set(sys.modules))"
+        "import sys; import agent.kube.session, agent.kube.kubeconfig; "
+        "print(*{'aiohttp', 'yarl', 'kubernetes', 'yaml'} & set(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert loaded.stdout.split() == []

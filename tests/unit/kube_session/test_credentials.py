@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.clock import ManualClock
+from agent.kube.credentials import TokenFile
 from agent.kube.errors import Unauthorized
-from agent.kube.session.credentials import TokenFile
 
 
 def header(tokens: TokenFile) -> str | None:
@@ -39,7 +39,7 @@ def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
     tokens = TokenFile(str(file), ManualClock())
     assert header(tokens) == "Bearer one"
     file.write_text("two")
-    tokens.refused()
+    tokens.expire()
     assert header(tokens) == "Bearer two"
 
 

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.kube.endpoint import KubeconfigTarget
 from agent.kube.errors import NoApiServer
-from agent.kube.session.kubeconfig import Account, read_account
-from agent.kube.session.target import FromKubeconfig
+from agent.kube.kubeconfig import KubeconfigAccount, read_account
 from tests.unit.kube_session.kubeconfigs import EXEC_API, SERVER, kubeconfig, plug_in, runs
 from tests.unit.kube_session.servers import Authority
 
@@ -21,7 +21,7 @@ from tests.unit.kube_session.servers import Authority
 def test_a_token_is_a_bearers(tmp_path: Path) -> None:
     account = read_account(kubeconfig(tmp_path, {"token": "abc"}))
     assert (account.url, account.authorization) == (SERVER, "Bearer abc")
-    assert account.renewed is None
+    assert account.renew_token is None
 
 
 def test_a_password_is_a_basic_one(tmp_path: Path) -> None:
@@ -74,16 +74,19 @@ def test_what_a_cluster_says_of_tls_and_proxies_is_kept(tmp_path: Path) -> None:
 def test_a_plug_in_gives_a_token(tmp_path: Path) -> None:
     account = read_account(kubeconfig(tmp_path, plug_in(tmp_path, {"token": "made"})))
     assert account.authorization == "Bearer made"
-    assert account.renewed is not None
-    assert (account.renewed(), runs(tmp_path)) == ("Bearer made", 1)  # it does not say till when
+    assert account.renew_token is not None
+    assert (account.renew_token(), runs(tmp_path)) == (
+        "Bearer made",
+        1,
+    )  # it does not say till when
 
 
 def test_a_plug_in_runs_again_when_its_token_has_expired(tmp_path: Path) -> None:
     status = {"token": "one", "expirationTimestamp": "2020-01-01T00:00:00Z"}
     account = read_account(kubeconfig(tmp_path, plug_in(tmp_path, status)))
     plug_in(tmp_path, {"token": "two", "expirationTimestamp": "2999-01-01T00:00:00Z"})
-    assert account.renewed is not None
-    assert [account.renewed(), account.renewed()] == ["Bearer two", "Bearer two"]
+    assert account.renew_token is not None
+    assert [account.renew_token(), account.renew_token()] == ["Bearer two", "Bearer two"]
     assert runs(tmp_path) == 2
 
 
@@ -125,7 +128,7 @@ def test_several_files_are_one_and_the_first_one_wins(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     first = kubeconfig(tmp_path, {"token": "one"})
     second = kubeconfig(tmp_path / "b", {"token": "two"})
-    both = FromKubeconfig(paths=f"{tmp_path}/gone:{first.paths}:{second.paths}")
+    both = KubeconfigTarget(paths=f"{tmp_path}/gone:{first.paths}:{second.paths}")
     assert read_account(both).authorization == "Bearer one"
 
 
@@ -151,7 +154,7 @@ def test_several_files_are_one_and_the_first_one_wins(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
-    target = FromKubeconfig(paths=str(tmp_path / "config"))
+    target = KubeconfigTarget(paths=str(tmp_path / "config"))
     try:
         account = read_account(target)
     except NoApiServer as error:
@@ -164,13 +167,13 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
 def test_a_context_that_is_not_there_is_named(tmp_path: Path) -> None:
     target = kubeconfig(tmp_path, {"token": "secret-token"})
     with pytest.raises(NoApiServer, match="blue") as caught:
-        read_account(FromKubeconfig(paths=target.paths, context="blue"))
+        read_account(KubeconfigTarget(paths=target.paths, context="blue"))
     assert "secret-token" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NoApiServer, match="no such file"):
-        read_account(FromKubeconfig(paths=str(tmp_path / "gone")))
+        read_account(KubeconfigTarget(paths=str(tmp_path / "gone")))
 
 
 def test_without_the_package_it_says_what_to_install(
@@ -203,7 +206,7 @@ def test_no_wrong_type_breaks_it(tmp_path: Path, user: object, key: str, server:
     except NoApiServer as error:
         assert str(target) in str(error)  # noqa: PT017 - either is right
     else:
-        assert isinstance(found, Account)
+        assert isinstance(found, KubeconfigAccount)
         assert isinstance(yaml.safe_load(Path(target.paths).read_text()), dict)
 
 
@@ -212,4 +215,4 @@ def test_a_file_that_no_reader_takes_apart_is_refused_in_words(tmp_path: Path, t
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(NoApiServer, match="cannot be used"):
-        read_account(FromKubeconfig(paths=str(path)))
+        read_account(KubeconfigTarget(paths=str(path)))

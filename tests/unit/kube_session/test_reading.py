@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kube.errors import BadAnswer
-from agent.kube.session.reading import Lines
+from agent.kube.connections import LineReader
+from agent.kube.errors import BadResponse
 
 
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 7))
 def test_lines_come_out_the_same_however_they_are_cut(parts: list[bytes], size: int) -> None:
     lines = [part.replace(b"\n", b"").replace(b"\r", b"") for part in parts]
     stream = b"".join(line + b"\n" for line in lines) + b"rest"
-    reader = Lines("GET /x", 100)
+    reader = LineReader("GET /x", 100)
     found = [
         line
         for start in range(0, len(stream), size)
@@ -25,19 +25,19 @@ def test_lines_come_out_the_same_however_they_are_cut(parts: list[bytes], size: 
 
 
 def test_ends_of_both_kinds_are_taken_off() -> None:
-    assert Lines("GET /x", 100).feed(b"a\r\n\r\n\nb\n") == [b"a", b"b"]
+    assert LineReader("GET /x", 100).feed(b"a\r\n\r\n\nb\n") == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(
     "chunks", [[b"x" * 11], [b"x" * 6, b"y" * 5], [b"a\n" + b"x" * 11 + b"\n"]]
 )
 def test_a_line_over_the_limit_is_refused_as_soon_as_it_is_that_long(chunks: list[bytes]) -> None:
-    reader = Lines("GET /x", 10)
+    reader = LineReader("GET /x", 10)
     for chunk in chunks[:-1]:
         reader.feed(chunk)
-    with pytest.raises(BadAnswer, match="more than 10 bytes"):
+    with pytest.raises(BadResponse, match="more than 10 bytes"):
         reader.feed(chunks[-1])
 
 
 def test_a_line_of_just_the_limit_is_delivered() -> None:
-    assert Lines("GET /x", 10).feed(b"x" * 10 + b"\n") == [b"x" * 10]
+    assert LineReader("GET /x", 10).feed(b"x" * 10 + b"\n") == [b"x" * 10]

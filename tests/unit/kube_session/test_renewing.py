@@ -10,26 +10,27 @@ import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
+from agent.kube.credentials import TlsFiles
+from agent.kube.endpoint import KubeconfigTarget
 from agent.kube.errors import NoApiServer, Unauthorized
-from agent.kube.session.kubeconfig import Account
-from agent.kube.session.renewing import KubeconfigCredentials
-from agent.kube.session.target import FromKubeconfig
-from agent.kube.session.trust import TlsFiles
+from agent.kube.kubeconfig import KubeconfigAccount, KubeconfigCredentials
 from tests.patience import PATIENCE_S
 
-TARGET = FromKubeconfig(paths="/k")
+TARGET = KubeconfigTarget(paths="/k")
 
 
 class File:
     """A kubeconfig that a test rewrites; counts who reads it."""
 
-    def __init__(self, account: Account | None = None) -> None:
-        self.account = account or Account(url="https://x", tls=TlsFiles(), authorization="one")
+    def __init__(self, account: KubeconfigAccount | None = None) -> None:
+        self.account = account or KubeconfigAccount(
+            url="https://x", tls=TlsFiles(), authorization="one"
+        )
         self.reads = 0
         self.error: NoApiServer | None = None
         self.waits_for: threading.Event | None = None
 
-    def read(self, _: FromKubeconfig) -> Account:
+    def read(self, _: KubeconfigTarget) -> KubeconfigAccount:
         self.reads += 1
         if self.waits_for is not None:
             self.waits_for.wait()
@@ -66,10 +67,10 @@ def test_after_a_401_it_is_read_again_sooner_but_not_for_every_401() -> None:
         await credentials.open()
         clock.advance(10)
         file.say("two")
-        credentials.refused()
+        credentials.expire()
         assert await credentials.authorization() == "two"
         file.say("three")
-        credentials.refused()
+        credentials.expire()
         assert await credentials.authorization() == "two"
         clock.advance(10)
         assert await credentials.authorization() == "three"
@@ -85,7 +86,9 @@ def test_a_plug_in_is_asked_whether_its_token_has_expired_and_run_again_after_a_
             asked.append(1)
             return f"renewed {len(asked)}"
 
-        account = Account(url="https://x", tls=TlsFiles(), authorization="one", renewed=renewed)
+        account = KubeconfigAccount(
+            url="https://x", tls=TlsFiles(), authorization="one", renew_token=renewed
+        )
         file, clock = File(account), ManualClock()
         credentials = file.credentials(clock)
         await credentials.open()
@@ -93,7 +96,7 @@ def test_a_plug_in_is_asked_whether_its_token_has_expired_and_run_again_after_a_
         assert await credentials.authorization() == "renewed 1"
         assert file.reads == 1
         clock.advance(10)
-        credentials.refused()
+        credentials.expire()
         assert await credentials.authorization() == "one"
         assert file.reads == 2
 
@@ -155,16 +158,18 @@ def test_the_first_time_an_error_is_the_callers() -> None:
 def test_a_token_file_is_read_as_a_pods_is(tmp_path: Path) -> None:
     async def run() -> None:
         (tmp_path / "token").write_text("one")
-        account = Account(url="https://x", tls=TlsFiles(), token_file=str(tmp_path / "token"))
+        account = KubeconfigAccount(
+            url="https://x", tls=TlsFiles(), token_file=str(tmp_path / "token")
+        )
         clock = ManualClock()
         credentials = File(account).credentials(clock)
         await credentials.open()
         assert await credentials.authorization() == "Bearer one"
         (tmp_path / "token").write_text("two")
-        credentials.refused()
+        credentials.expire()
         assert await credentials.authorization() == "Bearer two"
         (tmp_path / "token").unlink()
-        credentials.refused()
+        credentials.expire()
         assert await credentials.authorization() == "Bearer two"
         assert credentials.read_errors == 1
         assert "ENOENT" in credentials.problem
@@ -188,7 +193,9 @@ def test_certificates_that_a_plug_in_made_anew_are_told() -> None:
 
 def test_believing_anybody_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        insecure = Account(url="https://x", tls=TlsFiles(insecure=True), authorization="one")
+        insecure = KubeconfigAccount(
+            url="https://x", tls=TlsFiles(insecure=True), authorization="one"
+        )
         clock = ManualClock()
         credentials = File(insecure).credentials(clock)
         await credentials.open()
@@ -219,7 +226,7 @@ def test_what_a_slow_plug_in_gives_is_taken_although_the_call_that_wanted_it_has
 
 
 def test_an_error_that_nobody_thought_of_is_an_answer_too() -> None:
-    def read(_: FromKubeconfig) -> Account:
+    def read(_: KubeconfigTarget) -> KubeconfigAccount:
         raise ZeroDivisionError("with a token in it")
 
     async def run() -> None:

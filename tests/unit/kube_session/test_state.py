@@ -6,7 +6,7 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.kube.errors import Forbidden, Unreachable
-from agent.kube.session.state import Keeper, clock_skew_s
+from agent.kube.session import SessionStatusTracker, clock_skew_s
 
 
 @pytest.mark.parametrize(
@@ -25,24 +25,24 @@ def test_a_skew_is_what_the_cut_date_and_the_way_cannot_explain(
     assert clock_skew_s(date_s, sent_s, received_s) == pytest.approx(skew_s)
 
 
-def reachable(keeper: Keeper) -> bool | None:
+def reachable(keeper: SessionStatusTracker) -> bool | None:
     return keeper.state.reachable
 
 
 def test_a_refusal_is_an_answer_and_silence_is_not() -> None:
     clock = ManualClock()
-    keeper = Keeper("https://api", clock)
+    keeper = SessionStatusTracker("https://api", clock)
     assert reachable(keeper) is None
-    keeper.answered("GET", 403)
-    keeper.failed("GET", Forbidden("GET /x", "no", code=403), answered=True)
+    keeper.record_response("GET", 403)
+    keeper.record_failure("GET", Forbidden("GET /x", "no", code=403), answered=True)
     assert reachable(keeper) is True
     assert keeper.state.last_ok_s is None
     assert keeper.state.last_error == "GET /x: 403 no"
     clock.advance(5)
-    keeper.failed("GET", Unreachable("GET /x", "down"), answered=False)
+    keeper.record_failure("GET", Unreachable("GET /x", "down"), answered=False)
     assert reachable(keeper) is False
     assert keeper.state.last_answer_s == clock.mono_s - 5
-    keeper.answered("WATCH", 200)
+    keeper.record_response("WATCH", 200)
     assert reachable(keeper) is True
     assert keeper.state.last_ok_s == clock.mono_s
     assert keeper.state.requests == {("GET", "403"): 1, ("GET", "none"): 1, ("WATCH", "200"): 1}
@@ -51,9 +51,9 @@ def test_a_refusal_is_an_answer_and_silence_is_not() -> None:
 def test_a_stream_that_breaks_off_does_not_make_its_server_unreachable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    keeper = Keeper("https://api", ManualClock())
-    keeper.answered("WATCH", 200)
-    keeper.failed("WATCH", Unreachable("GET /x", "the answer broke off"), answered=True)
+    keeper = SessionStatusTracker("https://api", ManualClock())
+    keeper.record_response("WATCH", 200)
+    keeper.record_failure("WATCH", Unreachable("GET /x", "the answer broke off"), answered=True)
     assert reachable(keeper) is True
     assert keeper.state.last_error == "GET /x: the answer broke off"
     assert keeper.state.requests == {("WATCH", "200"): 1}
@@ -64,23 +64,23 @@ def test_a_server_that_does_not_answer_is_said_once_and_so_is_that_it_does_again
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    keeper = Keeper("https://10.0.0.1:10250", ManualClock())
+    keeper = SessionStatusTracker("https://10.0.0.1:10250", ManualClock())
     for _ in range(3):
-        keeper.failed("GET", Unreachable("GET /pods/", "down"), answered=False)
-    keeper.answered("GET", 200)
-    keeper.answered("GET", 200)
+        keeper.record_failure("GET", Unreachable("GET /pods/", "down"), answered=False)
+    keeper.record_response("GET", 200)
+    keeper.record_response("GET", 200)
     assert caplog.messages == ["server_does_not_answer", "server_answers_again"]
 
 
 def test_a_state_once_read_does_not_change() -> None:
-    keeper = Keeper("https://api", ManualClock())
+    keeper = SessionStatusTracker("https://api", ManualClock())
     before = keeper.state
-    keeper.began(stream=True)
-    keeper.began(stream=False)
-    keeper.answered("GET", 200)
-    keeper.tried_again(1)
+    keeper.begin(stream=True)
+    keeper.begin(stream=False)
+    keeper.record_response("GET", 200)
+    keeper.count_retries(1)
     assert (before.streams, before.in_flight, before.requests, before.retries) == (0, 0, {}, 0)
-    keeper.ended(stream=True)
-    keeper.ended(stream=False)
+    keeper.end(stream=True)
+    keeper.end(stream=False)
     after = keeper.state
     assert (after.streams, after.in_flight, after.retries) == (0, 0, 1)

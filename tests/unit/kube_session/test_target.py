@@ -8,8 +8,8 @@ import pytest
 
 from agent.config.cluster import ApiSettings
 from agent.errors import BadConfig
+from agent.kube.endpoint import InClusterTarget, KubeconfigTarget, find_api_target, server_url
 from agent.kube.errors import NoApiServer
-from agent.kube.session.target import FromKubeconfig, InPod, server_url, where_is_api
 
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -17,9 +17,9 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 def where(
     environ: Mapping[str, str], *files: str, kubeconfig: str = "", context: str = ""
-) -> InPod | FromKubeconfig:
+) -> InClusterTarget | KubeconfigTarget:
     settings = ApiSettings(kubeconfig=kubeconfig, context=context)
-    return where_is_api(settings, environ, files.__contains__)
+    return find_api_target(settings, environ, files.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -34,19 +34,21 @@ def where(
 )
 def test_a_pod_asks_the_service_of_its_environment(environ: Mapping[str, str], url: str) -> None:
     found = where(environ, TOKEN)
-    assert isinstance(found, InPod)
+    assert isinstance(found, InClusterTarget)
     assert found.url == url
     assert url in str(found)
 
 
 def test_a_pod_may_have_its_account_in_another_folder() -> None:
     environ = {**POD, "XPU_AGENT_SERVICE_ACCOUNT": "/account"}
-    assert where(environ, "/account/token") == InPod(url="https://10.96.0.1:443", folder="/account")
+    assert where(environ, "/account/token") == InClusterTarget(
+        url="https://10.96.0.1:443", folder="/account"
+    )
 
 
 def test_a_kubeconfig_of_the_settings_wins_over_the_pods_account() -> None:
     found = where(POD, TOKEN, "/etc/k", kubeconfig="/etc/k", context="blue")
-    assert found == FromKubeconfig(paths="/etc/k", context="blue")
+    assert found == KubeconfigTarget(paths="/etc/k", context="blue")
     assert "/etc/k" in str(found)
     assert "blue" in str(found)
 
@@ -64,7 +66,7 @@ def test_a_kubeconfig_of_the_settings_wins_over_the_pods_account() -> None:
 def test_outside_a_pod_the_kubeconfig_is_found_as_kubectl_finds_it(
     environ: Mapping[str, str], files: list[str], paths: str
 ) -> None:
-    assert where(environ, *files) == FromKubeconfig(paths=paths)
+    assert where(environ, *files) == KubeconfigTarget(paths=paths)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_what_leads_nowhere_says_what_to_do(
 def test_a_context_of_no_kubeconfig_is_refused_and_not_passed_over() -> None:
     with pytest.raises(BadConfig, match=r"^api\.context: .* set api\.kubeconfig"):
         where(POD, TOKEN, context="blue")
-    assert where({"KUBECONFIG": "/a"}, "/a", context="blue") == FromKubeconfig(
+    assert where({"KUBECONFIG": "/a"}, "/a", context="blue") == KubeconfigTarget(
         paths="/a", context="blue"
     )
 

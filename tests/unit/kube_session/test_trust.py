@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.clock import ManualClock
+from agent.kube.credentials import TlsContextCache, TlsFiles, tls_context
 from agent.kube.errors import Unreachable
-from agent.kube.session.trust import TlsFiles, Trust, tls_context
 from tests.unit.kube_session.servers import Authority
 
 
@@ -38,7 +38,7 @@ def test_a_bundle_is_read_again_when_it_changes(
     files = TlsFiles(ca_file=str(account / "ca.crt"))
 
     async def run() -> None:
-        trust = Trust(lambda: files, clock)
+        trust = TlsContextCache(lambda: files, clock)
         first = await trust.context()
         clock.advance(60)
         assert await trust.context() is first  # looked at, and not changed
@@ -59,10 +59,10 @@ def test_after_a_certificate_was_not_believed_it_is_looked_at_at_once(
     files = TlsFiles(ca_file=str(account / "ca.crt"))
 
     async def run() -> None:
-        trust = Trust(lambda: files, ManualClock())
+        trust = TlsContextCache(lambda: files, ManualClock())
         first = await trust.context()
         (account / "ca.crt").write_bytes(other_authority.ca_file.read_bytes())
-        trust.doubted()
+        trust.expire()
         assert await trust.context() is not first
 
     asyncio.run(run())
@@ -76,7 +76,7 @@ def test_a_bundle_that_cannot_be_used_leaves_the_one_before(
     files = TlsFiles(ca_file=str(file))
 
     async def run() -> None:
-        trust = Trust(lambda: files, clock)
+        trust = TlsContextCache(lambda: files, clock)
         first = await trust.context()
         if content is None:
             file.unlink()
@@ -98,7 +98,7 @@ def test_without_any_bundle_ever_nothing_is_believed(tmp_path: Path, content: by
 
     async def run() -> None:
         with pytest.raises(Unreachable, match="no server can be believed") as caught:
-            await Trust(lambda: TlsFiles(ca_file=str(file)), ManualClock()).context()
+            await TlsContextCache(lambda: TlsFiles(ca_file=str(file)), ManualClock()).context()
         assert str(file) in str(caught.value)
 
     asyncio.run(run())
@@ -109,7 +109,7 @@ def test_other_files_of_a_plug_in_are_taken_at_once(account: Path, authority: Au
     files = [TlsFiles(ca_file=str(account / "ca.crt"))]
 
     async def run() -> None:
-        trust = Trust(lambda: files[-1], ManualClock())
+        trust = TlsContextCache(lambda: files[-1], ManualClock())
         first = await trust.context()
         files.append(
             TlsFiles(ca_file=str(account / "ca.crt"), cert_file=str(cert), key_file=str(key))
@@ -123,7 +123,7 @@ def test_many_calls_at_once_read_the_files_once(account: Path) -> None:
     files = TlsFiles(ca_file=str(account / "ca.crt"))
 
     async def run() -> None:
-        trust = Trust(lambda: files, ManualClock())
+        trust = TlsContextCache(lambda: files, ManualClock())
         contexts = await asyncio.gather(*(trust.context() for _ in range(10)))
         assert len({id(context) for context in contexts}) == 1
 

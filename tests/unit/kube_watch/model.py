@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from agent.errors import ParseError
-from agent.kube.watch.state import Event, Failure, Follow, List, Page, Why
-from agent.kube.watch.view import Found
+from agent.kube.watch.cache import DecodedObject
+from agent.kube.watch.machine import (
+    ListCommand,
+    PageSummary,
+    StreamCommand,
+    WatchEvent,
+    WatchFailure,
+    WatchFailureReason,
+)
 
 State = dict[str, int]  # what the view must be: value by key
 PAGE = 2
@@ -56,14 +63,16 @@ class Server:
     def compact(self) -> None:
         self.oldest = self.revision
 
-    def listed(self, command: List, stale: int) -> tuple[Page, list[Found[int]]] | Failure:
+    def listed(
+        self, command: ListCommand, stale: int
+    ) -> tuple[PageSummary, list[DecodedObject[int]]] | WatchFailure:
         """Answer a list; a cache that is `stale` revisions behind may answer the first."""
         revision, start, limit = self.revision, 0, PAGE
         if command.token:
             first, _, at = command.token.partition("/")
             revision, start = int(first), int(at)
             if revision < self.oldest:
-                return Failure(why=Why.EXPIRED)
+                return WatchFailure(reason=WatchFailureReason.EXPIRED)
         elif command.version is not None:
             floor = self.oldest
             if command.version != "0":  # nothing older, and no pages
@@ -72,23 +81,25 @@ class Server:
         state = sorted(self.states[revision].items())
         token = f"{revision}/{start + limit}" if start + limit < len(state) else ""
         found = [
-            Found(key=key, uid=uid, version=self.version(at), body=value)
+            DecodedObject(key=key, uid=uid, version=self.version(at), body=value)
             for key, (uid, at, value) in state[start : start + limit]
         ]
-        page = Page(version=self.version(revision), token=token, objects=len(found), bytes=100)
+        page = PageSummary(
+            version=self.version(revision), token=token, objects=len(found), bytes=100
+        )
         return page, found
 
-    def stream(self, command: Follow) -> list[Change] | Failure:
+    def stream(self, command: StreamCommand) -> list[Change] | WatchFailure:
         """Return what there is to send from a version on."""
         revision = self.revision_of(command.version)
         if revision < self.oldest:
-            return Failure(why=Why.EXPIRED)
+            return WatchFailure(reason=WatchFailureReason.EXPIRED)
         return [change for change in self.log if change.revision > revision]
 
-    def event(self, change: Change) -> tuple[Event, Found[int]]:
+    def event(self, change: Change) -> tuple[WatchEvent, DecodedObject[int]]:
         version = self.version(change.revision)
-        found = Found(key=change.key, uid=change.uid, version=version, body=change.value)
-        return Event(type=change.type, version=version), found
+        found = DecodedObject(key=change.key, uid=change.uid, version=version, body=change.value)
+        return WatchEvent(type=change.type, version=version), found
 
     def was(self, state: State) -> bool:
         """Say whether all of the view was so at one moment."""

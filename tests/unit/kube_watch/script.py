@@ -11,12 +11,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from agent.clock import ManualClock
-from agent.kube.base import Request, Response
+from agent.kube.api import ApiRequest, ApiResponse
 from agent.kube.errors import ApiError
-from agent.kube.objects.pod import OWN_PODS
-from agent.kube.watch.runner import Watch
-from agent.model.foreign.pod import PodObject
-from agent.model.pod import PodView
+from agent.kube.resources import OWN_PODS
+from agent.kube.watch.reflector import Reflector
+from agent.snapshot.pod import PodView
+from agent.wire_formats.pod import PodObject
 
 Answer = bytes | ApiError
 Moment = bytes | ApiError | float  # a line, a break, or so many seconds of silence
@@ -35,23 +35,23 @@ class ScriptedApi:
         self.clock = clock
         self.lists: deque[Answer] = deque()
         self.streams: deque[list[Moment] | ApiError] = deque()
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
 
-    async def call(self, request: Request) -> Response:
+    async def call(self, request: ApiRequest) -> ApiResponse:
         self.requests.append(request)
         answer = _next(self.lists)
         if isinstance(answer, ApiError):
             raise answer
-        return Response(status=200, headers={}, body=answer)
+        return ApiResponse(status=200, headers={}, body=answer)
 
     def stream(
-        self, request: Request, idle_s: float
+        self, request: ApiRequest, idle_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         assert idle_s > float(dict(request.query)["timeoutSeconds"])  # quiet streams are healthy
         return self._stream(request)
 
     @contextlib.asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _stream(self, request: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
         self.requests.append(request)
         moments = _next(self.streams)
         if isinstance(moments, ApiError):
@@ -83,12 +83,12 @@ class Followed:
         self.api = ScriptedApi(self.clock)
         self.waits: list[float] = []
         self.views: list[Mapping[str, PodView]] = []
-        self.watch: Watch[PodObject, PodView] = Watch(
+        self.watch: Reflector[PodObject, PodView] = Reflector(
             OWN_PODS,
             self.api,
             on_change=on_change or self.views.append,
             clock=self.clock,
-            field_selector=OWN_PODS.of_node("n"),
+            field_selector=OWN_PODS.node_selector("n"),
             sleep=self.slept,
             uniform=uniform,
         )

@@ -13,16 +13,24 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from agent.clock import ManualClock
-from agent.kube.base import Request, Response
+from agent.kube.api import ApiRequest, ApiResponse
 from agent.kube.errors import Expired, Forbidden, NotFound, ServerError, Unreachable
-from agent.kube.objects.node import OWN_NODE
-from agent.kube.objects.node_metric import OWN_NODE_METRIC
-from agent.kube.objects.node_slo import OWN_NODE_SLO
-from agent.kube.objects.pod import OWN_PODS
+from agent.kube.resources import OWN_NODE, OWN_NODE_METRIC, OWN_NODE_SLO, OWN_PODS
 from agent.kube.watch import machine
-from agent.kube.watch.machine import MAX_OBJECTS, MAX_PAGES, RELIST, RETRY
-from agent.kube.watch.runner import Watch
-from agent.kube.watch.state import Ended, Failure, Follow, Page, State, Wait, Why
+from agent.kube.watch.machine import (
+    MAX_OBJECTS,
+    MAX_PAGES,
+    RELIST,
+    RETRY,
+    DelayCommand,
+    ListWatchState,
+    PageSummary,
+    StreamCommand,
+    StreamEnd,
+    WatchFailure,
+    WatchFailureReason,
+)
+from agent.kube.watch.reflector import Reflector
 from tests.unit.kube_watch.script import (
     EndOfScript,
     Followed,
@@ -57,23 +65,23 @@ class Outage(ScriptedApi):
         if self.since_s <= self.clock.mono_s < self.until_s:
             raise Unreachable("GET", "connection refused")
 
-    async def call(self, request: Request) -> Response:
+    async def call(self, request: ApiRequest) -> ApiResponse:
         assert request.method == "GET"
         self.asked += 1
         self._here()
         self.served["lists after the outage" if self.back else "lists"] += 1
         version = 90_000 if self.back else 7
         body = page(version, pod("new" if self.back else "old", 3))
-        return Response(status=200, headers={}, body=body)
+        return ApiResponse(status=200, headers={}, body=body)
 
     def stream(
-        self, request: Request, idle_s: float
+        self, request: ApiRequest, idle_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         assert idle_s > float(dict(request.query)["timeoutSeconds"])
         return self._opened(request)
 
     @contextlib.asynccontextmanager
-    async def _opened(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _opened(self, request: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
         self.asked += 1
         self._here()
         if self.back and int(dict(request.query)["resourceVersion"]) < 90_000:
@@ -94,7 +102,7 @@ def away(hours: float, seed: int = 1) -> tuple[Outage, Followed]:
     since_s = clock.mono_s + 1000
     until_s = since_s + hours * HOUR_S
     api = Outage(clock, since_s=since_s, until_s=until_s, end_s=until_s + 1000)
-    followed.watch = Watch(
+    followed.watch = Reflector(
         OWN_PODS,
         api,
         on_change=followed.views.append,
@@ -136,12 +144,12 @@ def test_an_outage_leaves_nothing_behind() -> None:
 
 
 def test_a_fleet_that_must_list_anew_spreads_over_seconds() -> None:
-    state = State(version="7")
+    state = ListWatchState(version="7")
     seconds = Counter(
         int(step.command.seconds)
         for node in range(5000)
         if isinstance(
-            (step := machine.step(state, GONE, random.Random(node).uniform)).command, Wait
+            (step := machine.step(state, GONE, random.Random(node).uniform)).command, DelayCommand
         )
     )
     assert sum(seconds.values()) == 5000
@@ -149,47 +157,47 @@ def test_a_fleet_that_must_list_anew_spreads_over_seconds() -> None:
     assert min(seconds) >= 1
 
 
-GONE = Failure(why=Why.EXPIRED)
+GONE = WatchFailure(reason=WatchFailureReason.EXPIRED)
 
 
 def test_lists_that_never_help_become_rare() -> None:
-    state, waited_s = State(), 0.0
+    state, waited_s = ListWatchState(), 0.0
     for _ in range(100):
-        listed = machine.step(state, Page(version="7", token="", objects=1, bytes=1), min)
-        assert isinstance(listed.command, Follow)
+        listed = machine.step(state, PageSummary(version="7", token="", objects=1, bytes=1), min)
+        assert isinstance(listed.command, StreamCommand)
         refused = machine.step(listed.state, GONE, min)
-        assert isinstance(refused.command, Wait)
+        assert isinstance(refused.command, DelayCommand)
         state, waited_s = refused.state, waited_s + refused.command.seconds
     assert waited_s > 90 * RELIST.max_s / 10
 
 
 def test_a_server_that_answers_nothing_but_errors_is_listed_anew_in_the_end() -> None:
-    busy = Failure(why=Why.ANSWERED)
-    state = State(version="7")
-    for _ in range(machine.DOUBT_AFTER - 1):
+    busy = WatchFailure(reason=WatchFailureReason.ANSWERED)
+    state = ListWatchState(version="7")
+    for _ in range(machine.MAX_REFUSED_ANSWERS - 1):
         state = machine.step(state, busy).state
         assert state.version == "7"
     assert machine.step(state, busy).state.version == ""
 
 
 def test_a_server_that_is_away_is_never_doubted() -> None:
-    state = State(version="7")
+    state = ListWatchState(version="7")
     for _ in range(1000):
-        state = machine.step(state, Failure(why=Why.UNREACHABLE)).state
+        state = machine.step(state, WatchFailure(reason=WatchFailureReason.UNREACHABLE)).state
     assert state.version == "7"
 
 
 def test_streams_that_end_at_once_are_opened_ever_more_slowly() -> None:
-    state, waits = State(version="7"), []
+    state, waits = ListWatchState(version="7"), []
     for _ in range(10):
-        step = machine.step(state, Ended(lasted_s=0.1), max)
-        assert isinstance(step.command, Wait)
+        step = machine.step(state, StreamEnd(lasted_s=0.1), max)
+        assert isinstance(step.command, DelayCommand)
         state = step.state
         waits.append(step.command.seconds)
     assert waits[0] == 0.8
     assert waits[-1] == 30.0
-    steady = machine.step(state, Ended(lasted_s=400.0), max).command
-    assert steady == Wait(0.8)
+    steady = machine.step(state, StreamEnd(lasted_s=400.0), max).command
+    assert steady == DelayCommand(0.8)
 
 
 def test_a_list_without_end_is_given_up_and_the_old_view_stays() -> None:
@@ -216,8 +224,8 @@ def test_errors_after_long_streams_are_no_row_of_failures() -> None:
 
 
 def test_a_list_of_far_too_many_objects_is_given_up() -> None:
-    told = Page(version="7", token="", objects=MAX_OBJECTS + 1, bytes=1)
-    assert isinstance(machine.step(State(), told, max).command, Wait)
+    told = PageSummary(version="7", token="", objects=MAX_OBJECTS + 1, bytes=1)
+    assert isinstance(machine.step(ListWatchState(), told, max).command, DelayCommand)
 
 
 def test_a_stream_that_outlasts_what_was_asked_is_closed() -> None:
@@ -253,7 +261,7 @@ def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> Non
 
     async def settled(followed: Followed) -> bool:
         work = asyncio.create_task(followed.watch.run())
-        waiting = asyncio.create_task(followed.watch.settled())
+        waiting = asyncio.create_task(followed.watch.wait_settled())
         await asyncio.wait((work,))
         await asyncio.sleep(0)
         done = waiting.done()
@@ -269,8 +277,8 @@ def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> Non
 
 def test_every_kind_selects_its_own() -> None:
     kinds = (OWN_NODE, OWN_NODE_SLO, OWN_NODE_METRIC)
-    assert {kind.of_node("n") for kind in kinds} == {"metadata.name=n"}
-    assert OWN_PODS.of_node("n") == "spec.nodeName=n"
+    assert {kind.node_selector("n") for kind in kinds} == {"metadata.name=n"}
+    assert OWN_PODS.node_selector("n") == "spec.nodeName=n"
 
 
 def test_a_break_is_no_news_and_one_that_lasts_is_said_once_and_so_is_its_end(

@@ -9,29 +9,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.kube.watch import machine
-from agent.kube.watch.state import (
-    Due,
-    Effect,
-    Ended,
-    Event,
-    Failure,
-    Follow,
-    Input,
-    List,
-    Page,
-    Phase,
-    Read,
-    State,
-    Step,
-    Wait,
-    Why,
+from agent.kube.watch.cache import DecodedObject, WatchCache
+from agent.kube.watch.machine import (
+    CacheEffect,
+    DelayCommand,
+    DelayOver,
+    ListCommand,
+    ListWatchState,
+    PageSummary,
+    ReadCommand,
+    StreamCommand,
+    StreamEnd,
+    WatchEvent,
+    WatchFailure,
+    WatchFailureReason,
+    WatchInput,
+    WatchTransition,
 )
-from agent.kube.watch.view import Found, View
+from agent.snapshot.cluster import WatchPhase
 from tests.unit.kube_watch.model import Change, Server, make
 
 LEAST_WAIT_S = 0.08
 keys = st.sampled_from(["a", "b", "c", "d", "e"])
-why = st.sampled_from(list(Why))
+why = st.sampled_from(list(WatchFailureReason))
 lasted_s = st.sampled_from([0.0, 1.0, 100.0])
 
 
@@ -42,15 +42,15 @@ class Followed(RuleBasedStateMachine):
     def begin(self, opaque: bool, hurried: bool) -> None:
         self.server = Server(opaque=opaque)
         self.uniform = (lambda low, _: low) if hurried else (lambda _, high: high)
-        self.view: View[int, int] = View("model", make)
-        self.step = Step(State(), Wait(0.0))
+        self.view: WatchCache[int, int] = WatchCache("model", make)
+        self.step = WatchTransition(ListWatchState(), DelayCommand(0.0))
         self.pending: list[Change] = []
         self.sent: list[Change] = []
         self.unspaced = 0  # requests since the last wait
         self.orderly = True  # no event was left out or sent in another order
         for key in "abcde":
             self.server.put(key, 0)
-        self.tell(Due())
+        self.tell(DelayOver())
 
     # what happens at the server
 
@@ -81,23 +81,23 @@ class Followed(RuleBasedStateMachine):
         for _ in range(times):
             self.well(stale)
 
-    @precondition(lambda self: not isinstance(self.step.command, Wait))
+    @precondition(lambda self: not isinstance(self.step.command, DelayCommand))
     @rule(reason=st.none() | why, lasted=lasted_s)
-    def breaks(self, reason: Why | None, lasted: float) -> None:
+    def breaks(self, reason: WatchFailureReason | None, lasted: float) -> None:
         if reason is not None:
-            self.tell(Failure(why=reason, lasted_s=lasted if self.streaming else 0.0))
+            self.tell(WatchFailure(reason=reason, lasted_s=lasted if self.streaming else 0.0))
         elif self.streaming:
-            self.tell(Ended(lasted_s=lasted))
+            self.tell(StreamEnd(lasted_s=lasted))
 
     @precondition(lambda self: self.streaming and not self.pending)
     @rule()
     def bookmark(self) -> None:
-        self.tell(Event(type="BOOKMARK", version=self.server.version(self.server.revision)))
+        self.tell(WatchEvent(type="BOOKMARK", version=self.server.version(self.server.revision)))
 
     @precondition(lambda self: self.streaming)
     @rule(type_=st.sampled_from(["BOOKMARK", "ADDED", "NEWS"]))
     def nonsense(self, type_: str) -> None:
-        self.tell(Event(type=type_, version=""))
+        self.tell(WatchEvent(type=type_, version=""))
 
     @precondition(lambda self: self.streaming and self.sent)
     @rule()
@@ -123,7 +123,7 @@ class Followed(RuleBasedStateMachine):
 
     @invariant()
     def no_wait_is_too_short(self) -> None:
-        if isinstance(self.step.command, Wait):
+        if isinstance(self.step.command, DelayCommand):
             assert LEAST_WAIT_S <= self.step.command.seconds <= 300.0
 
     @invariant()
@@ -144,7 +144,7 @@ class Followed(RuleBasedStateMachine):
         if self.orderly or self.server.opaque:
             assert dict(self.view.mapping) == self.server.now()
         else:  # a bookmark tells that something was amiss, at the latest the next list does
-            self.tell(Failure(why=Why.EXPIRED))
+            self.tell(WatchFailure(reason=WatchFailureReason.EXPIRED))
             self.quiet_again()
 
     def quiet_again(self) -> None:
@@ -156,8 +156,8 @@ class Followed(RuleBasedStateMachine):
 
     @property
     def streaming(self) -> bool:
-        return isinstance(self.step.command, Read) or (
-            isinstance(self.step.command, Follow) and self.opened
+        return isinstance(self.step.command, ReadCommand) or (
+            isinstance(self.step.command, StreamCommand) and self.opened
         )
 
     opened = False
@@ -171,18 +171,18 @@ class Followed(RuleBasedStateMachine):
 
     def well(self, stale: int) -> None:
         match self.step.command:
-            case Wait():
+            case DelayCommand():
                 self.unspaced = 0
-                self.tell(Due())
-            case List() as command:
+                self.tell(DelayOver())
+            case ListCommand() as command:
                 answer = self.server.listed(command, stale)
-                if isinstance(answer, Failure):
+                if isinstance(answer, WatchFailure):
                     self.tell(answer)
                 else:
                     self.page(*answer)
-            case Follow() as command if not self.opened:
+            case StreamCommand() as command if not self.opened:
                 begun = self.server.stream(command)
-                if isinstance(begun, Failure):
+                if isinstance(begun, WatchFailure):
                     self.tell(begun)
                 else:
                     self.pending, self.sent, self.opened = begun, [], True
@@ -191,36 +191,36 @@ class Followed(RuleBasedStateMachine):
                     self.sent.append(self.pending.pop(0))
                     self.tell(*self.server.event(self.sent[-1]))
 
-    def page(self, page: Page, found: list[Found[int]]) -> None:
+    def page(self, page: PageSummary, found: list[DecodedObject[int]]) -> None:
         before = dict(self.view.mapping)
         self.view.stage(found)
         assert dict(self.view.mapping) == before  # a list that is not complete is not shown
         self.tell(page)
 
-    def tell(self, told: Input, found: Found[int] | None = None) -> None:
+    def tell(self, told: WatchInput, found: DecodedObject[int] | None = None) -> None:
         before = dict(self.view.mapping)
         self.step = machine.step(self.step.state, told, self.uniform)
         command = self.step.command
-        if isinstance(command, List | Follow):
+        if isinstance(command, ListCommand | StreamCommand):
             self.unspaced += 1
-        if not isinstance(command, Read):
+        if not isinstance(command, ReadCommand):
             self.opened, self.pending = False, []
         self.apply(found)
-        if self.step.effect in (Effect.NONE, Effect.STAGE, Effect.DROP):
+        if self.step.effect in (CacheEffect.NONE, CacheEffect.STAGE, CacheEffect.DROP):
             assert dict(self.view.mapping) == before
-        slow = self.step.state.phase in (Phase.ABSENT, Phase.FORBIDDEN)
-        assert not slow or isinstance(command, Wait)
+        slow = self.step.state.phase in (WatchPhase.ABSENT, WatchPhase.FORBIDDEN)
+        assert not slow or isinstance(command, DelayCommand)
 
-    def apply(self, found: Found[int] | None) -> None:
+    def apply(self, found: DecodedObject[int] | None) -> None:
         match self.step.effect:
-            case Effect.REPLACE:
+            case CacheEffect.REPLACE:
                 self.view.replace()
                 assert self.server.was(dict(self.view.mapping))
-            case Effect.DROP:
+            case CacheEffect.DROP:
                 self.view.drop()
-            case Effect.PUT if found is not None:
+            case CacheEffect.PUT if found is not None:
                 self.view.put(found)
-            case Effect.REMOVE if found is not None:
+            case CacheEffect.REMOVE if found is not None:
                 self.view.remove(found)
 
 

@@ -6,17 +6,17 @@ import pytest
 
 from agent.kube.errors import (
     ApiError,
-    BadAnswer,
-    Cause,
+    BadResponse,
     Expired,
     Forbidden,
     NotFound,
     ServerError,
+    StatusCause,
     Unreachable,
 )
-from agent.kube.watch.machine import DOUBT_AFTER, DOUBT_S
-from agent.kube.watch.state import Phase
-from agent.model.pod import PodView
+from agent.kube.watch.machine import DOUBT_S, MAX_REFUSED_ANSWERS
+from agent.snapshot.cluster import WatchPhase
+from agent.snapshot.pod import PodView
 from tests.unit.kube_watch.script import Followed, Moment, bookmark, line, page, pod, status
 
 CUT = Unreachable("GET /api/v1/pods", "the stream broke")
@@ -25,7 +25,7 @@ AHEAD = ServerError(
     "GET /api/v1/pods",
     "Timeout: Too large resource version: 70, current: 9",
     code=504,
-    causes=(Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
+    causes=(StatusCause("", "Too large resource version", "ResourceVersionTooLarge"),),
 )
 QUIET: list[Moment] = [600.0]  # ends at the time that it was asked for, without a line
 QUIET_STREAMS = round(DOUBT_S / 600.0 + 0.5)
@@ -162,11 +162,13 @@ def test_a_list_anew_is_never_older_whatever_came_between(code: int) -> None:
 
 
 def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
-    too_long = BadAnswer("GET", "an answer of more than 16777216 bytes")
-    followed = Followed().listing(*[too_long] * DOUBT_AFTER, page(7, pod("a", 3)))
+    too_long = BadResponse("GET", "an answer of more than 16777216 bytes")
+    followed = Followed().listing(*[too_long] * MAX_REFUSED_ANSWERS, page(7, pod("a", 3)))
     queries = followed.run().api.queries()
-    assert [query["resourceVersion"] for query in queries[:DOUBT_AFTER]] == ["0"] * DOUBT_AFTER
-    assert queries[DOUBT_AFTER] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
+    assert [query["resourceVersion"] for query in queries[:MAX_REFUSED_ANSWERS]] == [
+        "0"
+    ] * MAX_REFUSED_ANSWERS
+    assert queries[MAX_REFUSED_ANSWERS] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
 
 
 def test_a_server_that_was_set_back_and_waits_in_silence_is_listed_anew() -> None:
@@ -285,7 +287,9 @@ def test_what_is_absent_keeps_what_was_known() -> None:
     followed = Followed().listing(page(7, pod("a", 3))).streaming(absent)
     followed.listing(absent).run()
     assert followed.names == ["d/a"]
-    assert followed.watch.state.phase is Phase.LISTING  # the third try, which the script left out
+    assert (
+        followed.watch.state.phase is WatchPhase.LISTING
+    )  # the third try, which the script left out
 
 
 def test_who_raises_when_told_is_told_the_whole_view_again_and_nothing_is_lost() -> None:

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from agent.errors import ParseError
-from agent.kube.watch import view as module
-from agent.kube.watch.view import Found, View
+from agent.kube.watch import cache as module
+from agent.kube.watch.cache import DecodedObject, WatchCache
 
 
 def make(body: str) -> str:
@@ -15,19 +15,19 @@ def make(body: str) -> str:
     return body
 
 
-def found(key: str, version: str, body: str | None = "good", uid: str = "u") -> Found[str]:
-    return Found(key=key, uid=uid, version=version, body=body, error="unreadable")
+def found(key: str, version: str, body: str | None = "good", uid: str = "u") -> DecodedObject[str]:
+    return DecodedObject(key=key, uid=uid, version=version, body=body, error="unreadable")
 
 
 @pytest.fixture
-def view() -> View[str, str]:
-    made: View[str, str] = View("things", make)
+def view() -> WatchCache[str, str]:
+    made: WatchCache[str, str] = WatchCache("things", make)
     made.stage([found("a", "1"), found("b", "2")])
     assert made.replace()
     return made
 
 
-def test_a_view_that_somebody_holds_never_changes(view: View[str, str]) -> None:
+def test_a_view_that_somebody_holds_never_changes(view: WatchCache[str, str]) -> None:
     held = view.mapping
     view.put(found("c", "3"))
     view.remove(found("a", "4"))
@@ -38,26 +38,30 @@ def test_a_view_that_somebody_holds_never_changes(view: View[str, str]) -> None:
         held["x"] = "y"  # type: ignore[index]  # that it cannot be done is the point
 
 
-def test_the_end_of_an_object_is_not_that_of_its_namesake(view: View[str, str]) -> None:
+def test_the_end_of_an_object_is_not_that_of_its_namesake(view: WatchCache[str, str]) -> None:
     assert not view.remove(found("a", "9", uid="of another"))
     assert not view.remove(found("never seen", "9"))
     assert view.remove(found("a", "9"))
     assert dict(view.mapping) == {"b": "good"}
 
 
-def test_another_object_of_the_same_name_and_version_is_read(view: View[str, str]) -> None:
+def test_another_object_of_the_same_name_and_version_is_read(view: WatchCache[str, str]) -> None:
     assert view.put(found("a", "1", body="anew", uid="v"))
     assert view.mapping["a"] == "anew"
 
 
-def test_a_new_version_with_the_same_value_is_no_change_but_is_known(view: View[str, str]) -> None:
+def test_a_new_version_with_the_same_value_is_no_change_but_is_known(
+    view: WatchCache[str, str],
+) -> None:
     before = view.mapping
     assert not view.put(found("a", "7"))
     assert view.mapping is before
     assert not view.put(found("a", "7", body="never read"))
 
 
-def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(view: View[str, str]) -> None:
+def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(
+    view: WatchCache[str, str],
+) -> None:
     view.stage([found("a", "9", body="bad"), found("b", "9", body="bad", uid="v")])
     view.replace()
     assert dict(view.mapping) == {"a": "good"}
@@ -65,7 +69,7 @@ def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(view: View[str
 
 
 def test_a_malformed_object_is_said_once_until_it_was_good_again(
-    view: View[str, str], caplog: pytest.LogCaptureFixture
+    view: WatchCache[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     for version, body in (("3", "bad"), ("4", "bad"), ("5", "good"), ("6", "bad")):
@@ -75,7 +79,7 @@ def test_a_malformed_object_is_said_once_until_it_was_good_again(
 
 
 def test_malformed_objects_that_come_and_go_are_each_said(
-    view: View[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    view: WatchCache[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "MAX_OBJECTS", 3)
     for i in range(10):
@@ -84,14 +88,14 @@ def test_malformed_objects_that_come_and_go_are_each_said(
     assert len(caplog.records) == 10
 
 
-def test_objects_without_a_version_are_read_each_time(view: View[str, str]) -> None:
+def test_objects_without_a_version_are_read_each_time(view: WatchCache[str, str]) -> None:
     view.put(found("a", "", body="one"))
     view.put(found("a", "", body="two"))
     assert view.mapping["a"] == "two"
 
 
 def test_a_view_does_not_grow_without_bound(
-    view: View[str, str], monkeypatch: pytest.MonkeyPatch
+    view: WatchCache[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_OBJECTS", 3)
     for i in range(10):

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.kube import errors
-from agent.kube.errors import ApiError, BadAnswer
-from agent.kube.watch.machine import older
-from agent.kube.watch.state import Why
-from agent.kube.watch.wire import Reader, failure_of
-from agent.model.foreign.pod import PodObject
+from agent.kube.errors import ApiError, BadResponse
+from agent.kube.watch.decoder import WatchDecoder, classify_failure
+from agent.kube.watch.machine import WatchFailureReason, is_older_version
+from agent.wire_formats.pod import PodObject
 
-READER = Reader("GET /api/v1/pods", PodObject)
+READER = WatchDecoder("GET /api/v1/pods", PodObject)
 
 json_values = st.recursive(
     st.none()
@@ -28,8 +27,8 @@ json_values = st.recursive(
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_a_bad_answer(data: bytes) -> None:
-    for take in (READER.page, READER.line):
-        with pytest.raises(BadAnswer):
+    for take in (READER.decode_page, READER.decode_line):
+        with pytest.raises(BadResponse):
             take(data)
 
 
@@ -37,51 +36,51 @@ def test_no_bytes_raise_anything_but_a_bad_answer(data: bytes) -> None:
 def test_no_object_of_a_list_makes_it_useless(items: list[object]) -> None:
     good = {"metadata": {"name": "a", "namespace": "d", "uid": "u", "resourceVersion": "3"}}
     body = {"metadata": {"resourceVersion": "7"}, "items": [*items, good]}
-    found = READER.page(json.dumps(body).encode())
+    found = READER.decode_page(json.dumps(body).encode())
     assert found.objects[-1].key == "d/a"
-    assert len(found.objects) + len(found.nameless) == len(items) + 1
+    assert len(found.objects) + len(found.unreadable) == len(items) + 1
 
 
 @given(st.sampled_from(["ADDED", "DELETED", "BOOKMARK", "ERROR", "?"]), json_values)
 def test_no_object_of_an_event_makes_it_raise(kind: str, body: object) -> None:
-    line = READER.line(json.dumps({"type": kind, "object": body}).encode())
+    line = READER.decode_line(json.dumps({"type": kind, "object": body}).encode())
     assert (line.failure is not None) == (kind == "ERROR")
 
 
 @pytest.mark.parametrize("nest", ["[" * 100_000, '{"a":' * 100_000])
 def test_deep_nests_cost_themselves_only(nest: str) -> None:
-    with pytest.raises(BadAnswer):
-        READER.page(f'{{"metadata":{{"resourceVersion":"7"}},"items":{nest}'.encode())
-    with pytest.raises(BadAnswer):
-        READER.line(f'{{"type":"ADDED","object":{nest}'.encode())
+    with pytest.raises(BadResponse):
+        READER.decode_page(f'{{"metadata":{{"resourceVersion":"7"}},"items":{nest}'.encode())
+    with pytest.raises(BadResponse):
+        READER.decode_line(f'{{"type":"ADDED","object":{nest}'.encode())
 
 
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (errors.Unreachable("GET", "no"), Why.UNREACHABLE),
-        (errors.Unauthorized("GET", "no", code=401), Why.ANSWERED),
-        (errors.Forbidden("GET", "no", code=403), Why.FORBIDDEN),
-        (errors.NotFound("GET", "no", code=404), Why.ABSENT),
-        (errors.Expired("GET", "no", code=410), Why.EXPIRED),
-        (ApiError("GET", "no", code=400, reason="Expired"), Why.EXPIRED),
-        (errors.Invalid("GET", "no", code=400), Why.REFUSED),
-        (errors.Invalid("GET", "no", code=422), Why.REFUSED),
-        (errors.TooLarge("GET", "no", code=413), Why.ANSWERED),
-        (errors.Throttled("GET", "no", code=429), Why.ANSWERED),
-        (errors.ServerError("GET", "no", code=504), Why.ANSWERED),
-        (errors.BadAnswer("GET", "no"), Why.ANSWERED),
-        (errors.BadAnswer("GET", "no", code=302), Why.ANSWERED),
+        (errors.Unreachable("GET", "no"), WatchFailureReason.UNREACHABLE),
+        (errors.Unauthorized("GET", "no", code=401), WatchFailureReason.ANSWERED),
+        (errors.Forbidden("GET", "no", code=403), WatchFailureReason.FORBIDDEN),
+        (errors.NotFound("GET", "no", code=404), WatchFailureReason.ABSENT),
+        (errors.Expired("GET", "no", code=410), WatchFailureReason.EXPIRED),
+        (ApiError("GET", "no", code=400, reason="Expired"), WatchFailureReason.EXPIRED),
+        (errors.Invalid("GET", "no", code=400), WatchFailureReason.REFUSED),
+        (errors.Invalid("GET", "no", code=422), WatchFailureReason.REFUSED),
+        (errors.TooLarge("GET", "no", code=413), WatchFailureReason.ANSWERED),
+        (errors.Throttled("GET", "no", code=429), WatchFailureReason.ANSWERED),
+        (errors.ServerError("GET", "no", code=504), WatchFailureReason.ANSWERED),
+        (errors.BadResponse("GET", "no"), WatchFailureReason.ANSWERED),
+        (errors.BadResponse("GET", "no", code=302), WatchFailureReason.ANSWERED),
     ],
 )
-def test_each_error_asks_for_one_thing(error: ApiError, why: Why) -> None:
-    assert failure_of(error).why is why
+def test_each_error_asks_for_one_thing(error: ApiError, why: WatchFailureReason) -> None:
+    assert classify_failure(error).reason is why
 
 
 @pytest.mark.parametrize("asked_s", [-5, 0, 7, 10**9])
 def test_an_error_in_a_stream_is_waited_for_within_bounds(asked_s: int) -> None:
     status = {"code": 429, "details": {"retryAfterSeconds": asked_s}}
-    failure = READER.line(json.dumps({"type": "ERROR", "object": status}).encode()).failure
+    failure = READER.decode_line(json.dumps({"type": "ERROR", "object": status}).encode()).failure
     assert failure is not None
     assert 0 <= (failure.retry_after_s or 0) <= 300
 
@@ -99,9 +98,9 @@ def test_an_error_in_a_stream_is_waited_for_within_bounds(asked_s: int) -> None:
     ],
 )
 def test_only_decimal_versions_have_an_order(version: str, than: str, is_older: bool) -> None:
-    assert older(version, than) is is_older
+    assert is_older_version(version, than) is is_older
 
 
 def test_a_list_with_an_empty_version_is_none() -> None:
-    with pytest.raises(BadAnswer, match="without resourceVersion"):
-        READER.page(b'{"metadata":{"resourceVersion":""},"items":[]}')
+    with pytest.raises(BadResponse, match="without resourceVersion"):
+        READER.decode_page(b'{"metadata":{"resourceVersion":""},"items":[]}')

@@ -7,15 +7,16 @@ from collections.abc import Callable, Coroutine
 
 from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
-from agent.host.files import HostFiles
 from agent.kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
-from agent.kubelet.base import TIMEOUT, KubeletConfig, PodList, T
-from agent.kubelet.facts import FactsSource
-from agent.kubelet.poller import KubeletPoller
-from agent.model.cluster.facts import KubeletFacts
-from agent.model.part import Part
-from agent.model.pod import KubeQos, PodView
-from agent.topology.cpu import CpuTopology
+from agent.kubelet.client import TIMEOUT, PodList
+from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
+from agent.loop import T
+from agent.snapshot.cluster import KubeletView
+from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import KubeQos, PodView
+from agent.wire_formats.kubelet import KubeletConfig
 
 AWAY = Unreachable("GET /pods/", "connection refused")
 LATE = Unreachable("GET /pods/", "no answer", reason=TIMEOUT)
@@ -62,9 +63,9 @@ class World:
     def __init__(self, files: HostFiles | None = None, cpus: CpuTopology | None = None) -> None:
         self.clock = ManualClock()
         self.kubelet = ScriptedKubelet()
-        self.pods: list[Part[tuple[PodView, ...]]] = []
-        self.facts: list[Part[KubeletFacts | None]] = []
-        self.source = FactsSource(
+        self.pods: list[SnapshotPart[tuple[PodView, ...]]] = []
+        self.facts: list[SnapshotPart[KubeletView | None]] = []
+        self.source = KubeletFactsSource(
             self.kubelet,
             self.clock,
             lambda: cpus or CpuTopology(),
@@ -93,7 +94,7 @@ class World:
         """Look as `run` would until so much time has passed; return the looks."""
         end_s, looks = self.clock.monotonic() + seconds, 0
         while self.clock.monotonic() < end_s:
-            await self._sleep(await self.poller.look())
+            await self._sleep(await self.poller.poll())
             looks += 1
         return looks
 

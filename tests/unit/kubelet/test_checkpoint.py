@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import HostFileError, ParseError
-from agent.kubelet.checkpoint import MAX_BYTES, CpuCheckpoint, parse_checkpoint, read_checkpoint
+from agent.kubelet.poller import read_checkpoint
 from agent.recording.tree import TreeFiles
+from agent.wire_formats.kubelet import MAX_CHECKPOINT_BYTES, CpuCheckpoint, parse_checkpoint
 
 ROOT = "/var/lib/kubelet"
 GOOD = {
@@ -25,7 +26,9 @@ GOOD = {
 
 
 def host(**files: bytes) -> TreeFiles:
-    return TreeFiles.of({f"{ROOT}/{name}": data for name, data in (("pki", b""), *files.items())})
+    return TreeFiles.from_entries(
+        {f"{ROOT}/{name}": data for name, data in (("pki", b""), *files.items())}
+    )
 
 
 def test_containers_of_a_pod_are_one_set() -> None:
@@ -59,7 +62,7 @@ def test_no_checkpoint_is_not_an_empty_one() -> None:
 
 def test_one_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(HostFileError):
-        read_checkpoint(TreeFiles.of({f"{ROOT}/cpu_manager_state/file": b""}), ROOT)
+        read_checkpoint(TreeFiles.from_entries({f"{ROOT}/cpu_manager_state/file": b""}), ROOT)
 
 
 @pytest.mark.parametrize("cut", range(1, len(json.dumps(GOOD)) - 1, 7))
@@ -88,7 +91,7 @@ def test_damage_anywhere_is_refused_whole(damaged: object) -> None:
 
 def test_one_of_any_size_costs_a_bounded_memory() -> None:
     with pytest.raises(ParseError):
-        parse_checkpoint(b" " * (MAX_BYTES + 1))
+        parse_checkpoint(b" " * (MAX_CHECKPOINT_BYTES + 1))
 
 
 @given(st.binary(max_size=300))

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.kubelet.base import KubeletConfig
-from agent.kubelet.configz import parse_config
+from agent.wire_formats.kubelet import KubeletConfig, parse_configz
 
 STATIC = {
     "cpuManagerPolicy": "static",
@@ -27,7 +26,7 @@ STATIC = {
 
 
 def parsed(**keys: object) -> KubeletConfig:
-    return parse_config(json.dumps({"kubeletconfig": keys, "other": 1}).encode())
+    return parse_configz(json.dumps({"kubeletconfig": keys, "other": 1}).encode())
 
 
 def test_all_that_is_read() -> None:
@@ -65,10 +64,12 @@ def test_reserved_cpu_is_counted_in_thousandths_or_not_at_all(
 @pytest.mark.parametrize("value", [7, ["x"], {"a": {"b": 1}}, True, 1.5])
 def test_a_key_of_another_type_costs_itself_only(key: str, value: object) -> None:
     changed = parsed(**{**STATIC, key: value})
-    assert changed.odd == (key,)
+    assert changed.mistyped_keys == (key,)
     rest = {name: value for name, value in STATIC.items() if name != key}
     same = [
-        name for name in KubeletConfig.__struct_fields__ if name not in ("odd", "reserved_milli")
+        name
+        for name in KubeletConfig.__struct_fields__
+        if name not in ("mistyped_keys", "reserved_milli")
     ]
     assert [getattr(changed, name) for name in same] == [
         getattr(parsed(**rest), name) for name in same
@@ -86,7 +87,7 @@ def test_what_is_not_said_is_not_known() -> None:
 )
 def test_what_is_no_such_object_is_refused(body: bytes) -> None:
     with pytest.raises(ParseError):
-        parse_config(body)
+        parse_configz(body)
 
 
 @given(
@@ -101,4 +102,4 @@ def test_what_is_no_such_object_is_refused(body: bytes) -> None:
 )
 def test_no_values_do_more_than_be_odd(keys: dict[str, object]) -> None:
     found = parsed(**keys)
-    assert set(found.odd) <= set(keys)
+    assert set(found.mistyped_keys) <= set(keys)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.model.foreign.device_allocated import MAX_BYTES, decode_allocated
-from agent.model.grant.granted import GrantedDevice
+from agent.snapshot.allocation import AllocatedDevice
+from agent.wire_formats.device_allocated import MAX_BYTES, decode_allocated
 from tests.captures import SHARED
 
 GRANT = {
@@ -40,14 +40,14 @@ GRANT = {
 
 def test_all_that_is_read() -> None:
     assert decode_allocated(json.dumps(GRANT)) == (
-        GrantedDevice(
+        AllocatedDevice(
             type="gpu",
             id="GPU-1",
             minor=1,
             resources=(("koordinator.sh/gpu-core", 50), ("koordinator.sh/gpu-memory", 40 << 30)),
             template="vir04",
         ),
-        GrantedDevice(
+        AllocatedDevice(
             type="rdma",
             id="0000:1f:00.0",
             minor=0,

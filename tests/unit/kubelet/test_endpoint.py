@@ -10,12 +10,11 @@ import pytest
 from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
 from agent.kube.errors import Unreachable
-from agent.kubelet.client import KubeletClient
-from agent.kubelet.endpoint import url_of
-from agent.model.cluster.facts import NodeFacts
+from agent.kubelet.client import KubeletClient, kubelet_url
+from agent.snapshot.cluster import NodeView
 from tests.fault.anonymous import Anonymous
 
-NODE = NodeFacts(
+NODE = NodeView(
     name="n",
     uid="u",
     addresses=(
@@ -43,8 +42,8 @@ NODE = NodeFacts(
         ({"address_type": "ExternalIP"}, msgspec.structs.replace(NODE, addresses=()), None),
     ],
 )
-def test_urls(settings: dict[str, object], node: NodeFacts | None, url: str | None) -> None:
-    assert url_of(msgspec.convert(settings, KubeletSettings), node) == url
+def test_urls(settings: dict[str, object], node: NodeView | None, url: str | None) -> None:
+    assert kubelet_url(msgspec.convert(settings, KubeletSettings), node) == url
 
 
 @pytest.mark.parametrize(
@@ -52,17 +51,17 @@ def test_urls(settings: dict[str, object], node: NodeFacts | None, url: str | No
 )
 def test_an_address_that_could_lead_a_token_elsewhere_is_none(address: str) -> None:
     node = msgspec.structs.replace(NODE, addresses=(("InternalIP", address),))
-    assert url_of(KubeletSettings(), node) is None
+    assert kubelet_url(KubeletSettings(), node) is None
 
 
 @pytest.mark.parametrize(
     ("node", "words"),
     [
         (None, "its address is not known, for the Node is not; see kubelet.address"),
-        (NodeFacts(name="n", uid="u"), "the Node has no address of type InternalIP; see"),
+        (NodeView(name="n", uid="u"), "the Node has no address of type InternalIP; see"),
     ],
 )
-def test_why_the_kubelet_cannot_be_asked_is_said(node: NodeFacts | None, words: str) -> None:
+def test_why_the_kubelet_cannot_be_asked_is_said(node: NodeView | None, words: str) -> None:
     async def scenario() -> None:
         credentials, clock = Anonymous(), ManualClock()
         client = KubeletClient(KubeletSettings(), credentials, lambda: node, clock)

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from agent.kube.errors import Forbidden
-from agent.kubelet import facts as module
-from agent.kubelet.base import ABSENT, FORBIDDEN, OK, KubeletConfig, T
-from agent.kubelet.checkpoint import CpuCheckpoint
-from agent.kubelet.facts import NOT_OFFERED, facts_of
-from agent.model.cluster.facts import KubeletFacts
+from agent.kubelet import poller as module
+from agent.kubelet.poller import NO_CONFIGZ, join_facts
+from agent.loop import T
 from agent.recording.tree import TreeFiles
-from agent.topology.cpu import Cpu, CpuTopology
+from agent.snapshot.cluster import KUBELET_ABSENT, KUBELET_FORBIDDEN, KUBELET_OK, KubeletView
+from agent.snapshot.cpu import Cpu, CpuTopology
+from agent.wire_formats.kubelet import CpuCheckpoint, KubeletConfig
 from tests.patience import PATIENCE_S
 from tests.unit.kubelet.scripted import World, in_world
 
@@ -38,7 +38,7 @@ WRITTEN = json.dumps(
         (
             STATIC,
             GIVEN,
-            KubeletFacts(
+            KubeletView(
                 cpu_manager_policy="static",
                 reserved_cpus=frozenset({0, 2}),
                 pod_cpus=GIVEN.pod_cpus,
@@ -47,27 +47,27 @@ WRITTEN = json.dumps(
         (
             msgspec.structs.replace(STATIC, reserved_system_cpus=frozenset({3})),
             None,
-            KubeletFacts(cpu_manager_policy="static", reserved_cpus=frozenset({3})),
+            KubeletView(cpu_manager_policy="static", reserved_cpus=frozenset({3})),
         ),
         # the checkpoint of an earlier policy gives nothing away
         (
             KubeletConfig(cpu_manager_policy="none", reserved_milli=1000),
             GIVEN,
-            KubeletFacts(cpu_manager_policy="none"),
+            KubeletView(cpu_manager_policy="none"),
         ),
         # the settings may not be asked for: the policy is known all the same, what is kept is not
-        (None, GIVEN, KubeletFacts(cpu_manager_policy="static", pod_cpus=GIVEN.pod_cpus)),
+        (None, GIVEN, KubeletView(cpu_manager_policy="static", pod_cpus=GIVEN.pod_cpus)),
         (
             msgspec.structs.replace(STATIC, reserved_milli=None),
             None,
-            KubeletFacts(cpu_manager_policy="static"),
+            KubeletView(cpu_manager_policy="static"),
         ),
     ],
 )
 def test_joined(
-    config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, facts: KubeletFacts | None
+    config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, facts: KubeletView | None
 ) -> None:
-    assert facts_of(config, checkpoint, CPUS) == facts
+    assert join_facts(config, checkpoint, CPUS) == facts
 
 
 def test_settings_are_asked_for_every_five_minutes() -> None:
@@ -92,7 +92,7 @@ def test_they_are_joined_anew_only_when_a_source_changed() -> None:
         world.kubelet.settings = KubeletConfig(cgroup_driver="cgroupfs")
         await world.pass_time(600)
         assert len(joined) == 2
-        assert world.facts[-1].value == KubeletFacts(cgroup_driver="cgroupfs")
+        assert world.facts[-1].value == KubeletView(cgroup_driver="cgroupfs")
 
     in_world(test)
 
@@ -101,7 +101,7 @@ def test_a_setting_of_a_type_that_nobody_knows_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(world: World) -> None:
-        world.kubelet.settings = KubeletConfig(odd=("cgroupDriver",))
+        world.kubelet.settings = KubeletConfig(mistyped_keys=("cgroupDriver",))
         await world.pass_time(3600)
         assert [record.getMessage() for record in caplog.records] == ["kubelet_config_odd"]
 
@@ -122,17 +122,17 @@ def test_a_checkpoint_that_hangs_holds_one_thread_and_no_look_at_the_pods(
         return work()
 
     async def live() -> None:
-        world = World(TreeFiles.of({PATH: WRITTEN}))
+        world = World(TreeFiles.from_entries({PATH: WRITTEN}))
         world.source._offload = first_hangs
         world.kubelet.settings = KubeletConfig(cpu_manager_policy="static")
         for _ in range(3):
-            await asyncio.wait_for(world.poller.look(), PATIENCE_S)
+            await asyncio.wait_for(world.poller.poll(), PATIENCE_S)
         assert len(works) == 2, "one read, and one join of what is known"
         assert "not read within" in world.facts[-1].error
         assert world.pods[-1].error == ""
         ended.set()
-        await world.poller.look()
-        assert world.facts[-1].value == KubeletFacts(
+        await world.poller.poll()
+        assert world.facts[-1].value == KubeletView(
             cpu_manager_policy="static", pod_cpus=(("uid", frozenset({1})),)
         )
         assert world.facts[-1].error == ""
@@ -148,12 +148,12 @@ def test_settings_that_are_refused_cost_them_only_and_are_asked_for_less_and_les
         assert world.facts[-1].value is None
         assert world.facts[-1].taken_s is None
         assert "nodes/configz" in world.facts[-1].error
-        assert world.poller.state.config == FORBIDDEN
-        assert world.poller.state.pods == OK
+        assert world.poller.state.config == KUBELET_FORBIDDEN
+        assert world.poller.state.pods == KUBELET_OK
         assert world.pods[-1].error == ""
         world.kubelet.settings = KubeletConfig(cgroup_driver="systemd")
         await world.pass_time(300)
-        assert world.poller.state.config == OK
+        assert world.poller.state.config == KUBELET_OK
         assert world.poller.state.detail == ""
 
     in_world(test)
@@ -161,11 +161,11 @@ def test_settings_that_are_refused_cost_them_only_and_are_asked_for_less_and_les
 
 def test_known_settings_are_kept_while_they_cannot_be_had() -> None:
     async def test(world: World) -> None:
-        await world.poller.look()
+        await world.poller.poll()
         world.kubelet.settings = Forbidden("configz", "no", code=403)
         await world.pass_time(3600)
         kept = world.facts[-1]
-        assert kept.value == KubeletFacts(cgroup_driver="systemd")
+        assert kept.value == KubeletView(cgroup_driver="systemd")
         assert (kept.age_s(world.clock.monotonic()) or 0) >= 3600
         assert kept.error
 
@@ -175,30 +175,30 @@ def test_known_settings_are_kept_while_they_cannot_be_had() -> None:
 def test_a_port_without_settings_says_so() -> None:
     async def test(world: World) -> None:
         world.kubelet.settings = None
-        await world.poller.look()
-        assert world.facts[-1].error == NOT_OFFERED
-        assert world.poller.state.config == ABSENT
+        await world.poller.poll()
+        assert world.facts[-1].error == NO_CONFIGZ
+        assert world.poller.state.config == KUBELET_ABSENT
 
     in_world(test)
 
 
 def test_the_checkpoint_is_read_at_every_look_and_a_damaged_one_leaves_what_was() -> None:
     tree = {PATH: WRITTEN}
-    world = World(TreeFiles.of(tree), CPUS)
+    world = World(TreeFiles.from_entries(tree), CPUS)
     world.kubelet.settings = STATIC
 
     async def test() -> None:
-        await world.poller.look()
+        await world.poller.poll()
         expected = world.facts[-1].value
         assert expected is not None
         assert expected.pod_cpus == (("uid", frozenset({1})),)
         for damaged in (b"", WRITTEN[:40], b"{}", b"\xff" * 9):
-            world.source._files = TreeFiles.of({PATH: damaged})
-            await world.poller.look()
+            world.source._files = TreeFiles.from_entries({PATH: damaged})
+            await world.poller.poll()
             assert world.facts[-1].value == expected
             assert world.facts[-1].error
-        world.source._files = TreeFiles.of({"/var/lib/kubelet/config.yaml": b""})
-        await world.poller.look()
+        world.source._files = TreeFiles.from_entries({"/var/lib/kubelet/config.yaml": b""})
+        await world.poller.poll()
         gone = world.facts[-1].value
         assert gone is not None
         assert gone.pod_cpus == ()
@@ -208,11 +208,11 @@ def test_the_checkpoint_is_read_at_every_look_and_a_damaged_one_leaves_what_was(
 
 
 def test_without_settings_the_checkpoint_gives_the_facts_their_time() -> None:
-    world = World(TreeFiles.of({PATH: WRITTEN}), CPUS)
+    world = World(TreeFiles.from_entries({PATH: WRITTEN}), CPUS)
     world.kubelet.settings = Forbidden("configz", "no", code=403)
 
     async def test() -> None:
-        await world.poller.look()
+        await world.poller.poll()
         facts = world.facts[-1]
         assert facts.value is not None
         assert facts.value.cpu_manager_policy == "static"

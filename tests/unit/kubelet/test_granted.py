@@ -7,17 +7,17 @@ import json
 import pytest
 
 from agent.errors import ParseError
-from agent.kubelet.resources.granted import granted_ids, grants_of, with_grants
-from agent.model.foreign.device_allocated import KEY
-from agent.model.grant.granted import GrantedDevice
-from agent.model.pod import KubeQos, PodView
-from agent.model.runtime.served import Held
+from agent.kubelet.pod_resources_list import add_allocations, allocated_ids, allocations_by_pod
+from agent.snapshot.allocation import AllocatedDevice
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.pod import KubeQos, PodView
+from agent.wire_formats.device_allocated import ANNOTATION
 from proto.gen import podresources_v1_pb2 as pb
 
 
 def pod(name: str, grant: object = None, **changes: object) -> PodView:
     text = grant if isinstance(grant, str) else json.dumps(grant)
-    annotations = () if grant is None else ((KEY, text),)
+    annotations = () if grant is None else ((ANNOTATION, text),)
     view = {"uid": f"u-{name}", "name": name, "namespace": "ns", "qos": KubeQos.BURSTABLE}
     return PodView(**{**view, "annotations": annotations, **changes})  # type: ignore[arg-type] # by name
 
@@ -55,7 +55,7 @@ def test_a_grant_stands_at_the_first_container_by_resource() -> None:
         "rdma": [{"minor": 0, "id": "0000:1f:00.0"}],
         "gpu": [{"minor": 1, "id": "GPU-b"}, {"minor": 0, "id": "GPU-a"}],
     }
-    reply = with_grants(listed("a", "b").SerializeToString(), [pod("a", grant), pod("b")])
+    reply = add_allocations(listed("a", "b").SerializeToString(), [pod("a", grant), pod("b")])
     assert devices(reply, "a") == [
         ("koordinator.sh/rdma", ["0000:1f:00.0"]),
         ("m.io/x", ["7"]),
@@ -68,7 +68,7 @@ def test_what_the_kubelet_chose_of_a_granted_resource_is_replaced_by_the_grant()
     chosen = listed("a")
     for container in chosen.pod_resources[0].containers:
         container.devices.add(resource_name="nvidia.com/gpu", device_ids=["GPU-chosen"])
-    reply = with_grants(chosen.SerializeToString(), [pod("a", {"gpu": [{"id": "GPU-b"}]})])
+    reply = add_allocations(chosen.SerializeToString(), [pod("a", {"gpu": [{"id": "GPU-b"}]})])
     assert devices(reply, "a") == [("m.io/x", ["7"]), ("nvidia.com/gpu", ["GPU-b"])]
     assert devices(reply, "a", 1) == [("m.io/x", ["7"])]
 
@@ -80,14 +80,14 @@ def test_an_exchanged_device_is_named_in_place_of_the_one_that_the_kubelet_accou
         one.containers[1].devices.add(
             resource_name="nvidia.com/gpu", device_ids=["GPU-1", "GPU-2"], topology=numa
         )
-    held = Held(
+    held = KubeletAllocation(
         pod_uid="u-a",
         container="c1",
         resource="nvidia.com/gpu",
         ids=("GPU-1", "GPU-2"),
         exchanges=(("GPU-2", "GPU-9"),),
     )
-    reply = with_grants(chosen.SerializeToString(), [pod("a"), pod("b")], [held])
+    reply = add_allocations(chosen.SerializeToString(), [pod("a"), pod("b")], [held])
     assert devices(reply, "a", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-9"])
     assert devices(reply, "b", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-2"])
     entries = [
@@ -100,25 +100,27 @@ def test_an_exchanged_device_is_named_in_place_of_the_one_that_the_kubelet_accou
 @pytest.mark.parametrize(
     ("device", "ids"),
     [
-        (GrantedDevice(type="gpu", id="GPU-1", template="vir04"), {"nvidia.com/gpu": ("GPU-1",)}),
+        (AllocatedDevice(type="gpu", id="GPU-1", template="vir04"), {"nvidia.com/gpu": ("GPU-1",)}),
         (
-            GrantedDevice(type="rdma", id="0000:1f:00.0", vfs=("0000:1f:00.2",)),
+            AllocatedDevice(type="rdma", id="0000:1f:00.0", vfs=("0000:1f:00.2",)),
             {"koordinator.sh/rdma": ("0000:1f:00.2",)},
         ),
-        (GrantedDevice(type="fpga", id="f"), {}),
-        (GrantedDevice(type="gpu", minor=1), {}),
+        (AllocatedDevice(type="fpga", id="f"), {}),
+        (AllocatedDevice(type="gpu", minor=1), {}),
     ],
 )
 def test_ids_are_those_of_the_functions_if_there_are_any_and_unknown_types_are_left_out(
-    device: GrantedDevice, ids: dict[str, tuple[str, ...]]
+    device: AllocatedDevice, ids: dict[str, tuple[str, ...]]
 ) -> None:
-    assert granted_ids((device,)) == ids
+    assert allocated_ids((device,)) == ids
 
 
 @pytest.mark.parametrize("hostile", ["", "{", "null", '{"gpu":[{"id":"a b"}]}', "[" * 5000])
 def test_a_hostile_annotation_grants_nothing_and_costs_the_others_nothing(hostile: str) -> None:
     good = {"gpu": [{"id": "GPU-1"}]}
-    reply = with_grants(listed("a", "b").SerializeToString(), [pod("a", hostile), pod("b", good)])
+    reply = add_allocations(
+        listed("a", "b").SerializeToString(), [pod("a", hostile), pod("b", good)]
+    )
     assert devices(reply, "a") == [("m.io/x", ["7"])]
     assert ("nvidia.com/gpu", ["GPU-1"]) in devices(reply, "b")
 
@@ -126,7 +128,7 @@ def test_a_hostile_annotation_grants_nothing_and_costs_the_others_nothing(hostil
 def test_a_pod_that_the_kubelet_does_not_list_and_one_without_containers_get_nothing() -> None:
     reply = listed("a", containers=0)
     grant = {"gpu": [{"id": "GPU-1"}]}
-    same = with_grants(reply.SerializeToString(), [pod("a", grant), pod("gone", grant)])
+    same = add_allocations(reply.SerializeToString(), [pod("a", grant), pod("gone", grant)])
     assert pb.ListPodResourcesResponse.FromString(same) == reply
 
 
@@ -136,16 +138,16 @@ def test_of_two_pods_of_one_name_the_one_that_stays_counts(over: dict[str, objec
     new = pod("a", {"gpu": [{"id": "GPU-new"}]}, uid="u-2")
     bare = pod("a", uid="u-3")
     for pods in ((old, new), (new, old)):
-        assert grants_of(pods) == {("ns", "a"): {"nvidia.com/gpu": ("GPU-new",)}}
-    assert grants_of((old, bare)) == {}
-    assert grants_of((old,)) == {("ns", "a"): {"nvidia.com/gpu": ("GPU-old",)}}
+        assert allocations_by_pod(pods) == {("ns", "a"): {"nvidia.com/gpu": ("GPU-new",)}}
+    assert allocations_by_pod((old, bare)) == {}
+    assert allocations_by_pod((old,)) == {("ns", "a"): {"nvidia.com/gpu": ("GPU-old",)}}
 
 
 def test_what_a_newer_kubelet_says_is_handed_on() -> None:
     newer = listed("a").SerializeToString() + b"\x82\x7d\x03new"  # field 2000, a string
-    assert with_grants(newer, ()) == newer
+    assert add_allocations(newer, ()) == newer
 
 
 def test_what_is_no_answer_is_refused() -> None:
     with pytest.raises(ParseError):
-        with_grants(b"\xff\xff", ())
+        add_allocations(b"\xff\xff", ())

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kube.bucket import Bucket
 from agent.kube.errors import ApiError
-from agent.kubelet.base import ABSENT, EMPTY, FORBIDDEN, HANGING, OK, UNAUTHORISED, PodList
+from agent.kube.flow_control import TokenBucket
+from agent.kubelet.client import PodList
+from agent.snapshot.cluster import (
+    KUBELET_ABSENT,
+    KUBELET_EMPTY,
+    KUBELET_FORBIDDEN,
+    KUBELET_HANGING,
+    KUBELET_OK,
+    KUBELET_UNAUTHORISED,
+)
 from tests.unit.kubelet.scripted import (
     AWAY,
     BARRED,
@@ -25,14 +33,14 @@ from tests.unit.kubelet.scripted import (
 
 def test_a_look_that_finds_pods_makes_them_fresh_also_when_nothing_changed() -> None:
     async def test(world: World) -> None:
-        assert await world.poller.look() == 10.0
+        assert await world.poller.poll() == 10.0
         world.clock.advance(10)
         world.kubelet.listed = pods("a")
-        await world.poller.look()
+        await world.poller.poll()
         first, second = world.pods
         assert first.value is second.value
         assert (second.taken_s or 0) - (first.taken_s or 0) == 10
-        assert world.poller.state.pods == OK
+        assert world.poller.state.pods == KUBELET_OK
 
     in_world(test)
 
@@ -40,21 +48,21 @@ def test_a_look_that_finds_pods_makes_them_fresh_also_when_nothing_changed() -> 
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
-        (AWAY, ABSENT),
-        (LATE, HANGING),
-        (NOBODY, UNAUTHORISED),
-        (BARRED, FORBIDDEN),
-        (NO_PODS, EMPTY),
+        (AWAY, KUBELET_ABSENT),
+        (LATE, KUBELET_HANGING),
+        (NOBODY, KUBELET_UNAUTHORISED),
+        (BARRED, KUBELET_FORBIDDEN),
+        (NO_PODS, KUBELET_EMPTY),
     ],
 )
 def test_an_error_or_an_empty_list_keeps_the_pods_and_their_age_grows(
     answer: PodList | ApiError, state: str
 ) -> None:
     async def test(world: World) -> None:
-        await world.poller.look()
+        await world.poller.poll()
         world.kubelet.listed = answer
         world.clock.advance(60)
-        await world.poller.look()
+        await world.poller.poll()
         known, kept = world.pods
         assert kept.value == known.value
         assert kept.age_s(world.clock.monotonic()) == 60
@@ -68,7 +76,7 @@ def test_an_error_or_an_empty_list_keeps_the_pods_and_their_age_grows(
 def test_pods_that_were_never_known_have_no_age() -> None:
     async def test(world: World) -> None:
         world.kubelet.listed = NO_PODS
-        await world.poller.look()
+        await world.poller.poll()
         assert world.pods[0].value == ()
         assert world.pods[0].taken_s is None
 
@@ -77,8 +85,8 @@ def test_pods_that_were_never_known_have_no_age() -> None:
 
 def test_a_list_of_malformed_pods_only_says_so() -> None:
     async def test(world: World) -> None:
-        world.kubelet.listed = PodList(pods=(), left_out=3)
-        await world.poller.look()
+        world.kubelet.listed = PodList(pods=(), malformed=3)
+        await world.poller.poll()
         assert "3 malformed" in world.poller.state.detail
 
     in_world(test)
@@ -87,7 +95,7 @@ def test_a_list_of_malformed_pods_only_says_so() -> None:
 def test_six_hours_without_a_kubelet_lose_no_pod_and_cost_few_questions() -> None:
     async def test(world: World) -> None:
         world.kubelet.listed = pods(*(f"pod-{number}" for number in range(250)))
-        await world.poller.look()
+        await world.poller.poll()
         world.kubelet.listed = AWAY
         looks = await world.pass_time(6 * 3600)
         assert len(world.pods[-1].value) == 250
@@ -95,7 +103,7 @@ def test_six_hours_without_a_kubelet_lose_no_pod_and_cost_few_questions() -> Non
         assert 700 < looks < 740  # one in thirty seconds
         assert world.kubelet.asked_settings == 1
         world.kubelet.listed = pods("new")
-        await world.poller.look()
+        await world.poller.poll()
         assert [view.name for view in world.pods[-1].value] == ["new"]
         assert world.poller.state.restarts == 1
         assert world.poller.state.failures == 0
@@ -108,12 +116,12 @@ def test_a_kubelet_that_comes_back_is_seen_within_seconds_and_asked_for_its_sett
         await world.pass_time(20)
         world.kubelet.listed = AWAY
         await world.pass_time(3)
-        assert world.poller.state.pods == ABSENT
+        assert world.poller.state.pods == KUBELET_ABSENT
         world.kubelet.listed, world.kubelet.connections = pods("a"), 2
         world.slept.clear()
         await world.pass_time(1)
         assert max(world.slept) <= 10
-        assert world.poller.state.pods == OK
+        assert world.poller.state.pods == KUBELET_OK
         assert world.kubelet.asked_settings == 2
 
     in_world(test)
@@ -124,7 +132,7 @@ def test_a_restart_between_two_looks_is_noticed_by_the_new_connection() -> None:
         await world.pass_time(60)
         assert world.kubelet.asked_settings == 1
         world.kubelet.connections += 1
-        await world.poller.look()
+        await world.poller.poll()
         assert world.kubelet.asked_settings == 2
         assert world.poller.state.restarts == 0  # it was never seen to be away
 
@@ -143,13 +151,13 @@ def test_a_poke_is_a_look_at_once_and_many_before_it_are_one() -> None:
         while world.kubelet.asked < 1:
             await asyncio.sleep(0)
         for _ in range(50):
-            world.poller.poke()
+            world.poller.poll_soon()
         while world.kubelet.asked < 2:
             await asyncio.sleep(0)
         for _ in range(20):
             await asyncio.sleep(0)
         assert world.kubelet.asked == 2
-        assert world.poller.state.pokes == 1
+        assert world.poller.state.early_polls == 1
         task.cancel()
 
     in_world(test)
@@ -183,7 +191,7 @@ def test_pokes_without_end_are_five_looks_a_second() -> None:
 
 
 def test_the_bucket_fills_up_to_its_burst_only() -> None:
-    bucket = Bucket(10, 0.2)
+    bucket = TokenBucket(10, 0.2)
     assert [bucket.reserve(3600.0) for _ in range(10)] == [0.0] * 10
     assert bucket.reserve(3600.0) == pytest.approx(0.2)
     assert bucket.reserve(3600.4) == pytest.approx(0.0)
@@ -193,8 +201,12 @@ def test_counts_of_looks_are_by_what_they_found() -> None:
     async def test(world: World) -> None:
         for answer in (pods("a"), AWAY, AWAY, NO_PODS, pods("a")):
             world.kubelet.listed = answer
-            await world.poller.look()
-        assert world.poller.state.looks == ((ABSENT, 2), (EMPTY, 1), (OK, 2))
+            await world.poller.poll()
+        assert world.poller.state.polls == (
+            (KUBELET_ABSENT, 2),
+            (KUBELET_EMPTY, 1),
+            (KUBELET_OK, 2),
+        )
 
     in_world(test)
 
@@ -211,7 +223,7 @@ def test_whatever_the_kubelet_does_the_pods_are_those_of_its_last_list(
         taken_s = None
         for answer in answers:
             world.kubelet.listed = answer
-            wait_s = await world.poller.look()
+            wait_s = await world.poller.poll()
             if isinstance(answer, PodList) and answer.pods:
                 expected, taken_s = answer, world.clock.monotonic()
             known = world.pods[-1]
@@ -220,6 +232,6 @@ def test_whatever_the_kubelet_does_the_pods_are_those_of_its_last_list(
             assert 0 < wait_s <= 30
             world.clock.advance(wait_s)
         assert len(world.pods) == len(world.facts) == len(answers)
-        assert sum(count for _, count in world.poller.state.looks) == len(answers)
+        assert sum(count for _, count in world.poller.state.polls) == len(answers)
 
     in_world(test)

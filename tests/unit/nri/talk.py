@@ -10,20 +10,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from google.protobuf.message import Message
 
-from agent.model.runtime.adjustment import NOTHING, Adjustment
-from agent.model.runtime.request import HookRequest
-from agent.model.runtime.seen import RuntimeView
-from agent.nri.asking import Asking
-from agent.nri.events import Events
-from agent.nri.figures import Figures
-from agent.nri.picture import Picture
-from agent.nri.session import SERVICE, Session
-from agent.nri.wire.mux import PLUGIN, framed
-from agent.nri.wire.trunk import Trunk
-from agent.nri.wire.ttrpc import request
+from agent.nri.messages import RuntimeEvents
+from agent.nri.runtime_view import RuntimeViewStore
+from agent.nri.session import SERVICE, OpenRuntimeRequests, RuntimeSession
+from agent.nri.statistics import NriCounters
+from agent.nri.wire.connection import RuntimeConnection
+from agent.nri.wire.frames import PLUGIN_STREAM, mux_frames, request_frame
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, RuntimeView
 from proto.gen import nri_plugin_pb2 as calls
 from proto.gen import ttrpc_pb2
 from tests.patience import PATIENCE_S
+from tests.runtime.handler import FunctionHandler
 
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 Answer = Callable[[HookRequest], Awaitable[Adjustment]]
@@ -36,13 +33,16 @@ class Talk:
         self.views: list[RuntimeView] = []
         self.asked: list[HookRequest] = []
         self.answer: Answer = nothing
-        self.picture = Picture(self.views.append)
-        self.figures = Figures()
-        self.asking = Asking(self._ask, self.picture, self.figures)
-        told = Events(self.picture, lambda sandbox: sandbox.namespace == "kube-system")
-        self.session = Session(self.asking, told, self.picture, self.figures, budget_s)
-        self.trunk = Trunk(self.session.take, self.session.lost, RUNTIME_SERVICE)
-        self.session.over(self.trunk)
+        self.handler = FunctionHandler(self._ask, self.views.append)
+        self.picture = RuntimeViewStore(self.handler)
+        self.figures = NriCounters()
+        self.asking = OpenRuntimeRequests(self.handler, self.picture, self.figures)
+        told = RuntimeEvents(self.picture)
+        self.session = RuntimeSession(self.asking, told, self.picture, self.figures, budget_s)
+        self.trunk = RuntimeConnection(
+            self.session.handle_frame, self.session.handle_close, RUNTIME_SERVICE
+        )
+        self.session.attach(self.trunk)
         self.reader = asyncio.StreamReader()
         self.writer: asyncio.StreamWriter
         self._stream = -1
@@ -55,8 +55,8 @@ class Talk:
         """Begin a call; return its stream."""
         payload = message if isinstance(message, bytes) else message.SerializeToString()
         self._stream += 2
-        whole = request(self._stream, SERVICE, method, payload, timeout_s)
-        self.writer.write(framed(PLUGIN, whole))
+        whole = request_frame(self._stream, SERVICE, method, payload, timeout_s)
+        self.writer.write(mux_frames(PLUGIN_STREAM, whole))
         return self._stream
 
     async def answered(self) -> tuple[int, ttrpc_pb2.Response]:
@@ -66,7 +66,7 @@ class Talk:
             while len(data) < 10 or len(data) < 10 + int.from_bytes(data[:4], "big"):
                 head = await self.reader.readexactly(8)
                 connection, length = struct.unpack(">II", head)
-                assert connection == PLUGIN
+                assert connection == PLUGIN_STREAM
                 data += await self.reader.readexactly(length)
         length, stream, kind, flags = struct.unpack(">IIBB", data[:10])
         assert (length, kind, flags) == (len(data) - 10, 2, 0)
@@ -90,20 +90,20 @@ class Talk:
 
     def results(self, method: str) -> dict[str, int]:
         """Return how often the method was answered, by how."""
-        (found,) = (one for one in self.figures.state.methods if one.method == method)
-        assert found.buckets[-1] == sum(count for _, count in found.results)
+        (found,) = (one for one in self.figures.statistics.methods if one.method == method)
+        assert found.latency.buckets[-1] == sum(count for _, count in found.results)
         return dict(found.results)
 
 
 async def nothing(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
     """Change nothing."""
-    return NOTHING
+    return NO_ADJUSTMENT
 
 
 async def never(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
     """Do not answer."""
     await asyncio.Event().wait()
-    return NOTHING
+    return NO_ADJUSTMENT
 
 
 @contextlib.asynccontextmanager
@@ -117,4 +117,4 @@ async def talk(budget_s: float = 5.0) -> AsyncIterator[Talk]:
         yield both
     finally:
         both.writer.transport.abort()
-        await both.trunk.finish("Test")
+        await both.trunk.wait_closed("Test")

@@ -5,45 +5,45 @@ from __future__ import annotations
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from agent.model.grant.edits import (
+from agent.nri.messages import changed_resources, render_creation, render_update
+from agent.nri.versions import RuntimePeer, parse_peer
+from agent.nri.wire.errors import CallError
+from agent.snapshot.container import NO_ADJUSTMENT, NO_RESOURCES, Adjustment, LinuxResources
+from agent.snapshot.edits import (
     BIND_READ_ONLY,
-    UNLIMITED,
+    UNLIMITED_RLIMIT,
     ContainerEdits,
+    ContainerNote,
+    DeviceNodeEdit,
     FolderEdit,
     MountEdit,
-    NodeEdit,
-    Note,
     RlimitEdit,
 )
-from agent.model.runtime.adjustment import NO_RESOURCES, NOTHING, Adjustment, Resources
-from agent.nri.answering import changes, created, updated
-from agent.nri.versions import Peer, peer
-from agent.nri.wire.errors import CallFailed
 from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
 from tests.unit.nri_wire import vectors as v
 
-NEW = peer("containerd", "2.3.4", "", 0)
-DEBIAN = peer("containerd", "1.7.24~ds1", "", 0)
-OLD = peer("containerd", "1.7.0", "", 0)
+NEW = parse_peer("containerd", "2.3.4", "", 0)
+DEBIAN = parse_peer("containerd", "1.7.24~ds1", "", 0)
+OLD = parse_peer("containerd", "1.7.0", "", 0)
 
 
 def answer(
-    adjustment: Adjustment, asked: Resources = NO_RESOURCES, to: Peer = NEW
+    adjustment: Adjustment, asked: LinuxResources = NO_RESOURCES, to: RuntimePeer = NEW
 ) -> calls.CreateContainerResponse:
-    return calls.CreateContainerResponse.FromString(created(adjustment, asked, to))
+    return calls.CreateContainerResponse.FromString(render_creation(adjustment, asked, to))
 
 
 def test_the_adjustment_of_the_vectors_has_exactly_its_bytes_but_for_the_period() -> None:
-    node = NodeEdit(
+    node = DeviceNodeEdit(
         host_path="/dev/nvidia0", path="/dev/nvidia0", major=195, minor=0, file_mode=0o666
     )
     wanted = Adjustment(
         edits=ContainerEdits(
             env=(("NVIDIA_VISIBLE_DEVICES", "0"),), nodes=(node,), cdi=("koordinator.sh/gpu=gpu0",)
         ),
-        resources=Resources(quota_us=-1, cpus="0-3"),
+        resources=LinuxResources(quota_us=-1, cpus="0-3"),
         rdt_class="BE",
     )
     found = answer(wanted)
@@ -75,26 +75,26 @@ def test_the_messages_of_the_vectors_come_back_as_they_were(message: type, data:
 
 
 def test_nothing_to_change_is_no_byte() -> None:
-    assert created(NOTHING, Resources(shares=2), NEW) == b""
+    assert render_creation(NO_ADJUSTMENT, LinuxResources(shares=2), NEW) == b""
     only_for_us = ContainerEdits(
         folders=(FolderEdit(host_path="/run/x", mode=0o700),),
-        notes=(Note(reason="Odd", message="text"),),
+        notes=(ContainerNote(reason="Odd", message="text"),),
     )
-    assert created(Adjustment(edits=only_for_us, bvt_warp_ns=2), NO_RESOURCES, NEW) == b""
+    assert render_creation(Adjustment(edits=only_for_us, bvt_warp_ns=2), NO_RESOURCES, NEW) == b""
 
 
 def test_every_edit_is_in_the_answer_in_its_order() -> None:
     edits = ContainerEdits(
         nodes=(
-            NodeEdit(host_path="/dev/x1", path="/dev/davinci0", major=511, minor=3),
-            NodeEdit(host_path="/dev/b", path="/dev/b", major=0, minor=0, file_mode=0),
+            DeviceNodeEdit(host_path="/dev/x1", path="/dev/davinci0", major=511, minor=3),
+            DeviceNodeEdit(host_path="/dev/b", path="/dev/b", major=0, minor=0, file_mode=0),
         ),
         mounts=(
             MountEdit(host_path="/h/a", path="/a", options=BIND_READ_ONLY),
             MountEdit(host_path="/h/b", path="/a/b", options=("rbind", "rw")),
         ),
         env=(("LD_PRELOAD", "/usr/local/vgpu/libvgpu.so:/a.so"), ("EMPTY", "")),
-        rlimits=(RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED, hard=UNLIMITED),),
+        rlimits=(RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED_RLIMIT, hard=UNLIMITED_RLIMIT),),
     )
     assert MessageToDict(answer(Adjustment(edits=edits)).adjust) == {
         "mounts": [
@@ -105,7 +105,9 @@ def test_every_edit_is_in_the_answer_in_its_order() -> None:
             {"key": "LD_PRELOAD", "value": "/usr/local/vgpu/libvgpu.so:/a.so"},
             {"key": "EMPTY"},
         ],
-        "rlimits": [{"type": "RLIMIT_MEMLOCK", "hard": str(UNLIMITED), "soft": str(UNLIMITED)}],
+        "rlimits": [
+            {"type": "RLIMIT_MEMLOCK", "hard": str(UNLIMITED_RLIMIT), "soft": str(UNLIMITED_RLIMIT)}
+        ],
         "linux": {
             "devices": [
                 {"path": "/dev/davinci0", "type": "c", "major": "511", "minor": "3"},
@@ -118,14 +120,14 @@ def test_every_edit_is_in_the_answer_in_its_order() -> None:
 def test_a_score_of_0_is_said_where_it_is_read_and_left_out_where_it_is_not() -> None:
     score = Adjustment(oom_score_adj=0)
     assert answer(score).adjust.linux.HasField("oom_score_adj")
-    assert created(score, NO_RESOURCES, DEBIAN) == b""
+    assert render_creation(score, NO_RESOURCES, DEBIAN) == b""
 
 
 @pytest.mark.parametrize(
     ("edits", "to", "reason"),
     [
         (ContainerEdits(cdi=("nvidia.com/gpu=0",)), DEBIAN, "CDINotTaken"),
-        (ContainerEdits(cdi=("nvidia.com/gpu=0",)), Peer(), "CDINotTaken"),
+        (ContainerEdits(cdi=("nvidia.com/gpu=0",)), RuntimePeer(), "CDINotTaken"),
         (
             ContainerEdits(rlimits=(RlimitEdit(name="RLIMIT_MEMLOCK", soft=1, hard=1),)),
             OLD,
@@ -134,54 +136,62 @@ def test_a_score_of_0_is_said_where_it_is_read_and_left_out_where_it_is_not() ->
     ],
 )
 def test_what_a_runtime_would_drop_in_silence_is_refused_aloud(
-    edits: ContainerEdits, to: Peer, reason: str
+    edits: ContainerEdits, to: RuntimePeer, reason: str
 ) -> None:
-    with pytest.raises(CallFailed, match=reason) as refused:
-        created(Adjustment(edits=edits), NO_RESOURCES, to)
+    with pytest.raises(CallError, match=reason) as refused:
+        render_creation(Adjustment(edits=edits), NO_RESOURCES, to)
     assert refused.value.code == 9
 
 
 @pytest.mark.parametrize(
     ("wanted", "asked", "change"),
     [
-        (Resources(), Resources(shares=2), NO_RESOURCES),
-        (Resources(shares=2), Resources(shares=2), NO_RESOURCES),
-        (Resources(shares=2), Resources(shares=3), Resources(shares=2)),
-        (Resources(quota_us=-1), NO_RESOURCES, Resources(quota_us=-1, period_us=100_000)),
+        (LinuxResources(), LinuxResources(shares=2), NO_RESOURCES),
+        (LinuxResources(shares=2), LinuxResources(shares=2), NO_RESOURCES),
+        (LinuxResources(shares=2), LinuxResources(shares=3), LinuxResources(shares=2)),
+        (LinuxResources(quota_us=-1), NO_RESOURCES, LinuxResources(quota_us=-1, period_us=100_000)),
         (
-            Resources(quota_us=50_000),
-            Resources(quota_us=60_000, period_us=200_000),
-            Resources(quota_us=50_000, period_us=200_000),
+            LinuxResources(quota_us=50_000),
+            LinuxResources(quota_us=60_000, period_us=200_000),
+            LinuxResources(quota_us=50_000, period_us=200_000),
         ),
         (
-            Resources(period_us=50_000),
-            Resources(quota_us=60_000, period_us=200_000),
-            Resources(quota_us=60_000, period_us=50_000),
+            LinuxResources(period_us=50_000),
+            LinuxResources(quota_us=60_000, period_us=200_000),
+            LinuxResources(quota_us=60_000, period_us=50_000),
         ),
         (
-            Resources(quota_us=60_000, period_us=200_000),
-            Resources(quota_us=60_000, period_us=200_000),
+            LinuxResources(quota_us=60_000, period_us=200_000),
+            LinuxResources(quota_us=60_000, period_us=200_000),
             NO_RESOURCES,
         ),
-        (Resources(cpus=""), Resources(cpus="0-3"), NO_RESOURCES),  # cannot be said
-        (Resources(cpus="0-1"), Resources(cpus="0-3"), Resources(cpus="0-1")),
-        (Resources(cpus="0-7"), Resources(cpus="0-3,4-7"), NO_RESOURCES),  # koordlet's text
-        (Resources(cpus="0-7"), Resources(cpus="0-x"), Resources(cpus="0-7")),
-        (Resources(cpus="0-7"), NO_RESOURCES, Resources(cpus="0-7")),
-        (Resources(memory_bytes=-1), Resources(memory_bytes=5), Resources(memory_bytes=-1)),
+        (LinuxResources(cpus=""), LinuxResources(cpus="0-3"), NO_RESOURCES),  # cannot be said
+        (LinuxResources(cpus="0-1"), LinuxResources(cpus="0-3"), LinuxResources(cpus="0-1")),
+        (
+            LinuxResources(cpus="0-7"),
+            LinuxResources(cpus="0-3,4-7"),
+            NO_RESOURCES,
+        ),  # koordlet's text
+        (LinuxResources(cpus="0-7"), LinuxResources(cpus="0-x"), LinuxResources(cpus="0-7")),
+        (LinuxResources(cpus="0-7"), NO_RESOURCES, LinuxResources(cpus="0-7")),
+        (
+            LinuxResources(memory_bytes=-1),
+            LinuxResources(memory_bytes=5),
+            LinuxResources(memory_bytes=-1),
+        ),
     ],
 )
 def test_only_what_differs_is_said_and_a_quota_with_its_period(
-    wanted: Resources, asked: Resources, change: Resources
+    wanted: LinuxResources, asked: LinuxResources, change: LinuxResources
 ) -> None:
-    assert changes(wanted, asked) == change
+    assert changed_resources(wanted, asked) == change
 
 
 def test_an_update_names_its_container_and_only_what_changes() -> None:
-    asked = Resources(shares=512, quota_us=240_000, period_us=100_000)
-    wanted = Resources(shares=512, quota_us=200_000)
+    asked = LinuxResources(shares=512, quota_us=240_000, period_us=100_000)
+    wanted = LinuxResources(shares=512, quota_us=200_000)
     found = calls.UpdateContainerResponse.FromString(
-        updated("c1", Adjustment(resources=wanted), asked)
+        render_update("c1", Adjustment(resources=wanted), asked)
     )
     (update,) = found.update
     assert MessageToDict(update) == {
@@ -193,7 +203,8 @@ def test_an_update_names_its_container_and_only_what_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    "adjustment", [NOTHING, Adjustment(resources=Resources(shares=512)), Adjustment(rdt_class="BE")]
+    "adjustment",
+    [NO_ADJUSTMENT, Adjustment(resources=LinuxResources(shares=512)), Adjustment(rdt_class="BE")],
 )
 def test_without_a_change_there_is_no_update(adjustment: Adjustment) -> None:
-    assert updated("c1", adjustment, Resources(shares=512)) == b""
+    assert render_update("c1", adjustment, LinuxResources(shares=512)) == b""

@@ -7,13 +7,11 @@ import gc
 
 import pytest
 
-from agent.model.grant.edits import ContainerEdits
-from agent.model.runtime.adjustment import Adjustment
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerState
-from agent.nri.asking import patience_s
-from agent.nri.events import Events
-from agent.nri.versions import Peer
+from agent.nri.messages import RuntimeEvents
+from agent.nri.session import hook_budget_s
+from agent.nri.versions import RuntimePeer
+from agent.snapshot.container import Adjustment, ContainerState, HookRequest, HookStage
+from agent.snapshot.edits import ContainerEdits
 from proto.gen import nri_plugin_pb2 as calls
 from tests.patience import PATIENCE_S
 from tests.unit.nri.talk import Talk, never, nothing
@@ -37,7 +35,7 @@ SHORT_S = 0.01
 def test_the_budget_ends_before_the_patience_of_the_runtime(
     budget_s: float, call_s: float, request_s: float, patience: float
 ) -> None:
-    found = patience_s(budget_s, call_s, Peer(request_timeout_s=request_s))
+    found = hook_budget_s(budget_s, call_s, RuntimePeer(request_timeout_s=request_s))
     assert found == pytest.approx(patience)
 
 
@@ -49,7 +47,7 @@ def test_a_late_hook_costs_its_change_and_not_the_connection() -> None:
         assert answer.payload == b""
         assert both.results("CreateContainer") == {"late": 1}
         assert dict(both.picture.view.missed) == {"c1": "BudgetExceeded"}
-        state = both.figures.state
+        state = both.figures.statistics
         assert (state.late, state.in_flight) == (1, 0)
         both.answer = nothing
         assert not (await both.call("UpdateContainer")).HasField("status")
@@ -89,7 +87,7 @@ def test_a_late_hook_is_told_so_and_its_answer_is_dropped() -> None:
         both.answer = stubborn
         await both.call("CreateContainer", CREATED)
         await asyncio.sleep(0)
-        assert ended == [Stage.CREATE.value]
+        assert ended == [HookStage.CREATE.value]
         assert not (await both.call("Synchronize")).HasField("status")  # not a second answer
 
     play(through, SHORT_S)
@@ -112,10 +110,10 @@ def test_a_slow_hook_holds_up_nobody_else() -> None:
         )
         for _ in range(3):
             assert (await both.call("CreateContainer", CREATED)).payload
-        assert both.figures.state.in_flight == 1
+        assert both.figures.statistics.in_flight == 1
         gate.set()
         assert (await both.answered())[0] == first
-        assert both.figures.state.adjustments == 4
+        assert both.figures.statistics.adjustments == 4
 
     play(through)
 
@@ -158,12 +156,12 @@ def test_a_bug_in_a_hook_stops_no_pod() -> None:
 
 def test_an_answer_at_once_takes_no_turn_and_its_bugs_stop_no_pod_either() -> None:
     def at_once(asked: HookRequest) -> Adjustment:
-        if asked.stage is Stage.RUN_POD:
+        if asked.stage is HookStage.RUN_POD:
             raise ZeroDivisionError
         return Adjustment(edits=ContainerEdits(env=(("A", "1"),)))
 
     async def through(both: Talk) -> None:
-        both.asking._ask = at_once
+        both.handler.on_request = at_once
         assert (await both.call("CreateContainer", CREATED)).payload
         assert both.results("CreateContainer") == {"ok": 1}
         answer = await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
@@ -173,7 +171,7 @@ def test_an_answer_at_once_takes_no_turn_and_its_bugs_stop_no_pod_either() -> No
         both.send("Synchronize", calls.SynchronizeRequest(pods=[pod()], containers=many))
         both.send("CreateContainer", CREATED)  # waits for the list, and is answered all the same
         assert [(await both.answered())[0] for _ in range(2)] == [5, 7]
-        assert both.figures.state.adjustments == 2
+        assert both.figures.statistics.adjustments == 2
 
     play(through)
 
@@ -186,7 +184,7 @@ def test_a_hook_that_cancels_itself_is_answered_for() -> None:
         both.answer = cancelled
         answer = await both.call("CreateContainer", CREATED)
         assert (answer.status.code, answer.payload) == (0, b"")
-        assert both.figures.state.in_flight == 0
+        assert both.figures.statistics.in_flight == 0
 
     play(through)
 
@@ -195,13 +193,13 @@ def test_a_question_that_is_dropped_before_its_first_turn_leaves_nothing_behind(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     async def through(both: Talk) -> None:
-        told = Events(both.picture, lambda _: False)
+        told = RuntimeEvents(both.picture)
         replies: list[str] = []
-        question = told.create(CREATED, Peer())
-        both.asking.ask(question, 1e9, lambda result, _: replies.append(result))
-        both.asking.drop()
+        question = told.create_container(CREATED, RuntimePeer())
+        both.asking.submit(question, 1e9, lambda result, _: replies.append(result))
+        both.asking.cancel_all()
         await asyncio.sleep(0)
-        assert (replies, both.asked, both.figures.state.in_flight) == ([], [], 0)
+        assert (replies, both.asked, both.figures.statistics.in_flight) == ([], [], 0)
 
     play(through)
     gc.collect()
@@ -219,6 +217,6 @@ def test_a_connection_that_is_lost_ends_its_questions_and_marks_their_containers
         async with asyncio.timeout(PATIENCE_S):
             await both.trunk.closed.wait()
         assert dict(both.picture.view.missed) == {"c1": "ConnectionLost"}
-        assert both.figures.state.in_flight == 0
+        assert both.figures.statistics.in_flight == 0
 
     play(through)

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.device import DeviceNode
-from agent.model.runtime.adjustment import NO_RESOURCES, Resources
-from agent.model.runtime.seen import ContainerSeen, ContainerState, SandboxSeen
-from agent.nri.reading import container_of, env_of, may_use_all, resources_of, sandbox_of, seen_of
+from agent.nri.messages import (
+    allows_all_devices,
+    parse_container,
+    parse_environment,
+    parse_resources,
+    parse_runtime_container,
+    parse_sandbox,
+)
+from agent.snapshot.container import (
+    NO_RESOURCES,
+    ContainerState,
+    LinuxResources,
+    PodSandbox,
+    RuntimeContainer,
+)
+from agent.snapshot.device import DeviceNode
 from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
@@ -30,8 +42,8 @@ def rule(
 
 def test_the_vector_of_a_creation_is_read() -> None:
     told = calls.CreateContainerRequest.FromString(V18)
-    sandbox = sandbox_of(told.pod)
-    assert sandbox == SandboxSeen(
+    sandbox = parse_sandbox(told.pod)
+    assert sandbox == PodSandbox(
         id="p1",
         uid="u1",
         name="web-0",
@@ -39,36 +51,38 @@ def test_the_vector_of_a_creation_is_read() -> None:
         annotations=(("k", "v"),),
         cgroup_parent="/kubepods/podu1",
     )
-    assert seen_of(told.container) == ContainerSeen(
+    assert parse_runtime_container(told.container) == RuntimeContainer(
         id="c1", sandbox_id="p1", name="main", state=ContainerState.CREATED
     )
-    found = container_of(told.container, sandbox)
+    found = parse_container(told.container, sandbox)
     assert (found.env, found.mounts) == ((("A", "1"),), ("/data",))
     assert found.annotations == (("k", "v"),)
-    assert resources_of(told.container.linux.resources) == Resources(shares=1024, quota_us=-1)
+    assert parse_resources(told.container.linux.resources) == LinuxResources(
+        shares=1024, quota_us=-1
+    )
 
 
 def test_the_vector_of_an_event_is_read_without_what_it_does_not_tell() -> None:
     told = calls.StateChangeEvent.FromString(V17)
     assert told.event == calls.REMOVE_POD_SANDBOX
-    assert sandbox_of(told.pod) == SandboxSeen(id="p1", name="web-0", namespace="default")
+    assert parse_sandbox(told.pod) == PodSandbox(id="p1", name="web-0", namespace="default")
 
 
 def test_labels_and_annotations_are_in_order_so_that_equal_pods_compare_equal() -> None:
-    assert sandbox_of(pod()).labels == (("a", "1"), ("b", "2"))
-    assert sandbox_of(pod()) == sandbox_of(pod())
+    assert parse_sandbox(pod()).labels == (("a", "1"), ("b", "2"))
+    assert parse_sandbox(pod()) == parse_sandbox(pod())
 
 
 def test_the_network_is_the_hosts_only_where_the_pod_says_so() -> None:
-    assert not sandbox_of(pod()).host_network
-    assert sandbox_of(pod(host_network=True)).host_network
-    assert not sandbox_of(wire.PodSandbox(id="p1")).host_network  # nothing is said
+    assert not parse_sandbox(pod()).host_network
+    assert parse_sandbox(pod(host_network=True)).host_network
+    assert not parse_sandbox(wire.PodSandbox(id="p1")).host_network  # nothing is said
 
 
 def test_a_container_has_its_own_and_its_pods_properties() -> None:
-    found = container_of(container(), sandbox_of(pod(host_network=True)), protected=True)
+    found = parse_container(container(), parse_sandbox(pod(host_network=True)))
     assert (found.name, found.pod_uid, found.runtime_handler) == ("main", "u1", "nvidia")
-    assert (found.protected, found.host_network, found.user) == (True, True, 1000)
+    assert (found.protected, found.host_network, found.user) == (False, True, 1000)
     assert found.nodes == (DeviceNode(path="/dev/nvidia0", major=195, minor=0),)
     assert found.label("b") == "2"
 
@@ -76,13 +90,13 @@ def test_a_container_has_its_own_and_its_pods_properties() -> None:
 def test_a_user_that_is_not_told_is_unknown_and_not_root() -> None:
     told = container()
     told.ClearField("user")
-    assert container_of(told, sandbox_of(pod())).user is None
+    assert parse_container(told, parse_sandbox(pod())).user is None
     told.user.SetInParent()
-    assert container_of(told, sandbox_of(pod())).user == 0
+    assert parse_container(told, parse_sandbox(pod())).user == 0
 
 
 def test_variables_keep_their_order_and_their_doubles() -> None:
-    assert env_of(container().env) == (
+    assert parse_environment(container().env) == (
         ("A", "1"), ("A", "2"), ("B", ""), ("C", "x=y"), ("D", ""),
     )  # fmt: skip
 
@@ -103,10 +117,10 @@ def test_variables_keep_their_order_and_their_doubles() -> None:
 def test_who_may_use_all_devices_is_privileged(
     rules: list[linux.LinuxDeviceCgroup], privileged: bool
 ) -> None:
-    assert may_use_all(rules) is privileged
+    assert allows_all_devices(rules) is privileged
     told = container()
     told.linux.resources.devices.extend(rules)
-    assert container_of(told, sandbox_of(pod())).privileged is privileged
+    assert parse_container(told, parse_sandbox(pod())).privileged is privileged
 
 
 @pytest.mark.parametrize(
@@ -114,24 +128,29 @@ def test_who_may_use_all_devices_is_privileged(
     [
         (linux.LinuxResources(), NO_RESOURCES),
         (linux.LinuxResources.FromString(V22), NO_RESOURCES),  # a limit of 0 is none
-        (container().linux.resources, Resources(
+        (container().linux.resources, LinuxResources(
             shares=1024, quota_us=200_000, period_us=100_000, memory_bytes=1 << 30)),
-        (linux.LinuxResources(cpu=linux.LinuxCPU(cpus="0-3")), Resources(cpus="0-3")),
+        (linux.LinuxResources(cpu=linux.LinuxCPU(cpus="0-3")), LinuxResources(cpus="0-3")),
         (
             linux.LinuxResources(
                 cpu=linux.LinuxCPU(quota=linux.OptionalInt64(value=-5)),
                 memory=linux.LinuxMemory(limit=linux.OptionalInt64(value=-7)),
             ),
-            Resources(quota_us=-1, memory_bytes=-1),
+            LinuxResources(quota_us=-1, memory_bytes=-1),
         ),
     ],
 )  # fmt: skip
-def test_resources_are_those_asked_for(told: linux.LinuxResources, resources: Resources) -> None:
-    assert resources_of(told) == resources
+def test_resources_are_those_asked_for(
+    told: linux.LinuxResources, resources: LinuxResources
+) -> None:
+    assert parse_resources(told) == resources
 
 
 def test_states_of_newer_runtimes_are_unknown() -> None:
-    states = [seen_of(wire.Container(id="c", state=number)).state for number in range(5)]  # type: ignore[arg-type]  # numbers of the wire
+    states = [
+        parse_runtime_container(wire.Container(id="c", state=number)).state  # type: ignore[arg-type]  # numbers of the wire
+        for number in range(5)
+    ]
     assert states == [
         ContainerState.UNKNOWN,
         ContainerState.CREATED,
@@ -140,5 +159,5 @@ def test_states_of_newer_runtimes_are_unknown() -> None:
         ContainerState.STOPPED,
     ]
     newer = wire.Container.FromString(bytes.fromhex("0a0163") + bytes([0x20, 99]))
-    assert seen_of(newer).state is ContainerState.UNKNOWN
-    assert seen_of(newer).pid is None
+    assert parse_runtime_container(newer).state is ContainerState.UNKNOWN
+    assert parse_runtime_container(newer).pid is None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.grant.edits import ContainerEdits
-from agent.model.runtime.adjustment import Adjustment
-from agent.model.runtime.request import HookRequest, Stage
+from agent.snapshot.container import Adjustment, HookRequest, HookStage
+from agent.snapshot.edits import ContainerEdits
 from proto.gen import nri_plugin_pb2 as calls
 from tests.unit.nri.talk import Talk
 from tests.unit.nri.test_session import CREATED, play
@@ -66,7 +65,7 @@ def test_what_cannot_be_said_to_the_runtime_is_refused_and_not_left_out(
     edits: ContainerEdits, code: int, message: str
 ) -> None:
     async def devices(asked: HookRequest) -> Adjustment:
-        assert asked.stage is Stage.CREATE
+        assert asked.stage is HookStage.CREATE
         return Adjustment(edits=edits)
 
     async def through(both: Talk) -> None:

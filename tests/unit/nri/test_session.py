@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from agent.model.runtime.adjustment import Adjustment, Resources
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerState
 from agent.nri.session import _METHODS
+from agent.snapshot.container import (
+    Adjustment,
+    ContainerState,
+    HookRequest,
+    HookStage,
+    LinuxResources,
+)
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
 from tests.patience import PATIENCE_S
@@ -55,9 +59,9 @@ def test_the_sequence_of_the_vectors_is_answered_in_its_order() -> None:
         assert (await both.call("Synchronize")).payload == b""
         await both.session.ready
         assert not (await both.call("CreateContainer", v.V18)).HasField("status")
-        assert both.asked[0].resources == Resources(shares=1024, quota_us=-1)
+        assert both.asked[0].resources == LinuxResources(shares=1024, quota_us=-1)
         assert both.views[0].state == "waiting"
-        assert both.picture.view.in_force
+        assert both.picture.view.is_synchronized
 
     play(through)
 
@@ -92,7 +96,7 @@ def test_a_payload_that_is_none_is_code_13_and_the_connection_stays(method: str)
 def test_an_unknown_method_is_code_12_and_counted() -> None:
     async def through(both: Talk) -> None:
         assert (await both.call("Nope")).status.message == "method Nope"
-        assert both.figures.state.unknown_methods == 1
+        assert both.figures.statistics.unknown_methods == 1
 
     play(through)
 
@@ -147,7 +151,7 @@ def test_a_life_of_a_pod_is_in_the_picture_while_it_lasts() -> None:
         await both.call("RemovePodSandbox", calls.RemovePodSandboxRequest(pod=pod()))
         assert dict(both.picture.view.sandboxes) == {}
         stages = [one.stage for one in both.asked]
-        assert stages == [Stage.RUN_POD, Stage.CREATE, Stage.REMOVE_POD]
+        assert stages == [HookStage.RUN_POD, HookStage.CREATE, HookStage.REMOVE_POD]
 
     play(through)
 
@@ -184,22 +188,9 @@ def test_a_sandbox_id_that_became_another_pod_is_read_anew() -> None:
     play(through)
 
 
-def test_pods_that_are_to_be_left_alone_are_marked() -> None:
-    async def through(both: Talk) -> None:
-        system = pod()
-        system.namespace = "kube-system"
-        told = calls.CreateContainerRequest(pod=system, container=container())
-        await both.call("CreateContainer", told)
-        asked = both.asked[0].container
-        assert asked is not None
-        assert asked.protected
-
-    play(through)
-
-
 def test_an_update_is_computed_from_the_request_and_never_from_what_is_in_force() -> None:
     async def halved(asked: HookRequest) -> Adjustment:
-        return Adjustment(resources=Resources(quota_us=(asked.resources.quota_us or 0) // 2))
+        return Adjustment(resources=LinuxResources(quota_us=(asked.resources.quota_us or 0) // 2))
 
     async def through(both: Talk) -> None:
         both.answer = halved
@@ -213,7 +204,7 @@ def test_an_update_is_computed_from_the_request_and_never_from_what_is_in_force(
             assert update.container_id == "c1"
             assert update.linux.resources.cpu.quota.value == 120_000
             assert update.linux.resources.cpu.period.value == 100_000
-        assert both.figures.state.updates == 2
+        assert both.figures.statistics.updates == 2
         nobody = calls.UpdateContainerRequest(pod=pod(), container=container())
         both.answer = _as_asked
         assert (await both.call("UpdateContainer", nobody)).payload == b""
@@ -276,8 +267,8 @@ def test_shutdown_is_answered_before_the_connection_closes() -> None:
         assert not (await both.call("Shutdown")).HasField("status")
         async with asyncio.timeout(PATIENCE_S):
             await both.trunk.closed.wait()
-        assert both.trunk.ended is not None
-        assert both.trunk.ended.reason == "ShutDown"
+        assert both.trunk.close_reason is not None
+        assert both.trunk.close_reason.reason == "ShutDown"
 
     play(through)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.nri import synchronizing
-from agent.nri.reading import sandbox_of, seen_of
-from agent.nri.synchronizing import Parts, fields
+from agent.nri import synchronization
+from agent.nri.messages import parse_runtime_container, parse_sandbox
+from agent.nri.synchronization import SynchronizationList, message_fields
 from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_plugin_pb2 as calls
 from tests.unit.nri.told import container, pod
@@ -27,12 +27,12 @@ def listed(pods: int, containers: int, *, more: bool = False, first: int = 0) ->
 
 
 def test_the_vector_of_a_part_says_that_more_comes_and_an_empty_message_that_none_does() -> None:
-    assert Parts().add(V13) is True
-    assert Parts().add(b"") is False
+    assert SynchronizationList().add(V13) is True
+    assert SynchronizationList().add(b"") is False
 
 
 def test_parts_are_joined_whatever_is_in_which() -> None:
-    parts = Parts()
+    parts = SynchronizationList()
     answers = [
         parts.add(listed(0, 3, more=True)),
         parts.add(listed(2, 0, more=True)),
@@ -42,30 +42,30 @@ def test_parts_are_joined_whatever_is_in_which() -> None:
     assert answers == [True, True, False]
     assert [one.id for one in pods] == ["p0", "p1", "p9"]
     assert [one.id for one in containers] == ["c0", "c1", "c2", "c9"]
-    assert pods[0] == sandbox_of(pod("p0"))
-    assert containers[0] == seen_of(container("c0"))
+    assert pods[0] == parse_sandbox(pod("p0"))
+    assert containers[0] == parse_runtime_container(container("c0"))
 
 
 def test_what_has_ended_is_left_out() -> None:
     ended = container("c1")
     ended.state = wire.CONTAINER_STOPPED
-    parts = Parts()
+    parts = SynchronizationList()
     parts.add(calls.SynchronizeRequest(containers=[ended]).SerializeToString())
     assert asyncio.run(parts.read()) == ([], [])
-    assert parts.left_out == 0
+    assert parts.dropped == 0
 
 
 def test_a_malformed_pod_costs_only_itself() -> None:
     good, bad = listed(1, 1), bytes.fromhex("0a020a09")
-    parts = Parts()
+    parts = SynchronizationList()
     parts.add(bad + good)
     pods, containers = asyncio.run(parts.read())
-    assert (len(pods), len(containers), parts.left_out) == (1, 1, 1)
+    assert (len(pods), len(containers), parts.dropped) == (1, 1, 1)
 
 
 def test_more_than_a_node_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synchronizing, "MAX_BYTES", 2000)
-    parts = Parts()
+    monkeypatch.setattr(synchronization, "MAX_BYTES", 2000)
+    parts = SynchronizationList()
     parts.add(listed(3, 3, more=True))
     with pytest.raises(ParseError, match="more than 2000 bytes"):
         parts.add(listed(9, 9))
@@ -73,7 +73,7 @@ def test_more_than_a_node_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_others_have_their_turn_while_a_long_list_is_read() -> None:
     async def through() -> int:
-        parts, turns = Parts(), 0
+        parts, turns = SynchronizationList(), 0
         parts.add(listed(100, 500))
         reading = asyncio.create_task(parts.read())
         while not reading.done():
@@ -102,12 +102,12 @@ def test_others_have_their_turn_while_a_long_list_is_read() -> None:
 )
 def test_what_is_no_message_is_refused(data: str) -> None:
     with pytest.raises(ParseError):
-        Parts().add(bytes.fromhex(data))
+        SynchronizationList().add(bytes.fromhex(data))
 
 
 def test_unknown_fields_are_passed_over() -> None:
     unknown = bytes.fromhex("20012a026869350a0a0a0a390a0a0a0a0a0a0a0a")
-    parts = Parts()
+    parts = SynchronizationList()
     assert parts.add(unknown + listed(1, 0, more=True) + unknown)
     assert len(asyncio.run(parts.read())[0]) == 1
 
@@ -115,7 +115,7 @@ def test_unknown_fields_are_passed_over() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
     try:
-        found = list(fields(data))
+        found = list(message_fields(data))
     except ParseError:
         return
     assert sum(len(one) for _, one in found if not isinstance(one, int)) <= len(data)
@@ -123,13 +123,13 @@ def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_what_protobuf_takes_is_taken_alike(data: bytes) -> None:
-    parts = Parts()
+    parts = SynchronizationList()
     try:
         more = parts.add(data)
     except ParseError:
         return
     pods, containers = asyncio.run(parts.read())
-    if parts.left_out == 0 and pods:
+    if parts.dropped == 0 and pods:
         whole = calls.SynchronizeRequest.FromString(data)
         assert [one.id for one in pods] == [one.id for one in whole.pods]
         assert len(containers) <= len(whole.containers)

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.nri.versions import ASSUMED, WANTED, Version, events, nri_of, parsed, peer, valid_events
+from agent.nri.versions import (
+    DEFAULT_NRI_VERSION,
+    SUBSCRIBED_EVENTS,
+    Version,
+    event_mask,
+    nri_version,
+    parse_peer,
+    parse_version,
+    supported_events,
+)
 
 TABLE = [
     ("containerd", "1.7.0", (0, 3, 0)),
@@ -52,7 +61,7 @@ def test_a_runtime_that_says_nothing_of_nri_is_known_by_its_version(
     name: str, version: str, nri: Version
 ) -> None:
     for silent in ("", "(devel)", "0.0.0-unknown"):
-        assert nri_of(name, version, silent) == nri
+        assert nri_version(name, version, silent) == nri
 
 
 @pytest.mark.parametrize(
@@ -69,14 +78,14 @@ def test_a_runtime_that_says_nothing_of_nri_is_known_by_its_version(
     ],
 )
 def test_a_runtime_that_cannot_be_told_has_what_is_assumed(name: str, version: str) -> None:
-    assert nri_of(name, version, "") == ASSUMED == (0, 8, 0)
+    assert nri_version(name, version, "") == DEFAULT_NRI_VERSION == (0, 8, 0)
 
 
 def test_what_the_runtime_says_of_nri_counts() -> None:
-    assert nri_of("containerd", "1.7.0", "v0.12.2") == (0, 12, 2)
-    assert nri_of("containerd", "1.7.0", "v0.11.1-0.20250101-abcdef") == (0, 11, 1)
-    assert nri_of("containerd", "1.7.0", "0.12.2") == (0, 3, 0)  # no `v`: not said
-    assert nri_of("containerd", "1.7.0", "vnext") == (0, 3, 0)
+    assert nri_version("containerd", "1.7.0", "v0.12.2") == (0, 12, 2)
+    assert nri_version("containerd", "1.7.0", "v0.11.1-0.20250101-abcdef") == (0, 11, 1)
+    assert nri_version("containerd", "1.7.0", "0.12.2") == (0, 3, 0)  # no `v`: not said
+    assert nri_version("containerd", "1.7.0", "vnext") == (0, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -84,21 +93,21 @@ def test_what_the_runtime_says_of_nri_counts() -> None:
     [((0, 2, 0), 0x07FF), ((0, 9, 1), 0x07FF), ((0, 10, 0), 0x3FFF), ((1, 0, 0), 0x3FFF)],
 )
 def test_events_are_clipped_to_what_the_version_knows(nri: Version, valid: int) -> None:
-    assert valid_events(nri) == valid
-    assert events(nri, 0xFFFF) == valid
-    assert events(nri) == WANTED == 0x06CF
+    assert supported_events(nri) == valid
+    assert event_mask(nri, 0xFFFF) == valid
+    assert event_mask(nri) == SUBSCRIBED_EVENTS == 0x06CF
 
 
 def test_no_event_at_all_is_never_subscribed_to() -> None:
-    assert events((0, 8, 0), 0) == events((0, 8, 0), 0x3000) == 0x0008
+    assert event_mask((0, 8, 0), 0) == event_mask((0, 8, 0), 0x3000) == 0x0008
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
 def test_no_text_makes_a_mask_that_a_runtime_refuses(name: str, version: str, nri: str) -> None:
-    found = nri_of(name, version, nri)
-    mask = events(found)
+    found = nri_version(name, version, nri)
+    mask = event_mask(found)
     assert mask
-    assert not mask & ~valid_events(found)
+    assert not mask & ~supported_events(found)
 
 
 @pytest.mark.parametrize(
@@ -118,17 +127,21 @@ def test_no_text_makes_a_mask_that_a_runtime_refuses(name: str, version: str, nr
 def test_cdi_names_go_only_to_runtimes_that_resolve_them(
     name: str, version: str, nri: str, taken: bool
 ) -> None:
-    assert peer(name, version, nri, 0).takes_cdi is taken
+    assert parse_peer(name, version, nri, 0).takes_cdi is taken
 
 
 def test_limits_and_scores_go_only_to_runtimes_that_read_them() -> None:
-    old, middle, new = (peer("containerd", text, "", 0) for text in ("1.7.0", "1.7.7", "1.7.26"))
+    old, middle, new = (
+        parse_peer("containerd", text, "", 0) for text in ("1.7.0", "1.7.7", "1.7.26")
+    )
     assert [one.takes_rlimits for one in (old, middle, new)] == [False, True, True]
     assert [one.takes_oom_score for one in (old, middle, new)] == [False, False, True]
 
 
 def test_a_runtime_that_names_no_time_limit_has_the_default() -> None:
-    limits = [peer("containerd", "2.3.0", "", given).request_timeout_s for given in (0, -1, 1500)]
+    limits = [
+        parse_peer("containerd", "2.3.0", "", given).request_timeout_s for given in (0, -1, 1500)
+    ]
     assert limits == [2.0, 2.0, 1.5]
 
 
@@ -143,4 +156,4 @@ def test_a_runtime_that_names_no_time_limit_has_the_default() -> None:
     ],
 )
 def test_a_version_is_the_numbers_it_begins_with(text: str, numbers: Version | None) -> None:
-    assert parsed(text) == numbers
+    assert parse_version(text) == numbers

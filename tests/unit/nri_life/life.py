@@ -11,9 +11,10 @@ from typing import Any
 
 from agent.clock import ManualClock
 from agent.config.containers import NriSettings
-from agent.model.runtime.seen import RuntimeView
 from agent.nri.plugin import NriPlugin
+from agent.snapshot.container import RuntimeView
 from tests.patience import PATIENCE_S
+from tests.runtime.handler import FunctionHandler
 from tests.unit.nri.talk import nothing
 
 
@@ -27,8 +28,7 @@ class Life:
         self.gate.set()
         self.plugin = NriPlugin(
             NriSettings(socket=str(folder / "nri.sock")),
-            ask=answer,
-            seen=self.views.append,
+            handler=FunctionHandler(answer, self.views.append),
             clock=ManualClock(),
             sleep=self._sleep,
             uniform=lambda low, high: (low + high) / 2,

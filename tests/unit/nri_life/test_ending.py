@@ -9,12 +9,12 @@ import pytest
 
 from agent.clock import ManualClock
 from agent.config.containers import NriSettings
-from agent.model.grant.edits import ContainerEdits
-from agent.model.runtime.adjustment import Adjustment
-from agent.model.runtime.request import HookRequest
 from agent.nri.plugin import NriPlugin
+from agent.snapshot.container import Adjustment, HookRequest
+from agent.snapshot.edits import ContainerEdits
 from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Runtime
+from tests.runtime.handler import FunctionHandler
 from tests.unit.nri.talk import never, nothing
 from tests.unit.nri_life.life import life, play
 
@@ -63,7 +63,7 @@ def test_it_ends_soon_in_whatever_it_waits(while_asked: bool) -> None:
             asked = asyncio.create_task(runtime.run_pod(pod))
             if while_asked:
                 async with asyncio.timeout(PATIENCE_S):
-                    while not ours.plugin.state.in_flight:
+                    while not ours.plugin.statistics.in_flight:
                         await asyncio.sleep(0.001)
             await ours.plugin.stop()
             await ours.running
@@ -103,9 +103,9 @@ def test_what_was_asked_before_the_end_is_still_answered() -> None:
 def test_it_may_be_stopped_before_it_began() -> None:
     async def through(folder: Path) -> None:
         settings = NriSettings(socket=str(folder / "nri.sock"))
-        idle = NriPlugin(settings, ask=nothing, seen=lambda _: None, clock=ManualClock())
+        idle = NriPlugin(settings, handler=FunctionHandler(nothing), clock=ManualClock())
         await idle.stop()
         await idle.run()
-        assert idle.state.connections == 0
+        assert idle.statistics.connections == 0
 
     play(through)

@@ -6,29 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from agent.nri.guard import Guard, GuardError
+from agent.nri.plugin import ConnectionLock, ConnectionLockError
 
 
 def test_one_has_it_and_the_next_gets_it_afterwards(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
-    first, second = Guard(path), Guard(path)
-    assert [first.taken(), first.taken(), second.taken()] == [True, True, False]
+    first, second = ConnectionLock(path), ConnectionLock(path)
+    assert [first.acquire(), first.acquire(), second.acquire()] == [True, True, False]
     first.release()
     first.release()
-    assert [second.taken(), first.taken()] == [True, False]
+    assert [second.acquire(), first.acquire()] == [True, False]
 
 
 def test_without_a_path_nothing_is_locked() -> None:
-    assert Guard("").taken()
+    assert ConnectionLock("").acquire()
 
 
 def test_a_file_that_cannot_be_made_names_itself(tmp_path: Path) -> None:
-    with pytest.raises(GuardError, match="none/lock: No such file or directory"):
-        Guard(str(tmp_path / "none" / "lock")).taken()
+    with pytest.raises(ConnectionLockError, match="none/lock: No such file or directory"):
+        ConnectionLock(str(tmp_path / "none" / "lock")).acquire()
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(GuardError):
-        Guard(str(tmp_path / "lock")).taken()
+    with pytest.raises(ConnectionLockError):
+        ConnectionLock(str(tmp_path / "lock")).acquire()
     assert not (tmp_path / "elsewhere").exists()

@@ -20,11 +20,11 @@ def test_it_registers_and_shows_what_there_was_before(version: Version) -> None:
         async with Runtime(folder, version) as runtime, life(folder) as ours:
             await runtime.plugged()
             view = await ours.until("synchronized")
-            assert view.in_force
+            assert view.is_synchronized
             assert view.runtime == "containerd"
             states = [one.state for one in ours.views]
             assert states.index("registered") < states.index("synchronized")
-            state = ours.plugin.state
+            state = ours.plugin.statistics
             assert (state.connections, state.registrations, state.since_s) == (1, 1, 1000.0)
 
     play(through)
@@ -81,7 +81,7 @@ def test_a_runtime_that_refuses_is_shown_with_its_words_and_tried_again() -> Non
                 runtime.ways.registration = "answer"
                 await runtime.plugged()
                 await ours.until("synchronized")
-                assert ours.plugin.state.ends[0][0] == "RegistrationRefused"
+                assert ours.plugin.statistics.ends[0][0] == "RegistrationRefused"
 
     play(through)
 
@@ -115,13 +115,13 @@ def test_a_runtime_that_restarts_is_joined_again_after_a_second_and_what_ran_is_
             ours.gate.clear()
             runtime.kill()
             view = await ours.until("waiting", "ClosedByRuntime")
-            assert (len(view.sandboxes), ours.plugin.state.since_s) == (1, None)
+            assert (len(view.sandboxes), ours.plugin.statistics.since_s) == (1, None)
             assert ours.waits == [1.0]
             await runtime.listen()
             ours.gate.set()
             await runtime.plugged()
             view = await ours.until("synchronized")
-            assert ours.plugin.state.registrations == 2
+            assert ours.plugin.statistics.registrations == 2
 
     play(through)
 
@@ -129,7 +129,7 @@ def test_a_runtime_that_restarts_is_joined_again_after_a_second_and_what_ran_is_
 def test_a_socket_that_another_runtime_put_in_the_place_of_ours_is_dialled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    monkeypatch.setattr(module, "POLL_S", 0.02)
 
     async def through(folder: Path) -> None:
         async with Runtime(folder, CONTAINERD_2_3) as first, life(folder) as ours:
@@ -138,7 +138,7 @@ def test_a_socket_that_another_runtime_put_in_the_place_of_ours_is_dialled(
             async with Runtime(folder, CONTAINERD_1_7_24) as second:
                 await second.plugged()
                 await ours.until("synchronized")
-                assert dict(ours.plugin.state.ends) == {"SocketReplaced": 1}
+                assert dict(ours.plugin.statistics.ends) == {"SocketReplaced": 1}
                 assert ours.plugin.view.version == "v1.7.24"
 
     play(through)
@@ -153,6 +153,6 @@ def test_the_old_connection_is_closed_before_there_is_a_new_one() -> None:
                 runtime.plugins[0].close("a test's wish")
                 runtime.plugins.clear()
             await runtime.plugged()
-            assert ours.plugin.state.connections == 4
+            assert ours.plugin.statistics.connections == 4
 
     play(through)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.nri.wire.server import MAX_IN_FLIGHT, Call, CallServer
-from agent.nri.wire.ttrpc import DATA, MAX_DATA, REQUEST, RESPONSE, Frame
+from agent.nri.wire.connection import MAX_IN_FLIGHT, CallServer, RuntimeCall
+from agent.nri.wire.frames import DATA, MAX_DATA, REQUEST, RESPONSE, TtrpcFrame
 from proto.gen import ttrpc_pb2
 from tests.unit.nri_wire.vectors import V9, V24
 
@@ -18,10 +18,12 @@ def server() -> CallServer:
     return CallServer(SERVICE, ("Configure", "Shutdown"))
 
 
-def asked(stream: int, method: str = "Configure", service: str = SERVICE, nano: int = 0) -> Frame:
+def asked(
+    stream: int, method: str = "Configure", service: str = SERVICE, nano: int = 0
+) -> TtrpcFrame:
     data = ttrpc_pb2.Request(service=service, method=method, timeout_nano=nano)
     body = data.SerializeToString()
-    return Frame(stream, REQUEST, len(body), body)
+    return TtrpcFrame(stream, REQUEST, len(body), body)
 
 
 def said(answer: object) -> tuple[int, int, str]:
@@ -33,15 +35,15 @@ def said(answer: object) -> tuple[int, int, str]:
 
 
 def test_a_call_is_taken_with_its_payload_and_time_limit() -> None:
-    found = server().take(Frame(1, REQUEST, 74, V9[18:]))
-    assert isinstance(found, Call)
+    found = server().accept(TtrpcFrame(1, REQUEST, 74, V9[18:]))
+    assert isinstance(found, RuntimeCall)
     assert (found.stream, found.method, found.timeout_s) == (1, "Configure", 2.0)
     assert len(found.payload) == 26
 
 
 def test_metadata_do_no_harm() -> None:
-    found = server().take(Frame(1, REQUEST, len(V24), V24))
-    assert found == Call(1, "Shutdown", b"", 0.0)
+    found = server().accept(TtrpcFrame(1, REQUEST, len(V24), V24))
+    assert found == RuntimeCall(1, "Shutdown", b"", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -52,31 +54,33 @@ def test_metadata_do_no_harm() -> None:
         (asked(1, service="other.Service"), 1, 12, "service other.Service"),
         (asked(2), 2, 3, "StreamID must be odd for client initiated streams"),
         (asked(0), 0, 3, "StreamID must be odd for client initiated streams"),
-        (Frame(2, DATA, 0, b""), 2, 3, "StreamID must be odd for client initiated streams"),
-        (Frame(7, DATA, 0, b""), 7, 3, "StreamID is no longer active"),
+        (TtrpcFrame(2, DATA, 0, b""), 2, 3, "StreamID must be odd for client initiated streams"),
+        (TtrpcFrame(7, DATA, 0, b""), 7, 3, "StreamID is no longer active"),
         (
-            Frame(4, REQUEST, MAX_DATA + 1, b""),
+            TtrpcFrame(4, REQUEST, MAX_DATA + 1, b""),
             4,
             8,
             "message length 4194305 exceed maximum message size of 4194304",
         ),
     ],
 )
-def test_what_is_no_call_is_answered(frame: Frame, stream: int, code: int, message: str) -> None:
-    assert said(server().take(frame)) == (stream, code, message)
+def test_what_is_no_call_is_answered(
+    frame: TtrpcFrame, stream: int, code: int, message: str
+) -> None:
+    assert said(server().accept(frame)) == (stream, code, message)
 
 
 @pytest.mark.parametrize("stream", [1, 3, 5])
 def test_a_stream_that_does_not_rise_is_refused(stream: int) -> None:
     ours = server()
-    assert isinstance(ours.take(asked(5)), Call)
+    assert isinstance(ours.accept(asked(5)), RuntimeCall)
     text = "StreamID cannot be re-used and must increment"
-    assert said(ours.take(asked(stream))) == (stream, 3, text)
-    assert isinstance(ours.take(asked(7)), Call)
+    assert said(ours.accept(asked(stream))) == (stream, 3, text)
+    assert isinstance(ours.accept(asked(7)), RuntimeCall)
 
 
 def test_a_request_that_is_none_is_refused() -> None:
-    stream, code, message = said(server().take(Frame(1, REQUEST, 1, b"\x0a")))
+    stream, code, message = said(server().accept(TtrpcFrame(1, REQUEST, 1, b"\x0a")))
     assert (stream, code) == (1, 3)
     assert message.startswith("unmarshal request error: ")
 
@@ -84,42 +88,42 @@ def test_a_request_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize("kind", [0, RESPONSE, 4, 255])
 def test_frames_of_other_types_are_passed_over(kind: int) -> None:
     ours = server()
-    assert ours.take(Frame(2, kind, 0, b"")) is None
-    assert isinstance(ours.take(asked(1)), Call)
+    assert ours.accept(TtrpcFrame(2, kind, 0, b"")) is None
+    assert isinstance(ours.accept(asked(1)), RuntimeCall)
 
 
 def test_data_for_a_call_that_is_open_are_passed_over() -> None:
     ours = server()
-    ours.take(asked(1))
-    assert ours.take(Frame(1, DATA, 0, b"")) is None
+    ours.accept(asked(1))
+    assert ours.accept(TtrpcFrame(1, DATA, 0, b"")) is None
     ours.finish(1)
-    assert said(ours.take(Frame(1, DATA, 0, b"")))[1] == 3
+    assert said(ours.accept(TtrpcFrame(1, DATA, 0, b"")))[1] == 3
 
 
 def test_a_call_is_finished_once() -> None:
     ours = server()
-    ours.take(asked(1))
+    ours.accept(asked(1))
     assert [ours.finish(1), ours.finish(1), ours.finish(9)] == [True, False, False]
 
 
 def test_a_time_limit_in_the_past_is_none() -> None:
-    found = server().take(asked(1, nano=-5))
-    assert isinstance(found, Call)
+    found = server().accept(asked(1, nano=-5))
+    assert isinstance(found, RuntimeCall)
     assert found.timeout_s == 0
 
 
 def test_calls_that_wait_are_bounded() -> None:
     ours = server()
     for number in range(MAX_IN_FLIGHT):
-        assert isinstance(ours.take(asked(2 * number + 1)), Call)
+        assert isinstance(ours.accept(asked(2 * number + 1)), RuntimeCall)
     last = 2 * MAX_IN_FLIGHT + 1
-    assert said(ours.take(asked(last)))[:2] == (last, 8)
+    assert said(ours.accept(asked(last)))[:2] == (last, 8)
     ours.finish(1)
-    assert isinstance(ours.take(asked(last + 2)), Call)
+    assert isinstance(ours.accept(asked(last + 2)), RuntimeCall)
 
 
 def test_a_foreign_name_is_repeated_in_part_only() -> None:
-    assert len(said(server().take(asked(1, "x" * 9999)))[2]) == len("method ") + 128
+    assert len(said(server().accept(asked(1, "x" * 9999)))[2]) == len("method ") + 128
 
 
 @given(
@@ -130,7 +134,7 @@ def test_a_foreign_name_is_repeated_in_part_only() -> None:
 def test_no_frames_raise_or_open_a_stream_twice(frames: list[tuple[int, int, int, bytes]]) -> None:
     ours, opened = server(), list[int]()
     for stream, kind, length, data in frames:
-        found = ours.take(Frame(stream, kind, length, data))
-        if isinstance(found, Call):
+        found = ours.accept(TtrpcFrame(stream, kind, length, data))
+        if isinstance(found, RuntimeCall):
             opened.append(found.stream)
     assert opened == sorted(set(opened))

@@ -6,9 +6,19 @@ import asyncio
 
 import pytest
 
-from agent.nri.wire.errors import CallFailed, TrunkClosed
-from agent.nri.wire.mux import PLUGIN, RUNTIME, framed
-from agent.nri.wire.ttrpc import MAX_DATA, REQUEST, RESPONSE, Frame, frame, refusal, response
+from agent.nri.wire.errors import CallError, ConnectionClosed
+from agent.nri.wire.frames import (
+    MAX_DATA,
+    PLUGIN_STREAM,
+    REQUEST,
+    RESPONSE,
+    RUNTIME_STREAM,
+    TtrpcFrame,
+    encode_frame,
+    error_frame,
+    mux_frames,
+    response_frame,
+)
 from tests.unit.nri_wire.vectors import V3, V4, V7, V9, V12, V16
 from tests.unit.nri_wire.wired import Wired, wired
 
@@ -31,7 +41,7 @@ def test_the_vectors_are_played_through_with_a_call_before_its_own_answer() -> N
             assert not call.done()
             await both.send(V3)
             assert await call == b""
-            assert both.taken == [Frame(1, REQUEST, 74, V9[18:])]
+            assert both.taken == [TtrpcFrame(1, REQUEST, 74, V9[18:])]
 
     asyncio.run(through())
 
@@ -53,8 +63,10 @@ def test_an_error_fails_the_call_and_not_the_connection() -> None:
     async def through() -> None:
         async with wired() as both:
             call = await registering(both)
-            await both.send(framed(RUNTIME, refusal(1, 2, "invalid plugin index: 1")))
-            with pytest.raises(CallFailed, match="invalid plugin index: 1") as failed:
+            await both.send(
+                mux_frames(RUNTIME_STREAM, error_frame(1, 2, "invalid plugin index: 1"))
+            )
+            with pytest.raises(CallError, match="invalid plugin index: 1") as failed:
                 await call
             assert failed.value.code == 2
             assert not both.trunk.closed.is_set()
@@ -65,7 +77,7 @@ def test_an_error_fails_the_call_and_not_the_connection() -> None:
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (frame(1, RESPONSE, b"\x0a"), 13),  # no message
+        (encode_frame(1, RESPONSE, b"\x0a"), 13),  # no message
         ((MAX_DATA + 1).to_bytes(4, "big") + bytes.fromhex("000000010200"), 8),
     ],
 )
@@ -73,8 +85,8 @@ def test_an_answer_that_is_none_fails_the_call(answer: bytes, code: int) -> None
     async def through() -> None:
         async with wired() as both:
             call = await registering(both)
-            await both.send(framed(RUNTIME, answer))
-            with pytest.raises(CallFailed) as failed:
+            await both.send(mux_frames(RUNTIME_STREAM, answer))
+            with pytest.raises(CallError) as failed:
                 await call
             assert failed.value.code == code
 
@@ -86,7 +98,7 @@ def test_answers_that_nobody_waits_for_are_passed_over() -> None:
         async with wired() as both:
             call = await registering(both)
             await both.send(V16.replace(b"\x00\x00\x00\x01", b"\x00\x00\x00\x02", 1))
-            await both.send(framed(RUNTIME, frame(1, REQUEST, b"")), V3)
+            await both.send(mux_frames(RUNTIME_STREAM, encode_frame(1, REQUEST, b"")), V3)
             assert await call == b""
             assert both.trunk.calls.stray == 1
 
@@ -99,7 +111,9 @@ def test_streams_rise_by_two() -> None:
             first = await registering(both)
             second = asyncio.create_task(both.trunk.calls.call("RegisterPlugin", V4, 5))
             assert (await both.sent(len(V7)))[12:16] == bytes.fromhex("00000003")
-            await both.send(framed(RUNTIME, response(3, b"b") + response(1, b"a")))
+            await both.send(
+                mux_frames(RUNTIME_STREAM, response_frame(3, b"b") + response_frame(1, b"a"))
+            )
             assert [await first, await second] == [b"a", b"b"]
 
     asyncio.run(through())
@@ -122,10 +136,10 @@ def test_the_end_of_the_connection_fails_all_calls_and_later_ones() -> None:
         async with wired() as both:
             call = await registering(both)
             both.writer.close()
-            with pytest.raises(TrunkClosed, match="ClosedByRuntime"):
+            with pytest.raises(ConnectionClosed, match="ClosedByRuntime"):
                 await call
             await both.until_closed()
-            with pytest.raises(TrunkClosed, match="ClosedByRuntime"):
+            with pytest.raises(ConnectionClosed, match="ClosedByRuntime"):
                 await both.trunk.calls.call("RegisterPlugin", V4, 5)
             both.trunk.answer(V12[8:])  # to nobody
             assert [why.reason for why in both.lost] == ["ClosedByRuntime"]
@@ -156,7 +170,7 @@ def test_a_length_that_nobody_sends_ends_the_connection() -> None:
 def test_frames_of_an_unknown_connection_are_dropped() -> None:
     async def through() -> None:
         async with wired() as both:
-            await both.send(framed(7, bytes(99)), framed(0, b"x"), V9)
+            await both.send(mux_frames(7, bytes(99)), mux_frames(0, b"x"), V9)
             await both.until_taken(1)
 
     asyncio.run(through())
@@ -166,7 +180,7 @@ def test_a_runtime_that_takes_nothing_is_left_before_memory_runs_out() -> None:
     async def through() -> None:
         async with wired() as both:
             both.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
-            answer = response(1, bytes(1 << 20))
+            answer = response_frame(1, bytes(1 << 20))
             for _ in range(40):
                 both.trunk.answer(answer)
             await both.until_closed()
@@ -178,8 +192,8 @@ def test_a_runtime_that_takes_nothing_is_left_before_memory_runs_out() -> None:
 def test_what_was_answered_leaves_before_the_trunk_closes() -> None:
     async def through() -> None:
         async with wired() as both:
-            both.trunk.answer(response(1, bytes(1 << 20)))
-            finish = asyncio.create_task(both.trunk.finish("Test"))
+            both.trunk.answer(response_frame(1, bytes(1 << 20)))
+            finish = asyncio.create_task(both.trunk.wait_closed("Test"))
             assert len(await both.sent((1 << 20) + 10 + 16)) > 1 << 20
             await finish
             assert both.trunk.closed.is_set()
@@ -190,7 +204,7 @@ def test_what_was_answered_leaves_before_the_trunk_closes() -> None:
 def test_a_trunk_that_was_never_connected_is_closed_at_once() -> None:
     async def through() -> None:
         both = Wired()
-        await both.trunk.finish("Test")
+        await both.trunk.wait_closed("Test")
         assert [why.reason for why in both.lost] == ["Test"]
 
     asyncio.run(through())
@@ -202,8 +216,8 @@ def test_calls_that_wait_are_bounded() -> None:
             calls = [asyncio.create_task(both.trunk.calls.call("X", b"", 5)) for _ in range(65)]
             done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
             (refused,) = done
-            assert isinstance(refused.exception(), CallFailed)
-            both.trunk.end("Test")
+            assert isinstance(refused.exception(), CallError)
+            both.trunk.abort("Test")
             await asyncio.wait(calls)
 
     asyncio.run(through())
@@ -214,12 +228,12 @@ def test_calls_of_the_runtime_are_not_read_after_the_end() -> None:
         async with wired() as both:
             trunk = both.trunk
 
-            def take_and_end(found: Frame) -> None:
+            def take_and_end(found: TtrpcFrame) -> None:
                 both.taken.append(found)
-                trunk.end("Test")
+                trunk.abort("Test")
 
-            trunk._take = take_and_end
-            await both.send(V9 + framed(PLUGIN, frame(3, REQUEST, b"")))
+            trunk._handle_call = take_and_end
+            await both.send(V9 + mux_frames(PLUGIN_STREAM, encode_frame(3, REQUEST, b"")))
             await both.until_closed()
             assert len(both.taken) == 1
 

@@ -7,9 +7,9 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from agent.nri.wire.errors import TrunkClosed
-from agent.nri.wire.trunk import Trunk
-from agent.nri.wire.ttrpc import Frame
+from agent.nri.wire.connection import RuntimeConnection
+from agent.nri.wire.errors import ConnectionClosed
+from agent.nri.wire.frames import TtrpcFrame
 from tests.patience import PATIENCE_S
 
 SERVICE = "nri.pkg.api.v1alpha1.Runtime"
@@ -19,9 +19,9 @@ class Wired:
     """`taken` are the frames of the runtime's calls; `lost` why the trunk ended, each time told."""
 
     def __init__(self) -> None:
-        self.taken: list[Frame] = []
-        self.lost: list[TrunkClosed] = []
-        self.trunk = Trunk(self.taken.append, self.lost.append, SERVICE)
+        self.taken: list[TtrpcFrame] = []
+        self.lost: list[ConnectionClosed] = []
+        self.trunk = RuntimeConnection(self.taken.append, self.lost.append, SERVICE)
         self.reader = asyncio.StreamReader()
         self.writer: asyncio.StreamWriter
 
@@ -61,4 +61,4 @@ async def wired() -> AsyncIterator[Wired]:
         yield both
     finally:
         both.writer.transport.abort()
-        await both.trunk.finish("Test")
+        await both.trunk.wait_closed("Test")

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.model.device import DeviceKind, HealthState, VendorDevice
-from agent.model.inventory import Inventory
-from agent.model.quantity import binary
-from plugins.vendors.nvidia.discover import distinct_modules, memory_total
+from agent.snapshot.device import DeviceKind, HealthState, VendorDevice
+from agent.snapshot.inventory import Inventory
+from agent.wire_formats.quantities import format_binary
+from plugins.vendors.nvidia.discovery.descriptions import distinct_modules, memory_total
 from tests.captures import SHARED, needs_shared
 from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree, real_worker
 from tests.stubs.child import Child
@@ -314,6 +314,6 @@ def test_a_product_is_labelled_and_granted(name: str, label: str, stub: Stub, tr
     assert labels["xpu-agent.io/model"] == label
     assert labels["xpu-agent.io/architecture"] == card["architecture"].capitalize()
     assert labels["xpu-agent.io/compute-capability"] == capability
-    assert dict(found.devices[0].resources)["koordinator.sh/gpu-memory"] == binary(total)
+    assert dict(found.devices[0].resources)["koordinator.sh/gpu-memory"] == format_binary(total)
     assert facts["serial"] == card["serial"]
     assert found.driver_version == told["system"]["driver_version"]

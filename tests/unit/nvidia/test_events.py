@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
+from agent.snapshot.device import HealthState
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 

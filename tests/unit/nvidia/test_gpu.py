@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from agent.probe.tape import TapeSession, TapeWriter, parse_tape
-from plugins.bindings.nvml.library import SONAME, find_library
+from agent.snapshot.device import HealthState
+from agent.workers.tape import TapeSession, TapeWriter, parse_tape
+from plugins.vendors.nvidia.library.nvml import SONAME, find_library
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.stubs.child import Child
 
-WORKER = ["-m", "agent.probe.worker", "--vendor", "nvidia"]
+WORKER = ["-m", "agent.workers.worker", "--vendor", "nvidia"]
 
 
 def _why_not() -> str | None:
@@ -56,7 +56,7 @@ def test_a_real_card_is_described() -> None:
 
 
 def test_a_real_card_is_sampled() -> None:
-    families = {f.name: f for f in NvidiaVendor.families}
+    families = {f.name: f for f in NvidiaVendor.description.families}
     with Child("nvidia", WORKER, {}) as child:
         keys = {d.key for d in child.discover().devices}
         child.sample()
@@ -77,9 +77,9 @@ def test_a_real_cards_answers_play_back_from_a_tape_as_they_were(tmp_path: Path)
         writer = TapeWriter("nvidia", file.write)
         started_s = time.monotonic()
         found = child.discover()
-        writer.discovered(found, time.monotonic() - started_s)
+        writer.write_inventory(found, time.monotonic() - started_s)
         samples = child.sample()
-        writer.sampled(samples, 0.0)
+        writer.write_samples(samples, 0.0)
     played = TapeSession(parse_tape(path.read_bytes(), "nvidia"))
     assert played.discover() == found
     assert played.sample() == samples

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from agent.probe.wire import Failed
-from plugins.bindings.nvml.library import find_library, library_dirs
+from agent.snapshot.device import HealthState
+from agent.workers.protocol import ErrorReply
+from plugins.vendors.nvidia.library.nvml import find_library, library_dirs
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
@@ -52,7 +52,7 @@ def test_a_library_that_was_replaced_needs_a_new_process(
         (folder / "upgraded").replace(folder / LIBRARY)
         replies = [child.ask("discover"), child.ask("sample")]
     for reply in replies:
-        assert isinstance(reply, Failed)
+        assert isinstance(reply, ErrorReply)
         assert reply.kind == "LibraryReplaced"
         assert "was replaced" in reply.message
 
@@ -66,7 +66,7 @@ def test_a_library_that_lost_its_driver_needs_a_new_process(
         child.discover()
         stub.play(SYSTEM, *GPUS, f"error nvmlDeviceGetHandleByPciBusId_v2 {code}")
         reply = child.ask("discover")
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, ErrorReply)
     assert "start a new process" in reply.message
 
 

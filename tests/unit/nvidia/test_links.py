@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import DeviceLink
-from plugins.vendors.nvidia.fabric import Fabric
-from plugins.vendors.nvidia.links import CardLinks, LinkEnd, matrix, node_clique, relation
+from agent.snapshot.device import DeviceLink
+from plugins.vendors.nvidia.discovery.nvlink import (
+    CardLinks,
+    LinkEnd,
+    NvlinkFabric,
+    link_matrix,
+    node_clique,
+    relation_name,
+)
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
@@ -15,33 +21,35 @@ GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 A, B, C = "0000:23:00.0", "0000:24:00.0", "0000:53:00.0"
 GPU, SWITCH, UNKNOWN = 0, 2, 255
 UUID = bytes.fromhex("00112233445566778899aabbccddeeff")
-READY = Fabric(state=3)
+READY = NvlinkFabric(state=3)
 
 
 def direct(remote: str, count: int, first: int = 0) -> tuple[LinkEnd, ...]:
     return tuple(
-        LinkEnd(number=first + n, active=True, kind=GPU, remote=remote) for n in range(count)
+        LinkEnd(number=first + n, is_active=True, kind=GPU, remote=remote) for n in range(count)
     )
 
 
-def switched(count: int, kind: int = SWITCH, fabric: Fabric | None = None) -> CardLinks:
-    ends = tuple(LinkEnd(number=n, active=True, kind=kind) for n in range(count))
+def switched(count: int, kind: int = SWITCH, fabric: NvlinkFabric | None = None) -> CardLinks:
+    ends = tuple(LinkEnd(number=n, is_active=True, kind=kind) for n in range(count))
     return CardLinks(ends=ends, fabric=fabric)
 
 
 def test_cards_joined_directly_are_counted() -> None:
     cards = {A: CardLinks(ends=direct(B, 4)), B: CardLinks(ends=direct(A, 4)), C: CardLinks()}
-    assert matrix(cards) == ((DeviceLink(a=A, b=B, type="NVLink", count=4),), ())
+    assert link_matrix(cards) == ((DeviceLink(a=A, b=B, type="NVLink", count=4),), ())
 
 
 def test_two_sides_that_disagree_are_taken_by_the_smaller_count_v26() -> None:
-    links, problems = matrix({A: CardLinks(ends=direct(B, 4)), B: CardLinks(ends=direct(A, 3))})
+    links, problems = link_matrix(
+        {A: CardLinks(ends=direct(B, 4)), B: CardLinks(ends=direct(A, 3))}
+    )
     assert [(link.count, link.type) for link in links] == [(3, "NVLink")]
     assert [p.reason for p in problems] == ["NVLinkAsymmetric"]
 
 
 def test_cards_behind_switches_have_the_links_of_the_poorer() -> None:
-    links, problems = matrix({A: switched(18), B: switched(12), C: switched(18)})
+    links, problems = link_matrix({A: switched(18), B: switched(12), C: switched(18)})
     assert [(link.a, link.b, link.count) for link in links] == [(A, B, 12), (A, C, 18), (B, C, 12)]
     assert {link.type for link in links} == {"NVSwitch"}
     assert problems == ()
@@ -52,34 +60,36 @@ def test_cards_behind_switches_have_the_links_of_the_poorer() -> None:
     [
         pytest.param(None, 0, [], id="no-fabric-known"),
         pytest.param(READY, 18, [], id="completed"),
-        pytest.param(Fabric(state=2), 0, ["FabricNotReady"] * 2, id="in-progress"),
-        pytest.param(Fabric(state=3, status=999), 0, ["FabricError"] * 2, id="failed"),
+        pytest.param(NvlinkFabric(state=2), 0, ["FabricNotReady"] * 2, id="in-progress"),
+        pytest.param(NvlinkFabric(state=3, status=999), 0, ["FabricError"] * 2, id="failed"),
     ],
 )
 def test_unknown_remotes_count_as_switches_behind_a_completed_fabric(
-    fabric: Fabric | None, count: int, reasons: list[str]
+    fabric: NvlinkFabric | None, count: int, reasons: list[str]
 ) -> None:
-    links, problems = matrix({A: switched(18, UNKNOWN, fabric), B: switched(18, UNKNOWN, fabric)})
+    links, problems = link_matrix(
+        {A: switched(18, UNKNOWN, fabric), B: switched(18, UNKNOWN, fabric)}
+    )
     assert sum(link.count for link in links) == count
     assert [p.reason for p in problems] == reasons
 
 
 def test_a_fabric_of_one_node_has_links_and_no_clique_v27() -> None:
     cards = {key: switched(18, SWITCH, READY) for key in (A, B)}
-    assert [link.count for link in matrix(cards)[0]] == [18]
+    assert [link.count for link in link_matrix(cards)[0]] == [18]
     assert node_clique(cards) is None
 
 
 def test_a_clique_is_named_by_uuid_and_number_v28() -> None:
-    fabric = Fabric(state=3, cluster=UUID, clique=7)
+    fabric = NvlinkFabric(state=3, cluster=UUID, clique=7)
     cards = {key: switched(18, SWITCH, fabric) for key in (A, B)}
     assert node_clique(cards) == "00112233-4455-6677-8899-aabbccddeeff.7"
 
 
 def test_cards_of_two_cliques_share_neither_links_nor_a_name_v29() -> None:
-    one, two = (Fabric(state=3, cluster=UUID, clique=n) for n in (1, 2))
+    one, two = (NvlinkFabric(state=3, cluster=UUID, clique=n) for n in (1, 2))
     cards = {A: switched(18, SWITCH, one), B: switched(18, SWITCH, two)}
-    links, problems = matrix(cards)
+    links, problems = link_matrix(cards)
     assert (links, node_clique(cards)) == ((), None)
     assert [p.reason for p in problems] == ["CliqueMismatch"]
 
@@ -95,23 +105,23 @@ def test_cards_of_two_cliques_share_neither_links_nor_a_name_v29() -> None:
 def test_a_pair_is_named_as_in_a_topology_table(
     links: int, ancestor: int | None, word: str | None | None
 ) -> None:
-    assert relation(links, ancestor) == word
+    assert relation_name(links, ancestor) == word
 
 
 def test_a_link_down_among_active_ones_is_reported_with_its_number() -> None:
-    ends = (*direct(B, 2), LinkEnd(number=5, active=False))
-    _, problems = matrix({A: CardLinks(ends=ends), B: CardLinks(ends=direct(A, 2))})
+    ends = (*direct(B, 2), LinkEnd(number=5, is_active=False))
+    _, problems = link_matrix({A: CardLinks(ends=ends), B: CardLinks(ends=direct(A, 2))})
     assert [(p.reason, p.message) for p in problems] == [
         ("NVLinkDown", f"{A}: links 5 are inactive")
     ]
 
 
 def test_a_card_whose_links_are_all_down_is_not_reported_link_by_link() -> None:
-    assert matrix({A: CardLinks(ends=(LinkEnd(number=0, active=False),))}) == ((), ())
+    assert link_matrix({A: CardLinks(ends=(LinkEnd(number=0, is_active=False),))}) == ((), ())
 
 
 def test_links_to_a_card_that_is_lost_are_left_out() -> None:
-    assert matrix({A: CardLinks(ends=direct(B, 4))}) == ((), ())
+    assert link_matrix({A: CardLinks(ends=direct(B, 4))}) == ((), ())
 
 
 def test_the_fabric_is_asked_in_the_version_that_the_driver_knows(

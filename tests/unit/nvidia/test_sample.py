@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import Health, HealthState
-from agent.model.inventory import DeviceSample, ProcessSample
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.inventory import DeviceSample, ProcessSample
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
@@ -86,7 +86,7 @@ def test_readings_are_in_base_units(stub: Stub, tree: Path) -> None:
 
 
 def test_every_reading_is_of_a_family_with_its_labels(stub: Stub, tree: Path) -> None:
-    families = {f.name: f for f in NvidiaVendor.families}
+    families = {f.name: f for f in NvidiaVendor.description.families}
     for reading in first(stub, tree, CARD).readings:
         assert len(families[reading.family].labels) == len(reading.labels)
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.host.files import MAX_READ, LiveRoot
-from agent.model.device import HealthState
-from agent.recording.open import open_host
-from plugins.vendors.nvidia.sight import information
+from agent.host.files import LiveHostFiles
+from agent.recording.host_source import open_host
+from agent.snapshot.device import HealthState
+from agent.snapshot.host_files import MAX_READ
+from agent.snapshot.vendor import VendorSettings
+from plugins.vendors.nvidia.discovery.sysfs import parse_information
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import add_function
 from tests.fault.nvml_tape import H100, HOSTS
@@ -27,7 +29,7 @@ GPU Excluded:\t No
 """
 
 
-class CountingRoot(LiveRoot):
+class CountingRoot(LiveHostFiles):
     """A machine's root that counts what is read of it."""
 
     def __init__(self, prefix: str) -> None:
@@ -54,7 +56,7 @@ def test_the_binding_says_whose_a_card_is(
     tmp_path: Path, driver: str | None, *, managed: bool, reason: str
 ) -> None:
     add_function(tmp_path, BUS, driver)
-    (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
+    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert (found.managed, found.health.reason) == (managed, reason)
     assert found.health.state is HealthState.SUSPECT
     assert found.health.message
@@ -63,14 +65,14 @@ def test_the_binding_says_whose_a_card_is(
 def test_an_unbound_card_beside_a_loaded_driver_is_told_apart(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, None)
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
-    (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
+    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert found.health.reason == "DriverNotBound"
 
 
 def test_procfs_tells_who_the_card_is_before_the_library_does(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, Model="x")
     (tmp_path / f"proc/driver/nvidia/gpus/{BUS}/information").write_text(INFORMATION)
-    (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
+    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert (found.uuid, found.minor, found.model) == (
         "GPU-00000000-0000-4000-8000-000000000001",
         4,
@@ -81,12 +83,12 @@ def test_procfs_tells_who_the_card_is_before_the_library_does(tmp_path: Path) ->
 @pytest.mark.parametrize("uuid", ["GPU-????????-????-????-????-????????????", "", "x"])
 def test_a_uuid_that_is_not_known_yet_is_absent(tmp_path: Path, uuid: str) -> None:
     add_function(tmp_path, BUS, GPU_UUID=uuid, Device_Minor="-1")
-    (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
+    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert (found.uuid, found.minor) == (None, None)
 
 
 def test_a_recorded_host_shows_its_cards_with_their_nodes() -> None:
-    found = NvidiaVendor().sighted(open_host(str(HOSTS / H100.host)).files)
+    found = NvidiaVendor().detect(open_host(str(HOSTS / H100.host)).files, VendorSettings())
     assert [(d.bus_id, d.minor) for d in found] == list(zip(BUSES, range(8), strict=True))
     assert {d.uuid for d in found} == {
         f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(8)
@@ -96,20 +98,20 @@ def test_a_recorded_host_shows_its_cards_with_their_nodes() -> None:
 
 def test_an_excluded_card_is_out_of_service(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, GPU_Excluded="Yes")
-    (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
-    assert (found.health.reason, found.health.in_service) == ("Excluded", False)
+    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert (found.health.reason, found.health.is_in_service) == ("Excluded", False)
 
 
 @pytest.mark.parametrize("code", ["0x068000", "0x040300", "0x0c0330", "0xzz", ""])
 def test_switches_audio_and_nonsense_are_no_cards(tmp_path: Path, code: str) -> None:
     add_function(tmp_path, BUS, code=code)
-    assert NvidiaVendor().sighted(LiveRoot(str(tmp_path))) == ()
+    assert NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings()) == ()
 
 
 def test_a_virtual_function_on_its_host_is_not_ours(tmp_path: Path) -> None:
     add_function(tmp_path, BUS)
     (tmp_path / f"sys/bus/pci/devices/{BUS}/physfn").symlink_to("../0000:3b:00.4")
-    (found,) = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
+    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert (found.managed, found.health.reason) == (False, "VirtualFunction")
 
 
@@ -121,22 +123,22 @@ def test_a_machine_of_others_costs_one_short_read_a_function(tmp_path: Path) -> 
         (folder / "class").write_text("0x030000\n")
     add_function(tmp_path, "0001:3b:00.0")
     host = CountingRoot(str(tmp_path))
-    assert len(NvidiaVendor().sighted(host)) == 1
+    assert len(NvidiaVendor().detect(host, VendorSettings())) == 1
     assert host.reads == {"vendor": 201, "class": 1, "information": 1}
 
 
 def test_a_machine_without_pci_has_no_cards(tmp_path: Path) -> None:
-    assert NvidiaVendor().sighted(LiveRoot(str(tmp_path))) == ()
+    assert NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings()) == ()
 
 
 def test_odd_entries_are_skipped(tmp_path: Path) -> None:
     add_function(tmp_path, "not-an-address")
     (tmp_path / "sys/bus/pci/devices/0000:00:00.0").mkdir()
     add_function(tmp_path, "10000:01:00.0")
-    found = NvidiaVendor().sighted(LiveRoot(str(tmp_path)))
+    found = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert [d.bus_id for d in found] == ["10000:01:00.0"]
 
 
 @given(st.text(max_size=300))
 def test_no_information_file_raises(content: str) -> None:
-    assert all(isinstance(value, str) for value in information(content).values())
+    assert all(isinstance(value, str) for value in parse_information(content).values())

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from agent.probe.tape import Tape, parse_tape
+from agent.workers.tape import Tape, parse_tape
 from tests.fault import nvml_tape
 from tests.unit.nvidia.conftest import BUSES
 

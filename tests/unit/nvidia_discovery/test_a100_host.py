@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from agent.model.device import VendorDevice
-from agent.model.inventory import Inventory
-from agent.probe.tape import parse_tape
-from agent.recording.open import open_host
+from agent.recording.host_source import open_host
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import Inventory
+from agent.workers.tape import parse_tape
 from fixtures.hosts.invent_a100 import build
-from plugins.slices.mig.caps import Capabilities
-from plugins.slices.mig.strategy import kubelet_offer
-from plugins.vendors.nvidia.sight import survey
+from plugins.vendors.nvidia.discovery.sysfs import find_hardware
+from plugins.vendors.nvidia.kubelet import kubelet_offer
+from plugins.vendors.nvidia.mig.capabilities import MigCapabilities
 from tests.fault.nvml_tape import A100, HOSTS
 
 HOST = HOSTS / A100.host
@@ -30,14 +30,14 @@ def test_the_recording_is_what_its_maker_makes() -> None:
 
 
 def test_sysfs_shows_four_cards_and_no_switch() -> None:
-    seen = survey(open_host(str(HOST)).files)
+    seen = find_hardware(open_host(str(HOST)).files)
     assert [card.minor for card in seen.cards] == [0, 1, 2, 3]
     assert (seen.switches, seen.platform) == (0, "")
 
 
 @pytest.mark.parametrize(("gi", "ci", "numbers"), [(1, 0, (282, 283)), (9, 0, (354, 355))])
 def test_every_instance_has_its_nodes(gi: int, ci: int, numbers: tuple[int, int]) -> None:
-    access = Capabilities(open_host(str(HOST)).files).access(2, gi, ci)
+    access = MigCapabilities(open_host(str(HOST)).files).access(2, gi, ci)
     assert (access.reason, tuple(node.minor for node in access.nodes)) == ("", numbers)
 
 

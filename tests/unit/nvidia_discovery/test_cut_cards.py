@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState, VendorDevice
-from agent.model.inventory import Inventory
+from agent.snapshot.device import HealthState, VendorDevice
+from agent.snapshot.inventory import Inventory
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 

@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from plugins.vendors.nvidia.fabric import (
-    PATIENCE_S,
-    Fabric,
-    FabricWatch,
-    manager_down,
-    must_be_ready,
-    verdict,
+from agent.snapshot.device import HealthState
+from plugins.vendors.nvidia.discovery.nvlink import (
+    FABRIC_START_S,
+    CardLinks,
+    FabricStateTracker,
+    LinkEnd,
+    NvlinkFabric,
+    fabric_health,
+    is_manager_down,
+    must_fabric_be_ready,
 )
-from plugins.vendors.nvidia.links import CardLinks, LinkEnd
 from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
 GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
-IDLE = CardLinks(ends=(LinkEnd(number=0, active=False), LinkEnd(number=1, active=False)))
+IDLE = CardLinks(ends=(LinkEnd(number=0, is_active=False), LinkEnd(number=1, is_active=False)))
 
 
 class Hand:
@@ -50,29 +51,29 @@ class Hand:
     ],
 )
 def test_the_health_mask_is_read_bit_by_bit(mask: int, words: tuple[str, ...]) -> None:
-    assert Fabric(state=3, mask=mask).words() == words
+    assert NvlinkFabric(state=3, mask=mask).health_flags() == words
 
 
 def test_a_fabric_that_is_starting_has_five_minutes() -> None:
     clock = Hand()
-    watch = FabricWatch(clock)
-    starting = Fabric(state=2)
+    watch = FabricStateTracker(clock)
+    starting = NvlinkFabric(state=2)
     assert watch.condition("a", starting, manager_is_down=False) is None
-    clock.now_s += PATIENCE_S
+    clock.now_s += FABRIC_START_S
     assert watch.condition("a", starting, manager_is_down=False) is None
     clock.now_s += 1
     late = watch.condition("a", starting, manager_is_down=False)
     assert late is not None
     assert (late.type, late.status, late.reason) == ("FabricReady", False, "FabricNotReady")
-    ready = watch.condition("a", Fabric(state=3), manager_is_down=False)
+    ready = watch.condition("a", NvlinkFabric(state=3), manager_is_down=False)
     assert ready is not None
     assert ready.status
     assert watch.condition("a", starting, manager_is_down=False) is None
 
 
 def test_a_fabric_that_failed_is_told_at_once_with_its_flags() -> None:
-    failed = FabricWatch(Hand()).condition(
-        "a", Fabric(state=3, status=999, mask=4 << 8), manager_is_down=False
+    failed = FabricStateTracker(Hand()).condition(
+        "a", NvlinkFabric(state=3, status=999, mask=4 << 8), manager_is_down=False
     )
     assert failed is not None
     assert (failed.status, failed.reason) == (False, "FabricError")
@@ -81,14 +82,14 @@ def test_a_fabric_that_failed_is_told_at_once_with_its_flags() -> None:
 
 @pytest.mark.parametrize("state", [1, 2])
 def test_a_status_that_means_nothing_yet_is_no_news(state: int) -> None:
-    told = {Fabric(state=state, status=status).stage for status in (0, 27, 999)}
+    told = {NvlinkFabric(state=state, status=status).stage for status in (0, 27, 999)}
     assert len(told) == 1
 
 
 def test_a_card_without_a_fabric_has_no_condition() -> None:
-    watch = FabricWatch(Hand())
+    watch = FabricStateTracker(Hand())
     assert watch.condition("a", None, manager_is_down=False) is None
-    assert watch.condition("a", Fabric(state=0), manager_is_down=False) is None
+    assert watch.condition("a", NvlinkFabric(state=0), manager_is_down=False) is None
 
 
 @pytest.mark.parametrize(
@@ -99,13 +100,13 @@ def test_a_card_without_a_fabric_has_no_condition() -> None:
         pytest.param({"a": CardLinks()}, 6, False, id="cards-without-nvlink"),
         pytest.param({}, 6, False, id="no-cards"),
         pytest.param(
-            {"a": IDLE, "b": CardLinks(ends=(LinkEnd(number=0, active=True),))},
+            {"a": IDLE, "b": CardLinks(ends=(LinkEnd(number=0, is_active=True),))},
             6,
             False,
             id="one-link-is-active",
         ),
         pytest.param(
-            {"a": CardLinks(ends=IDLE.ends, fabric=Fabric(state=2))},
+            {"a": CardLinks(ends=IDLE.ends, fabric=NvlinkFabric(state=2))},
             4,
             False,
             id="the-driver-knows-of-a-fabric",
@@ -115,7 +116,7 @@ def test_a_card_without_a_fabric_has_no_condition() -> None:
 def test_a_fabric_manager_that_is_down_shows_in_the_links(
     sides: dict[str, CardLinks], switches: int, *, down: bool
 ) -> None:
-    assert manager_down(sides, switches) is down
+    assert is_manager_down(sides, switches) is down
 
 
 @pytest.mark.parametrize(
@@ -132,13 +133,15 @@ def test_a_fabric_manager_that_is_down_shows_in_the_links(
 def test_a_node_needs_its_fabric_if_it_is_made_around_one(
     setting: object, switches: int, models: tuple[str, ...], *, must: bool
 ) -> None:
-    assert must_be_ready(setting, switches, models) is must
+    assert must_fabric_be_ready(setting, switches, models) is must
 
 
 def test_a_fabric_that_is_not_needed_leaves_the_cards_in_service() -> None:
-    failed = FabricWatch(Hand()).condition("a", Fabric(state=3, status=1), manager_is_down=False)
-    assert verdict(failed, must=False) is None
-    found = verdict(failed, must=True)
+    failed = FabricStateTracker(Hand()).condition(
+        "a", NvlinkFabric(state=3, status=1), manager_is_down=False
+    )
+    assert fabric_health(failed, must=False) is None
+    found = fabric_health(failed, must=True)
     assert found is not None
     assert (found.state, found.reason) == (HealthState.FAILED, "FabricError")
 

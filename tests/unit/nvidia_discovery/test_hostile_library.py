@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import VendorDevice
-from agent.model.inventory import Inventory
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import Inventory
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES

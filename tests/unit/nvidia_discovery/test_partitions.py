@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.inventory import Inventory
+from agent.snapshot.inventory import Inventory
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 

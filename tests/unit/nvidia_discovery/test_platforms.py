@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.host.files import LiveRoot
-from agent.model.device import HealthState, VendorDevice
-from plugins.bindings.nvml.platform import read_platform
-from plugins.vendors.nvidia.sight import survey
+from agent.host.files import LiveHostFiles
+from agent.snapshot.device import HealthState, VendorDevice
+from agent.snapshot.vendor import VendorSettings
+from plugins.vendors.nvidia.discovery.sysfs import find_hardware
+from plugins.vendors.nvidia.library.platform import read_platform
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import Stub, add_function, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
@@ -79,22 +80,22 @@ def test_cards_that_no_bus_shows_are_sighted_and_start_a_worker(
 ) -> None:
     assert callable(make)
     make(bare)
-    (seen,) = NvidiaVendor().sighted(LiveRoot(str(bare)))
+    (seen,) = NvidiaVendor().detect(LiveHostFiles(str(bare)), VendorSettings())
     assert (seen.bus_id, seen.minor, seen.health.reason) == (None, None, "NotYetAsked")
     card = first(stub, bare, SYSTEM, library_dirs=[str(bare)])
     assert card.health.reason == "LibraryMissing"
 
 
 def test_a_machine_of_others_is_none_of_ours(bare: Path) -> None:
-    assert NvidiaVendor().sighted(LiveRoot(str(bare))) == ()
+    assert NvidiaVendor().detect(LiveHostFiles(str(bare)), VendorSettings()) == ()
     (bare / "sys/devices/soc0/family").write_text("Snapdragon\n")
-    assert survey(LiveRoot(str(bare))).platform == ""
+    assert find_hardware(LiveHostFiles(str(bare))).platform == ""
 
 
 def test_the_file_of_a_jetson_tells_of_it_too(bare: Path) -> None:
     (bare / "etc").mkdir()
     (bare / "etc/nv_tegra_release").write_text("# R36 (release)\n")
-    assert survey(LiveRoot(str(bare))).platform == "tegra"
+    assert find_hardware(LiveHostFiles(str(bare))).platform == "tegra"
 
 
 def test_cards_on_the_bus_are_what_counts(tree: Path) -> None:
@@ -102,7 +103,7 @@ def test_cards_on_the_bus_are_what_counts(tree: Path) -> None:
     (tree / "sys/devices/soc0").mkdir(parents=True)
     tegra(tree)
     add_function(tree, "0000:c0:00.0", "nvidia-nvswitch", code="0x068000")
-    found = survey(LiveRoot(str(tree)))
+    found = find_hardware(LiveHostFiles(str(tree)))
     assert (found.platform, len(found.cards), found.switches) == ("", 8, 1)
 
 

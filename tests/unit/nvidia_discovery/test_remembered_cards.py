@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.device import HealthState
-from agent.model.inventory import Inventory
-from agent.probe.wire import Cleared
-from plugins.vendors.nvidia.roster import Clocks, Roster
-from plugins.vendors.nvidia.sight import Sight, Sighting
-from plugins.vendors.nvidia.stored import FILE_NAME, MAX_CARDS, REFRESH_S, CardMemory
+from agent.snapshot.device import HealthState
+from agent.snapshot.inventory import Inventory
+from agent.workers.protocol import ClearReply
+from plugins.vendors.nvidia.discovery.card_store import FILE_NAME, MAX_CARDS, REFRESH_S, CardStore
+from plugins.vendors.nvidia.discovery.cards import Clocks, NvidiaCards
+from plugins.vendors.nvidia.discovery.sysfs import NvidiaFunction, NvidiaHardware
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
@@ -49,7 +49,7 @@ def stored(stub: Stub) -> dict[str, dict[str, object]]:
 
 def clear(child: Child, key: str) -> bool:
     reply = child.ask("clear", device=key)
-    assert isinstance(reply, Cleared), reply
+    assert isinstance(reply, ClearReply), reply
     return reply.cleared
 
 
@@ -222,40 +222,40 @@ def test_a_folder_that_cannot_be_written_is_told_of(stub: Stub, tree: Path) -> N
 
 
 def test_a_number_is_given_up_on_a_person_s_word(tmp_path: Path) -> None:
-    memory = CardMemory(str(tmp_path), "boot")
-    assert memory.see("GPU-a", "0000:01:00.0", 0, 1.0) is None
-    assert memory.see("GPU-a", "0000:01:00.0", 1, 2.0) == 0
+    memory = CardStore(str(tmp_path), "boot")
+    assert memory.record("GPU-a", "0000:01:00.0", 0, 1.0) is None
+    assert memory.record("GPU-a", "0000:01:00.0", 1, 2.0) == 0
     assert memory.renumber("GPU-a")
-    assert memory.see("GPU-a", "0000:01:00.0", 1, 3.0) is None
+    assert memory.record("GPU-a", "0000:01:00.0", 1, 3.0) is None
     assert not memory.renumber("GPU-b")
 
 
 def test_a_card_that_tells_no_number_keeps_its_own(tmp_path: Path) -> None:
-    memory = CardMemory(str(tmp_path), "boot")
-    memory.see("GPU-a", "0000:01:00.0", 4, 1.0)
-    assert memory.see("GPU-a", "0000:01:00.0", None, 2.0) is None
+    memory = CardStore(str(tmp_path), "boot")
+    memory.record("GPU-a", "0000:01:00.0", 4, 1.0)
+    assert memory.record("GPU-a", "0000:01:00.0", None, 2.0) is None
     assert memory.cards["GPU-a"].minor == 4
 
 
 def test_the_file_is_written_when_something_changed_and_else_seldom(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
-    memory = CardMemory(str(tmp_path), "boot")
-    memory.see("GPU-a", "0000:01:00.0", 0, 0.0)
+    memory = CardStore(str(tmp_path), "boot")
+    memory.record("GPU-a", "0000:01:00.0", 0, 0.0)
     memory.save()
     first = file.read_bytes()
-    memory.see("GPU-a", "0000:01:00.0", 0, REFRESH_S)
+    memory.record("GPU-a", "0000:01:00.0", 0, REFRESH_S)
     memory.save()
     assert file.read_bytes() == first
-    memory.see("GPU-a", "0000:01:00.0", 0, REFRESH_S + 1)
+    memory.record("GPU-a", "0000:01:00.0", 0, REFRESH_S + 1)
     memory.save()
     assert file.read_bytes() != first
     assert json.loads(file.read_bytes())["boot_id"] == "boot"
 
 
 def test_no_more_cards_are_kept_than_a_node_can_have(tmp_path: Path) -> None:
-    memory = CardMemory(str(tmp_path), "boot")
+    memory = CardStore(str(tmp_path), "boot")
     for number in range(MAX_CARDS + 5):
-        memory.see(f"GPU-{number}", f"0000:{number % 256:02x}:{number // 256:02x}.0", 0, number)
+        memory.record(f"GPU-{number}", f"0000:{number % 256:02x}:{number // 256:02x}.0", 0, number)
     memory.forget(0)
     assert len(memory.cards) == MAX_CARDS
     assert "GPU-0" not in memory.cards
@@ -267,23 +267,23 @@ def test_any_file_is_read_or_begun_anew(content: bytes) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / FILE_NAME).write_bytes(content)
-        assert CardMemory(folder, "").cards == {}
+        assert CardStore(folder, "").cards == {}
 
 
 def test_cards_that_could_not_be_written_are_when_there_is_room(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("a file in its place")
-    memory = CardMemory(str(folder), "boot")
-    memory.see("GPU-a", "0000:01:00.0", 0, 0.0)
+    memory = CardStore(str(folder), "boot")
+    memory.record("GPU-a", "0000:01:00.0", 0, 0.0)
     memory.save()
     folder.unlink()
     memory.save()
-    assert (memory.problem, set(CardMemory(str(folder), "boot").cards)) == (None, {"GPU-a"})
+    assert (memory.problem, set(CardStore(str(folder), "boot").cards)) == (None, {"GPU-a"})
 
 
 AFTER_A_MINUTE = """
 import json, sys
-from agent.recording.open import open_host
+from agent.recording.host_source import open_host
 from plugins.vendors.nvidia.session import NvidiaSession
 
 now_s = 1000.0
@@ -326,11 +326,11 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
 def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:
     now_s = [1000.0]
     clocks = Clocks(lambda: now_s[0], lambda: now_s[0])
-    roster = Roster(CardMemory(None, "boot"), clocks, 86_400.0)
-    sight = Sight(cards=(Sighting(bus_id=BUSES[0], driver="nvidia", minor=0),))
+    roster = NvidiaCards(CardStore(None, "boot"), clocks, 86_400.0)
+    sight = NvidiaHardware(cards=(NvidiaFunction(bus_id=BUSES[0], driver="nvidia", minor=0),))
 
     def state(reason: str) -> HealthState:
-        (card,) = roster.unanswered(sight, reason, "told")
+        (card,) = roster.describe_all_unreachable(sight, reason, "told")
         assert card.health.reason == reason
         return card.health.state
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import Health, HealthState
-from agent.model.inventory import DeviceSample
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.inventory import DeviceSample
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES

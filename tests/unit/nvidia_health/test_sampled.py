@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import DevicePartition
-from agent.model.inventory import DeviceSample
-from plugins.faults.nvidia.trends import ORPHAN_BYTES, orphan_since, orphaned
-from plugins.slices.mig.usage import card_percent, compute_share
+from agent.snapshot.device import DevicePartition
+from agent.snapshot.inventory import DeviceSample
+from plugins.vendors.nvidia.health.trends import ORPHAN_BYTES, is_orphan_lasting, orphan_start
+from plugins.vendors.nvidia.mig.usage import card_percent, compute_share
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.stubs.child import Child
@@ -67,7 +67,7 @@ def test_counters_that_are_refused_cost_the_card_nothing_else(stub: Stub, tree: 
         for _ in range(12):
             (sample, *_) = child.sample()
         assert sample.core_percent == 10.0
-        assert sample.health is None or sample.health.in_service
+        assert sample.health is None or sample.health.is_in_service
         assert child.events == []
 
 
@@ -181,7 +181,7 @@ def test_what_changes_seldom_is_of_declared_families(stub: Stub, tree: Path) -> 
         "xpu_device_nvlink_errors_total recovery": 8,
         "xpu_device_nvlink_errors_total crc": 8,
     }.items() <= found.items()
-    families = {f.name: len(f.labels) for f in NvidiaVendor.families}
+    families = {f.name: len(f.labels) for f in NvidiaVendor.description.families}
     assert all(families[r.family] == len(r.labels) for r in sample.readings)
 
 
@@ -225,6 +225,6 @@ def test_a_card_of_which_no_instance_tells_is_not_idle() -> None:
 def test_memory_of_nobody_is_worth_a_warning_after_minutes(
     used_bytes: int | None, processes: int | None, seconds: float, *, expected: bool
 ) -> None:
-    since_s = orphan_since(None, used_bytes, processes, 100.0)
-    since_s = orphan_since(since_s, used_bytes, processes, 100.0 + seconds)
-    assert orphaned(since_s, 100.0 + seconds) is expected
+    since_s = orphan_start(None, used_bytes, processes, 100.0)
+    since_s = orphan_start(since_s, used_bytes, processes, 100.0 + seconds)
+    assert is_orphan_lasting(since_s, 100.0 + seconds) is expected

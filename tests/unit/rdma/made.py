@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.host.files import LiveRoot
-from agent.recording.entries import Entry, Link
-from agent.recording.tree import TreeFiles
+from agent.host.files import LiveHostFiles
+from agent.recording.tree import LinkEntry, TreeEntry, TreeFiles
 
-Entries = dict[str, Entry]
+Entries = dict[str, TreeEntry]
 
 PCI = "/sys/bus/pci/devices"
 ACTIVE, DOWN = "4: ACTIVE", "1: DOWN"
@@ -32,18 +31,18 @@ def function(
     """Make a PCI function; `net` names a network device on it."""
     base = place(address, root)
     made: Entries = {
-        f"{PCI}/{address}": Link(f"../../../devices/{root}/{address}"),
+        f"{PCI}/{address}": LinkEntry(f"../../../devices/{root}/{address}"),
         f"{base}/class": f"{code}\n".encode(),
         f"{base}/vendor": f"{ids[0]}\n".encode(),
         f"{base}/device": f"{ids[1]}\n".encode(),
     }
     if driver:
-        made[f"{base}/driver"] = Link(f"../../../bus/pci/drivers/{driver}")
+        made[f"{base}/driver"] = LinkEntry(f"../../../bus/pci/drivers/{driver}")
     if net:
         made[f"{base}/net/{net}/type"] = b"1\n"
-        made[f"/sys/class/net/{net}"] = Link(f"../../devices/{root}/{address}/net/{net}")
+        made[f"/sys/class/net/{net}"] = LinkEntry(f"../../devices/{root}/{address}/net/{net}")
     if physfn:
-        made[f"{base}/physfn"] = Link(f"../{physfn}")
+        made[f"{base}/physfn"] = LinkEntry(f"../{physfn}")
     return made
 
 
@@ -85,7 +84,9 @@ def device(
     """Make an RDMA device on a function."""
     base = f"{place(address, root)}/infiniband/{name}"
     made: Entries = {
-        f"/sys/class/infiniband/{name}": Link(f"../../devices/{root}/{address}/infiniband/{name}"),
+        f"/sys/class/infiniband/{name}": LinkEntry(
+            f"../../devices/{root}/{address}/infiniband/{name}"
+        ),
         f"{base}/node_type": f"{node_type}\n".encode(),
         f"{base}/node_guid": f"{guid}\n".encode(),
         f"{base}/sys_image_guid": f"{guid}\n".encode(),
@@ -116,7 +117,7 @@ def nics(*pairs: tuple[str, str]) -> Entries:
 def virtual(pf: str, index: int, address: str, driver: str | None, name: str | None) -> Entries:
     """Make a virtual function of a PF; `name` is its RDMA device, if it has one."""
     made = function(address, driver=driver, physfn=pf)
-    made[f"{place(pf)}/virtfn{index}"] = Link(f"../{address}")
+    made[f"{place(pf)}/virtfn{index}"] = LinkEntry(f"../{address}")
     if name:
         made |= device(address, name, uverbs=None)
     return made
@@ -133,17 +134,17 @@ def exclusive() -> Entries:
 
 def tree(entries: Entries) -> TreeFiles:
     """Keep a machine in memory."""
-    return TreeFiles.of(entries)
+    return TreeFiles.from_entries(entries)
 
 
-def disk(folder: Path, entries: Entries) -> LiveRoot:
+def disk(folder: Path, entries: Entries) -> LiveHostFiles:
     """Write a machine below a directory; what is there already and differs is replaced."""
     for path, entry in entries.items():
         target = folder / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(entry, Link):
+        if isinstance(entry, LinkEntry):
             target.unlink(missing_ok=True)
             target.symlink_to(entry.text)
         elif isinstance(entry, bytes):
             target.write_bytes(entry)
-    return LiveRoot(str(folder))
+    return LiveHostFiles(str(folder))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState, VendorDevice
-from agent.recording.entries import Link
+from agent.recording.tree import LinkEntry
+from agent.snapshot.device import HealthState, VendorDevice
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
 from tests.unit.rdma import made
@@ -122,7 +122,7 @@ def test_an_unbound_function_is_somebody_elses_at_once(boot: Boot) -> None:
 
 def test_a_function_given_to_a_virtual_machine_says_so(boot: Boot) -> None:
     boot.hide("mlx5_3", PF)
-    made.disk(boot.root, {f"{made.place(PF)}/driver": Link("../../bus/pci/drivers/vfio-pci")})
+    made.disk(boot.root, {f"{made.place(PF)}/driver": LinkEntry("../../bus/pci/drivers/vfio-pci")})
     device = boot.look()[PF]
     assert (device.health.reason, device.managed, device.minor) == ("BoundToVFIO", False, None)
 
@@ -159,7 +159,7 @@ def test_a_bond_in_a_pod_is_one_device_as_it_was(tmp_path: Path) -> None:
     for number in range(2):
         address = f"0000:18:00.{number}"
         entries |= made.function(address, net=f"eth{number}")
-        entries[f"{made.place(address)}/net/eth{number}/master"] = Link(
+        entries[f"{made.place(address)}/net/eth{number}/master"] = LinkEntry(
             "../../../virtual/net/bond0"
         )
     boot = Boot(tmp_path, entries)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.recording.entries import Refused
-from plugins.vendors.rdma.counters import (
-    FAMILIES,
+from agent.recording.tree import ErrorEntry
+from plugins.vendors.rdma.metrics import FAMILIES, PREFIX
+from plugins.vendors.rdma.sysfs.counters import (
     MAX_HW,
-    PREFIX,
+    CountedDevice,
     CounterReader,
-    Watched,
-    list_files,
+    list_counter_files,
     readings_of,
 )
 from tests.captures import capture, needs_shared
@@ -28,7 +27,7 @@ def values(entries: made.Entries) -> dict[tuple[str, ...], float]:
     host = made.tree(entries)
     reader = CounterReader(host)
     found = {}
-    for file in list_files(host, Watched(name="mlx5_0", ports=(1,))):
+    for file in list_counter_files(host, CountedDevice(name="mlx5_0", ports=(1,))):
         for reading in readings_of(file, reader.value(file.path)):
             found[(reading.family.removeprefix(PREFIX), *reading.labels[2:])] = reading.value
     return found
@@ -43,7 +42,7 @@ def captured(name: str, port: int) -> dict[str, float]:
     reader = CounterReader(host)
     return {
         reading.family.removeprefix(PREFIX): reading.value
-        for file in list_files(host, Watched(name=name, ports=(port,)))
+        for file in list_counter_files(host, CountedDevice(name=name, ports=(port,)))
         for reading in readings_of(file, reader.value(file.path))[:1]
     }
 
@@ -78,7 +77,7 @@ def test_row_13_a_bad_counter_loses_itself_alone(content: bytes) -> None:
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.EACCES])
 def test_row_1_a_counter_that_refuses_loses_itself_alone(number: int) -> None:
     found = values(
-        {f"{PORT}/counters/port_xmit_data": Refused(number)} | counter("port_rcv_data", b"1")
+        {f"{PORT}/counters/port_xmit_data": ErrorEntry(number)} | counter("port_rcv_data", b"1")
     )
     assert found["port_receive_bytes_total",] == 4
     assert ("port_transmit_bytes_total",) not in found
@@ -139,7 +138,7 @@ def test_a_driver_without_counters_has_none() -> None:
 
 def test_counters_of_all_ports_together() -> None:
     host = made.tree({f"{BASE}/hw_counters/resets": b"2\n"})
-    (file,) = list_files(host, Watched(name="mlx5_0", ports=()))
+    (file,) = list_counter_files(host, CountedDevice(name="mlx5_0", ports=()))
     assert (file.family, file.labels) == (f"{PREFIX}device_hw_total", ("mlx5_0", "resets"))
 
 

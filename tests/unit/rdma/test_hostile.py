@@ -8,13 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.device import VendorDevice
-from agent.model.inventory import Inventory
-from agent.recording.entries import Entry, Kind, Link, Refused
-from agent.recording.tree import TreeFiles
+from agent.recording.tree import EntryKind, ErrorEntry, LinkEntry, TreeEntry, TreeFiles
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import Inventory
+from agent.snapshot.vendor import VendorSettings
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import SHARED, capture, needs_shared
 from tests.unit.rdma import made
+from tests.vendors import open_session
 
 pytestmark = needs_shared
 
@@ -31,7 +32,7 @@ def guest() -> made.Entries:
         f"{folder}/{name}": entry
         for folder, entries in host.walk()
         for name, entry in entries.items()
-        if entry is not Kind.DIRECTORY and any(part in folder for part in INTERESTING)
+        if entry is not EntryKind.DIRECTORY and any(part in folder for part in INTERESTING)
     }
 
 
@@ -51,9 +52,9 @@ def fixture() -> made.Entries:
 
 def survey(entries: made.Entries) -> Inventory:
     """Do with a host everything that a session does."""
-    host = TreeFiles.of(entries)
-    RdmaVendor().sighted(host)
-    session = RdmaVendor().open(host, SETTINGS)
+    host = TreeFiles.from_entries(entries)
+    RdmaVendor().detect(host, VendorSettings())
+    session = open_session(RdmaVendor(), host, SETTINGS)
     session.discover()
     session.sample()
     inventory = session.discover()
@@ -61,12 +62,12 @@ def survey(entries: made.Entries) -> Inventory:
     return inventory
 
 
-GARBAGE: st.SearchStrategy[Entry] = st.one_of(
+GARBAGE: st.SearchStrategy[TreeEntry] = st.one_of(
     st.binary(max_size=80),
-    st.sampled_from([errno.EACCES, errno.EIO, errno.EINVAL, errno.ENODEV]).map(Refused),
+    st.sampled_from([errno.EACCES, errno.EIO, errno.EINVAL, errno.ENODEV]).map(ErrorEntry),
     st.sampled_from(
         ["../../../etc/passwd", "/", "x" * 10_000, ".", "0000:18:00.0", "../0000:40:00.0/"]
-    ).map(Link),
+    ).map(LinkEntry),
     st.sampled_from(
         [
             b"1" * 70_000,
@@ -78,11 +79,11 @@ GARBAGE: st.SearchStrategy[Entry] = st.one_of(
             b"\xff\xfe",
         ]
     ),
-    st.just(Kind.DIRECTORY),
+    st.just(EntryKind.DIRECTORY),
 )
 
 
-def mutated(base: made.Entries, changes: dict[int, Entry | None]) -> made.Entries:
+def mutated(base: made.Entries, changes: dict[int, TreeEntry | None]) -> made.Entries:
     """Replace or remove entries, chosen by their place in the order of paths."""
     found = dict(base)
     paths = sorted(base)
@@ -103,13 +104,13 @@ SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 @SLOW
 @given(CHANGES)
-def test_a_damaged_guest_is_read_to_its_end(changes: dict[int, Entry | None]) -> None:
+def test_a_damaged_guest_is_read_to_its_end(changes: dict[int, TreeEntry | None]) -> None:
     survey(mutated(guest(), changes))
 
 
 @SLOW
 @given(CHANGES)
-def test_a_damaged_node_is_read_to_its_end(changes: dict[int, Entry | None]) -> None:
+def test_a_damaged_node_is_read_to_its_end(changes: dict[int, TreeEntry | None]) -> None:
     survey(mutated(fixture(), changes))
 
 
@@ -119,7 +120,7 @@ def by_name(inventory: Inventory) -> dict[str, VendorDevice]:
 
 @SLOW
 @given(st.integers(0, 1 << 20), GARBAGE)
-def test_garbage_in_one_devices_files_costs_no_other(at: int, entry: Entry) -> None:
+def test_garbage_in_one_devices_files_costs_no_other(at: int, entry: TreeEntry) -> None:
     whole = fixture()
     own = [path for path in sorted(whole) if "/infiniband/mlx4_0/" in path]
     found = by_name(survey(whole | {own[at % len(own)]: entry}))
@@ -146,7 +147,7 @@ def test_row_5_a_directory_with_far_too_many_names(count: int) -> None:
     entries = dict(fixture())
     base = f"{made.place('0000:18:00.0')}/infiniband/mlx4_0/ports/1"
     entries |= {f"{base}/hw_counters/c{n}": b"1" for n in range(count)}
-    session = RdmaVendor().open(TreeFiles.of(entries), SETTINGS)
+    session = open_session(RdmaVendor(), TreeFiles.from_entries(entries), SETTINGS)
     session.discover()
     readings = [item for sample in session.sample() for item in sample.readings]
     assert sum(item.family == "xpu_rdma_port_hw_total" for item in readings) < 600

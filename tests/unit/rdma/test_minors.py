@@ -9,29 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from plugins.vendors.rdma.minors import (
+from plugins.vendors.rdma.discovery.minors import (
     MAX_MINORS,
-    Claim,
-    Kept,
-    Seen,
-    State,
-    StateFile,
-    assign,
-    decode,
-    encode,
-    wanted,
+    MinorRequest,
+    RdmaDeviceRecord,
+    RdmaState,
+    RdmaStateFile,
+    RdmaStateStore,
+    assign_minors,
+    decode_state,
+    encode_state,
+    kernel_number,
 )
 
 BOOT = "0b7c2a52-1f3e-4c55-9d80-6c1b6a3f6f10"
 
 
-def claims(*names: str) -> list[Claim]:
+def claims(*names: str) -> list[MinorRequest]:
     """Name devices in PCI order; their keys are their places in it."""
-    return [Claim(f"slot{at}", name) for at, name in enumerate(names)]
+    return [MinorRequest(f"slot{at}", name) for at, name in enumerate(names)]
 
 
-def numbers(names: list[Claim], stored: dict[str, int] | None = None) -> list[int | None]:
-    given_ = assign(names, stored or {})
+def numbers(names: list[MinorRequest], stored: dict[str, int] | None = None) -> list[int | None]:
+    given_ = assign_minors(names, stored or {})
     return [given_.get(claim.key) for claim in names]
 
 
@@ -57,14 +57,14 @@ def test_a_stored_number_wins_vector_68() -> None:
 
 
 def test_a_renamed_device_keeps_its_number_vector_85() -> None:
-    first = assign(claims("mlx5_0", "mlx5_1"), {})
-    assert assign(claims("ibp24s0", "mlx5_1"), first) == first
+    first = assign_minors(claims("mlx5_0", "mlx5_1"), {})
+    assert assign_minors(claims("ibp24s0", "mlx5_1"), first) == first
 
 
 def test_another_card_in_the_same_slot_gets_a_new_number() -> None:
     stored = {"0000:18:00.0 15b3:101b": 0}
-    replacement = [Claim("0000:18:00.0 15b3:1021", "mlx5_0")]
-    assert assign(replacement, stored) == {"0000:18:00.0 15b3:1021": 1}
+    replacement = [MinorRequest("0000:18:00.0 15b3:1021", "mlx5_0")]
+    assert assign_minors(replacement, stored) == {"0000:18:00.0 15b3:1021": 1}
 
 
 def test_the_numbers_of_devices_that_are_away_are_not_given_to_others() -> None:
@@ -100,24 +100,24 @@ def test_numbers_are_unique_and_stable_and_stored_ones_win(
 ) -> None:
     stored = {key: 7 * at % MAX_MINORS for at, key in enumerate(stored_keys)}
     asked = claims(*names)
-    found = assign(asked, stored)
+    found = assign_minors(asked, stored)
     assert len(set(found.values())) == len(found) == len(asked)
     assert all(0 <= number < MAX_MINORS for number in found.values())
     assert all(found[key] == number for key, number in stored.items() if key in found)
     assert set(found.values()).isdisjoint(n for key, n in stored.items() if key not in found)
-    assert assign(asked[::-1], stored | found) == found
+    assert assign_minors(asked[::-1], stored | found) == found
 
 
 @given(st.text(max_size=40))
 def test_any_name_may_want_a_number_or_nothing(name: str) -> None:
-    number = wanted(name)
+    number = kernel_number(name)
     assert number is None or 0 <= number < MAX_MINORS
 
 
-STATE = State(
+STATE = RdmaState(
     {"0000:18:00.0 15b3:101b": 3},
     {
-        "0000:18:00.0": Seen(
+        "0000:18:00.0": RdmaDeviceRecord(
             name="mlx5_3", guid="0c42a10300112233", driver="mlx5_core", used_ports=(1,)
         )
     },
@@ -125,24 +125,24 @@ STATE = State(
 
 
 def test_the_state_is_read_back() -> None:
-    assert decode(encode(STATE, BOOT), BOOT) == STATE
+    assert decode_state(encode_state(STATE, BOOT), BOOT) == STATE
 
 
 def test_numbers_outlive_a_reboot_and_sightings_do_not() -> None:
-    assert decode(encode(STATE, BOOT), "another") == State(STATE.minors, {})
+    assert decode_state(encode_state(STATE, BOOT), "another") == RdmaState(STATE.minors, {})
 
 
 def test_without_a_boot_id_no_sighting_is_believed() -> None:
-    assert not decode(encode(STATE, ""), "").seen
+    assert not decode_state(encode_state(STATE, ""), "").seen
 
 
-GOOD = json.loads(encode(STATE, BOOT))
+GOOD = json.loads(encode_state(STATE, BOOT))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(encode(STATE, BOOT)[:40], id="row-22-truncated"),
+        pytest.param(encode_state(STATE, BOOT)[:40], id="row-22-truncated"),
         pytest.param(json.dumps(GOOD | {"version": 2}).encode(), id="row-22-other-version"),
         pytest.param(json.dumps(GOOD | {"minors": {"a": 2**31}}).encode(), id="row-22-minor-2-31"),
         pytest.param(json.dumps(GOOD | {"minors": {"a": 1, "b": 1}}).encode(), id="row-22-twice"),
@@ -161,20 +161,20 @@ GOOD = json.loads(encode(STATE, BOOT))
 )
 def test_a_damaged_file_is_put_aside_and_rebuilt(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "rdma.json").write_bytes(data)
-    kept = Kept(str(tmp_path), BOOT)
-    assert kept.state == State()
+    kept = RdmaStateStore(str(tmp_path), BOOT)
+    assert kept.state == RdmaState()
     assert kept.problem is not None
     assert kept.problem.reason == "StateFileDamaged"
     assert (tmp_path / "rdma.json.bad").read_bytes() == data
-    assert kept.number(claims("mlx5_4")) == {"slot0": 4}
-    kept.remember({})
-    assert decode((tmp_path / "rdma.json").read_bytes(), BOOT).minors == {"slot0": 4}
+    assert kept.assign(claims("mlx5_4")) == {"slot0": 4}
+    kept.save_records({})
+    assert decode_state((tmp_path / "rdma.json").read_bytes(), BOOT).minors == {"slot0": 4}
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_make_the_reader_raise_anything_else(data: bytes) -> None:
     with contextlib.suppress(ParseError):
-        decode(data, BOOT)
+        decode_state(data, BOOT)
 
 
 _JSON = st.recursive(
@@ -190,18 +190,18 @@ _JSON = st.recursive(
 def test_no_json_makes_the_reader_raise_anything_else(minors: object, seen: object) -> None:
     body = {"version": 1, "boot_id": BOOT, "minors": minors, "seen": seen}
     with contextlib.suppress(ParseError):
-        decode(json.dumps(body).encode(), BOOT)
+        decode_state(json.dumps(body).encode(), BOOT)
 
 
 def test_without_a_directory_nothing_is_written(tmp_path: Path) -> None:
-    kept = Kept(None, BOOT)
-    kept.number(claims("mlx5_0"))
-    kept.remember({})
+    kept = RdmaStateStore(None, BOOT)
+    kept.assign(claims("mlx5_0"))
+    kept.save_records({})
     assert not list(tmp_path.iterdir())
 
 
 def test_the_file_is_written_only_when_it_changes(tmp_path: Path) -> None:
-    file = StateFile(str(tmp_path / "new"), BOOT)
+    file = RdmaStateFile(str(tmp_path / "new"), BOOT)
     file.save(STATE)
     (tmp_path / "new" / "rdma.json").unlink()
     file.save(STATE)
@@ -210,29 +210,29 @@ def test_the_file_is_written_only_when_it_changes(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept = Kept(str(tmp_path / "file"), BOOT)
-    kept.remember({})
+    kept = RdmaStateStore(str(tmp_path / "file"), BOOT)
+    kept.save_records({})
     assert kept.problem is not None
     assert kept.problem.reason == "StateNotWritten"
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "rdma.json").write_bytes(b" " * ((1 << 20) + 1))
-    kept = Kept(str(tmp_path), BOOT)
+    kept = RdmaStateStore(str(tmp_path), BOOT)
     assert kept.problem is not None
 
 
 def test_numbers_of_devices_that_are_no_more_are_used_again_once_there_is_no_other(
     tmp_path: Path,
 ) -> None:
-    kept = Kept(str(tmp_path), BOOT)
-    kept.number([Claim(f"soft-{at}", "rxe") for at in range(MAX_MINORS)])
-    stays, comes = Claim("soft-0", "rxe"), Claim("0000:18:00.0 15b3:1021", "mlx5_7")
-    found = kept.number([comes, stays])
+    kept = RdmaStateStore(str(tmp_path), BOOT)
+    kept.assign([MinorRequest(f"soft-{at}", "rxe") for at in range(MAX_MINORS)])
+    stays, comes = MinorRequest("soft-0", "rxe"), MinorRequest("0000:18:00.0 15b3:1021", "mlx5_7")
+    found = kept.assign([comes, stays])
     assert found["soft-0"] == 0
     assert found[comes.key] == 1
-    kept.remember({})
-    again = Kept(str(tmp_path), BOOT)
+    kept.save_records({})
+    again = RdmaStateStore(str(tmp_path), BOOT)
     assert again.problem is None
-    assert again.number([comes, stays]) == found
+    assert again.assign([comes, stays]) == found
     assert "soft-1" not in again.state.minors

@@ -2,26 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.device import VirtualFunction
-from agent.recording.entries import Link
-from plugins.bindings.rdma_class.classes import (
-    ClassKind,
-    Origin,
-    netns_mode,
-    origin_of,
-    primary_of,
-    read_nodes,
-)
-from plugins.bindings.rdma_class.pods import pod_limits
-from plugins.vendors.rdma.functions import PCI, Scan, read_function, read_scan
-from plugins.vendors.rdma.nics import (
+from agent.recording.tree import LinkEntry
+from agent.snapshot.device import VirtualFunction
+from plugins.vendors.rdma.discovery.nics import (
     Nic,
     VirtualFunctions,
     nics_of,
     virtual_functions,
     without_device,
 )
-from plugins.vendors.rdma.settings import PoolRule, decode
+from plugins.vendors.rdma.settings import PoolRule, decode_rdma_settings
+from plugins.vendors.rdma.sysfs.classes import (
+    ClassKind,
+    DeviceOrigin,
+    netns_mode,
+    origin_of,
+    primary_name,
+    read_nodes,
+)
+from plugins.vendors.rdma.sysfs.functions import PCI, RdmaScan, read_function, read_scan
+from plugins.vendors.rdma.sysfs.pod_cgroups import pod_limits
 from tests.unit.rdma import made
 
 PF = "0000:18:00.0"
@@ -32,30 +32,30 @@ PF = "0000:18:00.0"
     [
         pytest.param(
             "../../devices/pci0000:17/0000:17:01.0/0000:18:00.0/infiniband/mlx5_0",
-            Origin(ClassKind.HARDWARE, PF),
+            DeviceOrigin(ClassKind.HARDWARE, PF),
             id="hardware",
         ),
         pytest.param(
             "../../devices/pci0000:17/0000:18:00.0/mlx5_core.sf.4/infiniband/mlx5_10",
-            Origin(ClassKind.SUBFUNCTION, PF, 4),
+            DeviceOrigin(ClassKind.SUBFUNCTION, PF, 4),
             id="subfunction",
         ),
         pytest.param(
-            "../../devices/virtual/infiniband/rxe_eth0", Origin(ClassKind.SOFT), id="soft"
+            "../../devices/virtual/infiniband/rxe_eth0", DeviceOrigin(ClassKind.SOFT), id="soft"
         ),
         pytest.param(
-            "../../devices/scif_dma_0/infiniband/scif0", Origin(ClassKind.OTHER), id="scif"
+            "../../devices/scif_dma_0/infiniband/scif0", DeviceOrigin(ClassKind.OTHER), id="scif"
         ),
-        pytest.param("../../../etc/passwd", Origin(ClassKind.OTHER), id="row-6-outside"),
-        pytest.param("/" * 10_000, Origin(ClassKind.OTHER), id="row-6-long"),
+        pytest.param("../../../etc/passwd", DeviceOrigin(ClassKind.OTHER), id="row-6-outside"),
+        pytest.param("/" * 10_000, DeviceOrigin(ClassKind.OTHER), id="row-6-long"),
         pytest.param(
             "..//devices//0000:18:00.0//infiniband/mlx5_0/",
-            Origin(ClassKind.HARDWARE, PF),
+            DeviceOrigin(ClassKind.HARDWARE, PF),
             id="row-6-slashes",
         ),
     ],
 )
-def test_what_stands_behind_a_class_entry(link: str, origin: Origin) -> None:
+def test_what_stands_behind_a_class_entry(link: str, origin: DeviceOrigin) -> None:
     assert origin_of(link) == origin
 
 
@@ -67,10 +67,10 @@ def test_what_stands_behind_a_class_entry(link: str, origin: Origin) -> None:
     ],
 )
 def test_the_name_that_stands_for_a_function(names: list[str], primary: str) -> None:
-    assert primary_of(names) == primary
+    assert primary_name(names) == primary
 
 
-def found(entries: made.Entries) -> tuple[Scan, tuple[Nic, ...]]:
+def found(entries: made.Entries) -> tuple[RdmaScan, tuple[Nic, ...]]:
     scan = read_scan(made.tree(entries))
     return scan, nics_of(scan)
 
@@ -88,7 +88,7 @@ def test_switches_and_routers_are_no_nics(node_type: str) -> None:
 
 def test_a_subfunction_is_listed_with_its_function() -> None:
     sub: made.Entries = {
-        "/sys/class/infiniband/mlx5_9": Link(
+        "/sys/class/infiniband/mlx5_9": LinkEntry(
             f"../../devices/pci0000:10/{PF}/mlx5_core.sf.4/infiniband/mlx5_9"
         ),
         f"{made.place(PF)}/mlx5_core.sf.4/infiniband/mlx5_9/node_type": b"1: CA\n",
@@ -116,7 +116,9 @@ def bond(name: str, *masters: str) -> made.Entries:
     entries |= made.function("0000:18:00.1", net="eth1")
     for number, master in enumerate(masters):
         base = made.place(f"0000:18:00.{number}")
-        entries[f"{base}/net/eth{number}/master"] = Link(f"../../../../../virtual/net/{master}")
+        entries[f"{base}/net/eth{number}/master"] = LinkEntry(
+            f"../../../../../virtual/net/{master}"
+        )
     return entries
 
 
@@ -141,7 +143,9 @@ def test_members_of_a_bond(entries: made.Entries, members: tuple[str, ...]) -> N
 def virtuals(entries: made.Entries, pools: tuple[PoolRule, ...] = ()) -> VirtualFunctions:
     scan = read_scan(made.tree(entries))
     pf = scan.functions[PF]
-    return virtual_functions(pf, "mlx5_0", scan.functions, pools, exclusive=scan.exclusive)
+    return virtual_functions(
+        pf, "mlx5_0", scan.functions, pools, exclusive=scan.has_exclusive_netns
+    )
 
 
 VFS = made.nic(PF, "mlx5_0") | {
@@ -190,7 +194,7 @@ def test_pools_make_groups_in_their_order_and_the_rest_comes_last() -> None:
         {"pf": "mlx5_7", "labels": {"pool": "never"}},
         {"pf": PF, "driver": "other"},
     ]
-    groups = virtuals(VFS, decode({"vf_pools": rules}).vf_pools).groups
+    groups = virtuals(VFS, decode_rdma_settings({"vf_pools": rules}).vf_pools).groups
     assert [(dict(group.labels), [vf.bus_id for vf in group.vfs]) for group in groups] == [
         ({"pool": "b"}, ["0000:18:01.3"]),
         ({"pool": "a"}, ["0000:18:00.3"]),
@@ -201,16 +205,16 @@ def test_pools_make_groups_in_their_order_and_the_rest_comes_last() -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        pytest.param({f"{made.place(PF)}/virtfn3": Link(f"../{PF}")}, id="itself"),
-        pytest.param({f"{made.place(PF)}/virtfn3": Link("../0000:99:00.0")}, id="nothing"),
+        pytest.param({f"{made.place(PF)}/virtfn3": LinkEntry(f"../{PF}")}, id="itself"),
+        pytest.param({f"{made.place(PF)}/virtfn3": LinkEntry("../0000:99:00.0")}, id="nothing"),
         pytest.param(
             made.nic("0000:40:00.0", "mlx5_9")
-            | {f"{made.place(PF)}/virtfn3": Link("../0000:40:00.0")},
+            | {f"{made.place(PF)}/virtfn3": LinkEntry("../0000:40:00.0")},
             id="no-virtual-function",
         ),
         pytest.param({f"{made.place(PF)}/sriov_numvfs": b"-1\n"}, id="a-number-that-is-none"),
         pytest.param({f"{made.place(PF)}/sriov_numvfs": b"44\n"}, id="a-number-that-lies"),
-        pytest.param({f"{made.place(PF)}/virtfnX": Link("../0000:18:00.1")}, id="no-index"),
+        pytest.param({f"{made.place(PF)}/virtfnX": LinkEntry("../0000:18:00.1")}, id="no-index"),
     ],
 )
 def test_row_7_links_that_lead_nowhere_cost_nobody_else(extra: made.Entries) -> None:
@@ -219,7 +223,7 @@ def test_row_7_links_that_lead_nowhere_cost_nobody_else(extra: made.Entries) -> 
 
 def test_row_7_of_two_pfs_that_name_one_function_its_own_keeps_it() -> None:
     other = made.nic("0000:40:00.0", "mlx5_9") | {
-        f"{made.place('0000:40:00.0')}/virtfn0": Link("../0000:18:00.1")
+        f"{made.place('0000:40:00.0')}/virtfn0": LinkEntry("../0000:18:00.1")
     }
     scan = read_scan(made.tree(VFS | other))
     found = virtual_functions(
@@ -240,7 +244,7 @@ def test_row_6_a_link_that_names_another_function_gives_no_root(
     link: str, root: str | None
 ) -> None:
     entries = made.function(PF) | made.function("0000:19:00.0")
-    entries[f"{PCI}/{PF}"] = Link(link)
+    entries[f"{PCI}/{PF}"] = LinkEntry(link)
     assert read_function(made.tree(entries), PF).root == root
 
 

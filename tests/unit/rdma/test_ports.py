@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.recording.entries import Link, Refused
-from plugins.vendors.rdma.ports import (
+from agent.recording.tree import ErrorEntry, LinkEntry
+from plugins.vendors.rdma.sysfs.ports import (
     Gid,
     PortReader,
-    carrier,
     gid_type,
-    look,
+    has_carrier,
     port_netdev,
     port_numbers,
-    preferred,
+    preferred_gid,
     read_gids,
+    read_port_state,
 )
 from tests.unit.rdma import made
 
@@ -32,9 +32,9 @@ def table(*gids: str | None, kind: str = "RoCE v2") -> made.Entries:
     made_: made.Entries = {f"{BASE}/ports/1/link_layer": b"Ethernet\n"}
     for index, value in enumerate(gids):
         path = f"{BASE}/ports/1/gids/{index}"
-        made_[path] = Refused(errno.EINVAL) if value is None else value.encode()
+        made_[path] = ErrorEntry(errno.EINVAL) if value is None else value.encode()
         made_[f"{BASE}/ports/1/gid_attrs/types/{index}"] = (
-            kind.encode() if value and value != ZERO else Refused(errno.EINVAL)
+            kind.encode() if value and value != ZERO else ErrorEntry(errno.EINVAL)
         )
     return made_
 
@@ -85,7 +85,7 @@ LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
     ],
 )
 def test_the_preferred_address(gids: list[tuple[str, str]], layer: str, index: int | None) -> None:
-    chosen = preferred([Gid(index=n, gid=g, type=t) for n, (g, t) in enumerate(gids)], layer)
+    chosen = preferred_gid([Gid(index=n, gid=g, type=t) for n, (g, t) in enumerate(gids)], layer)
     assert (chosen.index if chosen else None) == index
 
 
@@ -102,18 +102,18 @@ def test_row_4_entries_that_are_no_ports_are_skipped() -> None:
         (b"ACTIVE\n", None, True),
         (b"", None, False),
         (b"\xff\xfe", None, True),
-        (Refused(errno.EIO), None, False),
+        (ErrorEntry(errno.EIO), None, False),
         (None, None, False),
     ],
 )
 def test_row_1_and_12_a_state_that_cannot_be_read(
-    state: bytes | Refused | None, seen: int | None, readable: bool
+    state: bytes | ErrorEntry | None, seen: int | None, readable: bool
 ) -> None:
     entries: made.Entries = {f"{BASE}/ports/1/rate": b"x"}
     if state is not None:
         entries[f"{BASE}/ports/1/state"] = state
-    found = look(made.tree(entries), "mlx5_0", 1)
-    assert (found.state, found.readable) == (seen, readable)
+    found = read_port_state(made.tree(entries), "mlx5_0", 1)
+    assert (found.state, found.is_readable) == (seen, readable)
 
 
 def netdevs(**files: tuple[str, str]) -> made.Entries:
@@ -196,7 +196,7 @@ def test_names_of_network_devices_that_lead_elsewhere_are_ignored() -> None:
 @pytest.mark.parametrize(("text", "up"), [(b"1\n", True), (b"0\n", False), (b"", None)])
 def test_carrier(text: bytes, up: bool | None) -> None:
     entries: made.Entries = {
-        "/sys/class/net/eth0": Link("../../devices/virtual/net/eth0"),
+        "/sys/class/net/eth0": LinkEntry("../../devices/virtual/net/eth0"),
         "/sys/devices/virtual/net/eth0/carrier": text,
     }
-    assert carrier(made.tree(entries), "eth0") is up
+    assert has_carrier(made.tree(entries), "eth0") is up

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import BadConfig
-from plugins.vendors.rdma.settings import Match, RdmaSettings, decode
+from plugins.vendors.rdma.settings import DevicePattern, RdmaSettings, decode_rdma_settings
 
 ADDRESS, ROOT, NAME = "0000:18:00.0", "pci0000:17", "mlx5_0"
 
 
 def test_no_settings_are_the_defaults() -> None:
-    assert decode({}) == RdmaSettings()
+    assert decode_rdma_settings({}) == RdmaSettings()
 
 
 def test_everything_that_can_be_set() -> None:
-    settings = decode(
+    settings = decode_rdma_settings(
         {
             "soft": True,
             "replay": False,
@@ -27,7 +27,7 @@ def test_everything_that_can_be_set() -> None:
             "state_dir": "/var/lib/xpu-agent",
         }
     )
-    assert settings.expected(ADDRESS, ROOT, NAME) == (1, 2)
+    assert settings.expected_ports_of(ADDRESS, ROOT, NAME) == (1, 2)
     assert settings.vf_pools[0].indices == frozenset((0, 1, 2))
     assert settings.labels_of(ADDRESS, ROOT, NAME) == (
         ("rail", "0"),
@@ -38,7 +38,9 @@ def test_everything_that_can_be_set() -> None:
 
 def test_of_two_labels_with_one_name_the_first_wins() -> None:
     rules = [{"match": "*", "labels": {"a": text}} for text in ("first", "second")]
-    assert decode({"labels": rules}).labels_of(ADDRESS, ROOT, NAME) == (("a", "first"),)
+    assert decode_rdma_settings({"labels": rules}).labels_of(ADDRESS, ROOT, NAME) == (
+        ("a", "first"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_of_two_labels_with_one_name_the_first_wins() -> None:
 def test_what_a_match_fits(
     text: str, address: str | None, root: str | None, name: str | None, fits: bool
 ) -> None:
-    assert Match(text).fits(address, root, name) is fits
+    assert DevicePattern(text).fits(address, root, name) is fits
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_wrong_setting_is_refused_by_the_name_of_its_key(
     data: dict[str, object], key: str
 ) -> None:
     with pytest.raises(BadConfig) as refused:
-        decode(data)
+        decode_rdma_settings(data)
     assert key in str(refused.value)
 
 
@@ -111,8 +113,8 @@ _VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(list(RdmaSettings.__struct_fields__)), _VALUES))
 def test_no_settings_raise_anything_else(data: dict[str, object]) -> None:
     try:
-        settings = decode(data)
+        settings = decode_rdma_settings(data)
     except BadConfig:
         return
     settings.labels_of(ADDRESS, ROOT, NAME)
-    settings.expected(ADDRESS, ROOT, NAME)
+    settings.expected_ports_of(ADDRESS, ROOT, NAME)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.bindings.rdma_class import text
+from plugins.vendors.rdma.sysfs import values
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from plugins.bindings.rdma_class import text
     ],
 )
 def test_a_rate_becomes_megabits_or_is_unknown(raw: str, mbps: int | None) -> None:
-    assert text.parse_rate(raw) == mbps
+    assert values.parse_rate(raw) == mbps
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_rate_becomes_megabits_or_is_unknown(raw: str, mbps: int | None) -> No
     ],
 )
 def test_a_kernel_enum(raw: str, value: tuple[int, str] | None) -> None:
-    assert text.parse_enum(raw) == value
+    assert values.parse_enum(raw) == value
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_a_kernel_enum(raw: str, value: tuple[int, str] | None) -> None:
     ],
 )
 def test_a_guid(raw: str, digits: str | None) -> None:
-    assert text.parse_guid(raw) == digits
+    assert values.parse_guid(raw) == digits
 
 
 def test_a_guid_is_shown_as_the_kernel_shows_it() -> None:
-    assert text.show_guid("505400fffe000013") == "5054:00ff:fe00:0013"
+    assert values.show_guid("505400fffe000013") == "5054:00ff:fe00:0013"
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_a_guid_is_shown_as_the_kernel_shows_it() -> None:
     ],
 )
 def test_an_address(raw: str, kept: bool, local: bool) -> None:
-    gid = text.parse_gid(raw)
-    assert (gid is not None, gid is not None and text.is_link_local(gid)) == (kept, local)
+    gid = values.parse_gid(raw)
+    assert (gid is not None, gid is not None and values.is_link_local(gid)) == (kept, local)
 
 
 def test_a_mapped_ipv4_address_is_told_apart() -> None:
-    assert text.is_ipv4("0000:0000:0000:0000:0000:ffff:0a00:0001")
-    assert not text.is_ipv4("fec0:0000:0000:0000:5054:00ff:fe00:0010")
+    assert values.is_ipv4("0000:0000:0000:0000:0000:ffff:0a00:0001")
+    assert not values.is_ipv4("fec0:0000:0000:0000:5054:00ff:fe00:0010")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_mapped_ipv4_address_is_told_apart() -> None:
     [("0x12a", 298), ("0", 0), ("65535", 65535), ("65536", None), ("0x10000", None), ("x", None)],
 )
 def test_a_lid_has_sixteen_bits(raw: str, lid: int | None) -> None:
-    assert text.parse_lid(raw) == lid
+    assert values.parse_lid(raw) == lid
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_a_lid_has_sixteen_bits(raw: str, lid: int | None) -> None:
     ],
 )
 def test_a_counter(raw: str, value: int | None) -> None:
-    assert text.parse_counter(raw) == value
+    assert values.parse_counter(raw) == value
 
 
 def test_limits_of_the_rdma_controller_vector_16() -> None:
     content = "mlx5_0 hca_handle=2 hca_object=max \nrubbish\nmlx5_1 hca_handle=max hca_object=7\n"
-    assert text.parse_limits(content) == {"mlx5_0": (2, None), "mlx5_1": (None, 7)}
+    assert values.parse_limits(content) == {"mlx5_0": (2, None), "mlx5_1": (None, 7)}
 
 
 @pytest.mark.parametrize(
@@ -115,29 +115,29 @@ def test_limits_of_the_rdma_controller_vector_16() -> None:
     [("1", 1), ("255", 255), ("0", None), ("256", None), ("x", None), ("01", None), ("-1", None)],
 )
 def test_row_4_port_directories(raw: str, number: int | None) -> None:
-    assert text.parse_port(raw) == number
+    assert values.parse_port(raw) == number
 
 
 @pytest.mark.parametrize("raw", ["a/b", "..", ".", "", "a b", "a\nb", 'a"b', "a" * 64, "é"])
 def test_row_14_names_that_cannot_be_ones(raw: str) -> None:
-    assert not text.is_name(raw)
+    assert not values.is_name(raw)
 
 
 @pytest.mark.parametrize("raw", ["mlx5_0", "rxe_eth0", "rocep31s0f0", "a.b:c-d"])
 def test_names_of_devices(raw: str) -> None:
-    assert text.is_name(raw)
+    assert values.is_name(raw)
 
 
 PARSERS: tuple[Callable[[str], object], ...] = (
-    text.parse_rate,
-    text.parse_enum,
-    text.parse_guid,
-    text.parse_gid,
-    text.parse_lid,
-    text.parse_counter,
-    text.parse_port,
-    text.parse_limits,
-    text.is_name,
+    values.parse_rate,
+    values.parse_enum,
+    values.parse_guid,
+    values.parse_gid,
+    values.parse_lid,
+    values.parse_counter,
+    values.parse_port,
+    values.parse_limits,
+    values.is_name,
 )
 
 
@@ -149,10 +149,10 @@ def test_no_text_makes_a_parser_raise(parser: Callable[[str], object], raw: str)
 
 @given(st.integers(0, 2**64 - 1))
 def test_every_64_bit_counter_is_read_back(value: int) -> None:
-    assert text.parse_counter(str(value)) == value
+    assert values.parse_counter(str(value)) == value
 
 
 @given(st.text("0123456789abcdef", min_size=16, max_size=16))
 def test_every_guid_is_read_back(digits: str) -> None:
     expected = digits if digits.strip("0") else None
-    assert text.parse_guid(text.show_guid(digits)) == expected
+    assert values.parse_guid(values.show_guid(digits)) == expected

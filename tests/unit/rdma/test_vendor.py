@@ -5,23 +5,28 @@ from pathlib import Path
 import pytest
 
 from agent.errors import BadConfig, NotSupported
-from agent.host.files import LiveRoot
-from agent.model.device import DeviceNode, HealthState, VendorDevice
-from agent.probe.base import replayed
-from agent.recording.entries import DeviceNode as NodeEntry
-from agent.recording.entries import Entry, Link
+from agent.host.files import LiveHostFiles
+from agent.recording.host_source import HostSource
+from agent.recording.tree import DeviceNodeEntry as NodeEntry
+from agent.recording.tree import LinkEntry, TreeEntry
+from agent.snapshot.device import DeviceNode, HealthState, VendorDevice
+from agent.snapshot.vendor import VendorSettings
+from agent.workers.selection import session_context
 from plugins.vendors.rdma.session import RdmaSession
-from plugins.vendors.rdma.settings import RdmaSettings
+from plugins.vendors.rdma.settings import RdmaSection, RdmaSettings
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import capture, needs_shared
 from tests.unit.rdma import made
+from tests.vendors import decode, open_session
 
 PF = "0000:18:00.0"
 CLASS = "/sys/class/infiniband"
 
 
 def devices(entries: made.Entries, **settings: object) -> dict[str, VendorDevice]:
-    inventory = RdmaVendor().open(made.tree(entries), {"replay": True, **settings}).discover()
+    inventory = open_session(
+        RdmaVendor(), made.tree(entries), {"replay": True, **settings}
+    ).discover()
     return {device.key: device for device in inventory.devices}
 
 
@@ -31,7 +36,11 @@ def fact(device: VendorDevice, name: str) -> str | None:
 
 @needs_shared
 def test_a_soft_device_of_a_real_kernel_vector_70() -> None:
-    found = RdmaVendor().open(capture("qemu"), {"soft": True, "replay": True}).discover().devices
+    found = (
+        open_session(RdmaVendor(), capture("qemu"), {"soft": True, "replay": True})
+        .discover()
+        .devices
+    )
     device = next(item for item in found if fact(item, "name") == "rxe_eth3")
     assert (device.bus_id, device.uuid, device.vendor) == (None, "soft-505400fffe000010", "rxe")
     assert fact(device, "parent_bus_id") == "0000:25:00.0"
@@ -45,7 +54,7 @@ def test_a_soft_device_of_a_real_kernel_vector_70() -> None:
 
 @needs_shared
 def test_soft_devices_have_no_traffic_counters_vector_70() -> None:
-    session = RdmaVendor().open(capture("qemu"), {"replay": True})
+    session = open_session(RdmaVendor(), capture("qemu"), {"replay": True})
     session.discover()
     names = {reading.family for sample in session.sample() for reading in sample.readings}
     assert "xpu_rdma_port_hw_total" in names
@@ -54,7 +63,7 @@ def test_soft_devices_have_no_traffic_counters_vector_70() -> None:
 
 @needs_shared
 def test_soft_devices_are_listed_and_not_published_unless_asked_for() -> None:
-    found = RdmaVendor().open(capture("qemu"), {"replay": True}).discover().devices
+    found = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
     assert len(found) == 4
     assert all(not item.managed and item.minor is None and not item.resources for item in found)
     assert {item.health.reason for item in found} == {"SoftDevice"}
@@ -62,14 +71,16 @@ def test_soft_devices_are_listed_and_not_published_unless_asked_for() -> None:
 
 @needs_shared
 def test_the_node_for_applications_vector_71() -> None:
-    found = RdmaVendor().open(capture("qemu"), {"replay": True}).discover().devices
+    found = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
     device = next(item for item in found if fact(item, "name") == "rxe_eth0")
     assert device.nodes == (DeviceNode(path="/dev/infiniband/uverbs0", major=231, minor=192),)
 
 
 @needs_shared
 def test_an_old_infiniband_card_vector_72() -> None:
-    (device,) = RdmaVendor().open(capture("40intel64"), {"replay": True}).discover().devices
+    (device,) = (
+        open_session(RdmaVendor(), capture("40intel64"), {"replay": True}).discover().devices
+    )
     assert (device.bus_id, device.minor, device.vendor) == ("0000:43:00.0", 0, "ib_qib")
     assert device.health.state is HealthState.HEALTHY
     (port,) = device.ports
@@ -80,7 +91,7 @@ def test_an_old_infiniband_card_vector_72() -> None:
 
 @needs_shared
 def test_entries_that_lead_to_no_function_are_listed_only() -> None:
-    found = RdmaVendor().open(capture("procfs-mlx4"), {"replay": True}).discover().devices
+    found = open_session(RdmaVendor(), capture("procfs-mlx4"), {"replay": True}).discover().devices
     assert [(item.uuid, item.managed) for item in found] == [
         ("other-mlx4_0", False),
         ("other-mlx5_0", False),
@@ -89,7 +100,7 @@ def test_entries_that_lead_to_no_function_are_listed_only() -> None:
 
 @needs_shared
 def test_functions_whose_module_is_not_loaded_are_listed_with_the_reason() -> None:
-    found = RdmaVendor().open(capture("32intel64"), {"replay": True}).discover().devices
+    found = open_session(RdmaVendor(), capture("32intel64"), {"replay": True}).discover().devices
     assert [(item.bus_id, item.managed, item.health.reason) for item in found] == [
         ("0000:1a:00.0", False, "NoRdmaDevice"),
         ("0000:3e:00.0", False, "NoRdmaDevice"),
@@ -100,29 +111,31 @@ def test_functions_whose_module_is_not_loaded_are_listed_with_the_reason() -> No
 @pytest.mark.parametrize(("name", "keys"), [("qemu", 4), ("40intel64", 1), ("16em64t", 0)])
 def test_what_is_sighted_is_what_is_found(name: str, keys: int) -> None:
     vendor = RdmaVendor()
-    seen = {item.key for item in vendor.sighted(capture(name)) if item.bus_id}
-    found = vendor.open(capture(name), {"replay": True}).discover().devices
+    seen = {item.key for item in vendor.detect(capture(name), VendorSettings()) if item.bus_id}
+    found = open_session(vendor, capture(name), {"replay": True}).discover().devices
     assert seen == {item.key for item in found if item.bus_id}
-    assert len(vendor.sighted(capture(name))) == keys
+    assert len(vendor.detect(capture(name), VendorSettings())) == keys
 
 
 @pytest.mark.skipif(
-    any(LiveRoot().exists(path) for path in (CLASS, "/sys/module/mlx5_core", "/sys/module/efa")),
+    any(
+        LiveHostFiles().exists(path) for path in (CLASS, "/sys/module/mlx5_core", "/sys/module/efa")
+    ),
     reason="this machine has RDMA devices",
 )
 def test_nothing_is_sighted_on_a_machine_without_rdma() -> None:
-    assert RdmaVendor().sighted(LiveRoot("/")) == ()
-    assert RdmaVendor().open(LiveRoot("/"), {}).discover().devices == ()
+    assert RdmaVendor().detect(LiveHostFiles("/"), VendorSettings()) == ()
+    assert open_session(RdmaVendor(), LiveHostFiles("/"), {}).discover().devices == ()
 
 
 def test_a_wrong_setting_does_not_open() -> None:
     with pytest.raises(BadConfig):
-        RdmaVendor().open(made.tree({}), {"port_policy": "some"})
+        open_session(RdmaVendor(), made.tree({}), {"port_policy": "some"})
 
 
 def test_a_recorded_host_has_no_events() -> None:
     with pytest.raises(NotSupported):
-        RdmaVendor().open(made.tree({}), {"replay": True}).events(1)
+        open_session(RdmaVendor(), made.tree({}), {"replay": True}).events(1)
 
 
 def test_a_nic_as_it_is_published() -> None:
@@ -168,7 +181,7 @@ def test_row_15_software_on_one_mac_address_is_told_apart() -> None:
     entries: made.Entries = {}
     for name in ("rxe_eth0", "rxe_eth0.7"):
         base = f"/sys/devices/virtual/infiniband/{name}"
-        entries[f"{CLASS}/{name}"] = Link(f"../../devices/virtual/infiniband/{name}")
+        entries[f"{CLASS}/{name}"] = LinkEntry(f"../../devices/virtual/infiniband/{name}")
         entries[f"{base}/node_guid"] = b"5054:00ff:fe00:0010\n"
         entries[f"{base}/parent"] = b"../../etc\n"
         entries |= made.port(base)
@@ -179,8 +192,8 @@ def test_row_15_software_on_one_mac_address_is_told_apart() -> None:
 
 
 def test_row_14_a_name_that_cannot_be_one_is_reported_escaped() -> None:
-    entries = made.nic(PF, "mlx5_0") | {f"{CLASS}/a\nb": Link("../x")}
-    inventory = RdmaVendor().open(made.tree(entries), {"replay": True}).discover()
+    entries = made.nic(PF, "mlx5_0") | {f"{CLASS}/a\nb": LinkEntry("../x")}
+    inventory = open_session(RdmaVendor(), made.tree(entries), {"replay": True}).discover()
     assert [item.reason for item in inventory.problems] == ["RdmaNameRefused"]
     assert "\n" not in inventory.problems[0].message
     assert len(inventory.devices) == 1
@@ -196,7 +209,7 @@ def test_row_14_a_name_that_cannot_be_one_is_reported_escaped() -> None:
     ],
 )
 def test_the_node_must_be_there_with_the_kernels_numbers(
-    nodes: dict[str, Entry], reason: str
+    nodes: dict[str, TreeEntry], reason: str
 ) -> None:
     entries = made.nic(PF, "mlx5_0")
     entries |= {f"/dev/infiniband/{name}": entry for name, entry in nodes.items()}
@@ -212,8 +225,9 @@ def test_a_device_without_uverbs_is_out_of_service() -> None:
 
 
 def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
-    settings = replayed({"state_dir": str(tmp_path / "state")})
-    RdmaVendor().open(made.tree(made.nic(PF, "mlx5_0")), settings).discover()
+    recorded = HostSource(files=made.tree(made.nic(PF, "mlx5_0")), source="made", spec="made")
+    context = session_context(decode({"node": {"state_dir": str(tmp_path / "state")}}), recorded)
+    RdmaVendor().open(recorded.files, RdmaSection(), context).discover()
     assert not (tmp_path / "state").exists()
 
 
@@ -221,7 +235,7 @@ def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
     ("extra", "reason"),
     [
         pytest.param(
-            {f"{made.place(PF)}/virtfn0": Link("../0000:99:00.0")},
+            {f"{made.place(PF)}/virtfn0": LinkEntry("../0000:99:00.0")},
             "StrayVirtualFunction",
             id="row-7-a-pf-that-names-nothing",
         ),
@@ -241,7 +255,9 @@ def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
 def test_links_between_functions_that_do_not_meet_are_a_problem(
     extra: made.Entries, reason: str
 ) -> None:
-    session = RdmaVendor().open(made.tree(made.nic(PF, "mlx5_0") | extra), {"replay": True})
+    session = open_session(
+        RdmaVendor(), made.tree(made.nic(PF, "mlx5_0") | extra), {"replay": True}
+    )
     inventory = session.discover()
     assert [item.reason for item in inventory.problems] == [reason]
     assert [item.key for item in inventory.devices] == [PF]

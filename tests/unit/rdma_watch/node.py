@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.clock import ManualClock
-from agent.host.files import LiveRoot
-from agent.model.inventory import DeviceEvent, DeviceSample
+from agent.host.files import LiveHostFiles
+from agent.snapshot.inventory import DeviceEvent, DeviceSample
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
 from tests.unit.rdma import made
@@ -21,7 +21,7 @@ class Node:
     def __init__(self, folder: Path, entries: made.Entries, settings: RdmaSettings) -> None:
         self.folder = folder
         self.clock = ManualClock()
-        self.host: LiveRoot = made.disk(folder, entries)
+        self.host: LiveHostFiles = made.disk(folder, entries)
         self.session = RdmaSession(self.host, settings, self.clock.monotonic, self.clock.wall)
 
     def change(self, entries: made.Entries) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import BadConfig
-from agent.model.device import HealthState
-from plugins.vendors.rdma.settings import RdmaSettings, decode
+from agent.snapshot.device import HealthState
+from plugins.vendors.rdma.settings import RdmaSettings, decode_rdma_settings
 from tests.unit.rdma import made
 from tests.unit.rdma_watch.node import PF, PORT, Node, state
 
@@ -89,7 +89,7 @@ def test_thresholds_of_errors_are_settings(tmp_path: Path) -> None:
         {"counter": "port_rcv_errors", "limit": 1},
         {"counter": "link_error_recovery", "limit": 0},
     ]
-    settings = decode({"error_limits": limits, "counters_interval_s": 1})
+    settings = decode_rdma_settings({"error_limits": limits, "counters_interval_s": 1})
     files = {
         f"infiniband/mlx5_0/ports/1/counters/{name}": "0"
         for name in ("port_rcv_errors", "link_error_recovery", "symbol_error")
@@ -119,7 +119,7 @@ def test_a_threshold_that_is_none_is_refused_by_its_key(
     settings: dict[str, object], key: str
 ) -> None:
     with pytest.raises(BadConfig) as refused:
-        decode(settings)
+        decode_rdma_settings(settings)
     assert f"discovery.rdma.{key}" in str(refused.value)
 
 

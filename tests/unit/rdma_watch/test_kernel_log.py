@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.device import HealthState
-from plugins.faults.rdma.kernel_log import (
+from agent.snapshot.device import HealthState
+from plugins.vendors.rdma.health.kernel_log import (
     CLEAN_S,
     FIRMWARE,
     PCIE,
-    Cause,
-    Logged,
-    logged,
-    looked,
+    KernelLogFault,
+    KernelLogLine,
+    check_port,
     parse_line,
+    record_line,
 )
 from plugins.vendors.rdma.settings import RdmaSettings
 from tests.unit.rdma import made
@@ -112,8 +112,8 @@ def test_any_line_is_read(line: str) -> None:
     assert found is None or found.reason in (FIRMWARE, PCIE)
 
 
-def cause(last_s: float, active_s: float | None = None) -> Cause:
-    return Cause(reason=FIRMWARE, text="x", last_s=last_s, active_s=active_s)
+def cause(last_s: float, active_s: float | None = None) -> KernelLogFault:
+    return KernelLogFault(reason=FIRMWARE, text="x", last_s=last_s, active_s=active_s)
 
 
 @pytest.mark.parametrize(
@@ -131,16 +131,16 @@ def cause(last_s: float, active_s: float | None = None) -> Cause:
     ],
 )
 def test_a_cause_holds_until_five_active_minutes_without_another_line(
-    before: Cause, active: bool, now_s: float, first: bool, after: Cause | None
+    before: KernelLogFault, active: bool, now_s: float, first: bool, after: KernelLogFault | None
 ) -> None:
-    assert looked(before, active=active, now_s=now_s, first=first) == after
+    assert check_port(before, active=active, now_s=now_s, first=first) == after
 
 
 def test_broken_firmware_explains_errors_of_the_bus() -> None:
-    bus, firmware = Logged(PF, PCIE, "bus"), Logged(PF, FIRMWARE, "firmware")
-    both = logged(logged(None, firmware, 10.0), bus, 20.0)
+    bus, firmware = KernelLogLine(PF, PCIE, "bus"), KernelLogLine(PF, FIRMWARE, "firmware")
+    both = record_line(record_line(None, firmware, 10.0), bus, 20.0)
     assert (both.reason, both.text, both.last_s) == (FIRMWARE, "firmware", 20.0)
-    assert logged(logged(None, bus, 10.0), firmware, 20.0).reason == FIRMWARE
+    assert record_line(record_line(None, bus, 10.0), firmware, 20.0).reason == FIRMWARE
 
 
 class Talking(Node):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.bindings.rdma_class.pods import FAMILIES, MAX_PODS, pod_limits, pod_readings
+from plugins.vendors.rdma.metrics import POD_FAMILIES
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
+from plugins.vendors.rdma.sysfs.pod_cgroups import MAX_PODS, pod_limits, pod_readings
 from tests.unit.rdma import made
 from tests.unit.rdma_watch.node import PF
 
@@ -85,6 +86,6 @@ def test_they_are_readings_of_the_device_and_of_declared_families() -> None:
     session = RdmaSession(made.tree(entries), RdmaSettings(replay=True))
     session.discover()
     (sample,) = session.sample()
-    names = {family.name for family in FAMILIES}
+    names = {family.name for family in POD_FAMILIES}
     found = {r.family: r.value for r in sample.readings if r.family in names}
     assert found == {"xpu_rdma_cgroup_handles": 2, "xpu_rdma_cgroup_objects": 7}

@@ -5,26 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.model.device import HealthState
-from plugins.faults.rdma.ports import (
-    DeviceMemory,
+from agent.snapshot.device import HealthState
+from plugins.vendors.rdma.health.ports import (
+    DeviceHistory,
     ErrorWindow,
-    PortSeen,
+    PortReading,
     check_errors,
     count_downed,
-    observe,
-    paused,
-    verdict,
-    with_used,
+    judge_ports,
+    mark_used_ports,
+    observe_ports,
+    pause,
 )
 
 HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
-UP, DOWN = PortSeen(number=1, state=4), PortSeen(number=1, state=1, physical=2)
+UP, DOWN = PortReading(number=1, state=4), PortReading(number=1, state=1, physical=2)
 ONE = frozenset({1})
 
 
-def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> PortSeen:
-    return PortSeen(number=number, state=state, sm_lid=sm_lid, infiniband=True, physical=5)
+def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> PortReading:
+    return PortReading(number=number, state=state, sm_lid=sm_lid, is_infiniband=True, physical=5)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,12 @@ def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> Port
         pytest.param((ib(2, sm_lid=3),), ONE, "any", FAILED, "PortInit", id="init-with-a-manager"),
         pytest.param((ib(2),), ONE, "any", FAILED, "PortInit", id="init-manager-not-told"),
         pytest.param(
-            (PortSeen(number=1, state=2, sm_lid=0),), ONE, "any", FAILED, "PortInit", id="ethernet"
+            (PortReading(number=1, state=2, sm_lid=0),),
+            ONE,
+            "any",
+            FAILED,
+            "PortInit",
+            id="ethernet",
         ),
         pytest.param((ib(3),), ONE, "any", FAILED, "PortArmed", id="armed"),
         pytest.param((ib(5),), ONE, "any", SUSPECT, "PortActiveDefer", id="defers"),
@@ -54,7 +59,7 @@ def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> Port
         ),
         pytest.param((), frozenset(), "any", FAILED, "NoPorts", id="no-ports"),
         pytest.param(
-            (PortSeen(number=1, state=None, readable=False),),
+            (PortReading(number=1, state=None, is_readable=False),),
             ONE,
             "any",
             FAILED,
@@ -62,7 +67,12 @@ def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> Port
             id="unreadable",
         ),
         pytest.param(
-            (PortSeen(number=1, state=None),), ONE, "any", SUSPECT, "PortStateUnknown", id="row-12"
+            (PortReading(number=1, state=None),),
+            ONE,
+            "any",
+            SUSPECT,
+            "PortStateUnknown",
+            id="row-12",
         ),
         pytest.param((ib(44),), ONE, "any", FAILED, "PortDown", id="row-12-44-is-not-active"),
         pytest.param(
@@ -84,21 +94,25 @@ def ib(state: int | None, *, sm_lid: int | None = None, number: int = 1) -> Port
     ],
 )
 def test_one_look(
-    ports: tuple[PortSeen, ...], used: frozenset[int], policy: str, state: HealthState, reason: str
+    ports: tuple[PortReading, ...],
+    used: frozenset[int],
+    policy: str,
+    state: HealthState,
+    reason: str,
 ) -> None:
-    health = verdict(ports, used, policy)
+    health = judge_ports(ports, used, policy)
     assert (health.state, health.reason) == (state, reason)
     assert health.message
 
 
 def run(
-    *looks: tuple[float, PortSeen], memory: DeviceMemory | None = None, lag: bool = False
+    *looks: tuple[float, PortReading], memory: DeviceHistory | None = None, lag: bool = False
 ) -> list[tuple[HealthState, str]]:
     """Take looks in at given seconds; return what was published after each."""
-    now = memory or DeviceMemory()
+    now = memory or DeviceHistory()
     told = []
     for at, seen in looks:
-        now = observe(now, (seen,), now_s=at, wall_s=at + 1e9, lag_degraded=lag)
+        now = observe_ports(now, (seen,), now_s=at, wall_s=at + 1e9, lag_degraded=lag)
         assert now.health is not None
         told.append((now.health.state, now.health.reason))
     return told
@@ -141,7 +155,7 @@ GOOD, BAD = (HEALTHY, "DeviceHealthy"), (FAILED, "PortDown")
     ],
 )
 def test_looks_over_time(
-    looks: list[tuple[float, PortSeen]], told: list[tuple[HealthState, str]]
+    looks: list[tuple[float, PortReading]], told: list[tuple[HealthState, str]]
 ) -> None:
     assert run(*looks) == told
 
@@ -164,21 +178,21 @@ def test_three_falls_in_more_than_ten_minutes_are_no_flapping() -> None:
 
 
 def test_the_counter_of_the_port_tells_of_falls_between_looks() -> None:
-    memory = observe(DeviceMemory(), (UP,), now_s=0, wall_s=0)
+    memory = observe_ports(DeviceHistory(), (UP,), now_s=0, wall_s=0)
     for at, value in ((10, 5), (20, 6), (30, 8)):
         memory = count_downed(memory, 1, value, at)
     assert run((31, UP), memory=memory) == [(SUSPECT, "LinkFlapping")]
 
 
 def test_a_counter_at_its_end_grows_no_more_vector_79() -> None:
-    memory = observe(DeviceMemory(), (UP,), now_s=0, wall_s=0)
+    memory = observe_ports(DeviceHistory(), (UP,), now_s=0, wall_s=0)
     for at, value in ((10, 255), (20, 255)):
         memory = count_downed(memory, 1, value, at)
     assert run((21, UP), memory=memory) == [GOOD]
 
 
 def test_a_counter_that_starts_again_is_no_fall() -> None:
-    memory = count_downed(DeviceMemory(), 1, 200, 0)
+    memory = count_downed(DeviceHistory(), 1, 200, 0)
     assert count_downed(memory, 1, 0, 10).flapping_until_s == 0
 
 
@@ -188,20 +202,20 @@ def test_a_bond_with_one_dead_member_is_suspect() -> None:
 
 
 def test_a_change_is_dated_and_a_first_look_is_not() -> None:
-    first = observe(DeviceMemory(), (UP,), now_s=0, wall_s=50)
+    first = observe_ports(DeviceHistory(), (UP,), now_s=0, wall_s=50)
     assert first.health is not None
     assert first.health.since_s is None
-    doubt = observe(first, (DOWN,), now_s=1, wall_s=51)
-    later = observe(doubt, (DOWN,), now_s=3, wall_s=53)
+    doubt = observe_ports(first, (DOWN,), now_s=1, wall_s=51)
+    later = observe_ports(doubt, (DOWN,), now_s=3, wall_s=53)
     assert later.health is not None
     assert later.health.since_s == 53
-    assert observe(later, (DOWN,), now_s=9, wall_s=59).health == later.health
+    assert observe_ports(later, (DOWN,), now_s=9, wall_s=59).health == later.health
 
 
 def test_an_expected_port_counts_though_it_was_never_up() -> None:
-    memory = with_used(DeviceMemory(), (2,))
+    memory = mark_used_ports(DeviceHistory(), (2,))
     seen = (UP, replace(DOWN, number=2))
-    health = observe(memory, seen, now_s=0, wall_s=0, policy="all").health
+    health = observe_ports(memory, seen, now_s=0, wall_s=0, policy="all").health
     assert health is not None
     assert (health.reason, health.message) == (
         "PortDown",
@@ -210,14 +224,14 @@ def test_an_expected_port_counts_though_it_was_never_up() -> None:
 
 
 def test_a_device_that_comes_back_did_not_fall() -> None:
-    memory = paused(observe(DeviceMemory(), (UP,), now_s=0, wall_s=0))
-    assert observe(memory, (DOWN,), now_s=5, wall_s=5).port(1).flaps == 0
+    memory = pause(observe_ports(DeviceHistory(), (UP,), now_s=0, wall_s=0))
+    assert observe_ports(memory, (DOWN,), now_s=5, wall_s=5).port(1).flaps == 0
 
 
 def test_own_falls_are_counted() -> None:
-    memory = DeviceMemory()
+    memory = DeviceHistory()
     for at, seen in enumerate((UP, DOWN, DOWN, UP, DOWN)):
-        memory = observe(memory, (seen,), now_s=at, wall_s=at)
+        memory = observe_ports(memory, (seen,), now_s=at, wall_s=at)
     assert memory.port(1).flaps == 2
 
 
@@ -261,13 +275,13 @@ _LOOKS = st.lists(
         st.floats(0, 2000),
         st.lists(
             st.builds(
-                PortSeen,
+                PortReading,
                 number=st.integers(1, 3),
                 state=st.one_of(st.none(), st.integers(0, 60)),
                 physical=st.one_of(st.none(), st.integers(0, 9)),
                 sm_lid=st.one_of(st.none(), st.integers(0, 5)),
-                infiniband=st.booleans(),
-                readable=st.booleans(),
+                is_infiniband=st.booleans(),
+                is_readable=st.booleans(),
             ),
             max_size=3,
         ),
@@ -278,12 +292,12 @@ _LOOKS = st.lists(
 
 @given(_LOOKS, st.sampled_from(["any", "all"]))
 def test_any_looks_give_a_health_and_a_bounded_memory(
-    looks: list[tuple[float, list[PortSeen]]], policy: str
+    looks: list[tuple[float, list[PortReading]]], policy: str
 ) -> None:
-    memory, clock = DeviceMemory(), 0.0
+    memory, clock = DeviceHistory(), 0.0
     for step, seen in looks:
         clock += step
-        memory = observe(memory, tuple(seen), now_s=clock, wall_s=clock, policy=policy)
+        memory = observe_ports(memory, tuple(seen), now_s=clock, wall_s=clock, policy=policy)
         assert memory.health is not None
         assert all(len(port.edges) <= 3 for port in memory.ports)
         assert memory.doubt_s is None or memory.doubt_s <= clock

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device import HealthState
-from plugins.vendors.rdma.counters import FAMILIES, Watched
+from agent.snapshot.device import HealthState
+from plugins.vendors.rdma.metrics import FAMILIES
 from plugins.vendors.rdma.settings import RdmaSettings
-from plugins.vendors.rdma.watch import Target, Watch
+from plugins.vendors.rdma.sysfs.counters import CountedDevice
+from plugins.vendors.rdma.watch import RdmaWatch, WatchTarget
 from tests.unit.rdma import made
 from tests.unit.rdma_watch.node import PF, PORT, Node, state, values
 
@@ -133,8 +134,8 @@ def test_a_device_that_left_has_no_sample(node: Node) -> None:
 
 
 def test_a_device_that_leaves_while_it_is_looked_at_is_not_judged(node: Node) -> None:
-    watch = Watch(node.host, RdmaSettings(), node.clock.monotonic, node.clock.wall)
-    target = Target(key=PF, device=Watched(name="mlx5_0", ports=(1,)))
+    watch = RdmaWatch(node.host, RdmaSettings(), node.clock.monotonic, node.clock.wall)
+    target = WatchTarget(key=PF, device=CountedDevice(name="mlx5_0", ports=(1,)))
     assert watch.judge(target) is not None
     node.remove("/sys/class/infiniband/mlx5_0")
     assert watch.judge(target) is None

@@ -6,19 +6,17 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger import ChangeLedger
 from agent.clock import ManualClock
-from agent.hooks.base import Hook
-from agent.host.files import LiveRoot
-from agent.model.grant.kernel import KernelMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.pod import ContainerView, KubeQos, PodView
-from agent.model.runtime.adjustment import NOTHING, Adjustment
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.containers.hooks import Hook
+from agent.host.files import LiveHostFiles
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.report import CycleReport
+from agent.reconcile.reports import CycleReport
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
+from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from tests.realgroups import UID, PodGroups
 
 Answer = Callable[[HookRequest], Adjustment]
@@ -28,7 +26,7 @@ ONE, SANDBOX = f"{1:064x}", f"{2:064x}"
 class SaidHook:
     """Says what is in `answers`: by container name, `""` for the sandbox, `None` for the pod."""
 
-    stages = frozenset(Stage)
+    stages = frozenset(HookStage)
     required = False
 
     def __init__(self, name: str = "cpuset") -> None:
@@ -39,7 +37,7 @@ class SaidHook:
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:  # noqa: ARG002 - as its Protocol
         self.asked.append(request)
         name = None if request.container is None else request.container.name
-        return self.answers.get(name, NOTHING)
+        return self.answers.get(name, NO_ADJUSTMENT)
 
 
 class Scene:
@@ -50,12 +48,12 @@ class Scene:
         groups: PodGroups,
         *hooks: Hook,
         modes: Mapping[str, str] | None = None,
-        ledger: Ledger | None = None,
+        ledger: ChangeLedger | None = None,
     ) -> None:
         self.groups = groups
         self.clock = ManualClock()
         self.hooks = hooks
-        self.ledger = ledger or Ledger(None, "")
+        self.ledger = ledger or ChangeLedger(None, "")
         self.pod = groups.pod_path(UID)
         self.container = groups.container_path(self.pod, 1)
         self.sandbox = groups.container_path(self.pod, 2)
@@ -66,7 +64,9 @@ class Scene:
         self.modes = dict.fromkeys((hook.name for hook in hooks), "on") | dict(modes or {})
         self.reconciler = self.again()
         self.renewed = 0
-        self.snapshot = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part((self.view(),), 1.0))
+        self.snapshot = NodeSnapshot(
+            node=NodeIdentity(name="node"), pods=SnapshotPart((self.view(),), 1.0)
+        )
 
     def view(self, **changes: object) -> PodView:
         """Return the pod as cluster and cgroups show it."""
@@ -87,7 +87,7 @@ class Scene:
     def again(self) -> Reconciler:
         """Begin anew, as after a restart of the agent."""
         self.reconciler = Reconciler(
-            root=LiveRoot(),
+            root=LiveHostFiles(),
             ledger=self.ledger,
             hooks=tuple(self.hooks),
             modes=self.modes,
@@ -103,6 +103,6 @@ class Scene:
     def renew(self, **parts: object) -> None:
         """Change the snapshot, so that hooks are asked again about all pods."""
         self.renewed += 1
-        means = MeansView(kernel=KernelMeans(core_switch=self.renewed))
-        parts = {"means": Part(means, 1.0), **parts}
+        means = HostDevicesView(kernel=KernelFeatures(core_switch=self.renewed))
+        parts = {"means": SnapshotPart(means, 1.0), **parts}
         self.snapshot = msgspec.structs.replace(self.snapshot, **parts)

@@ -7,18 +7,17 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from agent.cgroup.cookies import CookieRefused, KernelCookies
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.processes import restore_processes
-from agent.cgroup.writing.kernel import KernelFiles
-from agent.host.files import LiveRoot
-from agent.model.runtime.adjustment import Adjustment, CoreGroup
-from agent.reconcile.looked import CoreWish
-from agent.reconcile.processes.cores import INTERVAL_S, Cores
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.processes import CookieError, KernelCoreCookies, restore_processes
+from agent.cgroup.values import KernelFiles
+from agent.host.files import LiveHostFiles
+from agent.reconcile.core_cookies import INTERVAL_S, CookieReconciler
+from agent.reconcile.desired_state import DesiredCoreGroup
+from agent.snapshot.container import Adjustment, CoreSchedulingGroup
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
 
-GROUP = CoreGroup(enabled=True, id="a")
+GROUP = CoreSchedulingGroup(enabled=True, id="a")
 
 
 class TableCookies:
@@ -31,7 +30,7 @@ class TableCookies:
 
     def get(self, pid: int) -> int:
         if self.refuses:
-            raise CookieRefused(f"get of process {pid}", self.refuses)
+            raise CookieError(f"get of process {pid}", self.refuses)
         return self.of.get(pid, 0)
 
     def create(self, pid: int) -> None:
@@ -52,9 +51,9 @@ def groups() -> Iterator[RealGroups]:
 def test_this_machine_answers_with_a_cookie_or_by_a_type() -> None:
     answer: list[bool] = []
     try:
-        answer.append(KernelCookies().get(os.getpid()) >= 0)
-    except CookieRefused as error:
-        answer.append(error.unsupported or error.errno == errno.EPERM)
+        answer.append(KernelCoreCookies().get(os.getpid()) >= 0)
+    except CookieError as error:
+        answer.append(error.is_unsupported or error.errno == errno.EPERM)
     assert answer == [True]
 
 
@@ -70,8 +69,8 @@ def test_this_machine_answers_with_a_cookie_or_by_a_type() -> None:
 def test_a_refusal_says_whether_there_is_support_at_all(
     number: int, unsupported: bool, ended: bool
 ) -> None:
-    error = CookieRefused("get of process 1", number)
-    assert (error.unsupported, error.ended) == (unsupported, ended)
+    error = CookieError("get of process 1", number)
+    assert (error.is_unsupported, error.has_process_ended) == (unsupported, ended)
 
 
 @needs_v1
@@ -82,8 +81,8 @@ class TestOnRealGroups:
         scene = Scene(groups)
         first = [groups.sleeper(scene.container) for _ in range(2)]
         second = groups.sleeper(scene.sandbox)
-        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
-        wishes = [CoreWish(cgroup=c, group=GROUP) for c in (scene.container, scene.sandbox)]
+        cores = CookieReconciler(KernelFiles(LiveHostFiles()), scene.ledger, lambda: kernel)
+        wishes = [DesiredCoreGroup(cgroup=c, group=GROUP) for c in (scene.container, scene.sandbox)]
         assert cores.apply(wishes, groups.layout, 0.0) == 3
         assert {kernel.of[pid] for pid in (*first, second)} == {1000}
         assert cores.apply(wishes, groups.layout, INTERVAL_S / 2) == 0
@@ -97,9 +96,9 @@ class TestOnRealGroups:
         kernel = TableCookies()
         scene = Scene(groups)
         pid = groups.sleeper(scene.container)
-        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
-        cores.apply([CoreWish(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
-        alone = CoreWish(cgroup=scene.container, group=CoreGroup())
+        cores = CookieReconciler(KernelFiles(LiveHostFiles()), scene.ledger, lambda: kernel)
+        cores.apply([DesiredCoreGroup(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
+        alone = DesiredCoreGroup(cgroup=scene.container, group=CoreSchedulingGroup())
         cores.apply([alone], groups.layout, INTERVAL_S)
         assert kernel.of[pid] == 0
 
@@ -108,8 +107,8 @@ class TestOnRealGroups:
         kernel.refuses = errno.ENODEV
         scene = Scene(groups)
         groups.sleeper(scene.container)
-        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
-        cores.apply([CoreWish(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
+        cores = CookieReconciler(KernelFiles(LiveHostFiles()), scene.ledger, lambda: kernel)
+        cores.apply([DesiredCoreGroup(cgroup=scene.container, group=GROUP)], groups.layout, 0.0)
         # the same words whichever process is asked about: each new one would be told
         assert cores.problem == "core scheduling: No such device"
 
@@ -119,15 +118,15 @@ class TestOnRealGroups:
         kernel = TableCookies()
         hook = SaidHook("core_scheduling")
         hook.answers = {"app": Adjustment(core_group=GROUP)}
-        scene = Scene(groups, hook, ledger=Ledger(None, ""))
+        scene = Scene(groups, hook, ledger=ChangeLedger(None, ""))
         pid = groups.sleeper(scene.container)
-        cores = Cores(KernelFiles(LiveRoot()), scene.ledger, lambda: kernel)
-        wishes = [CoreWish(cgroup=scene.container, group=GROUP)]
-        cores.remember(wishes, groups.layout)
+        cores = CookieReconciler(KernelFiles(LiveHostFiles()), scene.ledger, lambda: kernel)
+        wishes = [DesiredCoreGroup(cgroup=scene.container, group=GROUP)]
+        cores.record_originals(wishes, groups.layout)
         (entry,) = scene.ledger.entries.values()
         cores.apply(wishes, groups.layout, 0.0)
         assert kernel.of[pid] == 1000
         state, _ = restore_processes(
-            KernelFiles(LiveRoot()), groups.layout, entry, force=False, cookies=lambda: kernel
+            KernelFiles(LiveHostFiles()), groups.layout, entry, force=False, cookies=lambda: kernel
         )
         assert (state, kernel.of[pid]) == ("restored", 0)

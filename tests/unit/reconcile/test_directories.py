@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger import ChangeLedger
 from agent.clock import ManualClock
-from agent.host.files import LiveRoot
-from agent.model.cluster.facts import ClusterFacts
-from agent.model.grant.kernel import KernelMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.slo.overlay import overlay
-from agent.model.slo.view import SloView
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
+from agent.host.files import LiveHostFiles
 from agent.reconcile.reconciler import Reconciler
+from agent.slo.overlay import overlay_spec
+from agent.snapshot.cluster import ClusterView
+from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.slo import NodeSloView
 
 LAYOUT = CgroupLayout(
     version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
@@ -41,7 +40,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = ManualClock()
-        self.ledger = Ledger(str(root / "ledger.log"), "boot")
+        self.ledger = ChangeLedger(str(root / "ledger.log"), "boot")
         self.ledger.load()
         for cgroup in DIRS:
             self.put(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns", "0\n")
@@ -66,7 +65,7 @@ class Node:
 
     def again(self) -> Reconciler:
         self.reconciler = Reconciler(
-            root=LiveRoot(str(self.root)),
+            root=LiveHostFiles(str(self.root)),
             ledger=self.ledger,
             hooks=(),
             modes=self.modes,
@@ -77,7 +76,7 @@ class Node:
     def cycle(self, slo: object = IDENTITY, identity_switch: int = 0) -> list[str]:
         """One second of a node whose kernel is looked at; `identity_switch` is as read before."""
         self.clock.advance(1.0)
-        kernel = KernelMeans(
+        kernel = KernelFeatures(
             bvt_file=True,
             identity_switch_present=True,
             identity_switch=identity_switch,
@@ -86,8 +85,10 @@ class Node:
         )
         snapshot = NodeSnapshot(
             node=NodeIdentity(name="node"),
-            cluster=ClusterFacts(slo=Part(SloView(found=True, slo=overlay(slo).slo), 1.0)),
-            means=Part(MeansView(kernel=kernel), 1.0),
+            cluster=ClusterView(
+                slo=SnapshotPart(NodeSloView(found=True, slo=overlay_spec(slo).slo), 1.0)
+            ),
+            means=SnapshotPart(HostDevicesView(kernel=kernel), 1.0),
         )
         report = self.reconciler.cycle(snapshot, LAYOUT)
         return [one.reason for one in report.conditions]

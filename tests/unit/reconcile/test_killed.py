@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.undo import undo_all
-from agent.host.files import LiveRoot
-from agent.model.runtime.adjustment import Adjustment, Resources
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.restore import restore_all
+from agent.host.files import LiveHostFiles
+from agent.snapshot.container import Adjustment, LinuxResources
 from tests.kill_steps import killed_at
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
@@ -33,9 +33,9 @@ class Life:
         self.path = str(ledger_path)
         hook = SaidHook()
         hook.answers = {
-            None: Adjustment(resources=Resources(quota_us=50000, period_us=100000)),
-            "app": Adjustment(resources=Resources(cpus="1", quota_us=20000, period_us=50000)),
-            "": Adjustment(resources=Resources(cpus="0")),
+            None: Adjustment(resources=LinuxResources(quota_us=50000, period_us=100000)),
+            "app": Adjustment(resources=LinuxResources(cpus="1", quota_us=20000, period_us=50000)),
+            "": Adjustment(resources=LinuxResources(cpus="0")),
         }
         self.hook = hook
         scene = Scene(groups, hook)
@@ -62,7 +62,7 @@ class Life:
 
     def scene(self) -> Scene:
         """Start the agent."""
-        ledger = Ledger(self.path, "boot")
+        ledger = ChangeLedger(self.path, "boot")
         ledger.load()
         return Scene(self.groups, self.hook, ledger=ledger)
 
@@ -72,9 +72,9 @@ class Life:
 
     def restore(self) -> None:
         """Put back what the ledger says."""
-        ledger = Ledger(self.path, "boot")
+        ledger = ChangeLedger(self.path, "boot")
         ledger.load()
-        undo_all(ledger, self.groups.layout, LiveRoot(), monotonic=time.monotonic)
+        restore_all(ledger, self.groups.layout, LiveHostFiles(), monotonic=time.monotonic)
 
     def now(self) -> list[str]:
         """Return what the files hold."""
@@ -134,7 +134,7 @@ def test_killed_in_a_second_change_of_mind_a_restore_gives_the_first_originals(
     life: Life,
 ) -> None:
     other: dict[str | None, Adjustment] = {
-        "app": Adjustment(resources=Resources(cpus="0-1", quota_us=-1, period_us=100000))
+        "app": Adjustment(resources=LinuxResources(cpus="0-1", quota_us=-1, period_us=100000))
     }
     wanted = dict(life.hook.answers)
     for step in steps():

@@ -6,26 +6,25 @@ import pytest
 from msgspec.structs import replace
 
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger.journal import Ledger
+from agent.cgroup.ledger import ChangeLedger
 from agent.clock import ManualClock
-from agent.host.files import LiveRoot
-from agent.model.cluster.facts import ClusterFacts
-from agent.model.grant.kernel import KernelMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.pod import KubeQos, PodView
-from agent.model.runtime.adjustment import Adjustment, Resources
-from agent.model.slo.view import SloView
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.reconcile.leaving import STALE_S
-from agent.reconcile.reconciler import MAX_PODS, Reconciler
-from agent.reconcile.report import CycleReport
+from agent.host.files import LiveHostFiles
+from agent.reconcile.reconciler import MAX_PODS_PER_CYCLE, Reconciler
+from agent.reconcile.reports import CycleReport
+from agent.reconcile.restoration import STALE_S
+from agent.snapshot.cluster import ClusterView
+from agent.snapshot.container import Adjustment, LinuxResources
+from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import KubeQos, PodView
+from agent.snapshot.slo import NodeSloView
 from tests.unit.reconcile.scene import SaidHook
 
 LAYOUT = CgroupLayout(
     version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
 )
-PODS = MAX_PODS * 2 + 5
+PODS = MAX_PODS_PER_CYCLE * 2 + 5
 
 
 class Node:
@@ -35,10 +34,10 @@ class Node:
         self.root = root
         self.clock = ManualClock()
         self.hook = SaidHook("batch_resources")
-        self.hook.answers = {None: Adjustment(resources=Resources(quota_us=50000))}
-        self.ledger = Ledger(None, "")
+        self.hook.answers = {None: Adjustment(resources=LinuxResources(quota_us=50000))}
+        self.ledger = ChangeLedger(None, "")
         self.reconciler = Reconciler(
-            root=LiveRoot(str(root)),
+            root=LiveHostFiles(str(root)),
             ledger=self.ledger,
             hooks=(self.hook,),
             modes={"batch_resources": "on"},
@@ -55,7 +54,9 @@ class Node:
                     uid=uid, qos=KubeQos.GUARANTEED, name=f"p{number}", cgroup=f"/kubepods/pod{uid}"
                 )
             )
-        self.snapshot = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part(tuple(views), 1.0))
+        self.snapshot = NodeSnapshot(
+            node=NodeIdentity(name="node"), pods=SnapshotPart(tuple(views), 1.0)
+        )
 
     def cycle(self, seconds: float = 1.0) -> CycleReport:
         self.clock.advance(seconds)
@@ -68,8 +69,13 @@ class Node:
 def test_one_cycle_writes_the_files_of_so_many_pods_and_the_next_goes_on(tmp_path: Path) -> None:
     node = Node(tmp_path)
     reports = [node.cycle() for _ in range(4)]
-    assert [one.written for one in reports] == [MAX_PODS, MAX_PODS, 5, 0]
-    assert [one.pods_later for one in reports] == [PODS - MAX_PODS, PODS - MAX_PODS, 0, 0]
+    assert [one.written for one in reports] == [MAX_PODS_PER_CYCLE, MAX_PODS_PER_CYCLE, 5, 0]
+    assert [one.pods_later for one in reports] == [
+        PODS - MAX_PODS_PER_CYCLE,
+        PODS - MAX_PODS_PER_CYCLE,
+        0,
+        0,
+    ]
     assert node.limits() == {"50000 100000"}
     assert reports[-1].conditions == ()
 
@@ -84,9 +90,11 @@ def test_without_word_of_the_cluster_everything_stays_as_it_is(
     node.cycle()
     node.cycle(61.0)
     now_s = node.clock.monotonic()
-    taken = Part(SloView(), None if slo_age_s is None else now_s - slo_age_s)
-    cluster = ClusterFacts(clustered=True, slo=taken, node=Part(None, now_s))
-    means = Part(MeansView(kernel=KernelMeans(core_switch=1)), 1.0)  # hooks are asked again
+    taken = SnapshotPart(NodeSloView(), None if slo_age_s is None else now_s - slo_age_s)
+    cluster = ClusterView(is_clustered=True, slo=taken, node=SnapshotPart(None, now_s))
+    means = SnapshotPart(
+        HostDevicesView(kernel=KernelFeatures(core_switch=1)), 1.0
+    )  # hooks are asked again
     node.snapshot = replace(node.snapshot, cluster=cluster, means=means)
     node.hook.answers = {}
     for _ in range(15):

@@ -5,12 +5,18 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from agent.model.grant.edits import ContainerEdits, Note
-from agent.model.part import Part
-from agent.model.runtime.adjustment import Adjustment, Resources
-from agent.model.runtime.request import HookRequest, Stage
-from agent.model.runtime.seen import ContainerSeen, RuntimeView, SandboxSeen
-from agent.reconcile.report import Condition
+from agent.reconcile.reports import FileCondition
+from agent.snapshot.container import (
+    Adjustment,
+    HookRequest,
+    HookStage,
+    LinuxResources,
+    PodSandbox,
+    RuntimeContainer,
+    RuntimeView,
+)
+from agent.snapshot.edits import ContainerEdits, ContainerNote
+from agent.snapshot.part import SnapshotPart
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import ONE, SANDBOX, SaidHook, Scene
 
@@ -24,11 +30,11 @@ def groups() -> Iterator[RealGroups]:
 
 
 def cpus(text: str) -> Adjustment:
-    return Adjustment(resources=Resources(cpus=text))
+    return Adjustment(resources=LinuxResources(cpus=text))
 
 
 def quota(quota_us: int) -> Adjustment:
-    return Adjustment(resources=Resources(quota_us=quota_us, period_us=100000))
+    return Adjustment(resources=LinuxResources(quota_us=quota_us, period_us=100000))
 
 
 def test_files_of_pod_container_and_sandbox_become_what_the_hooks_say(groups: RealGroups) -> None:
@@ -44,7 +50,7 @@ def test_files_of_pod_container_and_sandbox_become_what_the_hooks_say(groups: Re
 
 def test_a_sandbox_is_given_cpus_and_nothing_else(groups: RealGroups) -> None:
     hook = SaidHook()
-    hook.answers = {"": Adjustment(resources=Resources(cpus="0", shares=2, memory_bytes=4096))}
+    hook.answers = {"": Adjustment(resources=LinuxResources(cpus="0", shares=2, memory_bytes=4096))}
     assert Scene(groups, hook).cycle().written == 1
 
 
@@ -84,7 +90,7 @@ def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> No
     hook.answers = {"app": cpus("1"), "": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
-    told: list[Condition] = []
+    told: list[FileCondition] = []
     for seconds in range(12):
         groups.put(scene.sandbox, "cpuset.cpus", "0-1")
         if seconds > 3:
@@ -98,21 +104,24 @@ def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> No
 def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
     hook = SaidHook()
     scene = Scene(groups, hook)
-    old = SandboxSeen(id=SANDBOX, uid=UID, name="pod", annotations=(("a", "old"),))
+    old = PodSandbox(id=SANDBOX, uid=UID, name="pod", annotations=(("a", "old"),))
     now = scene.view(annotations=(("a", "new"),), labels=(("l", "x"),))
-    scene.renew(pods=Part((now,), 1.0), runtime=Part(RuntimeView(sandboxes={SANDBOX: old}), 1.0))
+    scene.renew(
+        pods=SnapshotPart((now,), 1.0),
+        runtime=SnapshotPart(RuntimeView(sandboxes={SANDBOX: old}), 1.0),
+    )
     scene.cycle()
     pod = hook.asked[0].pod
     assert (pod.id, pod.annotation("a"), pod.label("l")) == (SANDBOX, "new", "x")
     assert pod.cgroup_parent == scene.pod
-    assert {request.stage for request in hook.asked} == {Stage.RECONCILE}
+    assert {request.stage for request in hook.asked} == {HookStage.RECONCILE}
 
 
 def test_a_pod_that_nobody_told_of_is_left_alone(groups: RealGroups) -> None:
     hook = SaidHook()
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
-    scene.renew(pods=Part((scene.view(name="", namespace=""),), 1.0))
+    scene.renew(pods=SnapshotPart((scene.view(name="", namespace=""),), 1.0))
     assert scene.cycle().pods == 0
     assert hook.asked == []
 
@@ -123,10 +132,13 @@ def test_the_runtime_alone_is_enough_to_know_a_pod(groups: RealGroups) -> None:
     scene = Scene(groups, hook)
     bare = tuple(replace(one, name="") for one in scene.view().containers)
     runtime = RuntimeView(
-        sandboxes={SANDBOX: SandboxSeen(id=SANDBOX, uid=UID, name="pod")},
-        containers={ONE: ContainerSeen(id=ONE, sandbox_id=SANDBOX, name="app")},
+        sandboxes={SANDBOX: PodSandbox(id=SANDBOX, uid=UID, name="pod")},
+        containers={ONE: RuntimeContainer(id=ONE, sandbox_id=SANDBOX, name="app")},
     )
-    scene.renew(pods=Part((scene.view(name="", containers=bare),), 1.0), runtime=Part(runtime, 1.0))
+    scene.renew(
+        pods=SnapshotPart((scene.view(name="", containers=bare),), 1.0),
+        runtime=SnapshotPart(runtime, 1.0),
+    )
     assert scene.cycle().written == 1
 
 
@@ -134,7 +146,7 @@ def test_a_pod_that_has_ended_is_left_alone(groups: RealGroups) -> None:
     hook = SaidHook()
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
-    scene.renew(pods=Part((scene.view(phase="Succeeded"),), 1.0))
+    scene.renew(pods=SnapshotPart((scene.view(phase="Succeeded"),), 1.0))
     assert scene.cycle().pods == 0
 
 
@@ -144,8 +156,8 @@ def test_containers_in_a_virtual_machine_have_no_files_but_the_sandbox_has(
     hook = SaidHook()
     hook.answers = {"app": cpus("1"), "": cpus("0")}
     scene = Scene(groups, hook)
-    sandbox = SandboxSeen(id=SANDBOX, uid=UID, name="pod", runtime_handler="kata-qemu")
-    scene.renew(runtime=Part(RuntimeView(sandboxes={SANDBOX: sandbox}), 1.0))
+    sandbox = PodSandbox(id=SANDBOX, uid=UID, name="pod", runtime_handler="kata-qemu")
+    scene.renew(runtime=SnapshotPart(RuntimeView(sandboxes={SANDBOX: sandbox}), 1.0))
     assert scene.cycle().written == 1
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
 
@@ -197,7 +209,7 @@ def test_what_only_a_new_container_can_get_is_told_once(groups: RealGroups) -> N
     scene = Scene(groups, hook)
     notes = [note.note for _ in range(2) for note in scene.cycle().notes]
     assert notes == [
-        Note(
+        ContainerNote(
             reason="ChangeNeedsNewContainer",
             message="container app: environment come at its creation only",
         )
@@ -223,7 +235,7 @@ def test_a_pods_own_files_are_written_before_its_sandbox_runs(groups: RealGroups
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
     request = HookRequest(
-        stage=Stage.RUN_POD, pod=SandboxSeen(id=SANDBOX, uid=UID, cgroup_parent=scene.pod)
+        stage=HookStage.RUN_POD, pod=PodSandbox(id=SANDBOX, uid=UID, cgroup_parent=scene.pod)
     )
     report = scene.reconciler.apply_pod(request, scene.snapshot, groups.layout)
     assert (report.written, report.left) == (1, 0)
@@ -239,7 +251,7 @@ def test_a_parent_that_is_no_pods_is_told_and_nothing_is_written(
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
     request = HookRequest(
-        stage=Stage.RUN_POD, pod=SandboxSeen(id=SANDBOX, uid=UID, cgroup_parent=parent)
+        stage=HookStage.RUN_POD, pod=PodSandbox(id=SANDBOX, uid=UID, cgroup_parent=parent)
     )
     report = scene.reconciler.apply_pod(request, scene.snapshot, groups.layout)
     assert (report.written, [n.note.reason for n in report.notes]) == (0, ["BadCgroupPath"])

@@ -4,19 +4,24 @@ import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.model.cluster.pod_cpus import RESOURCE_STATUS
-from agent.model.grant.checked import GrantsView, PodGrant
-from agent.model.grant.kernel import KernelMeans
-from agent.model.grant.means import MeansView
-from agent.model.part import Part
-from agent.model.pod import ContainerView, KubeQos, PodView
-from agent.model.runtime.adjustment import NO_RESOURCES, NOTHING, Adjustment, Resources
-from agent.model.runtime.request import HookRequest
-from agent.model.runtime.seen import RuntimeView, SandboxSeen
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.reconcile.places import places
-from agent.reconcile.survey import BUDGET_S, LEAST, Survey
-from agent.reconcile.telling import LATE, Telling
+from agent.reconcile.managed_pods import managed_pods
+from agent.reconcile.pod_scan import BUDGET_S, MIN_PODS, PodScan
+from agent.reconcile.reports import ANSWER_LATE, ReportHistory
+from agent.snapshot.allocation import AllocationView, PodAllocation
+from agent.snapshot.container import (
+    NO_ADJUSTMENT,
+    NO_RESOURCES,
+    Adjustment,
+    HookRequest,
+    LinuxResources,
+    PodSandbox,
+    RuntimeView,
+)
+from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.wire_formats.resource_status import RESOURCE_STATUS
 from tests.unit.reconcile.scene import SaidHook
 
 IDS = [f"{number:064x}" for number in range(4)]
@@ -43,7 +48,7 @@ def running(pod_number: int, index: int, name: str = "") -> ContainerView:
 
 
 def snapshot(*pods: PodView, **parts: object) -> NodeSnapshot:
-    made = NodeSnapshot(node=NodeIdentity(name="node"), pods=Part(pods, 1.0))
+    made = NodeSnapshot(node=NodeIdentity(name="node"), pods=SnapshotPart(pods, 1.0))
     return replace(made, **parts)
 
 
@@ -64,11 +69,11 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def survey_of(hook: SaidHook, clock: ManualClock) -> Survey:
-    return Survey((hook,), {hook.name: "on"}, clock.monotonic)
+def survey_of(hook: SaidHook, clock: ManualClock) -> PodScan:
+    return PodScan((hook,), {hook.name: "on"}, clock.monotonic)
 
 
-def refresh(survey: Survey, now: NodeSnapshot) -> frozenset[str]:
+def refresh(survey: PodScan, now: NodeSnapshot) -> frozenset[str]:
     return survey.refresh(now, 2, lambda _: NO_RESOURCES)
 
 
@@ -83,7 +88,7 @@ def test_new_pods_are_asked_at_once_however_many(clock: ManualClock) -> None:
     survey = survey_of(hook, clock)
     refresh(survey, snapshot(*map(pod, range(30))))
     assert len(asked(hook)) == 30
-    assert (survey.waiting, survey.changed) == (0, True)
+    assert (survey.backlog, survey.is_changed) == (0, True)
 
 
 def test_a_pod_that_comes_costs_no_question_about_others_unless_it_holds_cpus(
@@ -107,14 +112,16 @@ def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
     survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
     refresh(survey, snapshot(*pods))
     asked(hook)
-    later = snapshot(*pods, means=Part(MeansView(kernel=KernelMeans(core_switch=1)), 2.0))
+    later = snapshot(
+        *pods, means=SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
+    )
     found: list[list[str]] = []
-    while not found or survey.waiting:
+    while not found or survey.backlog:
         refresh(survey, later)
         found.append(asked(hook))
-    assert {len(names) for names in found} <= {LEAST, 30 % LEAST}
+    assert {len(names) for names in found} <= {MIN_PODS, 30 % MIN_PODS}
     assert sorted(name for names in found for name in names) == sorted(p.name for p in pods)
-    assert not survey.changed
+    assert not survey.is_changed
 
 
 def test_a_marked_pod_comes_first_and_is_named(clock: ManualClock) -> None:
@@ -123,61 +130,61 @@ def test_a_marked_pod_comes_first_and_is_named(clock: ManualClock) -> None:
     refresh(survey, now)
     asked(hook)
     assert refresh(survey, now) == frozenset()
-    survey.mark(uid(2))
+    survey.prioritize(uid(2))
     assert refresh(survey, now) == {uid(2)}
     assert asked(hook) == ["pod2"]
 
 
 def test_a_pod_that_went_is_forgotten(clock: ManualClock) -> None:
     hook = SaidHook()
-    hook.answers = {None: Adjustment(resources=Resources(quota_us=-1))}
+    hook.answers = {None: Adjustment(resources=LinuxResources(quota_us=-1))}
     survey = survey_of(hook, clock)
     refresh(survey, snapshot(pod(1), pod(2)))
     refresh(survey, snapshot(pod(2)))
-    assert [one.place.pod.name for one in survey.looked.values()] == ["pod2"]
+    assert [one.managed_pod.pod.name for one in survey.desired.values()] == ["pod2"]
 
 
 def test_the_sandbox_is_the_one_the_runtime_named() -> None:
     view = pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))
-    sandbox = SandboxSeen(id=IDS[2], uid=uid(1))
-    runtime = Part(RuntimeView(sandboxes={IDS[2]: sandbox}), 1.0)
-    (place,) = places(snapshot(view, runtime=runtime))
+    sandbox = PodSandbox(id=IDS[2], uid=uid(1))
+    runtime = SnapshotPart(RuntimeView(sandboxes={IDS[2]: sandbox}), 1.0)
+    (place,) = managed_pods(snapshot(view, runtime=runtime))
     assert [(one.id, one.name) for one in place.containers] == [(IDS[2], ""), (IDS[1], "app")]
 
 
 def test_of_several_that_may_be_the_sandbox_none_is_taken() -> None:
-    (place,) = places(snapshot(pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))))
+    (place,) = managed_pods(snapshot(pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))))
     assert [one.name for one in place.containers] == ["app"]
 
 
 def test_the_only_one_that_is_nobody_else_is_the_sandbox() -> None:
-    (place,) = places(snapshot(pod(1, running(1, 0), running(1, 1, "app"))))
+    (place,) = managed_pods(snapshot(pod(1, running(1, 0), running(1, 1, "app"))))
     assert [one.name for one in place.containers] == ["", "app"]
 
 
 def test_before_anybody_told_of_a_container_none_is_the_sandbox() -> None:
-    (place,) = places(snapshot(pod(1, running(1, 0))))
+    (place,) = managed_pods(snapshot(pod(1, running(1, 0))))
     assert place.containers == ()
 
 
 def test_a_sandbox_whose_end_was_told_is_of_no_use() -> None:
-    sandbox = SandboxSeen(id=IDS[0], uid=uid(1), stopped=True)
-    runtime = Part(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
+    sandbox = PodSandbox(id=IDS[0], uid=uid(1), stopped=True)
+    runtime = SnapshotPart(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
     unnamed = replace(pod(1, running(1, 0)), name="", namespace="")
-    assert places(snapshot(unnamed, runtime=runtime)) == ()
+    assert managed_pods(snapshot(unnamed, runtime=runtime)) == ()
 
 
 def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualClock) -> None:
     hook = SaidHook()
-    hook.answers = {None: NOTHING}
+    hook.answers = {None: NO_ADJUSTMENT}
     survey = survey_of(hook, clock)
-    grants = GrantsView(pods={uid(1): PodGrant(uid=uid(1))})
-    now = snapshot(pod(1), pod(2), grants=Part(grants, 1.0))
+    grants = AllocationView(pods={uid(1): PodAllocation(uid=uid(1))})
+    now = snapshot(pod(1), pod(2), grants=SnapshotPart(grants, 1.0))
     refresh(survey, now)
-    telling, both = Telling(), {uid(1), uid(2)}
-    notes = telling.marked(now, survey.looked.values(), both)
-    assert [(one.name, one.note.reason) for one in notes] == [("pod1", LATE)]
-    assert telling.marked(now, survey.looked.values(), both) == ()
+    telling, both = ReportHistory(), {uid(1), uid(2)}
+    notes = telling.late_notes(now, survey.desired.values(), both)
+    assert [(one.name, one.note.reason) for one in notes] == [("pod1", ANSWER_LATE)]
+    assert telling.late_notes(now, survey.desired.values(), both) == ()
 
 
 def test_a_pod_that_goes_while_its_turn_has_not_come_is_not_asked(clock: ManualClock) -> None:
@@ -185,11 +192,11 @@ def test_a_pod_that_goes_while_its_turn_has_not_come_is_not_asked(clock: ManualC
     survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
     refresh(survey, snapshot(*pods))
     asked(hook)
-    means = Part(MeansView(kernel=KernelMeans(core_switch=1)), 2.0)
+    means = SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
     refresh(survey, snapshot(*pods, means=means))
     first = asked(hook)
     left = tuple(one for one in pods if one.name in first[:2])
     for _ in range(3):
         refresh(survey, snapshot(*left, means=means))
-    assert survey.waiting == 0
+    assert survey.backlog == 0
     assert set(asked(hook)) <= {one.name for one in left}

@@ -5,19 +5,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.cgroup.ledger.journal import Ledger
-from agent.cgroup.ledger.processes import KEY
-from agent.cgroup.writing.kernel import KernelFiles
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.processes import OOM_SCORE_ADJ
+from agent.cgroup.values import KernelFiles
 from agent.errors import HostFileError
-from agent.host.files import LiveRoot
-from agent.model.cluster.facts import ClusterFacts, KubeletFacts, NodeFacts
-from agent.model.part import Part
-from agent.model.pod import ContainerView
-from agent.model.runtime.adjustment import Adjustment, Resources
-from agent.model.slo.view import SloView
-from agent.reconcile.leaving import UNDO_AGAIN_S
-from agent.reconcile.looked import OomWish
-from agent.reconcile.processes.oom import OomScores
+from agent.host.files import LiveHostFiles
+from agent.reconcile.desired_state import DesiredOomScore
+from agent.reconcile.oom_scores import OomScores
+from agent.reconcile.restoration import UNDO_AGAIN_S
+from agent.snapshot.cluster import ClusterView, KubeletView, NodeView
+from agent.snapshot.container import Adjustment, LinuxResources
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerView
+from agent.snapshot.slo import NodeSloView
 from tests.clustered import KUBELET
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import SaidHook, Scene
@@ -32,11 +32,11 @@ def groups() -> Iterator[RealGroups]:
 
 
 def cpus(text: str) -> Adjustment:
-    return Adjustment(resources=Resources(cpus=text))
+    return Adjustment(resources=LinuxResources(cpus=text))
 
 
 def quota(quota_us: int) -> Adjustment:
-    return Adjustment(resources=Resources(quota_us=quota_us, period_us=100000))
+    return Adjustment(resources=LinuxResources(quota_us=quota_us, period_us=100000))
 
 
 def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGroups) -> None:
@@ -89,7 +89,7 @@ def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGr
     scene = Scene(groups, hook)
     scene.cycle()
     scene.cycle(61.0)
-    scene.renew(pods=Part((), 1.0))
+    scene.renew(pods=SnapshotPart((), 1.0))
     for _ in range(20):
         scene.cycle()
     assert groups.get(scene.container, "cpuset.cpus") == "1"
@@ -99,14 +99,16 @@ def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGr
 @pytest.mark.parametrize(
     ("kubelet", "kept"),
     [
-        pytest.param(Part(None, None, "refused"), True, id="it does not answer"),
-        pytest.param(Part(KubeletFacts(cpu_manager_policy="none"), 1.0), True, id="half of it"),
-        pytest.param(Part(KUBELET, 1.0), False, id="it told"),
-        pytest.param(Part(None), False, id="it is not asked"),
+        pytest.param(SnapshotPart(None, None, "refused"), True, id="it does not answer"),
+        pytest.param(
+            SnapshotPart(KubeletView(cpu_manager_policy="none"), 1.0), True, id="half of it"
+        ),
+        pytest.param(SnapshotPart(KUBELET, 1.0), False, id="it told"),
+        pytest.param(SnapshotPart(None), False, id="it is not asked"),
     ],
 )
 def test_cpus_stay_as_they_are_while_nobody_knows_whom_they_belong_to(
-    groups: RealGroups, kubelet: Part[KubeletFacts | None], kept: bool
+    groups: RealGroups, kubelet: SnapshotPart[KubeletView | None], kept: bool
 ) -> None:
     hook = SaidHook()
     hook.answers = {"app": cpus("1"), None: quota(50000)}
@@ -116,9 +118,9 @@ def test_cpus_stay_as_they_are_while_nobody_knows_whom_they_belong_to(
     scene.again()
     scene.cycle()
     scene.cycle(61.0)
-    now: Part[NodeFacts | None] = Part(None, scene.clock.monotonic())
-    slo = Part(SloView(), scene.clock.monotonic())
-    scene.renew(cluster=ClusterFacts(clustered=True, node=now, slo=slo, kubelet=kubelet))
+    now: SnapshotPart[NodeView | None] = SnapshotPart(None, scene.clock.monotonic())
+    slo = SnapshotPart(NodeSloView(), scene.clock.monotonic())
+    scene.renew(cluster=ClusterView(is_clustered=True, node=now, slo=slo, kubelet=kubelet))
     for _ in range(15):
         scene.cycle()
     assert groups.get(scene.container, "cpuset.cpus") == ("1" if kept else "0-1")
@@ -144,7 +146,7 @@ def test_entries_of_groups_that_are_gone_are_dropped(groups: RealGroups) -> None
     scene.cycle()
     assert len(scene.ledger.entries) == 1
     groups.path("cpuset", scene.container).rmdir()
-    scene.renew(pods=Part((), 1.0))
+    scene.renew(pods=SnapshotPart((), 1.0))
     scene.cycle(31.0)
     assert scene.ledger.entries == {}
 
@@ -153,7 +155,7 @@ def test_a_new_group_in_the_place_of_one_that_is_gone_has_its_own_original(
     groups: RealGroups,
 ) -> None:
     hook = SaidHook("batch_resources")
-    hook.answers = {"app": Adjustment(resources=Resources(shares=2))}
+    hook.answers = {"app": Adjustment(resources=LinuxResources(shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "512")
     scene.cycle()
@@ -172,10 +174,10 @@ def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
     groups: RealGroups,
 ) -> None:
     hook = SaidHook("batch_resources")
-    hook.answers = {"app": Adjustment(resources=Resources(quota_us=-1, shares=2))}
+    hook.answers = {"app": Adjustment(resources=LinuxResources(quota_us=-1, shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "2")
-    scene.reconciler.given(UID, "app", Resources(quota_us=150000, shares=512))
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=150000, shares=512))
     assert scene.cycle().written == 0
     scene.modes["batch_resources"] = "off"
     scene.again()
@@ -186,12 +188,12 @@ def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
 
 def test_what_a_resize_asked_for_while_ours_was_in_force_is_given_back(groups: RealGroups) -> None:
     hook = SaidHook("batch_resources")
-    hook.answers = {"app": Adjustment(resources=Resources(quota_us=-1, shares=2))}
+    hook.answers = {"app": Adjustment(resources=LinuxResources(quota_us=-1, shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.cfs_quota_us", "200000")
     scene.cycle()
     # the runtime never writes what the kubelet asks for: our answer has our value
-    scene.reconciler.given(UID, "app", Resources(quota_us=400000), runs=True)
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=400000), runs=True)
     scene.cycle()
     assert groups.get(scene.container, "cpu.cfs_quota_us") == "-1"
     scene.modes["batch_resources"] = "off"
@@ -206,7 +208,9 @@ def test_a_request_that_means_nothing_costs_only_itself(groups: RealGroups, runs
     hook = SaidHook()
     hook.answers = {"app": cpus("0-1"), None: quota(50000)}
     scene = Scene(groups, hook)
-    scene.reconciler.given(UID, "app", Resources(cpus="all of them", shares=1), runs=runs)
+    scene.reconciler.record_request(
+        UID, "app", LinuxResources(cpus="all of them", shares=1), runs=runs
+    )
     assert scene.cycle().written == 1
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
 
@@ -235,9 +239,9 @@ def test_a_score_that_may_not_be_written_is_told_without_the_process(groups: Rea
         def write(self, path: str, text: str) -> None:  # noqa: ARG002 - as its Protocol
             raise HostFileError(path, errno.EPERM)
 
-    scores = OomScores(NotPermitted(LiveRoot()), Ledger(None, ""), lambda: 0.0)
+    scores = OomScores(NotPermitted(LiveHostFiles()), ChangeLedger(None, ""), lambda: 0.0)
     scene = Scene(groups)
-    wish = OomWish(cgroup=scene.container, value=321, owner="oom_score")
+    wish = DesiredOomScore(cgroup=scene.container, value=321, owner="oom_score")
     told = set()
     for seconds in (0.0, 61.0):
         groups.sleeper(scene.container)
@@ -250,22 +254,22 @@ def test_an_earlier_container_of_the_name_is_not_taken_for_the_one_that_was_answ
     groups: RealGroups,
 ) -> None:
     hook = SaidHook("batch_resources")
-    hook.answers = {"app": Adjustment(resources=Resources(shares=2))}
+    hook.answers = {"app": Adjustment(resources=LinuxResources(shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "2")
     scene.cycle()
-    scene.reconciler.given(UID, "app", Resources(shares=512))
+    scene.reconciler.record_request(UID, "app", LinuxResources(shares=512))
     scene.cycle()  # the old one is still there
     assert scene.ledger.entries == {}
     new = groups.container(scene.pod, 3)
     groups.put(new, "cpu.shares", "2")
     view = ContainerView(id=new.rpartition("/")[2], name="app", cgroup=new)
-    scene.renew(pods=Part((scene.view(containers=(view,)),), 1.0))
+    scene.renew(pods=SnapshotPart((scene.view(containers=(view,)),), 1.0))
     scene.cycle()
     (entry,) = scene.ledger.entries.values()
     assert (entry.path, entry.original) == (new, "512")
 
 
 def score(pid: int) -> str:
-    with open(f"/proc/{pid}/{KEY}") as file:  # noqa: PTH123 - a kernel file
+    with open(f"/proc/{pid}/{OOM_SCORE_ADJ}") as file:  # noqa: PTH123 - a kernel file
         return file.read().strip()

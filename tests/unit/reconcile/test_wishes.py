@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from agent.cgroup.values.shares import Formula
-from agent.model.runtime.adjustment import Adjustment, Resources
-from agent.reconcile.asking import Asked
-from agent.reconcile.wishes import CONTAINER, POD, SANDBOX, wishes_of
+from agent.cgroup.cpu import WeightFormula
+from agent.reconcile.desired_state import CONTAINER, POD, SANDBOX, HookAnswers, desired_writes
+from agent.snapshot.container import Adjustment, LinuxResources
 from tests.realgroups import UID
 
-WHOLE = Adjustment(resources=Resources(cpus="0", quota_us=50000, memory_bytes=1 << 30, shares=2))
-ASKED = Asked(answers=(("batch_resources", WHOLE),), whole=WHOLE)
+WHOLE = Adjustment(
+    resources=LinuxResources(cpus="0", quota_us=50000, memory_bytes=1 << 30, shares=2)
+)
+ASKED = HookAnswers(answers=(("batch_resources", WHOLE),), adjustment=WHOLE)
 IN_POD = f"/kubepods/besteffort/pod{UID}"
 ID = "91cf0413ee0e"
 
@@ -36,7 +37,7 @@ ID = "91cf0413ee0e"
 def test_only_groups_of_pods_and_of_what_is_in_them_are_written(
     cgroup: str, level: str, written: int, version: int
 ) -> None:
-    wishes, notes = wishes_of(cgroup, level, ASKED, version, Formula.LINEAR)
+    wishes, notes = desired_writes(cgroup, level, ASKED, version, WeightFormula.LINEAR)
     assert len(wishes) == written
     assert {wish.cgroup for wish in wishes} <= {cgroup}
     assert [note.reason for note in notes] == ([] if written else ["BadCgroupPath"])

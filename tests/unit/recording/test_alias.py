@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.recording.alias import Aliases
+from agent.recording.aliases import Aliases
 
 A = Aliases(b"salt")
 macs = st.binary(min_size=6, max_size=6)

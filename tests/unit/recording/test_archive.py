@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import NotAHost
-from agent.host.files import MAX_READ
 from agent.recording import archive as archive_module
 from agent.recording.archive import read_archive
-from agent.recording.entries import DeviceNode, Kind, Link, RecordingError
+from agent.recording.tree import DeviceNodeEntry, EntryKind, LinkEntry, RecordingError
+from agent.snapshot.host_files import MAX_READ
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
@@ -60,10 +60,10 @@ def test_every_compression_gives_the_same_host(
     pack: Callable[[bytes], bytes], tar: Callable[[bytes], Path]
 ) -> None:
     builder = read_archive(tar(pack(PLAIN)))
-    assert builder.get("/top/sys/class") is Kind.DIRECTORY
+    assert builder.get("/top/sys/class") is EntryKind.DIRECTORY
     assert builder.get("/top/sys/a") == builder.get("/top/sys/same") == b"1\n"
-    assert builder.get("/top/sys/link") == Link("/sys/a")
-    assert builder.get("/top/dev/nvidia0") == DeviceNode(195, 0)
+    assert builder.get("/top/sys/link") == LinkEntry("/sys/a")
+    assert builder.get("/top/dev/nvidia0") == DeviceNodeEntry(195, 0)
     host = builder.build("/top")
     assert host.read("/sys/link") == b"1\n"
     assert host.names("/") == ("dev", "sys")
@@ -118,7 +118,8 @@ def test_a_file_keeps_its_start_and_a_recording_is_kept_whole(
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("MAX_NODES", 3), ("MAX_UNPACKED", 1000), ("_MAX_STEP", 100)]
+    ("limit", "value"),
+    [("MAX_TREE_ENTRIES", 3), ("MAX_UNPACKED_BYTES", 1000), ("_MAX_STEP_BYTES", 100)],
 )
 def test_an_archive_beyond_a_bound_is_refused(
     limit: str, value: int, tar: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch

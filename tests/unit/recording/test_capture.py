@@ -9,25 +9,31 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from agent.cgroup.layout import detect
+from agent.cgroup.layout import detect_layout
 from agent.errors import HostFileError
-from agent.host.boot import read_identity
-from agent.host.cpu_numa import read_cpu_numa
-from agent.host.files import HostFiles
+from agent.host.cpu import read_cpu_numa
+from agent.host.kernel import read_identity
 from agent.host.pci import read_pci
 from agent.recording.archive import read_archive
-from agent.recording.capture import EMPTY_RUN
-from agent.recording.capture import capture as take
+from agent.recording.capture import MAX_EMPTY_GIDS
+from agent.recording.capture import capture_host as take
 from agent.recording.directory import DirectoryFiles
-from agent.recording.entries import DeviceNode, Entry, Kind, Link, Refused
-from agent.recording.format import write
-from agent.recording.parse import parse
-from agent.recording.tree import TreeFiles
-from plugins.vendors.nvidia.sight import survey
-from plugins.vendors.rdma.functions import DRIVERS
+from agent.recording.format import format_recording, parse_recording
+from agent.recording.tree import (
+    DeviceNodeEntry,
+    EntryKind,
+    ErrorEntry,
+    LinkEntry,
+    TreeEntry,
+    TreeFiles,
+)
+from agent.snapshot.host_files import HostFiles
+from plugins.vendors.nvidia.discovery.sysfs import find_hardware
+from plugins.vendors.rdma.sysfs.functions import DRIVERS
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import SHARED, capture, needs_shared
 from tests.unit.recording.trees import trees
+from tests.vendors import open_session
 
 CAPTURES = (
     "16amd64", "16em64t", "2pa", "32amd64", "32intel64", "40intel64", "96em64t", "nri-",
@@ -37,9 +43,9 @@ READERS: dict[str, Callable[[HostFiles], object]] = {
     "identity": lambda host: read_identity(host, "node", "test"),
     "cpus and memory nodes": read_cpu_numa,
     "pci": read_pci,
-    "cgroups": detect,
-    "nvidia": survey,
-    "rdma": lambda host: RdmaVendor().open(host, {}).discover(),
+    "cgroups": detect_layout,
+    "nvidia": find_hardware,
+    "rdma": lambda host: open_session(RdmaVendor(), host, {}).discover(),
 }
 PORT = "/sys/class/infiniband/mlx5_0/ports/1"
 GID = b"fe80:0000:0000:0000:0c42:a103:0047:2a4e\n"
@@ -124,7 +130,7 @@ def test_recording_archive_and_folder_answer_alike(name: str, tmp_path: Path) ->
     builder = read_archive(path)
     top = "" if "/sys" in builder.directories else f"/{next(iter(builder.directories['']))}"
     hosts = (builder.build(top), DirectoryFiles(Path(f"{tmp_path}{top}")))
-    recording = parse(write(take(hosts[0], pods=True), {}).encode()).files
+    recording = parse_recording(format_recording(take(hosts[0], pods=True), {}).encode()).files
     assert list(take(hosts[1], pods=True).walk()) == list(recording.walk())
     for directory, entries in recording.walk():
         for entry in entries:
@@ -134,16 +140,16 @@ def test_recording_archive_and_folder_answer_alike(name: str, tmp_path: Path) ->
                 assert len(answers) == 1, (ask, file)
 
 
-@pytest.mark.parametrize("gap", [0, 1, EMPTY_RUN - 1, EMPTY_RUN])
+@pytest.mark.parametrize("gap", [0, 1, MAX_EMPTY_GIDS - 1, MAX_EMPTY_GIDS])
 def test_gids_are_taken_until_sixteen_empty_slots(gap: int) -> None:
     table = [GID, *[EMPTY] * gap, GID, *[EMPTY] * 100, GID]
-    host = TreeFiles.of(
+    host = TreeFiles.from_entries(
         {f"{PORT}/gids/{index}": text for index, text in enumerate(table)}
         | {f"{PORT}/gid_attrs/types/{index}": b"RoCE v2\n" for index in range(len(table))}
-        | {f"{PORT}/gid_attrs/ndevs/{index}": Refused(errno.EINVAL) for index in (0, 1)}
+        | {f"{PORT}/gid_attrs/ndevs/{index}": ErrorEntry(errno.EINVAL) for index in (0, 1)}
     )
     recording = take(host, pods=False)
-    taken = ("0",) if gap == EMPTY_RUN else tuple(sorted(("0", str(gap + 1))))
+    taken = ("0",) if gap == MAX_EMPTY_GIDS else tuple(sorted(("0", str(gap + 1))))
     assert recording.names(f"{PORT}/gids") == taken
     assert recording.names(f"{PORT}/gid_attrs/types") == taken
     with pytest.raises(HostFileError, match="EINVAL"):
@@ -152,15 +158,15 @@ def test_gids_are_taken_until_sixteen_empty_slots(gap: int) -> None:
 
 def test_errnos_devices_links_and_empty_directories_are_taken_as_they_are() -> None:
     function = "/sys/bus/pci/devices/0000:3b:00.0"
-    entries: dict[str, Entry] = {
-        function: Link("../../../devices/pci0000:3a/0000:3b:00.0"),
-        "/sys/devices/pci0000:3a/0000:3b:00.0/config": Refused(errno.EACCES),
-        "/sys/devices/pci0000:3a/0000:3b:00.0/driver": Link("../../../bus/pci/drivers/nvidia"),
-        "/sys/bus/pci/drivers/nvidia": Kind.DIRECTORY,
-        "/sys/class/infiniband": Kind.DIRECTORY,
-        "/dev/nvidia0": DeviceNode(195, 0),
+    entries: dict[str, TreeEntry] = {
+        function: LinkEntry("../../../devices/pci0000:3a/0000:3b:00.0"),
+        "/sys/devices/pci0000:3a/0000:3b:00.0/config": ErrorEntry(errno.EACCES),
+        "/sys/devices/pci0000:3a/0000:3b:00.0/driver": LinkEntry("../../../bus/pci/drivers/nvidia"),
+        "/sys/bus/pci/drivers/nvidia": EntryKind.DIRECTORY,
+        "/sys/class/infiniband": EntryKind.DIRECTORY,
+        "/dev/nvidia0": DeviceNodeEntry(195, 0),
     }
-    recording = take(TreeFiles.of(entries), pods=False)
+    recording = take(TreeFiles.from_entries(entries), pods=False)
     assert recording.link(function) == "../../../devices/pci0000:3a/0000:3b:00.0"
     with pytest.raises(HostFileError, match="EACCES"):
         recording.read(f"{function}/config")
@@ -170,9 +176,9 @@ def test_errnos_devices_links_and_empty_directories_are_taken_as_they_are() -> N
 
 
 POD = "/sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice"
-NODE: dict[str, Entry] = {
-    "/proc/mounts": Link("self/mounts"),
-    "/proc/self": Link("42"),
+NODE: dict[str, TreeEntry] = {
+    "/proc/mounts": LinkEntry("self/mounts"),
+    "/proc/self": LinkEntry("42"),
     "/proc/42/mounts": b"cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\ncgroup /odd cgroup rw,cpu 0 0\n",
     "/proc/42/cgroup": b"0::/\n",
     "/proc/77/cgroup": b"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-ab.scope\n",
@@ -180,12 +186,12 @@ NODE: dict[str, Entry] = {
     "/odd/cpu.shares": b"1024\n",
     f"{POD}/cri-containerd-ab.scope/cgroup.procs": b"77\n",
     f"{POD}/cri-containerd-ab.scope/memory.stat": b"anon 1\n",
-    f"{POD}/cri-containerd-ab.scope/cgroup.kill": Refused(errno.EINVAL),
+    f"{POD}/cri-containerd-ab.scope/cgroup.kill": ErrorEntry(errno.EINVAL),
 }
 
 
 def test_mounts_are_kept_where_they_are_asked_for_and_no_process_is() -> None:
-    recording = take(TreeFiles.of(NODE), pods=False)
+    recording = take(TreeFiles.from_entries(NODE), pods=False)
     assert recording.read("/proc/mounts") == NODE["/proc/42/mounts"]
     assert recording.link("/proc/mounts") is None
     assert not recording.exists("/proc/42")
@@ -193,15 +199,15 @@ def test_mounts_are_kept_where_they_are_asked_for_and_no_process_is() -> None:
 
 
 def test_thousands_of_processes_do_not_hide_the_files_beside_them() -> None:
-    busy: dict[str, Entry] = {f"/proc/{pid}/comm": b"x\n" for pid in range(1, 8300)}
-    recording = take(TreeFiles.of({**busy, "/proc/stat": b"btime 1\n"}), pods=False)
+    busy: dict[str, TreeEntry] = {f"/proc/{pid}/comm": b"x\n" for pid in range(1, 8300)}
+    recording = take(TreeFiles.from_entries({**busy, "/proc/stat": b"btime 1\n"}), pods=False)
     assert recording.read("/proc/stat") == b"btime 1\n"
     assert recording.names("/proc") == ("1", "stat")
 
 
 @pytest.mark.parametrize("pods", [True, False])
 def test_pods_and_the_owners_of_their_processes_are_taken_on_request(*, pods: bool) -> None:
-    recording = take(TreeFiles.of(NODE), pods=pods)
+    recording = take(TreeFiles.from_entries(NODE), pods=pods)
     assert recording.read("/sys/fs/cgroup/cgroup.controllers") == b"cpu memory\n"
     assert recording.exists(f"{POD}/cri-containerd-ab.scope/memory.stat") == pods
     assert recording.exists("/proc/77/cgroup") == pods
@@ -211,10 +217,12 @@ def test_pods_and_the_owners_of_their_processes_are_taken_on_request(*, pods: bo
 @given(trees)
 def test_any_host_can_be_recorded_and_read_back(tree: TreeFiles) -> None:
     recording = take(tree, pods=True)
-    assert list(parse(write(recording, {}).encode()).files.walk()) == list(recording.walk())
+    assert list(parse_recording(format_recording(recording, {}).encode()).files.walk()) == list(
+        recording.walk()
+    )
 
 
 @pytest.mark.parametrize("module", sorted({driver.module for driver in DRIVERS.values()}))
 def test_the_module_of_every_rdma_driver_is_recorded(module: str) -> None:
-    host = TreeFiles.of({f"/sys/module/{module}/initstate": b"live\n"})
+    host = TreeFiles.from_entries({f"/sys/module/{module}/initstate": b"live\n"})
     assert take(host, pods=False).exists(f"/sys/module/{module}")

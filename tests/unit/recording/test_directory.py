@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from agent.errors import HostFileError
-from agent.host.files import LiveRoot
+from agent.host.files import LiveHostFiles
 from agent.recording.directory import DirectoryFiles
 from agent.recording.tree import TreeFiles
 from tests.unit.recording.trees import disk_paths, disk_trees, lay_out
@@ -104,7 +104,7 @@ def test_device_nodes_have_numbers_and_are_never_opened(
     except PermissionError:
         pytest.skip("this container may not make device nodes")
     host = DirectoryFiles(folder)
-    assert host.device_number("/sys/node") == LiveRoot(str(folder)).device_number("/sys/node")
+    assert host.device_number("/sys/node") == LiveHostFiles(str(folder)).device_number("/sys/node")
     assert host.device_number("/sys/node") == number
     with pytest.raises(HostFileError, match="ENXIO"):
         host.read("/sys/node")
@@ -121,7 +121,7 @@ def test_what_appears_or_goes_later_is_seen(folder: Path) -> None:
 
 def test_a_folder_reads_as_the_live_root_does(folder: Path) -> None:
     os.symlink("real", folder / "sys/link")
-    live, host = LiveRoot(str(folder)), DirectoryFiles(folder)
+    live, host = LiveHostFiles(str(folder)), DirectoryFiles(folder)
     for path in ("/sys/link", "/sys/real"):
         assert host.read(path) == live.read(path)
         assert host.link(path) == live.link(path)

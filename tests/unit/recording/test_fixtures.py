@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.host.boot import read_identity
-from agent.host.cpu_numa import read_cpu_numa
+from agent.host.cpu import read_cpu_numa
+from agent.host.kernel import read_identity
 from agent.host.pci import read_pci
-from agent.recording.open import open_host
-from agent.recording.parse import parse
-from plugins.vendors.nvidia.sight import survey
+from agent.recording.format import parse_recording
+from agent.recording.host_source import open_host
+from plugins.vendors.nvidia.discovery.sysfs import find_hardware
 from tests.captures import SHARED, needs_shared
 
 HOSTS = Path(__file__).resolve().parents[3] / "fixtures" / "hosts"
@@ -57,7 +57,7 @@ def test_the_eight_gpu_host_has_its_shape() -> None:
 
 def test_its_cards_are_bound_and_known_to_the_driver() -> None:
     host = open_host(str(EIGHT)).files
-    cards = survey(host).cards
+    cards = find_hardware(host).cards
     assert [card.minor for card in cards] == list(range(8))
     assert {card.driver for card in cards} == {"nvidia"}
     assert [card.uuid for card in cards] == [
@@ -74,7 +74,7 @@ def test_its_cards_are_bound_and_known_to_the_driver() -> None:
 
 def test_the_host_without_devices_has_none() -> None:
     host = open_host(str(NONE)).files
-    assert survey(host).cards == ()
+    assert find_hardware(host).cards == ()
     assert host.names("/sys/class/infiniband") == ()
     assert len(read_pci(host).functions) == 6
     assert host.read("/sys/fs/cgroup/cpuacct/cpuacct.usage").strip().isdigit()
@@ -83,7 +83,7 @@ def test_the_host_without_devices_has_none() -> None:
 
 def test_the_host_without_devices_names_nobody() -> None:
     text = (NONE / "host.txt").read_text()
-    assert parse(text.encode()).header["pseudonymised"] == "yes"
+    assert parse_recording(text.encode()).header["pseudonymised"] == "yes"
     assert re.findall(r"[\w.-]+@[\w.-]+", text) == ["builder@host"]
     assert not re.findall(r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b", text)
     assert "root=" not in text

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from agent.errors import NotAHost
-from agent.host.files import LiveRoot
-from agent.recording.entries import RecordingError
-from agent.recording.format import write
-from agent.recording.open import open_host
-from agent.recording.tree import TreeFiles
+from agent.host.files import LiveHostFiles
+from agent.recording.format import format_recording
+from agent.recording.host_source import open_host
+from agent.recording.tree import RecordingError, TreeFiles
 
-TEXT = write(TreeFiles.of({"/sys/a": b"1\n"}), {"recorded": "2026-11-21T03:56:23Z"})
+TEXT = format_recording(
+    TreeFiles.from_entries({"/sys/a": b"1\n"}), {"recorded": "2026-11-21T03:56:23Z"}
+)
 
 
 @pytest.fixture(params=["folder", "folder below", "recording", "archive", "archive below"])
@@ -54,7 +55,7 @@ def test_another_process_opens_the_same_host_by_its_spec(given_host: Path) -> No
 @pytest.mark.parametrize("path", [None, "/", "//", "/proc/.."])
 def test_this_machine_is_read_live_and_has_no_spec(path: str | None) -> None:
     opened = open_host(path)
-    assert isinstance(opened.files, LiveRoot)
+    assert isinstance(opened.files, LiveHostFiles)
     assert (opened.source, opened.spec, opened.wall_s) == ("this machine", None, None)
 
 

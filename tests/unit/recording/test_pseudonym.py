@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.host.cpu_numa import read_cpu_numa
+from agent.host.cpu import read_cpu_numa
 from agent.host.pci import read_pci
-from agent.recording.capture import capture as take
-from agent.recording.entries import Entry, Kind, Link
-from agent.recording.format import write
-from agent.recording.pseudonym import pseudonymise
-from agent.recording.tree import TreeFiles
-from agent.topology.pci_config import read_config
+from agent.recording.capture import capture_host as take
+from agent.recording.format import format_recording
+from agent.recording.pseudonyms import pseudonymise
+from agent.recording.tree import EntryKind, LinkEntry, TreeEntry, TreeFiles
+from agent.topology.pci_config import parse_config
 from tests.captures import capture, needs_shared
 from tests.unit.recording.trees import trees
 
@@ -89,7 +88,7 @@ def host_of(machine: Machine) -> TreeFiles:
     uid = uuid_of(machine.pod, "_")
     pod = f"/sys/fs/cgroup/kubepods.slice/kubepods-pod{uid}.slice"
     link_local = f"fe80:0000:0000:0000:{grouped(eui64(machine.mac), ':', 4)}"
-    files: dict[str, Entry] = {
+    files: dict[str, TreeEntry] = {
         "/proc/sys/kernel/hostname": f"{machine.host}.rack.example.com\n".encode(),
         "/proc/cmdline": f"root=UUID={uuid_of(machine.uuid)} ip=10.1.2.3 isolcpus=1-2\n".encode(),
         "/proc/mounts": f"{machine.host}:/home /home nfs4 rw 0 0\n"
@@ -104,11 +103,11 @@ def host_of(machine: Machine) -> TreeFiles:
         f"{NIC}/infiniband/mlx5_0/node_desc": f"{machine.host} mlx5_0\n".encode(),
         f"{NIC}/infiniband/mlx5_0/ports/1/gids/0": f"{link_local}\n".encode(),
         f"{NIC}/nvme/nvme0/serial": f"{machine.serial}      \n".encode(),
-        "/sys/bus/pci/devices/0000:3b:00.0": Link(f"../../..{NIC.removeprefix('/sys')}"),
-        f"/sys/class/net/enx{machine.mac}": Link(f"../../devices/net/enx{machine.mac}"),
-        "/sys/devices/empty": Kind.DIRECTORY,
+        "/sys/bus/pci/devices/0000:3b:00.0": LinkEntry(f"../../..{NIC.removeprefix('/sys')}"),
+        f"/sys/class/net/enx{machine.mac}": LinkEntry(f"../../devices/net/enx{machine.mac}"),
+        "/sys/devices/empty": EntryKind.DIRECTORY,
     }
-    return TreeFiles.of(files)
+    return TreeFiles.from_entries(files)
 
 
 def tape_of(machine: Machine) -> bytes:
@@ -123,7 +122,7 @@ def tape_of(machine: Machine) -> bytes:
 @given(machines, st.binary(min_size=8, max_size=8))
 def test_no_secret_is_left_anywhere(machine: Machine, salt: bytes) -> None:
     tree, tapes = pseudonymise(host_of(machine), {"nvidia": tape_of(machine)}, salt)
-    text = write(tree, {}) + tapes["nvidia"].decode()
+    text = format_recording(tree, {}) + tapes["nvidia"].decode()
     plain = re.sub(r"[:_-]|\s", "", text.lower())
     for name in machine.__dataclass_fields__:
         secret: str = getattr(machine, name)
@@ -172,16 +171,16 @@ def test_what_the_agent_does_not_read_of_arguments_and_mounts_is_left_out() -> N
 
 def test_the_capabilities_of_a_config_stay_what_they_are() -> None:
     before = config(b"\x01\x02\x03\x04\x05\x06\x07\x08")
-    tree, _ = pseudonymise(TreeFiles.of({f"{NIC}/config": before}), {}, b"salt")
+    tree, _ = pseudonymise(TreeFiles.from_entries({f"{NIC}/config": before}), {}, b"salt")
     after = tree.read(f"{NIC}/config")
     assert after != before
-    assert read_config(after) == read_config(before)
+    assert parse_config(after) == parse_config(before)
 
 
 @pytest.mark.parametrize("name", ["pod", "kubepods-burstable-pod", "cri-containerd-", "crio-"])
 def test_pods_and_containers_are_renamed_behind_every_prefix(name: str) -> None:
     original = "3d1219c7c4c5404aaa1f6d2a48adfda4" * (1 if name.endswith("pod") else 2)
-    host = TreeFiles.of({f"/sys/fs/cgroup/kubepods/{name}{original}.x/cpu.stat": b""})
+    host = TreeFiles.from_entries({f"/sys/fs/cgroup/kubepods/{name}{original}.x/cpu.stat": b""})
     tree, _ = pseudonymise(host, {}, b"salt")
     (other,) = tree.names("/sys/fs/cgroup/kubepods")
     assert other.startswith(name)
@@ -191,7 +190,7 @@ def test_pods_and_containers_are_renamed_behind_every_prefix(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvme", "vm", "sys", "localhost"])
 def test_a_common_word_as_host_name_renames_nothing_else(name: str) -> None:
-    host = TreeFiles.of(
+    host = TreeFiles.from_entries(
         {
             "/proc/sys/kernel/hostname": f"{name}\n".encode(),
             "/sys/class/nvme/nvme0/address": f"{name} is a vm, localhost\n".encode(),
@@ -206,7 +205,7 @@ def test_a_common_word_as_host_name_renames_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvidia", "devices"])
 def test_a_host_called_like_a_field_of_a_tape_renames_no_field(name: str) -> None:
-    host = TreeFiles.of({"/proc/sys/kernel/hostname": f"{name}\n".encode()})
+    host = TreeFiles.from_entries({"/proc/sys/kernel/hostname": f"{name}\n".encode()})
     tape = b'{"vendor": "nvidia", "devices": []}\n'
     assert pseudonymise(host, {"nvidia": tape}, b"salt")[1] == {"nvidia": tape}
 
@@ -219,14 +218,14 @@ def test_a_host_called_like_a_field_of_a_tape_renames_no_field(name: str) -> Non
     ],
 )  # fmt: skip
 def test_what_is_no_identifier_stays(text: bytes) -> None:
-    host = TreeFiles.of({"/sys/devices/system/cpu/x": text, "/sys/bus/pci/fw": text})
+    host = TreeFiles.from_entries({"/sys/devices/system/cpu/x": text, "/sys/bus/pci/fw": text})
     tree, _ = pseudonymise(host, {}, b"salt")
     assert list(tree.walk()) == list(host.walk())
 
 
 @pytest.mark.parametrize("tape", [b"", b"not json\n", b"[" * 5000, b'{"serial": true}\n', b"\xff"])
 def test_a_tape_that_is_no_tape_stays_as_it_is(tape: bytes) -> None:
-    assert pseudonymise(TreeFiles.of({}), {"x": tape}, b"salt")[1] == {"x": tape}
+    assert pseudonymise(TreeFiles.from_entries({}), {"x": tape}, b"salt")[1] == {"x": tape}
 
 
 @given(trees, st.text(max_size=12), st.binary(max_size=60))

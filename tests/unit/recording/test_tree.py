@@ -8,24 +8,32 @@ from hypothesis import given
 from agent.errors import HostFileError
 from agent.host.files import MAX_ENTRIES
 from agent.recording import tree as tree_module
-from agent.recording.entries import DeviceNode, Entry, Kind, Link, RecordingError, Refused
-from agent.recording.tree import TreeBuilder, TreeFiles
+from agent.recording.tree import (
+    DeviceNodeEntry,
+    EntryKind,
+    ErrorEntry,
+    LinkEntry,
+    RecordingError,
+    TreeBuilder,
+    TreeEntry,
+    TreeFiles,
+)
 from tests.unit.recording.trees import paths, trees
 
-HOST = TreeFiles.of(
+HOST = TreeFiles.from_entries(
     {
         "/sys/devices/pci0/dev/class": b"0x0302\n",
-        "/sys/devices/pci0/dev/refused": Refused(errno.EACCES),
-        "/sys/bus/dev": Link("../devices/pci0/dev"),
-        "/sys/bus/absolute": Link("/sys/devices/pci0/dev"),
-        "/sys/bus/above": Link("../../../../../../sys/devices/pci0/dev"),
-        "/sys/bus/slashed": Link("..//devices/./pci0/dev/"),
-        "/sys/bus/dangling": Link("../../etc/passwd"),
-        "/sys/bus/self": Link("self"),
-        "/sys/bus/ping": Link("pong"),
-        "/sys/bus/pong": Link("ping"),
-        "/sys/empty": Kind.DIRECTORY,
-        "/dev/nvidia0": DeviceNode(195, 0),
+        "/sys/devices/pci0/dev/refused": ErrorEntry(errno.EACCES),
+        "/sys/bus/dev": LinkEntry("../devices/pci0/dev"),
+        "/sys/bus/absolute": LinkEntry("/sys/devices/pci0/dev"),
+        "/sys/bus/above": LinkEntry("../../../../../../sys/devices/pci0/dev"),
+        "/sys/bus/slashed": LinkEntry("..//devices/./pci0/dev/"),
+        "/sys/bus/dangling": LinkEntry("../../etc/passwd"),
+        "/sys/bus/self": LinkEntry("self"),
+        "/sys/bus/ping": LinkEntry("pong"),
+        "/sys/bus/pong": LinkEntry("ping"),
+        "/sys/empty": EntryKind.DIRECTORY,
+        "/dev/nvidia0": DeviceNodeEntry(195, 0),
     }
 )
 
@@ -82,7 +90,7 @@ def test_a_device_node_has_numbers_and_exists() -> None:
 
 
 def test_at_most_the_asked_bytes_and_8192_names_come_back() -> None:
-    many = TreeFiles.of({f"/d/{number:05}": b"" for number in range(9000)})
+    many = TreeFiles.from_entries({f"/d/{number:05}": b"" for number in range(9000)})
     assert HOST.read("/sys/bus/dev/class", 4) == b"0x03"
     assert len(many.names("/d")) == MAX_ENTRIES
     assert many.names("/d")[-1] == "08191"
@@ -95,15 +103,19 @@ def test_a_path_that_is_not_plain_is_a_bug(path: str) -> None:
 
 
 def test_40_links_in_a_row_are_followed_and_41_are_not() -> None:
-    chain: dict[str, Entry] = {f"/l{number}": Link(f"l{number + 1}") for number in range(41)}
-    host = TreeFiles.of({**chain, "/l41": b"end"})
+    chain: dict[str, TreeEntry] = {
+        f"/l{number}": LinkEntry(f"l{number + 1}") for number in range(41)
+    }
+    host = TreeFiles.from_entries({**chain, "/l41": b"end"})
     assert host.read("/l1") == b"end"
     with pytest.raises(HostFileError, match="ELOOP"):
         host.read("/l0")
 
 
 def test_a_link_longer_than_a_path_is_told_and_not_followed() -> None:
-    host = TreeFiles.of({"/a": Link("./" * 2047 + "b"), "/b": b"end", "/c": Link("./" * 5000)})
+    host = TreeFiles.from_entries(
+        {"/a": LinkEntry("./" * 2047 + "b"), "/b": b"end", "/c": LinkEntry("./" * 5000)}
+    )
     assert host.read("/a") == b"end"
     assert host.link("/c") == "./" * 5000
     with pytest.raises(HostFileError, match="ENAMETOOLONG"):
@@ -114,13 +126,13 @@ def test_a_link_longer_than_a_path_is_told_and_not_followed() -> None:
     ("first", "then", "kept"),
     [
         (b"old", b"new", b"new"),
-        (Link("x"), b"new", Link("x")),
-        (b"old", Link("x"), b"old"),
-        (Kind.DIRECTORY, b"new", Kind.DIRECTORY),
+        (LinkEntry("x"), b"new", LinkEntry("x")),
+        (b"old", LinkEntry("x"), b"old"),
+        (EntryKind.DIRECTORY, b"new", EntryKind.DIRECTORY),
     ],
 )
 def test_a_file_replaces_a_file_and_else_the_first_one_stays(
-    first: Entry, then: Entry, kept: Entry
+    first: TreeEntry, then: TreeEntry, kept: TreeEntry
 ) -> None:
     builder = TreeBuilder()
     assert builder.put("/a/b", first)
@@ -131,23 +143,23 @@ def test_a_file_replaces_a_file_and_else_the_first_one_stays(
 @pytest.mark.parametrize("path", ["/a/link/x", "/a/file/x", "/a/..", "/a/../b", "/a//b", "/", "x"])
 def test_nothing_is_put_through_links_or_files_or_odd_paths(path: str) -> None:
     builder = TreeBuilder()
-    assert builder.put("/a/link", Link("/etc"))
+    assert builder.put("/a/link", LinkEntry("/etc"))
     assert builder.put("/a/file", b"")
     assert not builder.put(path, b"bad")
 
 
 def test_too_many_files_and_too_many_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_module, "MAX_NODES", 3)
-    monkeypatch.setattr(tree_module, "MAX_KEPT", 10)
+    monkeypatch.setattr(tree_module, "MAX_TREE_ENTRIES", 3)
+    monkeypatch.setattr(tree_module, "MAX_CONTENT_BYTES", 10)
     with pytest.raises(RecordingError, match="3 files"):
-        TreeFiles.of({f"/{number}": b"" for number in range(4)})
+        TreeFiles.from_entries({f"/{number}": b"" for number in range(4)})
     with pytest.raises(RecordingError, match="10 bytes"):
-        TreeFiles.of({"/a": bytes(11)})
+        TreeFiles.from_entries({"/a": bytes(11)})
 
 
 def test_building_two_things_in_one_place_is_refused() -> None:
     with pytest.raises(RecordingError, match="in the way"):
-        TreeFiles.of({"/a": b"", "/a/b": b""})
+        TreeFiles.from_entries({"/a": b"", "/a/b": b""})
 
 
 @given(trees, paths)

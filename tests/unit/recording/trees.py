@@ -7,8 +7,16 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from agent.recording.entries import DeviceNode, Entry, Kind, Link, RecordingError, Refused
-from agent.recording.tree import TreeBuilder, TreeFiles
+from agent.recording.tree import (
+    DeviceNodeEntry,
+    EntryKind,
+    ErrorEntry,
+    LinkEntry,
+    RecordingError,
+    TreeBuilder,
+    TreeEntry,
+    TreeFiles,
+)
 
 plain_names = st.sampled_from(("a", "b", "sys", "0000:3b:00.0", "cpu,cpuacct", "x=y", "-"))
 odd_names = st.text(min_size=1, max_size=6).filter(
@@ -30,16 +38,16 @@ contents = (
 link_texts = st.lists(names | st.sampled_from(("..", ".", "")), min_size=1, max_size=5).map(
     "/".join
 )
-entries: st.SearchStrategy[Entry] = st.one_of(
+entries: st.SearchStrategy[TreeEntry] = st.one_of(
     contents,
-    link_texts.map(Link),
-    st.integers(0, 200).map(Refused),
-    st.builds(DeviceNode, st.integers(0, 4095), st.integers(0, (1 << 20) - 1)),
-    st.just(Kind.DIRECTORY),
+    link_texts.map(LinkEntry),
+    st.integers(0, 200).map(ErrorEntry),
+    st.builds(DeviceNodeEntry, st.integers(0, 4095), st.integers(0, (1 << 20) - 1)),
+    st.just(EntryKind.DIRECTORY),
 )
 
 
-def _build(found: list[tuple[str, Entry]]) -> TreeFiles:
+def _build(found: list[tuple[str, TreeEntry]]) -> TreeFiles:
     builder = TreeBuilder()
     for path, entry in found:
         builder.put(path, entry)  # what is in the way of others stays
@@ -51,8 +59,8 @@ disk_paths = st.lists(plain_names, min_size=1, max_size=4).map(lambda parts: "/"
 disk_links = st.lists(plain_names | st.sampled_from(("..", ".", "")), min_size=1, max_size=5).map(
     lambda parts: "/".join(parts) or "/"
 )
-disk_entries: st.SearchStrategy[Entry] = st.one_of(
-    contents, disk_links.map(Link), st.just(Kind.DIRECTORY)
+disk_entries: st.SearchStrategy[TreeEntry] = st.one_of(
+    contents, disk_links.map(LinkEntry), st.just(EntryKind.DIRECTORY)
 )
 disk_trees = st.lists(st.tuples(disk_paths, disk_entries), max_size=12).map(_build)
 
@@ -65,7 +73,7 @@ def lay_out(tree: TreeFiles, folder: Path) -> None:
         for name, entry in inside.items():
             if isinstance(entry, bytes):
                 (place / name).write_bytes(entry)
-            elif isinstance(entry, Link):
+            elif isinstance(entry, LinkEntry):
                 os.symlink(entry.text, place / name)
-            elif entry is not Kind.DIRECTORY:
+            elif entry is not EntryKind.DIRECTORY:
                 raise RecordingError(f"{name}: not for a disk")

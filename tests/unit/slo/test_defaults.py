@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.slo.classes import ResourceQos
-from agent.model.slo.overlay import overlay
-from agent.model.slo.spec import DEFAULTS, NodeSlo
+from agent.slo.overlay import overlay_spec
+from agent.snapshot.slo import NODE_SLO_DEFAULTS, NodeSlo, ResourceQos
 from tests.unit.slo.wire import at, nested, to_wire
 
 CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass")
@@ -95,7 +94,7 @@ OFF = 4  # the column
 
 @pytest.mark.parametrize("part", SPEC)
 def test_the_default_of_every_part_is_that_of_the_table(part: str) -> None:
-    assert to_wire(DEFAULTS)[part] == SPEC[part]
+    assert to_wire(NODE_SLO_DEFAULTS)[part] == SPEC[part]
 
 
 @pytest.mark.parametrize("field", CLASS_ROWS)
@@ -109,7 +108,7 @@ def test_the_default_of_every_class_is_that_of_the_table(column: int, field: str
 @pytest.mark.parametrize("field", CLASS_ROWS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_that_is_switched_off_has_the_values_of_switched_off(name: str, field: str) -> None:
-    one = to_wire(overlay({}).slo)["resourceQOSStrategy"][name]
+    one = to_wire(overlay_spec({}).slo)["resourceQOSStrategy"][name]
     assert at(one, field) == CLASS_ROWS[field][OFF]
 
 
@@ -117,7 +116,7 @@ def test_a_class_that_is_switched_off_has_the_values_of_switched_off(name: str, 
 @pytest.mark.parametrize("column", range(3), ids=CLASSES[:3])
 def test_switching_a_part_on_gives_the_class_its_defaults(column: int, part: str) -> None:
     path = f"resourceQOSStrategy.{CLASSES[column]}.{part}"
-    one = at(to_wire(overlay(nested(f"{path}.enable", True)).slo), path)
+    one = at(to_wire(overlay_spec(nested(f"{path}.enable", True)).slo), path)
     expected = {
         field.partition(".")[2]: row[column]
         for field, row in CLASS_ROWS.items()
@@ -141,7 +140,7 @@ def test_values_of_a_part_that_is_off_have_no_effect(
     name: str, field: str, value: int, off: int | None
 ) -> None:
     path = f"resourceQOSStrategy.{name}"
-    slo = to_wire(overlay(nested(f"{path}.{field}", value)).slo)
+    slo = to_wire(overlay_spec(nested(f"{path}.{field}", value)).slo)
     assert at(slo, f"{path}.{field}") == off
 
 
@@ -153,7 +152,7 @@ def test_switches_do_not_touch_the_system_class_block_devices_and_network() -> N
         "networkQOS": {"egressLimit": 40},
         "blkioQOS": {"blocks": [{"name": "sda", "ioCfg": {"readIOPS": 9}}]},
     }
-    slo = overlay({"resourceQOSStrategy": {"systemClass": given, "lsClass": given}}).slo
+    slo = overlay_spec({"resourceQOSStrategy": {"systemClass": given, "lsClass": given}}).slo
     system, ls = slo.resource_qos.system_class, slo.resource_qos.ls_class
     assert (system.cpu.group_identity, system.memory.wmark_ratio) == (1, 7)
     assert (system.resctrl.mba_percent, system.network.egress_limit) == (60, 40)
@@ -163,7 +162,7 @@ def test_switches_do_not_touch_the_system_class_block_devices_and_network() -> N
 
 
 def test_policies_are_group_identity_and_tc() -> None:
-    assert to_wire(DEFAULTS)["resourceQOSStrategy"]["policies"] == {
+    assert to_wire(NODE_SLO_DEFAULTS)["resourceQOSStrategy"]["policies"] == {
         "cpuPolicy": "groupIdentity",
         "netQOSPolicy": "tc",
     }
@@ -171,15 +170,15 @@ def test_policies_are_group_identity_and_tc() -> None:
 
 @pytest.mark.parametrize("spec", [None, {}, {"resourceUsedThresholdWithBE": None}])
 def test_without_a_spec_the_defaults_stand(spec: object) -> None:
-    found = overlay(spec)
-    assert found.slo == DEFAULTS
+    found = overlay_spec(spec)
+    assert found.slo == NODE_SLO_DEFAULTS
     assert (found.refused, found.refused_count, found.unknown_fields) == ((), 0, 0)
 
 
 def test_lower_limits_that_are_not_given_are_two_below_their_threshold() -> None:
-    assert DEFAULTS.thresholds.memory_evict_until_percent == 68
-    assert DEFAULTS.thresholds.cpu_evict_until_percent is None
-    given = overlay(
+    assert NODE_SLO_DEFAULTS.thresholds.memory_evict_until_percent == 68
+    assert NODE_SLO_DEFAULTS.thresholds.cpu_evict_until_percent is None
+    given = overlay_spec(
         {
             "resourceUsedThresholdWithBE": {
                 "cpuEvictThresholdPercent": 90,
@@ -188,7 +187,7 @@ def test_lower_limits_that_are_not_given_are_two_below_their_threshold() -> None
         }
     ).slo.thresholds
     assert (given.cpu_evict_until_percent, given.memory_evict_until_percent) == (88, 58)
-    lower = overlay(
+    lower = overlay_spec(
         nested("resourceUsedThresholdWithBE", {"memoryEvictLowerPercent": 50})
     ).slo.thresholds
     assert lower.memory_evict_until_percent == 50

@@ -7,11 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.slo.in_force import slo_view
-from agent.model.slo.overlay import overlay
-from agent.model.slo.spec import NodeSlo
-from agent.model.slo.special import MAX_APPLICATIONS, MAX_EXTENSIONS, MAX_FEATURES
-from agent.model.slo.view import MAX_REFUSED, SloView
+from agent.slo.decoder import MAX_APPLICATIONS, MAX_EXTENSIONS, MAX_FEATURES
+from agent.slo.overlay import overlay_spec
+from agent.slo.status import build_slo_view
+from agent.snapshot.slo import MAX_INVALID_FIELDS, NodeSlo, NodeSloView
 from tests.unit.slo.tables import BE, CHOICES, RANGES
 from tests.unit.slo.wire import to_wire
 
@@ -88,20 +87,20 @@ def bounded(slo: NodeSlo) -> bool:
 @some
 @given(specs | anything)
 def test_no_spec_raises_and_equal_specs_give_equal_answers(spec: Any) -> None:
-    found = overlay(spec)
-    assert overlay(spec) == found
+    found = overlay_spec(spec)
+    assert overlay_spec(spec) == found
     assert bounded(found.slo)
-    assert len(found.refused) <= min(MAX_REFUSED, found.refused_count)
+    assert len(found.refused) <= min(MAX_INVALID_FIELDS, found.refused_count)
     assert all(len(refusal.why) < 200 and refusal.why.isascii() for refusal in found.refused)
     if isinstance(spec, dict):
-        assert overlay(dict(reversed(spec.items()))) == found
+        assert overlay_spec(dict(reversed(spec.items()))) == found
 
 
 @some
 @given(specs)
 def test_what_is_in_force_is_a_spec_that_gives_itself(spec: Any) -> None:
-    slo = overlay(spec).slo
-    again = overlay(to_wire(slo))
+    slo = overlay_spec(spec).slo
+    again = overlay_spec(to_wire(slo))
     assert again.slo == slo
     contradictions = {f"spec.{LOWER}", f"spec.{BE}.cpuEvictLowerPercent"}
     assert {refusal.path for refusal in again.refused} <= contradictions
@@ -111,7 +110,7 @@ def test_what_is_in_force_is_a_spec_that_gives_itself(spec: Any) -> None:
 @some
 @given(specs)
 def test_paths_of_applications_never_lead_up(spec: Any) -> None:
-    for one in overlay(spec).slo.host_applications:
+    for one in overlay_spec(spec).slo.host_applications:
         parts = (one.name, *(one.cgroup_path.parts if one.cgroup_path else ()))
         assert not {"", ".", ".."} & set(parts)
         assert not any("/" in part or "\0" in part or "\n" in part for part in parts)
@@ -122,11 +121,11 @@ def test_paths_of_applications_never_lead_up(spec: Any) -> None:
     st.lists(anything | st.fixed_dictionaries({"metadata": anything, "spec": specs}), max_size=5)
 )
 def test_no_series_of_objects_raises(objects: list[Any]) -> None:
-    view = SloView()
+    view = NodeSloView()
     for raw in objects:
-        view = slo_view(raw, view)
+        view = build_slo_view(raw, view)
         assert bounded(view.slo)
-    assert slo_view(None, view) == SloView()
+    assert build_slo_view(None, view) == NodeSloView()
 
 
 def test_a_spec_of_megabytes_is_answered_with_little() -> None:
@@ -137,7 +136,7 @@ def test_a_spec_of_megabytes_is_answered_with_little() -> None:
         "resourceQOSStrategy": {"beClass": {"blkioQOS": {"blocks": [5] * 100_000}}},
         **{f"unknown{i}": i for i in range(20_000)},
     }
-    found = overlay(huge)
+    found = overlay_spec(huge)
     assert bounded(found.slo)
-    assert len(found.refused) <= MAX_REFUSED
+    assert len(found.refused) <= MAX_INVALID_FIELDS
     assert found.unknown_fields == 20_000

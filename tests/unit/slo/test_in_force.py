@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.part import Part
-from agent.model.slo.in_force import Standing, frozen, slo_view, standing
-from agent.model.slo.spec import DEFAULTS
-from agent.model.slo.view import SloView
+from agent.slo.status import SloFreshness, build_slo_view, freshness, is_frozen
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.slo import NODE_SLO_DEFAULTS, NodeSloView
 from tests.unit.slo.wire import Tree
 
 STALE_S = 1800.0
@@ -25,7 +24,7 @@ def node_slo(percent: object = 40, version: str = "7", **metadata: object) -> Tr
     }
 
 
-IN_FORCE = slo_view(node_slo(), SloView())
+IN_FORCE = build_slo_view(node_slo(), NodeSloView())
 
 
 def test_an_object_is_in_force_with_its_version() -> None:
@@ -35,23 +34,23 @@ def test_an_object_is_in_force_with_its_version() -> None:
 
 
 def test_a_deleted_object_leaves_the_defaults() -> None:
-    assert slo_view(None, IN_FORCE) == SloView()
-    assert SloView().slo == DEFAULTS
+    assert build_slo_view(None, IN_FORCE) == NodeSloView()
+    assert NodeSloView().slo == NODE_SLO_DEFAULTS
 
 
 def test_the_object_in_force_is_not_read_again() -> None:
-    assert slo_view(node_slo(percent=99), IN_FORCE) is IN_FORCE
-    assert slo_view(node_slo(version="8"), IN_FORCE) is not IN_FORCE
+    assert build_slo_view(node_slo(percent=99), IN_FORCE) is IN_FORCE
+    assert build_slo_view(node_slo(version="8"), IN_FORCE) is not IN_FORCE
 
 
 def test_an_object_without_a_version_is_read_each_time() -> None:
-    first = slo_view(node_slo(version=""), SloView())
-    again = slo_view(node_slo(percent=50, version=""), first)
+    first = build_slo_view(node_slo(version=""), NodeSloView())
+    again = build_slo_view(node_slo(percent=50, version=""), first)
     assert again.slo.thresholds.cpu_suppress_threshold_percent == 50
 
 
 def test_a_wrong_value_is_told_and_the_object_is_in_force() -> None:
-    found = slo_view(node_slo(percent=400, version="8"), IN_FORCE)
+    found = build_slo_view(node_slo(percent=400, version="8"), IN_FORCE)
     assert (found.refused_count, len(found.refused)) == (1, 1)
     assert found.slo.thresholds.cpu_suppress_threshold_percent == 65
     assert found.slo.thresholds.enable
@@ -63,25 +62,25 @@ def test_a_wrong_value_is_told_and_the_object_is_in_force() -> None:
 def test_an_object_that_cannot_be_read_leaves_the_one_before_in_force_and_says_so(
     raw: object,
 ) -> None:
-    found = slo_view(raw, IN_FORCE)
+    found = build_slo_view(raw, IN_FORCE)
     assert found.problem
     assert (found.slo, found.resource_version) == (IN_FORCE.slo, "7")
-    assert frozen(Part(found, 0.0), 0.0, STALE_S)
-    healed = slo_view(node_slo(), found)
+    assert is_frozen(SnapshotPart(found, 0.0), 0.0, STALE_S)
+    healed = build_slo_view(node_slo(), found)
     assert healed == IN_FORCE
 
 
 @pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {}}])
 def test_an_object_that_asks_for_nothing_is_found(spec: Tree) -> None:
-    found = slo_view({"metadata": {"resourceVersion": "9"}, **spec}, IN_FORCE)
-    assert (found.found, found.slo) == (True, DEFAULTS)
+    found = build_slo_view({"metadata": {"resourceVersion": "9"}, **spec}, IN_FORCE)
+    assert (found.found, found.slo) == (True, NODE_SLO_DEFAULTS)
 
 
 @pytest.mark.parametrize(
     "metadata", [None, 5, [], {"resourceVersion": 7, "generation": "3"}, {"generation": True}]
 )
 def test_odd_metadata_does_not_hide_the_spec(metadata: object) -> None:
-    found = slo_view({**node_slo(), "metadata": metadata}, SloView())
+    found = build_slo_view({**node_slo(), "metadata": metadata}, NodeSloView())
     assert (found.resource_version, found.generation) == ("", None)
     assert found.slo == IN_FORCE.slo
 
@@ -89,34 +88,34 @@ def test_odd_metadata_does_not_hide_the_spec(metadata: object) -> None:
 @pytest.mark.parametrize(
     ("taken_s", "now_s", "expected"),
     [
-        (None, 0.0, Standing.NEVER),
-        (None, 10 * HOUR_S, Standing.NEVER),
-        (0.0, 0.0, Standing.FRESH),
-        (0.0, STALE_S, Standing.FRESH),
-        (0.0, STALE_S + 0.1, Standing.STALE),
-        (100.0, 0.0, Standing.FRESH),
+        (None, 0.0, SloFreshness.NEVER),
+        (None, 10 * HOUR_S, SloFreshness.NEVER),
+        (0.0, 0.0, SloFreshness.FRESH),
+        (0.0, STALE_S, SloFreshness.FRESH),
+        (0.0, STALE_S + 0.1, SloFreshness.STALE),
+        (100.0, 0.0, SloFreshness.FRESH),
     ],
 )
-def test_standing_follows_age(taken_s: float | None, now_s: float, expected: Standing) -> None:
-    part = Part(IN_FORCE, taken_s)
-    assert standing(part, now_s, STALE_S) is expected
-    assert frozen(part, now_s, STALE_S) is (expected is not Standing.FRESH)
+def test_standing_follows_age(taken_s: float | None, now_s: float, expected: SloFreshness) -> None:
+    part = SnapshotPart(IN_FORCE, taken_s)
+    assert freshness(part, now_s, STALE_S) is expected
+    assert is_frozen(part, now_s, STALE_S) is (expected is not SloFreshness.FRESH)
 
 
 def test_six_hours_without_the_api_server_freeze_what_was_in_force_and_change_nothing() -> None:
-    part = Part(IN_FORCE, 0.0)
-    held = [frozen(part, float(now_s), STALE_S) for now_s in range(0, 6 * 3600, 60)]
+    part = SnapshotPart(IN_FORCE, 0.0)
+    held = [is_frozen(part, float(now_s), STALE_S) for now_s in range(0, 6 * 3600, 60)]
     assert held.index(True) * 60 == STALE_S + 60
     assert all(held[31:])
     assert part.value.slo == IN_FORCE.slo  # nothing but an answer puts another in its place
-    back = Part(slo_view(node_slo(percent=50, version="99"), part.value), 6 * HOUR_S)
-    assert not frozen(back, 6 * HOUR_S, STALE_S)
+    back = SnapshotPart(build_slo_view(node_slo(percent=50, version="99"), part.value), 6 * HOUR_S)
+    assert not is_frozen(back, 6 * HOUR_S, STALE_S)
     assert back.value.slo.thresholds.cpu_suppress_threshold_percent == 50
 
 
 def test_a_start_without_the_api_server_holds_what_an_earlier_run_put_in_place() -> None:
-    assert frozen(Part(SloView()), 0.0, STALE_S)
+    assert is_frozen(SnapshotPart(NodeSloView()), 0.0, STALE_S)
 
 
 def test_an_object_that_is_known_to_be_gone_lets_plans_undo() -> None:
-    assert not frozen(Part(slo_view(None, IN_FORCE), 5.0), 6.0, STALE_S)
+    assert not is_frozen(SnapshotPart(build_slo_view(None, IN_FORCE), 5.0), 6.0, STALE_S)

@@ -9,12 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from agent.model.slo.in_force import slo_view
-from agent.model.slo.opening import opened
-from agent.model.slo.overlay import overlay
-from agent.model.slo.reading import MAX_PART_BYTES
-from agent.model.slo.spec import DEFAULTS, NodeSlo
-from agent.model.slo.view import SloView
+from agent.slo.decoder import MAX_PART_BYTES
+from agent.slo.overlay import decode_spec, overlay_spec
+from agent.slo.status import build_slo_view
+from agent.snapshot.slo import NODE_SLO_DEFAULTS, NodeSlo, NodeSloView
 from tests.unit.slo.test_hostile import anything, some, specs
 from tests.unit.slo.wire import Tree
 
@@ -23,11 +21,11 @@ HUGE = '{"a": 1e999}'  # a number that nobody can hold
 AUTO = '"cpuBurstStrategy": {"policy": "auto"}'
 
 
-def read(spec: str) -> SloView:
-    return slo_view({"metadata": {}, "spec": msgspec.Raw(spec.encode())}, SloView())
+def read(spec: str) -> NodeSloView:
+    return build_slo_view({"metadata": {}, "spec": msgspec.Raw(spec.encode())}, NodeSloView())
 
 
-def auto_but(part: str) -> SloView:
+def auto_but(part: str) -> NodeSloView:
     """Read a spec with one part that is right."""
     view = read(f"{{{AUTO}, {part}}}")
     assert view.slo.cpu_burst.policy == "auto"
@@ -41,12 +39,12 @@ def test_json_says_what_its_values_say(spec: Any) -> None:
     try:
         values = msgspec.json.decode(text)
     except msgspec.MsgspecError:  # NaN, halves of characters
-        slo_view({"spec": msgspec.Raw(text)}, SloView())
+        build_slo_view({"spec": msgspec.Raw(text)}, NodeSloView())
         return
     if isinstance(values, dict):
-        assert overlay(opened(msgspec.Raw(text))) == overlay(values)
+        assert overlay_spec(decode_spec(msgspec.Raw(text))) == overlay_spec(values)
     else:
-        assert bool(slo_view({"spec": msgspec.Raw(text)}, SloView()).problem) is (
+        assert bool(build_slo_view({"spec": msgspec.Raw(text)}, NodeSloView()).problem) is (
             values is not None
         )
 
@@ -88,13 +86,13 @@ def test_parts_of_newer_managers_are_counted_however_large() -> None:
 def test_a_spec_that_is_no_object_changes_nothing(text: str) -> None:
     view = read(text)
     assert view.problem
-    assert (view.found, view.slo) == (False, DEFAULTS)
+    assert (view.found, view.slo) == (False, NODE_SLO_DEFAULTS)
 
 
 @pytest.mark.parametrize("text", ["null", " null ", "{}", '{"extensions": null}'])
 def test_a_spec_that_says_nothing_is_found(text: str) -> None:
     view = read(text)
-    assert (view.found, view.problem, view.slo) == (True, "", DEFAULTS)
+    assert (view.found, view.problem, view.slo) == (True, "", NODE_SLO_DEFAULTS)
 
 
 def test_the_same_object_with_other_blanks_is_the_same_in_force() -> None:

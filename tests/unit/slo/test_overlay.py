@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.slo.overlay import overlay
-from agent.model.slo.spec import DEFAULTS
-from agent.model.slo.view import MAX_REFUSED
+from agent.slo.overlay import overlay_spec
+from agent.snapshot.slo import MAX_INVALID_FIELDS, NODE_SLO_DEFAULTS
 from tests.unit.slo.tables import BE, CHOICES, LS, RANGES
 from tests.unit.slo.wire import Tree, at, nested, to_wire
 
@@ -25,7 +24,7 @@ def spec_with(field: str, value: object) -> Tree:
 @pytest.mark.parametrize(("field", "low", "high"), RANGES, ids=[row[0] for row in RANGES])
 def test_both_ends_of_a_range_count(field: str, low: int, high: int | None) -> None:
     for value in (low, 2**31 if high is None else high):
-        found = overlay(spec_with(field, value))
+        found = overlay_spec(spec_with(field, value))
         assert (at(to_wire(found.slo), field), found.refused) == (value, ())
 
 
@@ -33,9 +32,9 @@ def test_both_ends_of_a_range_count(field: str, low: int, high: int | None) -> N
 def test_what_is_beyond_a_range_is_refused_and_the_default_stands(
     field: str, low: int, high: int | None
 ) -> None:
-    plain = to_wire(overlay(spec_with(field, None)).slo)
+    plain = to_wire(overlay_spec(spec_with(field, None)).slo)
     for value in (low - 1, 2**63 if high is None else high + 1):
-        found = overlay(spec_with(field, value))
+        found = overlay_spec(spec_with(field, value))
         assert to_wire(found.slo) == plain
         assert found.refused_count == 1
         assert found.refused[0].path.startswith(f"spec.{field.rpartition('.')[0]}.")
@@ -44,17 +43,17 @@ def test_what_is_beyond_a_range_is_refused_and_the_default_stands(
 @pytest.mark.parametrize(("field", "choices"), CHOICES, ids=[row[0] for row in CHOICES])
 def test_the_choices_count_and_no_others(field: str, choices: tuple[str, ...]) -> None:
     for choice in choices:
-        assert at(to_wire(overlay(nested(field, choice)).slo), field) == choice
+        assert at(to_wire(overlay_spec(nested(field, choice)).slo), field) == choice
     for other in ("Cpuset", "x", 1, ["none"]):
-        found = overlay(nested(field, other))
-        assert found.slo == DEFAULTS
+        found = overlay_spec(nested(field, other))
+        assert found.slo == NODE_SLO_DEFAULTS
         assert [refusal.path for refusal in found.refused] == [f"spec.{field}"]
 
 
 @pytest.mark.parametrize("field", [field for field, _ in CHOICES])
 def test_an_empty_choice_is_none_at_all(field: str) -> None:
-    found = overlay(nested(field, ""))
-    assert (found.slo, found.refused) == (DEFAULTS, ())
+    found = overlay_spec(nested(field, ""))
+    assert (found.slo, found.refused) == (NODE_SLO_DEFAULTS, ())
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -64,7 +63,7 @@ def test_values_of_a_wrong_type_are_refused_one_by_one(field: str, value: object
         return  # a quantity
     spec = nested(field, value)
     spec.setdefault("cpuBurstStrategy", {}).setdefault("policy", "auto")
-    found = overlay(spec)
+    found = overlay_spec(spec)
     assert [refusal.path for refusal in found.refused] == [f"spec.{field}"]
     if field != "cpuBurstStrategy.policy":
         assert found.slo.cpu_burst.policy == "auto"
@@ -72,8 +71,8 @@ def test_values_of_a_wrong_type_are_refused_one_by_one(field: str, value: object
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_null_is_absent(field: str) -> None:
-    found = overlay(nested(field, None))
-    assert (found.slo, found.refused) == (DEFAULTS, ())
+    found = overlay_spec(nested(field, None))
+    assert (found.slo, found.refused) == (NODE_SLO_DEFAULTS, ())
 
 
 @pytest.mark.parametrize("value", [5, "x", [], True], ids=str)
@@ -82,7 +81,7 @@ def test_null_is_absent(field: str) -> None:
 )
 def test_a_part_that_is_no_object_is_refused_alone(part: str, value: object) -> None:
     spec = {**nested(part, value), BE: {"enable": True}}
-    found = overlay(spec)
+    found = overlay_spec(spec)
     assert [refusal.path for refusal in found.refused] == [f"spec.{part}"]
     assert found.slo.thresholds.enable
 
@@ -103,7 +102,7 @@ def test_a_part_that_is_no_object_is_refused_alone(part: str, value: object) -> 
 def test_a_lower_limit_that_is_not_below_its_threshold_evicts_nobody(
     given: Tree, refused: str, stands: int | None
 ) -> None:
-    found = overlay({BE: given})
+    found = overlay_spec({BE: given})
     assert found.slo.thresholds.memory_evict_until_percent == stands
     lower = [refusal.path for refusal in found.refused if "Lower" in refusal.path]
     assert lower == ([f"spec.{BE}.{refused}LowerPercent"] if refused else [])
@@ -118,12 +117,12 @@ def test_a_lower_limit_that_is_not_below_its_threshold_evicts_nobody(
 )
 def test_every_pair_of_limits_is_compared(pair: tuple[str, str]) -> None:
     lower, upper = pair
-    found = overlay({BE: {lower: 50, upper: 50}})
+    found = overlay_spec({BE: {lower: 50, upper: 50}})
     assert [refusal.path for refusal in found.refused] == [f"spec.{BE}.{lower}"]
     wire = to_wire(found.slo)[BE]
     assert (wire[lower], wire[upper]) == (None, 50)
-    assert overlay({BE: {lower: 49, upper: 50}}).refused == ()
-    assert overlay({BE: {lower: 99}}).refused == ()  # has no effect, but is not wrong
+    assert overlay_spec({BE: {lower: 49, upper: 50}}).refused == ()
+    assert overlay_spec({BE: {lower: 99}}).refused == ()  # has no effect, but is not wrong
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,9 @@ def test_every_pair_of_limits_is_compared(pair: tuple[str, str]) -> None:
 def test_eviction_for_cpu_needs_a_threshold_above_its_lower_limit(
     threshold: int | None, lower: int | None, stands: int | None
 ) -> None:
-    found = overlay({BE: {"cpuEvictThresholdPercent": threshold, "cpuEvictLowerPercent": lower}})
+    found = overlay_spec(
+        {BE: {"cpuEvictThresholdPercent": threshold, "cpuEvictLowerPercent": lower}}
+    )
     assert found.slo.thresholds.cpu_evict_until_percent == stands
     assert found.refused_count == (threshold == lower)
 
@@ -143,7 +144,7 @@ def test_satisfaction_may_be_asked_for_up_to_where_eviction_begins(
     lower: int, stands: int | None
 ) -> None:
     names = ("cpuEvictBESatisfactionLowerPercent", "cpuEvictBESatisfactionUpperPercent")
-    found = overlay({BE: dict(zip(names, (lower, 50), strict=True))})
+    found = overlay_spec({BE: dict(zip(names, (lower, 50), strict=True))})
     assert found.slo.thresholds.cpu_evict_satisfaction_lower_percent == stands
     assert found.refused_count == (stands is None)
 
@@ -162,14 +163,16 @@ def test_satisfaction_may_be_asked_for_up_to_where_eviction_begins(
 def test_an_empty_range_of_the_cache_is_refused(
     given: Tree, stands: tuple[int, int], refusals: int
 ) -> None:
-    found = overlay(nested("resourceQOSStrategy.beClass.resctrlQOS", {"enable": True, **given}))
+    found = overlay_spec(
+        nested("resourceQOSStrategy.beClass.resctrlQOS", {"enable": True, **given})
+    )
     resctrl = found.slo.resource_qos.be_class.resctrl
     assert (resctrl.cat_range_start_percent, resctrl.cat_range_end_percent) == stands
     assert found.refused_count == refusals
 
 
 def test_a_refusal_says_where_what_and_the_range() -> None:
-    (refusal,) = overlay(nested(f"{BE}.cpuSuppressThresholdPercent", 130)).refused
+    (refusal,) = overlay_spec(nested(f"{BE}.cpuSuppressThresholdPercent", 130)).refused
     assert refusal.path == f"spec.{BE}.cpuSuppressThresholdPercent"
     assert refusal.why == "must be a whole number from 0 to 100, is 130"
 
@@ -180,7 +183,7 @@ def test_a_refusal_says_where_what_and_the_range() -> None:
     ids=["long", "control", "surrogates", "huge", "float"],
 )
 def test_a_refusal_shows_little_of_a_foreign_value(value: object) -> None:
-    (refusal,) = overlay(nested(f"{BE}.cpuSuppressThresholdPercent", value)).refused
+    (refusal,) = overlay_spec(nested(f"{BE}.cpuSuppressThresholdPercent", value)).refused
     assert len(refusal.why) < 100
     assert refusal.why.isprintable()
     assert refusal.why.isascii()
@@ -192,12 +195,12 @@ def test_unknown_fields_of_a_newer_manager_are_counted_and_change_nothing() -> N
         BE: {"newPercent": 5},
         "resourceQOSStrategy": {"newClass": {}, "lsClass": {"newQOS": {}, "cpuQOS": {"x": 0}}},
     }
-    found = overlay(spec)
-    assert (found.slo, found.refused, found.unknown_fields) == (DEFAULTS, (), 5)
+    found = overlay_spec(spec)
+    assert (found.slo, found.refused, found.unknown_fields) == (NODE_SLO_DEFAULTS, (), 5)
 
 
 def test_refusals_are_told_up_to_a_bound_and_counted_beyond_it() -> None:
     limits = {"readIOPS": -1, "writeIOPS": -1, "readBPS": -1, "writeBPS": -1}
     blocks = [{"name": "sda", "type": "device", "ioCfg": limits}] * 20
-    found = overlay(nested(f"{LS}.blkioQOS.blocks", blocks))
-    assert (len(found.refused), found.refused_count) == (MAX_REFUSED, 80)
+    found = overlay_spec(nested(f"{LS}.blkioQOS.blocks", blocks))
+    assert (len(found.refused), found.refused_count) == (MAX_INVALID_FIELDS, 80)

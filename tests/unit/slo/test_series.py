@@ -2,22 +2,24 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.cluster.facts import ClusterFacts
-from agent.model.part import Part
-from agent.model.slo.in_force import slo_view
-from agent.model.slo.view import SloView
-from agent.model.snapshot import NodeIdentity, NodeSnapshot
-from agent.publish.exposition import MetricsRenderer
+from agent.metrics.exposition import MetricsRenderer
+from agent.slo.status import build_slo_view
+from agent.snapshot.cluster import ClusterView
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.slo import NodeSloView
 
-VIEW = slo_view(
+VIEW = build_slo_view(
     {"metadata": {}, "spec": {"cpuBurstStrategy": {"policy": "x", "cpuBurstPercent": -1, "n": 1}}},
-    SloView(),
+    NodeSloView(),
 )
 
 
-def told(part: Part[SloView], now_s: float, *, clustered: bool = True) -> dict[str, float]:
+def told(
+    part: SnapshotPart[NodeSloView], now_s: float, *, clustered: bool = True
+) -> dict[str, float]:
     snapshot = NodeSnapshot(
-        node=NodeIdentity(name="n"), cluster=ClusterFacts(clustered=clustered, slo=part)
+        node=NodeIdentity(name="n"), cluster=ClusterView(is_clustered=clustered, slo=part)
     )
     page = MetricsRenderer({}).render(snapshot, now_s).decode()
     prefix = "xpu_agent_node_slo_"
@@ -32,12 +34,12 @@ def told(part: Part[SloView], now_s: float, *, clustered: bool = True) -> dict[s
 @pytest.mark.parametrize(
     ("part", "now_s", "expected"),
     [
-        (Part(SloView()), 9.0, {"found": 0, "frozen": 1}),
-        (Part(SloView(), 1.0), 9.0, {"found": 0, "age_seconds": 8, "frozen": 0}),
-        (Part(VIEW, 1.0), 9.0, {"found": 1, "age_seconds": 8, "frozen": 0}),
-        (Part(VIEW, 0.0), 4000.0, {"found": 1, "age_seconds": 4000, "frozen": 1}),
+        (SnapshotPart(NodeSloView()), 9.0, {"found": 0, "frozen": 1}),
+        (SnapshotPart(NodeSloView(), 1.0), 9.0, {"found": 0, "age_seconds": 8, "frozen": 0}),
+        (SnapshotPart(VIEW, 1.0), 9.0, {"found": 1, "age_seconds": 8, "frozen": 0}),
+        (SnapshotPart(VIEW, 0.0), 4000.0, {"found": 1, "age_seconds": 4000, "frozen": 1}),
         (
-            Part(slo_view(5, VIEW), 1.0),
+            SnapshotPart(build_slo_view(5, VIEW), 1.0),
             9.0,
             {"found": 1, "age_seconds": 8, "frozen": 1},
         ),
@@ -45,7 +47,7 @@ def told(part: Part[SloView], now_s: float, *, clustered: bool = True) -> dict[s
     ids=["never told", "none", "fresh", "stale", "unreadable"],
 )
 def test_the_metrics_say_how_sure_of_the_node_slo_we_are(
-    part: Part[SloView], now_s: float, expected: dict[str, float]
+    part: SnapshotPart[NodeSloView], now_s: float, expected: dict[str, float]
 ) -> None:
     found = told(part, now_s)
     wrong = part.value.refused_count
@@ -57,4 +59,4 @@ def test_wrong_and_unknown_values_are_counted() -> None:
 
 
 def test_outside_of_a_cluster_there_is_no_node_slo_to_tell_of() -> None:
-    assert told(Part(VIEW, 1.0), 9.0, clustered=False) == {}
+    assert told(SnapshotPart(VIEW, 1.0), 9.0, clustered=False) == {}

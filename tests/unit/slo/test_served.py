@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from agent.clock import SystemClock
-from agent.kube.objects.node_slo import OWN_NODE_SLO
-from agent.kube.session.opening import open_session
-from agent.kube.session.target import InPod
-from agent.kube.watch.runner import Watch
-from agent.model.slo.in_force import slo_view
-from agent.model.slo.view import SloView
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.resources import OWN_NODE_SLO
+from agent.kube.session import open_session
+from agent.kube.watch.reflector import Reflector
+from agent.slo.status import build_slo_view
+from agent.snapshot.slo import NodeSloView
 from tests.apiserver import ApiServer
 from tests.patience import PATIENCE_S
 from tests.unit.slo.wire import Tree
@@ -33,14 +33,14 @@ class Told:
     """What is in force after each word of the server."""
 
     def __init__(self) -> None:
-        self._views: asyncio.Queue[SloView] = asyncio.Queue()
-        self.view = SloView()
+        self._views: asyncio.Queue[NodeSloView] = asyncio.Queue()
+        self.view = NodeSloView()
 
     def hear(self, objects: Mapping[str, object]) -> None:
-        self.view = slo_view(objects.get(NODE), self.view)
+        self.view = build_slo_view(objects.get(NODE), self.view)
         self._views.put_nowait(self.view)
 
-    async def next(self) -> SloView:
+    async def next(self) -> NodeSloView:
         async with asyncio.timeout(PATIENCE_S):
             return await self._views.get()
 
@@ -48,9 +48,9 @@ class Told:
 @asynccontextmanager
 async def following(api: ApiServer) -> AsyncIterator[Told]:
     clock, told = SystemClock(), Told()
-    target = InPod(url=api.url, folder=str(api.serviceaccount_dir))
+    target = InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir))
     session = await open_session(target, clock, {})
-    watch = Watch(
+    watch = Reflector(
         OWN_NODE_SLO,
         session,
         on_change=told.hear,
@@ -66,7 +66,7 @@ async def following(api: ApiServer) -> AsyncIterator[Told]:
         await session.close()
 
 
-async def lifetime(api: ApiServer) -> list[SloView]:
+async def lifetime(api: ApiServer) -> list[NodeSloView]:
     views = []
     async with following(api) as told:
         views.append(await told.next())
@@ -84,7 +84,7 @@ async def lifetime(api: ApiServer) -> list[SloView]:
 def test_a_node_slo_is_followed_from_absence_to_deletion() -> None:
     with ApiServer(nodes=(NODE,)) as api:
         absent, filled, wrong, deleted = asyncio.run(lifetime(api))
-    assert (absent, deleted) == (SloView(), SloView())
+    assert (absent, deleted) == (NodeSloView(), NodeSloView())
     network = filled.slo.resource_qos.ls_class.network
     assert (network.ingress_limit, network.ingress_request) == (100, 0)  # the schema's, not ours
     assert filled.slo.resource_qos.be_class.network.ingress_limit == 0

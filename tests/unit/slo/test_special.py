@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from agent.model.slo.overlay import Overlaid, overlay
-from agent.model.slo.special import (
+from agent.slo.decoder import (
     MAX_APPLICATIONS,
     MAX_BLOCKS,
     MAX_DEPTH,
@@ -15,16 +14,17 @@ from agent.model.slo.special import (
     MAX_EXTENSIONS,
     MAX_FEATURES,
 )
+from agent.slo.overlay import OverlayResult, overlay_spec
 from tests.unit.slo.wire import Tree, nested
 
 BLKIO = "resourceQOSStrategy.beClass.blkioQOS"
 
 
-def applications(*items: object) -> Overlaid:
-    return overlay({"hostApplications": list(items)})
+def applications(*items: object) -> OverlayResult:
+    return overlay_spec({"hostApplications": list(items)})
 
 
-def paths(found: Overlaid) -> list[str]:
+def paths(found: OverlayResult) -> list[str]:
     return [refusal.path for refusal in found.refused]
 
 
@@ -120,7 +120,7 @@ def test_applications_are_bounded() -> None:
 
 def test_block_devices_keep_their_good_values() -> None:
     block = {"name": "sda", "type": "volumegroup", "ioCfg": {"readBPS": -1, "ioWeightPercent": 60}}
-    found = overlay(nested(BLKIO, {"enable": True, "blocks": [block]}))
+    found = overlay_spec(nested(BLKIO, {"enable": True, "blocks": [block]}))
     blkio = found.slo.resource_qos.be_class.blkio
     assert blkio is not None
     assert (blkio.enable, [(b.name, b.type) for b in blkio.blocks]) == (
@@ -135,7 +135,7 @@ def test_block_devices_keep_their_good_values() -> None:
     "block", [{}, {"name": ""}, {"name": "a\n"}, {"name": "a", "type": "x"}, 5]
 )
 def test_a_block_device_that_cannot_be_told_is_left_out(block: object) -> None:
-    found = overlay(nested(BLKIO, {"blocks": [block, {"name": "sdb"}]}))
+    found = overlay_spec(nested(BLKIO, {"blocks": [block, {"name": "sdb"}]}))
     blkio = found.slo.resource_qos.be_class.blkio
     assert blkio is not None
     assert [one.name for one in blkio.blocks] == ["sdb"]
@@ -143,25 +143,25 @@ def test_a_block_device_that_cannot_be_told_is_left_out(block: object) -> None:
 
 
 def test_block_devices_are_bounded() -> None:
-    found = overlay(nested(f"{BLKIO}.blocks", [{"name": "sda"}] * (MAX_BLOCKS + 1)))
+    found = overlay_spec(nested(f"{BLKIO}.blocks", [{"name": "sda"}] * (MAX_BLOCKS + 1)))
     blkio = found.slo.resource_qos.be_class.blkio
     assert blkio is not None
     assert (len(blkio.blocks), paths(found)) == (MAX_BLOCKS, [f"spec.{BLKIO}.blocks"])
 
 
 def test_no_block_devices_and_an_empty_list_of_them_differ() -> None:
-    assert overlay({}).slo.resource_qos.be_class.blkio is None
-    assert overlay(nested(BLKIO, {})).slo.resource_qos.be_class.blkio is not None
+    assert overlay_spec({}).slo.resource_qos.be_class.blkio is None
+    assert overlay_spec(nested(BLKIO, {})).slo.resource_qos.be_class.blkio is not None
 
 
 def test_scheduler_features_are_names_with_switches() -> None:
     given = {"ID_X": True, "A": False, "no": True, "A\nB": True, "B": "true", "C": None, "": True}
-    found = overlay(nested("systemStrategy.schedFeatures", given))
+    found = overlay_spec(nested("systemStrategy.schedFeatures", given))
     assert found.slo.system.sched_features == (("A", False), ("ID_X", True))
     place = "spec.systemStrategy.schedFeatures"
     assert paths(found) == [place, f"{place}['B']"]
     many = {f"F{i:03}": True for i in range(MAX_FEATURES + 1)}
-    found = overlay(nested("systemStrategy.schedFeatures", many))
+    found = overlay_spec(nested("systemStrategy.schedFeatures", many))
     assert (len(found.slo.system.sched_features), paths(found)) == (MAX_FEATURES, [place])
 
 
@@ -170,7 +170,7 @@ def test_scheduler_features_are_names_with_switches() -> None:
     "field", ["ingressRequest", "ingressLimit", "egressRequest", "egressLimit"]
 )
 def test_bandwidth_is_a_percentage_or_a_quantity(field: str, value: object) -> None:
-    found = overlay(nested(f"resourceQOSStrategy.lsClass.networkQOS.{field}", value))
+    found = overlay_spec(nested(f"resourceQOSStrategy.lsClass.networkQOS.{field}", value))
     network = found.slo.resource_qos.ls_class.network
     names = ("ingress_request", "ingress_limit", "egress_request", "egress_limit")
     assert value in {getattr(network, name) for name in names}
@@ -179,27 +179,29 @@ def test_bandwidth_is_a_percentage_or_a_quantity(field: str, value: object) -> N
 
 @pytest.mark.parametrize("value", ["", "-1", "50%", "x", "1" * 64, -1, 101, 1.5, True, {}])
 def test_what_is_neither_leaves_the_bandwidth_alone(value: object) -> None:
-    found = overlay(nested("resourceQOSStrategy.lsClass.networkQOS.ingressLimit", value))
-    assert found.slo == overlay({}).slo
+    found = overlay_spec(nested("resourceQOSStrategy.lsClass.networkQOS.ingressLimit", value))
+    assert found.slo == overlay_spec({}).slo
     assert found.refused_count == 1
 
 
 def test_the_limit_that_the_schema_fills_in_counts_and_ours_stands_without_it() -> None:
     filled = {"ingressLimit": 100, "egressLimit": 100, "ingressRequest": 0, "egressRequest": 0}
-    found = overlay(nested("resourceQOSStrategy.lsClass.networkQOS", {"enable": True, **filled}))
+    found = overlay_spec(
+        nested("resourceQOSStrategy.lsClass.networkQOS", {"enable": True, **filled})
+    )
     assert found.slo.resource_qos.ls_class.network.ingress_limit == 100
-    assert overlay({}).slo.resource_qos.ls_class.network.ingress_limit == 0
+    assert overlay_spec({}).slo.resource_qos.ls_class.network.ingress_limit == 0
 
 
 @pytest.mark.parametrize(("value", "text"), [("10G", "10G"), (25000, "25000"), (0, "0")])
 def test_the_nodes_bandwidth_is_a_quantity_or_a_number(value: object, text: str) -> None:
-    found = overlay(nested("systemStrategy.totalNetworkBandwidth", value))
+    found = overlay_spec(nested("systemStrategy.totalNetworkBandwidth", value))
     assert (found.slo.system.total_network_bandwidth, found.refused) == (text, ())
 
 
 @pytest.mark.parametrize("value", ["", "-1", "x", -1, 2**63, 1.5, True, []])
 def test_what_is_none_leaves_the_nodes_bandwidth_alone(value: object) -> None:
-    found = overlay(nested("systemStrategy.totalNetworkBandwidth", value))
+    found = overlay_spec(nested("systemStrategy.totalNetworkBandwidth", value))
     assert found.slo.system.total_network_bandwidth == "0"
     assert found.refused_count == 1
 
@@ -212,7 +214,9 @@ def deep(levels: int) -> Tree:
 
 
 def test_third_parties_parts_are_kept_as_they_came() -> None:
-    found = overlay({"extensions": {"b": {"y": [1, 2.5, None], "x": "ä"}, "a": False, "c": None}})
+    found = overlay_spec(
+        {"extensions": {"b": {"y": [1, 2.5, None], "x": "ä"}, "a": False, "c": None}}
+    )
     assert found.slo.extensions == (("a", "false"), ("b", '{"x":"ä","y":[1,2.5,null]}'))
     assert found.refused == ()
 
@@ -232,26 +236,28 @@ def test_third_parties_parts_are_kept_as_they_came() -> None:
     ids=["text", "bytes", "list", "object", "deep", "deeper", "surrogate", "no JSON"],
 )
 def test_a_part_that_is_too_large_or_too_deep_is_left_out_alone(value: object) -> None:
-    found = overlay({"extensions": {"big": value, "small": deep(MAX_DEPTH)}})
+    found = overlay_spec({"extensions": {"big": value, "small": deep(MAX_DEPTH)}})
     assert [key for key, _ in found.slo.extensions] == ["small"]
     assert paths(found) == ["spec.extensions['big']"]
 
 
 def test_brackets_in_texts_are_no_levels() -> None:
     value = {"[" * 99: "{" * 99, 'a"[': '\\"[[\\', "\\": ["\\\\", '"']}
-    found = overlay({"extensions": {"a": value}})
+    found = overlay_spec({"extensions": {"a": value}})
     assert [json.loads(text) for _, text in found.slo.extensions] == [value]
 
 
 def test_third_parties_parts_share_one_bound() -> None:
     half = "x" * (MAX_EXTENSION_BYTES // 2)
-    found = overlay({"extensions": {"a": half, "b": half, "c": 1}})
+    found = overlay_spec({"extensions": {"a": half, "b": half, "c": 1}})
     assert [key for key, _ in found.slo.extensions] == ["a", "c"]
     assert paths(found) == ["spec.extensions['b']"]
 
 
 def test_third_parties_parts_are_bounded() -> None:
-    found = overlay({"extensions": {f"k{i:03}": i for i in range(MAX_EXTENSIONS + 5)} | {"": 1}})
+    found = overlay_spec(
+        {"extensions": {f"k{i:03}": i for i in range(MAX_EXTENSIONS + 5)} | {"": 1}}
+    )
     assert len(found.slo.extensions) == MAX_EXTENSIONS
     assert found.refused_count == 2
-    assert overlay({"extensions": [1]}).refused_count == 1
+    assert overlay_spec({"extensions": [1]}).refused_count == 1

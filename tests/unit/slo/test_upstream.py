@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.model.slo.overlay import overlay
-from agent.model.slo.spec import DEFAULTS
+from agent.slo.overlay import overlay_spec
+from agent.snapshot.slo import NODE_SLO_DEFAULTS
 from tests.captures import SHARED, needs_shared
 from tests.schemas import check
 from tests.unit.slo.wire import Tree, at, nested, to_wire
@@ -92,7 +92,7 @@ def without_null(tree: Any) -> Tree:
 def test_every_field_of_the_schema_is_known_and_used() -> None:
     spec = example(schema())
     check(CRD, node_slo(spec))
-    found = overlay(spec)
+    found = overlay_spec(spec)
     assert (found.refused, found.unknown_fields) == ((), 0)
     assert to_wire(found.slo) == spec
 
@@ -100,7 +100,7 @@ def test_every_field_of_the_schema_is_known_and_used() -> None:
 @needs_shared
 @pytest.mark.parametrize("given", [{}, None], ids=["defaults", "all"])
 def test_what_is_in_force_fits_the_schema_with_unknown_fields_forbidden(given: Tree) -> None:
-    slo = overlay(example(schema()) if given is None else given).slo
+    slo = overlay_spec(example(schema()) if given is None else given).slo
     check(CRD, node_slo(without_null(to_wire(slo))))
 
 
@@ -109,9 +109,9 @@ def test_what_the_schema_refuses_is_refused() -> None:
     beyond = list(limits(schema()))
     assert len(beyond) > 60
     for path, value in beyond:
-        found = overlay(nested(path, value))
+        found = overlay_spec(nested(path, value))
         assert [refusal.path for refusal in found.refused] == [f"spec.{path}"], path
-        assert found.slo == DEFAULTS
+        assert found.slo == NODE_SLO_DEFAULTS
 
 
 @needs_shared
@@ -119,7 +119,7 @@ def test_specs_that_a_real_cluster_used_are_taken_as_they_are() -> None:
     runs = json.loads((SHARED / "oracle" / "koordlet-cgroup-files.json").read_text())["runs"]
     assert len(runs) == 7
     for run in runs:
-        found = overlay(run["nodeslo"])
+        found = overlay_spec(run["nodeslo"])
         assert (found.refused, found.unknown_fields) == ((), 0), run["name"]
         for path, value in leaves(run["nodeslo"]):
             assert at(to_wire(found.slo), path) == value, run["name"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agent.model.slo.spec import NodeSlo
+from agent.snapshot.slo import NodeSlo
 
 Tree = Any  # JSON of a spec
 

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from agent.clock import SystemClock
-from agent.model.snapshot import VendorState
-from agent.probe.client import VendorClient
-from agent.probe.life import Timing
-from agent.probe.process.spec import WorkerSpec
+from agent.snapshot.node import VendorState
+from agent.workers.client import VendorClient
+from agent.workers.lifecycle import WorkerTiming
+from agent.workers.process import WorkerSpec
+from plugins.vendors.cambricon.settings import CambriconSettings
+from tests.direct_messages import DirectMessages
 from tests.patience import PATIENCE_S
 from tests.stubs.stub import Stub
 from tests.unit.cambricon.cards import machine
 
 DEADLINE_S = PATIENCE_S
-TIMING = Timing(sample_every_s=0.02, sample_deadline_s=0.5)
+TIMING = WorkerTiming(sample_every_s=0.02, sample_deadline_s=0.5)
 CALL = "call.cndevGetDevicePowerInfo"  # of each sample
 
 
@@ -29,10 +31,11 @@ class Client:
         self.states: list[VendorState] = []
         self._changed = asyncio.Event()
         self.client = VendorClient(
-            WorkerSpec(vendor="cambricon", settings={"library_path": str(stub.installed())}),
+            WorkerSpec(
+                vendor="cambricon", settings=CambriconSettings(library_path=str(stub.installed()))
+            ),
             (),
-            on_state=self._heard,
-            on_events=lambda _vendor, _events: None,
+            messages=DirectMessages(self._heard, lambda _vendor, _events: None),
             timing=TIMING,
             clock=SystemClock(),
             sleep=asyncio.sleep,

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.topology.address import is_root, parse_address, parse_user_address, slot, sort_key
+from agent.snapshot.pci import (
+    address_sort_key,
+    is_host_bridge,
+    parse_address,
+    parse_user_address,
+    slot_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +54,7 @@ def test_settings_may_leave_out_domain_zero() -> None:
 
 def test_addresses_sort_by_number() -> None:
     addresses = ["10000:00:00.0", "0001:00:00.0", "0000:0a:00.1", "0000:0a:00.0"]
-    assert sorted(addresses, key=sort_key) == addresses[::-1]
+    assert sorted(addresses, key=address_sort_key) == addresses[::-1]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +70,11 @@ def test_addresses_sort_by_number() -> None:
     ],
 )
 def test_a_host_bridge_is_recognised_whole(part: str, yes: bool) -> None:
-    assert is_root(part) is yes
+    assert is_host_bridge(part) is yes
 
 
 def test_a_slot_is_the_card() -> None:
-    assert slot("10000:00:1f.3") == "10000:00:1f"
+    assert slot_of("10000:00:1f.3") == "10000:00:1f"
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[0-9a-fA-F]{3,9}:[0-9a-f]{1,3}:[0-3].\.[0-9]"))
@@ -78,4 +84,4 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     except ParseError:
         return
     assert parse_address(address) == address
-    assert len(sort_key(address)) == 4
+    assert len(address_sort_key(address)) == 4

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.topology.cpu import CpuSet, CpuTopology
-from agent.topology.cpu_build import RawCache, RawCpu, RawCpus, build_cpus, build_levels
-from agent.topology.text import format_cpu_list, parse_cpu_list
+from agent.snapshot.cpu import CpuSet, CpuTopology
+from agent.topology.cpu import RawCache, RawCpu, RawCpus, build_cpus, group_cpus
+from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 
 
 def cpus(text: str) -> CpuSet:
@@ -36,7 +36,7 @@ def two_sockets() -> dict[int, RawCpu]:
 def built(raw: dict[int, RawCpu], **fields: object) -> CpuTopology:
     node_of = dict.fromkeys(raw, 0)
     whole = replace(RawCpus(cpus=raw), **fields)
-    return build_cpus(whole, build_levels(raw), node_of)
+    return build_cpus(whole, group_cpus(raw), node_of)
 
 
 def printed(groups: tuple[CpuSet, ...]) -> list[str]:

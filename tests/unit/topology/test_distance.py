@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.host.topology_file import parse_topology_file
-from agent.model.device import DeviceLink
-from agent.topology.distance import Seat, levels, pci_level, seat_of
-from agent.topology.numa import NumaTopology
-from agent.topology.pci import PciFunction, PciTree
+from agent.snapshot.cpu import NumaTopology
+from agent.snapshot.device import DeviceLink
+from agent.snapshot.pci import PciFunction, PciTree
+from agent.topology.distance import PciPosition, pair_levels, pci_level, position_of
 from agent.topology.placement import PlacementRules
+from agent.topology.topology_file import parse_topology_file
 from tests.captures import SHARED, needs_shared
 from tests.machines import level, machine, nodes, tree_of
 
@@ -167,7 +167,7 @@ def test_a_topology_file_tells_what_sysfs_hides(other: str, found: str) -> None:
     tree = tree_of(
         *(PciFunction(address=a, root="pci0000:00", numa_node=-1) for a in sorted(file.places))
     )
-    rules = PlacementRules(file=file.on(tree))
+    rules = PlacementRules(file=file.restricted_to(tree))
     assert level(tree, TWO, "0000:10:1c.0", other, rules=rules) == found
 
 
@@ -190,7 +190,7 @@ def test_vector_59_one_chip_of_two_levels_is_near_for_rings() -> None:
     above = (port, outer, "0000:17:01.0", inner, "0000:19:00.0")
     b = PciFunction(address="0000:1b:00.0", root="pci0000:15", bridges=above)
     tree = tree_of(gen5(outer, 0x0004, port), gen5(inner, 0x1004, *above[:3]), a, b)
-    first, second = (seat_of(tree, function, -1) for function in (a, b))
+    first, second = (position_of(tree, function, -1) for function in (a, b))
     assert pci_level(first, second) == "PXB"
     assert pci_level(first, second, by_chip=True) == "PIX"
 
@@ -210,8 +210,10 @@ def test_a_virtual_function_is_as_near_as_its_card() -> None:
 
 
 def test_cabled_switches_are_as_near_as_two_switches() -> None:
-    def below(root: str, switch: str) -> Seat:
-        return Seat(address=f"{switch[:5]}ff:00.0", card=switch, root=root, switches=(switch,))
+    def below(root: str, switch: str) -> PciPosition:
+        return PciPosition(
+            address=f"{switch[:5]}ff:00.0", card=switch, root=root, switches=(switch,)
+        )
 
     a, b = below("pci0000:00", "0000:01:00.0"), below("pci0001:00", "0001:01:00.0")
     assert pci_level(a, b) == "SYS"
@@ -264,7 +266,7 @@ def test_links_come_before_pci(found: str, given_links: tuple[DeviceLink, ...]) 
 
 addresses = st.sampled_from([f"0000:0{bus}:00.{n}" for bus in range(4) for n in range(2)])
 seats = st.builds(
-    Seat,
+    PciPosition,
     address=addresses,
     card=addresses,
     root=st.none() | st.sampled_from(["pci0000:00", "pci0000:01"]),
@@ -277,7 +279,7 @@ seats = st.builds(
 
 
 @given(seats, seats, st.booleans())
-def test_a_level_is_the_same_both_ways(a: Seat, b: Seat, by_chip: bool) -> None:
+def test_a_level_is_the_same_both_ways(a: PciPosition, b: PciPosition, by_chip: bool) -> None:
     found = pci_level(a, b, by_chip=by_chip)
     assert found == pci_level(b, a, by_chip=by_chip)
     assert (found == "X") == (a.address == b.address)
@@ -285,6 +287,6 @@ def test_a_level_is_the_same_both_ways(a: Seat, b: Seat, by_chip: bool) -> None:
 
 def test_a_matrix_has_each_pair_once_in_order() -> None:
     tree = tree_of(*(PciFunction(address=a) for a in ("10000:00:00.0", *GPUS)))
-    found = levels([seat_of(tree, f, 0) for f in tree.functions.values()])
+    found = pair_levels([position_of(tree, f, 0) for f in tree.functions.values()])
     assert list(found)[:3] == [(A, B), (A, C), (A, "10000:00:00.0")]
     assert len(found) == 6

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.topology.link import (
-    SlowRecord,
-    attainable,
+from agent.snapshot.pci import PciFunction, PciLink
+from agent.topology.pcie_link import (
+    SlowLinkRecord,
+    attainable_link,
     bandwidth_mb_s,
-    degraded,
+    degradation,
     is_slow,
-    lasting_slow,
     observe_links,
     parse_speed,
     parse_width,
+    persistently_slow,
 )
-from agent.topology.pci import PciFunction, PciLink
 from tests.machines import tree_of
 
 
@@ -92,33 +92,33 @@ FULL = PciLink(speed=320, width=16, max_speed=320, max_width=16)
     ],
 )
 def test_lost_lanes_count_at_once(link: PciLink, port: PciLink | None, verdict: str | None) -> None:
-    assert degraded(link, port) == verdict
+    assert degradation(link, port) == verdict
 
 
 def test_vector_35_low_speed_is_not_degraded_until_it_lasts() -> None:
     link = PciLink(speed=25, width=1, max_speed=80, max_width=1)
     assert is_slow(link, None)
-    assert degraded(link, None) is None
-    assert degraded(link, None, slow_for_long=True) == "speed"
+    assert degradation(link, None) is None
+    assert degradation(link, None, slow_for_long=True) == "speed"
 
 
 def test_three_readings_a_minute_apart_make_it_last() -> None:
-    record = SlowRecord()
+    record = SlowLinkRecord()
     for now_s in (0.0, 30.0, 60.0, 90.0):
         record = record.observe(now_s, slow=True, busy=False)
-    assert not record.lasting
-    assert record.observe(120.0, slow=True, busy=False).lasting
+    assert not record.is_persistent
+    assert record.observe(120.0, slow=True, busy=False).is_persistent
 
 
 def test_one_good_reading_starts_over_and_a_busy_device_needs_one() -> None:
-    record = SlowRecord(2, 60.0).observe(120.0, slow=False, busy=False)
-    assert record == SlowRecord()
-    assert record.observe(121.0, slow=True, busy=True).lasting
+    record = SlowLinkRecord(2, 60.0).observe(120.0, slow=False, busy=False)
+    assert record == SlowLinkRecord()
+    assert record.observe(121.0, slow=True, busy=True).is_persistent
 
 
 def test_a_side_that_does_not_say_is_ignored() -> None:
-    assert attainable(PciLink(max_speed=320), FULL) == (320, 16)
-    assert attainable(PciLink(), None) == (None, None)
+    assert attainable_link(PciLink(max_speed=320), FULL) == (320, 16)
+    assert attainable_link(PciLink(), None) == (None, None)
 
 
 def test_links_of_functions_are_followed_from_reading_to_reading() -> None:
@@ -126,11 +126,11 @@ def test_links_of_functions_are_followed_from_reading_to_reading() -> None:
     slow = replace(FULL, speed=25)
     card = PciFunction(address="0000:18:00.0", bridges=(port.address,), link=slow)
     tree = tree_of(port, card)
-    records: dict[str, SlowRecord] = {"0000:99:00.0": SlowRecord(3, 0.0)}
+    records: dict[str, SlowLinkRecord] = {"0000:99:00.0": SlowLinkRecord(3, 0.0)}
     for now_s in (0.0, 60.0, 120.0):
-        assert lasting_slow(records) <= {"0000:99:00.0"}
+        assert persistently_slow(records) <= {"0000:99:00.0"}
         records = observe_links(records, tree, [card.address, "0000:99:00.0"], now_s)
-    assert lasting_slow(records) == {card.address}
+    assert persistently_slow(records) == {card.address}
     assert observe_links(records, tree_of(), [card.address], 180.0) == {}
 
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.topology.cpu import CpuSet, Package
-from agent.topology.numa import NodeKind, NumaTopology
-from agent.topology.numa_build import RawNode, RawNuma, build_numa, near_by_distance, share_out
-from agent.topology.text import format_cpu_list, parse_cpu_list
+from agent.snapshot.cpu import CpuPackage, CpuSet, NumaNodeKind, NumaTopology
+from agent.topology.numa import RawNode, RawNuma, assign_cpus, build_numa, near_by_distance
+from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 
 GIB = 1 << 30
 
@@ -22,9 +21,9 @@ def node(number: int, cpus: str = "", memory_bytes: int | None = GIB) -> RawNode
     return RawNode(id=number, cpus=parse_cpu_list(cpus), memory_bytes=memory_bytes)
 
 
-def packages(*lists: str) -> tuple[Package, ...]:
+def packages(*lists: str) -> tuple[CpuPackage, ...]:
     return tuple(
-        Package(socket=socket, package_id=socket, cpus=parse_cpu_list(text))
+        CpuPackage(socket=socket, package_id=socket, cpus=parse_cpu_list(text))
         for socket, text in enumerate(lists)
     )
 
@@ -40,7 +39,7 @@ def built(
     raw = replace(RawNuma(nodes=nodes), **facts)
     places = packages(*sockets)
     usable: CpuSet = frozenset().union(*(package.cpus for package in places))
-    return build_numa(raw, share_out(nodes, usable, places), places)
+    return build_numa(raw, assign_cpus(nodes, usable, places), places)
 
 
 def cpus_of(topology: NumaTopology) -> Mapping[int, str]:
@@ -54,7 +53,11 @@ def test_offline_cpus_leave_the_list_of_their_node() -> None:
 def test_the_lower_node_keeps_a_cpu_that_two_claim() -> None:
     topology = built(node(0, "0-7"), node(1, "0-7"), node(2, "6-7", 0))
     assert cpus_of(topology) == {0: "0-7", 1: "", 2: ""}
-    assert [n.kind for n in topology.nodes] == [NodeKind.CPU, NodeKind.MEMORY, NodeKind.MEMORY]
+    assert [n.kind for n in topology.nodes] == [
+        NumaNodeKind.CPU,
+        NumaNodeKind.MEMORY,
+        NumaNodeKind.MEMORY,
+    ]
     assert [warning.partition(":")[0] for warning in topology.warnings] == ["numa_overlap"] * 2
 
 
@@ -87,21 +90,21 @@ def test_the_socket_of_a_node_is_the_package_of_its_cpus(
 @pytest.mark.parametrize(
     ("raw", "fields", "kind", "zoned"),
     [
-        (node(1, "", GIB), {}, NodeKind.MEMORY, True),
-        (node(1, "", 0), {}, NodeKind.EMPTY, False),
-        (node(1, "", None), {}, NodeKind.EMPTY, False),
-        (node(1, "", GIB), {"dax": frozenset({1})}, NodeKind.DAX, True),
-        (node(1, "", GIB), {"gpus": {1: ("0000:1b:00.0", None)}}, NodeKind.GPU, False),
-        (node(1, "", GIB), {"generic_initiators": frozenset({1})}, NodeKind.MEMORY, False),
-        (node(1, "4-7", 0), {"dax": frozenset({1})}, NodeKind.CPU, True),
+        (node(1, "", GIB), {}, NumaNodeKind.MEMORY, True),
+        (node(1, "", 0), {}, NumaNodeKind.EMPTY, False),
+        (node(1, "", None), {}, NumaNodeKind.EMPTY, False),
+        (node(1, "", GIB), {"dax": frozenset({1})}, NumaNodeKind.DAX, True),
+        (node(1, "", GIB), {"gpus": {1: ("0000:1b:00.0", None)}}, NumaNodeKind.GPU, False),
+        (node(1, "", GIB), {"generic_initiators": frozenset({1})}, NumaNodeKind.MEMORY, False),
+        (node(1, "4-7", 0), {"dax": frozenset({1})}, NumaNodeKind.CPU, True),
     ],
 )
 def test_the_kind_of_a_node_decides_whether_pods_may_use_it(
-    raw: RawNode, fields: dict[str, object], kind: NodeKind, zoned: bool
+    raw: RawNode, fields: dict[str, object], kind: NumaNodeKind, zoned: bool
 ) -> None:
     found = built(node(0, "0-3"), raw, facts=fields).node(1)
     assert found is not None
-    assert (found.kind, found.zoned) == (kind, zoned)
+    assert (found.kind, found.is_zone) == (kind, zoned)
 
 
 V27 = ((10, 20, 20), (20, 10, 30), (20, 30, 10))
@@ -219,12 +222,12 @@ def test_whatever_is_claimed_every_cpu_has_one_node(
         )
         for number, (cpus, initiators) in sorted(claims.items())
     )
-    places: list[Package] = []
+    places: list[CpuPackage] = []
     for group in groups:
         fresh = group.difference(*(package.cpus for package in places))
-        places.append(Package(socket=len(places), package_id=-1, cpus=fresh))
+        places.append(CpuPackage(socket=len(places), package_id=-1, cpus=fresh))
     usable: CpuSet = frozenset().union(*(package.cpus for package in places))
-    shares = share_out(nodes, usable, places)
+    shares = assign_cpus(nodes, usable, places)
     assert shares.node_of.keys() == usable
     topology = build_numa(RawNuma(nodes=nodes), shares, places)
     cpu_nodes = {n.id for n in topology.cpu_nodes()}

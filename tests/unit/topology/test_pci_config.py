@@ -5,21 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.topology.pci_config import (
-    DOWNSTREAM,
+    CONFIG_BYTES,
+    DOWNSTREAM_PORT,
     ENDPOINT,
     ROOT_PORT,
-    UPSTREAM,
-    WHOLE,
-    ConfigFacts,
-    read_config,
+    UPSTREAM_PORT,
+    PciConfig,
+    parse_config,
 )
 
-NOTHING = ConfigFacts()
+NOTHING = PciConfig()
 
 
 def space(*patches: tuple[int, bytes]) -> bytes:
     """Return a config space of zeros with some bytes set."""
-    data = bytearray(WHOLE)
+    data = bytearray(CONFIG_BYTES)
     for offset, value in patches:
         data[offset : offset + len(value)] = value
     return bytes(data)
@@ -38,10 +38,10 @@ def extended(identity: int, at: int, then: int, control: int = 0) -> tuple[int, 
     return at, header.to_bytes(4, "little") + b"\xff\x00" + control.to_bytes(2, "little")
 
 
-@pytest.mark.parametrize("port_type", [ENDPOINT, ROOT_PORT, UPSTREAM, DOWNSTREAM])
+@pytest.mark.parametrize("port_type", [ENDPOINT, ROOT_PORT, UPSTREAM_PORT, DOWNSTREAM_PORT])
 def test_the_express_capability_names_the_port(port_type: int) -> None:
     data = space(CAPABLE, FIRST, (0x40, b"\x01\x60"), express(port_type, at=0x60))
-    assert read_config(data).port_type == port_type
+    assert parse_config(data).port_type == port_type
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_the_express_capability_names_the_port(port_type: int) -> None:
     ],
 )
 def test_without_a_reachable_capability_the_port_is_unknown(data: bytes) -> None:
-    assert read_config(data) == NOTHING
+    assert parse_config(data) == NOTHING
 
 
-@pytest.mark.parametrize("size", [0, 63, 64, 256, WHOLE - 1])
+@pytest.mark.parametrize("size", [0, 63, 64, 256, CONFIG_BYTES - 1])
 def test_hostile_11_a_part_of_the_space_says_nothing(size: int) -> None:
-    assert read_config(space(CAPABLE, FIRST, express(4))[:size]) == NOTHING
+    assert parse_config(space(CAPABLE, FIRST, express(4))[:size]) == NOTHING
 
 
 def test_acs_and_ats_are_found_along_the_extended_list() -> None:
@@ -71,7 +71,7 @@ def test_acs_and_ats_are_found_along_the_extended_list() -> None:
         extended(0x000D, 0x200, 0x300, control=0x1D),
         extended(0x000F, 0x300, 0, control=0x8000),
     )
-    assert read_config(data) == ConfigFacts(None, 0x1D, True)
+    assert parse_config(data) == PciConfig(None, 0x1D, True)
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ def test_acs_and_ats_are_found_along_the_extended_list() -> None:
     ],
 )
 def test_a_broken_extended_list_ends_there(first: tuple[int, bytes]) -> None:
-    assert read_config(space(first, extended(0x000D, 0x200, 0, control=1))) == NOTHING
+    assert parse_config(space(first, extended(0x000D, 0x200, 0, control=1))) == NOTHING
 
 
 def test_a_control_word_of_zero_is_not_absence() -> None:
-    assert read_config(space(extended(0x000D, 0x100, 0))).acs_control == 0
+    assert parse_config(space(extended(0x000D, 0x100, 0))).acs_control == 0
 
 
 def test_disabled_ats_is_not_absence() -> None:
-    assert read_config(space(extended(0x000F, 0x100, 0))).ats_enabled is False
+    assert parse_config(space(extended(0x000F, 0x100, 0))).ats_enabled is False
 
 
 @given(st.binary(max_size=256), st.binary(min_size=256, max_size=512))
 def test_random_bytes_never_raise_or_hang(head: bytes, tail: bytes) -> None:
-    data = (head.ljust(256, b"\x41") + tail * 16)[:WHOLE].ljust(WHOLE, b"\xfe")
-    facts = read_config(data)
+    data = (head.ljust(256, b"\x41") + tail * 16)[:CONFIG_BYTES].ljust(CONFIG_BYTES, b"\xfe")
+    facts = parse_config(data)
     assert facts.port_type is None or 0 <= facts.port_type <= 15
     assert facts.acs_control is None or 0 <= facts.acs_control <= 0xFFFF

@@ -5,15 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.topology.numa import NodeKind, NumaNode, NumaTopology
-from agent.topology.pci import PciFunction, PciTree
-from agent.topology.placement import (
-    FilePlace,
-    NumaOverride,
-    PlacementRules,
-    TopologyFile,
-    override_problems,
-)
+from agent.snapshot.cpu import NumaNode, NumaNodeKind, NumaTopology
+from agent.snapshot.pci import NumaOverride, PciFunction, PciTree
+from agent.topology.placement import FilePlace, PlacementRules, TopologyFile, override_problems
 from tests.machines import nodes, numa_node_of, tree_of
 
 DEVICE = "0000:18:00.0"
@@ -96,7 +90,7 @@ def test_the_only_node_with_cpus_is_every_devices_node() -> None:
 
 
 def test_a_node_without_cpus_stands_for_the_one_near_it() -> None:
-    cxl = NumaNode(id=2, cpus=frozenset(), memory_bytes=1, kind=NodeKind.MEMORY, near=1)
+    cxl = NumaNode(id=2, cpus=frozenset(), memory_bytes=1, kind=NumaNodeKind.MEMORY, near=1)
     numa = NumaTopology(nodes=(*TWO.nodes, cxl))
     assert numa_node_of(tree_of(device(numa_node=2)), numa, DEVICE) == (1, "firmware")
 

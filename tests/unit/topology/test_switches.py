@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.topology.pci import PciFunction, PciTree
-from agent.topology.pci_config import DOWNSTREAM, PCIE_TO_PCI, ROOT_PORT, UPSTREAM
-from agent.topology.switches import chips, display_name, port_types, switches
+from agent.snapshot.pci import PciFunction, PciTree
+from agent.topology.pci_config import DOWNSTREAM_PORT, PCIE_TO_PCI, ROOT_PORT, UPSTREAM_PORT
+from agent.topology.switches import port_types, switch_chips, switch_display_name, switches_above
 from tests.machines import tree_of
 
 BRIDGES = tuple(f"0000:0{n}:00.0" for n in range(1, 6))
@@ -19,22 +19,22 @@ def bridge(number: int, **facts: object) -> PciFunction:
 def test_by_position_every_second_bridge_is_a_switch() -> None:
     assert port_types(PciTree(), DEVICE) == (
         ROOT_PORT,
-        UPSTREAM,
-        DOWNSTREAM,
-        UPSTREAM,
-        DOWNSTREAM,
+        UPSTREAM_PORT,
+        DOWNSTREAM_PORT,
+        UPSTREAM_PORT,
+        DOWNSTREAM_PORT,
     )
-    assert switches(PciTree(), DEVICE) == (BRIDGES[1], BRIDGES[3])
+    assert switches_above(PciTree(), DEVICE) == (BRIDGES[1], BRIDGES[3])
 
 
 def test_configuration_space_wins_for_its_bridge_only() -> None:
     tree = tree_of(bridge(1, port_type=PCIE_TO_PCI))
-    assert switches(tree, DEVICE) == (BRIDGES[3],)
+    assert switches_above(tree, DEVICE) == (BRIDGES[3],)
 
 
 def test_a_device_below_a_root_port_has_no_switch() -> None:
     function = PciFunction(address="0000:10:00.0", bridges=BRIDGES[:1])
-    assert switches(PciTree(), function) == ()
+    assert switches_above(PciTree(), function) == ()
 
 
 def switch(number: int, device: int, subsystem: int, maker: int = 0x1000) -> PciFunction:
@@ -64,11 +64,11 @@ def test_two_levels_of_one_broadcom_chip_are_one(
     outer: PciFunction, inner: PciFunction, count: int
 ) -> None:
     above = (outer.address, inner.address)
-    assert chips(tree_of(outer, inner), above) == above[:count]
+    assert switch_chips(tree_of(outer, inner), above) == above[:count]
 
 
 def test_switches_that_nobody_saw_are_chips_of_their_own() -> None:
-    assert chips(PciTree(), BRIDGES[:2]) == BRIDGES[:2]
+    assert switch_chips(PciTree(), BRIDGES[:2]) == BRIDGES[:2]
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_switches_that_nobody_saw_are_chips_of_their_own() -> None:
     ],
 )
 def test_a_switch_is_named_for_people(vendor: int | None, device: int | None, name: str) -> None:
-    assert display_name(bridge(1, vendor_id=vendor, device_id=device)) == name
+    assert switch_display_name(bridge(1, vendor_id=vendor, device_id=device)) == name

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.topology.text import (
+from agent.wire_formats.kernel_text import (
     format_cpu_list,
     parse_cpu_list,
     parse_cpu_mask,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model.device import Health, HealthState
+from agent.snapshot.device import Health, HealthState
+from agent.web.device_tables import devices_table
 from agent.web.page import render_page
-from agent.web.sections import devices_table
 from agent.web.svg import topology_svg
 from tests.factory import BOOT_S, gpu, snapshot
 from tests.unit.web.view import StillView

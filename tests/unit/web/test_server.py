@@ -12,8 +12,9 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.web.connections import SECURITY
-from agent.web.server import MAX_RENDERING, create_app
+from agent.objects.yaml_text import to_yaml
+from agent.web.connections import SECURITY_HEADERS
+from agent.web.server import MAX_RENDERS, create_page_app
 from tests.unit.web.view import HOSTILE, StillView, eight_cards
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ Ask = Callable[[TestClient], Awaitable[ClientResponse]]  # type: ignore[type-arg
 
 def answer(view: StillView, ask: Ask) -> tuple[int, dict[str, str], bytes]:
     async def run() -> tuple[int, dict[str, str], bytes]:
-        async with TestClient(TestServer(create_app(view), host="127.0.0.1")) as client:
+        async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
             response = await ask(client)
             return response.status, dict(response.headers), await response.read()
 
@@ -41,9 +42,15 @@ def get(
 def test_published_objects_and_events_are_told_as_json() -> None:
     view = StillView(eight_cards())
     objects = json.loads(get("/api/v1/objects", view)[2])["objects"]
-    assert [one["text"] for one in objects] == [one.text for one in view.objects()]
+    published = view.snapshot().publications
+    assert [one["text"] for one in objects] == [
+        to_yaml(one.desired.body).decode() for one in published
+    ]
+    assert [(one["kind"], one["where"], one["problem"]) for one in objects] == [
+        (one.desired.kind, one.where, one.problem) for one in published
+    ]
     events = json.loads(get("/api/v1/events", view)[2])["events"]
-    assert [one["reason"] for one in events] == [one.reason for one in view.events()]
+    assert [one["reason"] for one in events] == [one.reason for one in view.snapshot().events]
     assert objects
     assert events
 
@@ -92,8 +99,11 @@ def test_readyz_says_one_word(ready: bool, status: int, word: str) -> None:
 def test_healthz_names_the_check_that_fails() -> None:
     status, _, body = get("/healthz?verbose", StillView(eight_cards(), ready=False))
     assert status == 503
-    assert body.splitlines()[0].startswith("[-] output")
-    assert body.splitlines()[1] == "[+] a"
+    lines = body.splitlines()
+    failed = [line for line in lines if line.startswith("[-]")]
+    assert [line.split()[1] for line in failed] == ["output"]
+    assert "[+] a" in lines
+    assert lines[-1] == "not ready"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +125,7 @@ def test_metrics_come_in_the_format_asked_for(accept: str, kind: str, end: str) 
 
 def test_gzip_is_used_where_it_is_understood() -> None:
     async def run() -> tuple[str, bytes]:
-        server = TestServer(create_app(StillView(eight_cards())), host="127.0.0.1")
+        server = TestServer(create_page_app(StillView(eight_cards())), host="127.0.0.1")
         async with TestClient(server, auto_decompress=False) as client:
             response = await client.get("/metrics", headers={"Accept-Encoding": "gzip"})
             return response.headers["Content-Encoding"], await response.read()
@@ -137,7 +147,7 @@ def test_pages_of_errors_have_the_headers_of_all_pages() -> None:
     unknown, refused = get("/debug/rescan"), get("/", Host="evil.example")
     assert (unknown[0], refused[0]) == (404, 403)
     for _, headers, _ in (unknown, refused):
-        assert {name: headers.get(name) for name in SECURITY} == SECURITY
+        assert {name: headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
 def test_devices_are_json_with_absent_facts_as_null() -> None:
@@ -203,8 +213,8 @@ def test_a_stuck_collector_is_a_503_that_says_so_and_probes_still_answer() -> No
 def test_requests_do_not_pile_up_without_bound() -> None:
     async def run() -> list[int]:
         view = StuckView(late=False)
-        async with TestClient(TestServer(create_app(view), host="127.0.0.1")) as client:
-            asked = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERING + 3)]
+        async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
+            asked = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERS + 3)]
             refused: list[object] = []
             while len(refused) < 3:
                 await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -213,4 +223,4 @@ def test_requests_do_not_pile_up_without_bound() -> None:
             view.let_go.set()
             return sorted(answer.status for answer in await asyncio.gather(*asked))
 
-    assert asyncio.run(run()) == [200] * MAX_RENDERING + [503] * 3
+    assert asyncio.run(run()) == [200] * MAX_RENDERS + [503] * 3

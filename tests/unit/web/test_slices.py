@@ -5,12 +5,11 @@ import re
 from hypothesis import example, given, settings
 from msgspec.structs import replace
 
-from agent.model.device import Device, DeviceCondition, DevicePartition, Health, HealthState
-from agent.model.inventory import DeviceGroup, Inventory
-from agent.model.part import Part
-from agent.model.snapshot import DeviceView, NodeSnapshot
-from agent.web.sections import devices_table, matrix_table
-from agent.web.tables.slices import groups_table, slices_table
+from agent.snapshot.device import Device, DeviceCondition, DevicePartition, Health, HealthState
+from agent.snapshot.inventory import DeviceGroup, Inventory
+from agent.snapshot.node import DeviceView, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.web.device_tables import devices_table, groups_table, matrix_table, slices_table
 from tests import factory
 from tests.hostile import inventories
 from tests.unit.web.view import HOSTILE
@@ -26,7 +25,7 @@ def told(markup: str) -> str:
 
 
 def with_view(view: DeviceView) -> NodeSnapshot:
-    return replace(factory.snapshot(()), devices=Part(view, factory.NOW_S))
+    return replace(factory.snapshot(()), devices=SnapshotPart(view, factory.NOW_S))
 
 
 def test_a_node_without_slices_and_groups_has_no_tables_of_them() -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.web.unix_socket import NoAdminSocket, bind, connect, file_of, remove
+from agent.web.admin_socket import (
+    AdminSocketError,
+    bind_socket,
+    connect_socket,
+    remove_socket,
+    socket_identity,
+)
 
 
 @contextlib.contextmanager
@@ -26,9 +32,9 @@ def queue_full(path: Path) -> Iterator[None]:
 
 def test_the_socket_of_an_agent_that_is_too_busy_to_answer_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with bind(str(path)) as first, queue_full(path):
-        with pytest.raises(NoAdminSocket, match="another agent listens there"):
-            bind(str(path))
+    with bind_socket(str(path)) as first, queue_full(path):
+        with pytest.raises(AdminSocketError, match="another agent listens there"):
+            bind_socket(str(path))
         first.accept()[0].close()
         assert path.is_socket()
 
@@ -37,32 +43,32 @@ def test_a_socket_of_another_kind_is_not_ours_to_replace(tmp_path: Path) -> None
     path = tmp_path / "admin.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
-        with pytest.raises(NoAdminSocket):
-            bind(str(path))
+        with pytest.raises(AdminSocketError):
+            bind_socket(str(path))
         assert path.is_socket()
 
 
 def test_a_link_to_nothing_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NoAdminSocket, match="Address already in use"):
-        bind(str(path))
+    with pytest.raises(AdminSocketError, match="Address already in use"):
+        bind_socket(str(path))
     assert path.is_symlink()
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_an_agent_that_ends_removes_its_own_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "admin.sock")
-    with bind(path):
-        remove(path, file_of(path))
-    assert file_of(path) is None
+    with bind_socket(path):
+        remove_socket(path, socket_identity(path))
+    assert socket_identity(path) is None
 
 
 def test_an_agent_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with bind(str(path)):
-        ours = file_of(str(path))
+    with bind_socket(str(path)):
+        ours = socket_identity(str(path))
         path.rename(tmp_path / "moved")
-        with bind(str(path)):
-            remove(str(path), ours)
-            assert connect(str(path)).getpeername()
+        with bind_socket(str(path)):
+            remove_socket(str(path), ours)
+            assert connect_socket(str(path)).getpeername()

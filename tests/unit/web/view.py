@@ -8,13 +8,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from agent.cgroup.writing.audit import Audit
-from agent.model.device import Device, DeviceKind, DeviceLink, Health, HealthState
-from agent.model.part import Part
-from agent.model.selfcheck import Check, SelfReport
-from agent.model.snapshot import DeviceView, NodeSnapshot
-from agent.publish.series.cluster import ClusterStatus
-from agent.web.base import EventLine, PublishedObject
+from agent.snapshot.device import Device, DeviceKind, DeviceLink, Health, HealthState
+from agent.snapshot.node import DeviceView, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.publications import DesiredObject, EventLine, Publication
+from agent.snapshot.self_check import SelfCheck
 from tests import factory
 
 T = TypeVar("T")
@@ -37,8 +35,12 @@ def eight_cards(**parts: object) -> NodeSnapshot:
     )
     view = DeviceView(devices=(*cards, *nics), links=links)
     pods = (factory.pod(0, 2), factory.pod(1, namespace=HOSTILE, name="p"))
-    base = replace(factory.snapshot(tuple(cards), pods), devices=Part(view, factory.NOW_S))
-    return replace(base, **parts)
+    base = factory.snapshot(tuple(cards), pods)
+    read = {
+        name: SnapshotPart(getattr(base, name).value, factory.NOW_S)
+        for name in ("cpus", "numa", "pci")
+    }
+    return replace(base, **{**read, "devices": SnapshotPart(view, factory.NOW_S), **parts})
 
 
 @dataclass
@@ -48,29 +50,25 @@ class StillView:
     now: NodeSnapshot
     ready: bool = True
     notice: str = f"recorded host {HOSTILE}"
-    status: ClusterStatus | None = None
 
     def snapshot(self) -> NodeSnapshot:
-        return self.now
+        checks = (
+            SelfCheck(name="output", ok=self.ready, message=HOSTILE),
+            SelfCheck(name="a", ok=True),
+        )
+        desired = DesiredObject(
+            file_name="device.yaml", api_version="v1", kind="Device", name="n", body={"a": HOSTILE}
+        )
+        event = EventLine(time="t", reason="DeviceFailed", about="GPU 2", message=HOSTILE)
+        return replace(
+            self.now,
+            checks=checks,
+            publications=(Publication(desired=desired, where="device.yaml"),),
+            events=(event,),
+        )
 
     def now_s(self) -> tuple[float, float]:
         return factory.NOW_S + 3, factory.BOOT_S
-
-    def self_report(self) -> SelfReport:
-        checks = (Check(name="output", ok=self.ready, message=HOSTILE), Check(name="a", ok=True))
-        return SelfReport(checks)
-
-    def objects(self) -> tuple[PublishedObject, ...]:
-        return (PublishedObject(kind="Device", text=f"kind: {HOSTILE}", where="device.yaml"),)
-
-    def events(self) -> tuple[EventLine, ...]:
-        return (EventLine(time="t", reason="DeviceFailed", about="GPU 2", message=HOSTILE),)
-
-    def cluster(self) -> ClusterStatus | None:
-        return self.status
-
-    def audit(self) -> tuple[Audit, ...]:
-        return ()
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         return b"up 1\n# EOF\n" if openmetrics else b"up 1\n"

@@ -1,0 +1,85 @@
+"""CDI specs of the host: each file is decoded when it is new, and again when it was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from agent.allocation.file_stamp import HostFileStamp, read_stamp
+from agent.errors import AgentError, HostFileError, ParseError
+from agent.snapshot.host_devices import CdiSpec
+from agent.snapshot.host_files import HostFiles
+from agent.wire_formats.cdi_specs import decode_spec
+from agent.wire_formats.plain_yaml import decode_yaml
+
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # in the order in which runtimes read them
+SPEC_SUFFIXES = (".json", ".yaml")  # all that runtimes read
+MAX_SPEC_FILES = 256  # of one folder
+MAX_SPEC_BYTES = 1 << 20
+MAX_DEPTH = 32  # the C loader calls itself for each level, and has no limit of its own
+CDI_SPEC_UNREADABLE = "CdiSpecUnreadable"
+
+CdiSpecProblem = tuple[str, str]
+
+
+class CdiSpecError(AgentError):
+    """A file that is too large, too deep, or neither YAML nor JSON."""
+
+
+class CdiSpecReader:
+    """All specs of one host."""
+
+    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
+        self._host = host
+        self._wall = wall
+        self._by_path: dict[str, tuple[HostFileStamp, CdiSpec | None, str]] = {}
+
+    def read(self) -> tuple[tuple[CdiSpec, ...], tuple[CdiSpecProblem, ...]]:
+        """Return the specs in the order of their folders and names, and what is wrong with others.
+
+        A file that cannot be used costs itself only.
+        """
+        before, self._by_path = self._by_path, {}
+        problems: list[CdiSpecProblem] = []
+        for path in self._paths(problems):
+            now = read_stamp(self._host, path, self._wall())
+            known = before.get(path)
+            self._by_path[path] = known if known and known[0] == now else (now, *self._decode(path))
+        problems += [(CDI_SPEC_UNREADABLE, why) for _, _, why in self._by_path.values() if why]
+        return tuple(spec for _, spec, _ in self._by_path.values() if spec), tuple(problems)
+
+    def _paths(self, problems: list[CdiSpecProblem]) -> Iterator[str]:
+        for folder in CDI_FOLDERS:
+            try:
+                names = [name for name in self._host.names(folder) if name.endswith(SPEC_SUFFIXES)]
+            except HostFileError as error:
+                problems.append((CDI_SPEC_UNREADABLE, str(error)))
+                continue
+            yield from (f"{folder}/{name}" for name in names[:MAX_SPEC_FILES])
+
+    def _decode(self, path: str) -> tuple[CdiSpec | None, str]:
+        try:
+            data = self._host.read(path, MAX_SPEC_BYTES + 1)
+            return decode_spec(path, decode_plain_data(data)), ""
+        except (HostFileError, ParseError, CdiSpecError) as error:
+            return None, f"{path}: {error}"[:300]
+
+
+def decode_plain_data(data: bytes) -> object:
+    """Return the data of YAML or JSON; raise `UnfitSpec`.
+
+    Aliases are refused: no spec needs them, and a few lines of them stand for gigabytes.
+    """
+    if len(data) > MAX_SPEC_BYTES:
+        raise CdiSpecError(f"larger than {MAX_SPEC_BYTES} bytes")
+    try:
+        if data.lstrip()[:1] == b"{":
+            return json.loads(data)
+    except RecursionError as error:
+        raise CdiSpecError("too deep") from error
+    except ValueError:
+        pass  # flow YAML looks the same
+    try:
+        return decode_yaml(data, MAX_DEPTH)
+    except ValueError as error:
+        raise CdiSpecError(f"no YAML: {str(error)[:80]}") from error

@@ -1,0 +1,308 @@
+"""Device nodes below /dev with the numbers of stat, and the drivers' own numbers.
+
+What the kernel has for hooks: the version of its cgroups, and files that only some have.
+
+Everything the host has for containers, vendor by vendor, read before anybody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from itertools import chain
+
+from agent.allocation.cdi_spec_reader import CdiSpecReader
+from agent.allocation.file_stamp import ABSENT_FILE, HostFileStamp, read_stamp
+from agent.allocation.runtime_handler import RuntimeHandlerReader
+from agent.cgroup.layout import CgroupLayout, KubeletRoot, LayoutLocator, no_kubelet_root
+from agent.cgroup.ledger import CORE_SWITCH, IDENTITY_SWITCH
+from agent.cgroup.paths import qos_directory
+from agent.clock import Clock
+from agent.errors import HostFileError
+from agent.host.files import read_text, read_value
+from agent.snapshot.cpu import CpuSet
+from agent.snapshot.device import DeviceNode, VendorDevice
+from agent.snapshot.host_devices import (
+    CdiSpec,
+    HostDevices,
+    HostDevicesView,
+    KernelFeatures,
+)
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.node import NodeSnapshot, devices_by_vendor
+from agent.snapshot.pod import KubeQos
+from agent.snapshot.vendor import DeviceVendor, ReadsFunctions, injecting_vendors
+from agent.wire_formats.cdi_specs import stale_reason
+from agent.wire_formats.kernel_text import parse_cpu_list, parse_int
+
+MAX_FOLDER_NODES = 4096  # of one folder; a host has 2048 IMEX channels
+
+MAX_DRIVERS = 1024
+
+PROC_DEVICES = "/proc/devices"
+
+_CHARACTER_HEADER = "Character devices:"
+
+
+class DeviceNodeFinder:
+    """Looks nodes up. A folder in which nothing came or went is not looked at again."""
+
+    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
+        self._host = host
+        self._wall = wall
+        self._folders: dict[str, tuple[HostFileStamp, dict[str, DeviceNode | None]]] = {}
+
+    def find(self, patterns: Iterable[str], paths: Iterable[str]) -> tuple[DeviceNode, ...]:
+        """Return the nodes that match a pattern, by path, then those of the paths that exist."""
+        found: dict[str, DeviceNode] = {}
+        for pattern in patterns:
+            folder, _, name = pattern.rpartition("/")
+            for entry in self._names(folder):
+                if fnmatchcase(entry, name) and (node := self._node(folder, entry)) is not None:
+                    found[node.path] = node
+        for path in dict.fromkeys(paths):
+            folder, _, name = path.rpartition("/")
+            if path not in found and name in self._names(folder):
+                node = self._node(folder, name)
+                if node is not None:
+                    found[path] = node
+        return tuple(found.values())
+
+    def drop_changed_folders(self) -> None:
+        """Forget the folders in which something changed; before each round."""
+        for folder in tuple(self._folders):
+            if self._folders[folder][0] != read_stamp(self._host, folder, self._wall()):
+                del self._folders[folder]
+
+    def _names(self, folder: str) -> dict[str, DeviceNode | None]:
+        known = self._folders.get(folder)
+        if known is None:
+            now = read_stamp(self._host, folder, self._wall())
+            try:
+                names = self._host.names(folder)[:MAX_FOLDER_NODES] if now != ABSENT_FILE else ()
+            except HostFileError:
+                names = ()
+            known = self._folders[folder] = now, dict.fromkeys(names)
+        return known[1]
+
+    def _node(self, folder: str, name: str) -> DeviceNode | None:
+        """Return a node of a listed folder; asked again where it could not be told."""
+        known = self._names(folder)
+        if known[name] is None:
+            path = f"{folder}/{name}"
+            numbers = self._host.device_number(path)
+            if numbers is not None:
+                known[name] = DeviceNode(path=path, major=numbers[0], minor=numbers[1])
+        return known[name]
+
+
+def read_majors(host: HostFiles) -> tuple[tuple[str, int], ...]:
+    """Return the numbers of the character drivers; none if the list is not readable."""
+    lines = (read_text(host, PROC_DEVICES) or "").partition(_CHARACTER_HEADER)[2].splitlines()
+    found: dict[str, int] = {}
+    for line in lines[1 : MAX_DRIVERS + 1]:
+        number, _, name = line.strip().partition(" ")
+        if not number.isdecimal() or len(number) > 10:
+            break  # a blank line ends them; block drivers follow
+        found.setdefault(name, int(number))
+    return tuple(found.items())
+
+
+BVT_FILE = "cpu.bvt_warp_ns"
+
+MAX_SYSCTL_VALUE = 1 << 31
+
+
+class KernelFeatureReader:
+    """Reads one host. Belongs to one thread."""
+
+    def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = no_kubelet_root) -> None:
+        self._host = host
+        self._locator = LayoutLocator(host, kubelet_root)
+
+    def read(self, now_s: float) -> KernelFeatures:
+        """Return what there is now; what cannot be read is as if it were not there."""
+        layout = self._locator.layout(now_s)
+        switch_present = self._host.exists(IDENTITY_SWITCH)
+        return KernelFeatures(
+            cgroup_version=None if layout is None else layout.version,
+            besteffort_cpus=self._besteffort_cpus(layout),
+            bvt_file=self._has_bvt_file(layout),
+            identity_switch=self._read_sysctl(IDENTITY_SWITCH) if switch_present else None,
+            identity_switch_present=switch_present,
+            core_scheduling=self._host.exists(CORE_SWITCH),
+            core_switch=self._read_sysctl(CORE_SWITCH),
+        )
+
+    def _read_sysctl(self, path: str) -> int | None:
+        return read_value(self._host, path, lambda text: parse_int(text, 0, MAX_SYSCTL_VALUE))
+
+    def _has_bvt_file(self, layout: CgroupLayout | None) -> bool:
+        if layout is None or layout.root is None:
+            return False
+        directory = layout.directory("cpu", layout.root)
+        return directory is not None and self._host.exists(f"{directory}/{BVT_FILE}")
+
+    def _besteffort_cpus(self, layout: CgroupLayout | None) -> CpuSet | None:
+        """Return the CPUs of the directory; version 2 needs no look, it intersects by itself."""
+        if layout is None or layout.root is None or layout.version != 1:
+            return None
+        cgroup = qos_directory(layout, KubeQos.BEST_EFFORT)
+        directory = layout.directory("cpuset", cgroup)
+        return (
+            read_value(self._host, f"{directory}/cpuset.cpus", parse_cpu_list)
+            if directory
+            else None
+        )
+
+
+RESCTRL_ROOT = "/sys/fs/resctrl"
+
+_RESCTRL_FOLDERS = ("info", "mon_data", "mon_groups")
+
+MAX_RESCTRL_GROUPS = 256
+
+MAX_LISTED_MOUNTS = 128  # paths of a mount list, as its own reader takes
+
+MAX_LIST_BYTES = 16 * 1024
+
+MAX_PATH = 1024
+
+CDI_SPEC_STALE = "CdiSpecStale"
+
+
+class HostDeviceReader:
+    """Reads one host. Belongs to one thread; what did not change is not read again."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        vendors: Mapping[str, DeviceVendor],
+        settings: Mapping[str, Mapping[str, object]],
+        clock: Clock,
+        kubelet_root: KubeletRoot = no_kubelet_root,
+    ) -> None:
+        """`vendors` and their `settings` are by name; nothing is read yet."""
+        self._host = host
+        self._queries = {
+            name: vendor.host_query(settings.get(name, {}))
+            for name, vendor in injecting_vendors(vendors).items()
+        }
+        self._function_readers = {
+            name: vendor.function_reader(host)
+            for name, vendor in vendors.items()
+            if isinstance(vendor, ReadsFunctions)
+        }
+        self._settings = settings
+        self._clock = clock
+        self._node_finder = DeviceNodeFinder(host, clock.wall)
+        self._cdi_specs = CdiSpecReader(host, clock.wall)
+        self._runtime_handler = RuntimeHandlerReader(host, clock.wall)
+        self._kernel = KernelFeatureReader(host, kubelet_root)
+        self._last_view = HostDevicesView()
+
+    def read(self, snapshot: NodeSnapshot) -> HostDevicesView:
+        """Return what there is for each vendor that is here; an equal view is the same object.
+
+        A file that cannot be read costs what is in it: it is told as a problem, and never raises.
+        """
+        self._node_finder.drop_changed_folders()
+        specs, problems = self._cdi_specs.read()
+        mounts = frozenset(self._existing_paths(chain.from_iterable(spec.mounts for spec in specs)))
+        common = HostDevices(
+            majors=read_majors(self._host),
+            paths=mounts,
+            cdi=specs,
+            default_handler=self._runtime_handler.read(snapshot.runtime.value.runtime),
+        )
+        drivers = {
+            state.vendor: state.inventory.value.driver_version if state.inventory.value else None
+            for state in snapshot.vendors
+        }
+        own = devices_by_vendor(snapshot)
+        vendors = {
+            name: self._read_vendor(common, name, own.get(name, ()), drivers[name], snapshot)
+            for name in drivers
+            if name in self._queries
+        }
+        view = HostDevicesView(
+            vendors=vendors,
+            resctrl_groups=self._resctrl_groups(),
+            kernel=self._kernel.read(self._clock.monotonic()),
+            problems=(*problems, *_stale_specs(specs, mounts, drivers.get("nvidia"))),
+        )
+        if view != self._last_view:
+            self._last_view = view
+        return self._last_view
+
+    def _read_vendor(
+        self,
+        common: HostDevices,
+        name: str,
+        devices: tuple[VendorDevice, ...],
+        driver: str | None,
+        snapshot: NodeSnapshot,
+    ) -> HostDevices:
+        query = self._queries[name]
+        listed = self._read_mount_list(query.mount_list)
+        paths = (*query.paths, *(listed or ()))
+        reader = self._function_readers.get(name)
+        return HostDevices(
+            nodes=self._node_finder.find(query.nodes, _node_paths(devices)),
+            paths=common.paths.union(self._existing_paths(paths)),
+            majors=common.majors,
+            cdi=common.cdi,
+            default_handler=common.default_handler,
+            driver_version=driver,
+            functions=reader.read(devices, self._clock.monotonic()) if reader else (),
+            mps=snapshot.sharing.value.mps if query.mps else (),
+            mount_list=listed,
+            settings=self._settings.get(name, {}),
+        )
+
+    def _existing_paths(self, paths: Iterable[str]) -> Iterator[str]:
+        return (
+            path
+            for path in dict.fromkeys(paths)
+            if _is_plain_path(path) and self._host.exists(path)
+        )
+
+    def _read_mount_list(self, path: str) -> tuple[str, ...] | None:
+        """Return the plain paths of a list; `None` if there is none."""
+        content = read_text(self._host, path, MAX_LIST_BYTES) if path else None
+        if content is None:
+            return None
+        lines = (line.strip() for line in content.splitlines()[:MAX_LISTED_MOUNTS])
+        return tuple(line for line in lines if _is_plain_path(line))
+
+    def _resctrl_groups(self) -> tuple[str, ...]:
+        try:
+            names = self._host.names(RESCTRL_ROOT)
+        except HostFileError:
+            return ()
+        groups = (name for name in names if name not in _RESCTRL_FOLDERS)
+        found = (name for name in groups if self._host.exists(f"{RESCTRL_ROOT}/{name}/schemata"))
+        return tuple(found)[:MAX_RESCTRL_GROUPS]
+
+
+def _is_plain_path(path: str) -> bool:
+    absolute = path.startswith("/") and len(path) <= MAX_PATH and "\0" not in path
+    return absolute and ".." not in path.split("/")
+
+
+def _node_paths(devices: Iterable[VendorDevice]) -> Iterator[str]:
+    for device in devices:
+        yield from (node.path for node in device.nodes if _is_plain_path(node.path))
+        for part in device.partitions:
+            yield from (node.path for node in part.nodes if _is_plain_path(node.path))
+
+
+def _stale_specs(
+    specs: Iterable[CdiSpec], mounts: frozenset[str], driver: str | None
+) -> Iterator[tuple[str, str]]:
+    """Tell of NVIDIA's specs that are of another driver than the loaded one."""
+    for spec in specs:
+        if spec.kind.partition("/")[0].endswith("nvidia.com"):
+            why = stale_reason(spec, mounts, driver)
+            if why:
+                yield CDI_SPEC_STALE, why

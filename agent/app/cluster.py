@@ -1,0 +1,352 @@
+"""The agent as a citizen of a cluster: opens the session, follows, asks, writes, and stops.
+
+The kubelet of this node, asked in turn; and its pod-resources served with our grants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
+from agent.app.cluster_sink import ClusterPublishSink
+from agent.app.context import AppContext
+from agent.app.identity import read_machine
+from agent.devices.published_minors import PublishedMinorStore
+from agent.errors import ParseError
+from agent.kube.api import ApiClient, ObjectRequests, decode_object
+from agent.kube.api_versions import follow_api_versions
+from agent.kube.credentials import Credentials
+from agent.kube.endpoint import ApiTarget
+from agent.kube.errors import ApiError, NotFound
+from agent.kube.events import EventSink
+from agent.kube.flow_control import Backoff
+from agent.kube.resources import DEVICES, NODE_METRICS
+from agent.kube.session import ApiSession, open_session
+from agent.kube.watch.reflector import Reflector
+from agent.kube.writer.api_writer import ApiWriter
+from agent.kube.writer.context import WriterContext, WriterTiming
+from agent.kubelet.client import KubeletClient
+from agent.kubelet.pod_resources_proxy import PodResourcesChannel, PodResourcesProxy, kubelet_socket
+from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
+from agent.loop import run_forever
+from agent.messages import ClusterFactsChanged, MessageQueue, MinorsRead
+from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
+from agent.snapshot.cluster import ClusterServiceStatus, NodeView, PodResourcesProxyStatus
+
+log = logging.getLogger(__name__)
+
+FIRST_WATCH = "node"  # followed before all others: nothing is written until it is known
+
+AGES_INTERVAL_S = 2.0  # how often ages are carried into the snapshot
+
+RETRY_S = 1.0  # after a bug, doubled each time
+
+NODE_DEADLINE_S = 1.0  # at a start: an API server that is away keeps nobody from serving
+
+FLUSH_DEADLINE_S = (
+    1.5  # at a stop: for what is still to be written, and as long for what is to be told
+)
+
+
+class ClusterService:
+    """Everything of one cluster. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        parts: AppContext,
+        target: ApiTarget,
+        messages: MessageQueue,
+        minors: PublishedMinorStore | None = None,
+    ) -> None:
+        """Read the minors of the Device object unless `minors` has all."""
+        self._context = parts
+        self._minor_store = minors or PublishedMinorStore()
+        self._messages = messages
+        self._target = target
+        name = parts.store.current.node.name
+        machine = read_machine(parts.host_source.files)
+        self.facts = ClusterFactsUpdater(
+            name,
+            machine,
+            parts.store,
+            parts.clock,
+            partial(messages.put, ClusterFactsChanged()),
+            self._run_in_thread,
+        )
+        self._short_tasks: set[asyncio.Task[None]] = set()  # short ones, which end by themselves
+        self._tasks: list[asyncio.Task[None]] = []
+        self.watches: dict[str, Reflector[Any, Any]] = {}  # by the snapshot's name of it
+        self.session: ApiSession | None = None
+        self.outbox: ApiWriter | None = None
+        self.event_sink: EventSink | None = None
+        self.kubelet: KubeletService | None = None
+
+    async def open(self) -> ClusterPublishSink:
+        """Open the session and begin to follow; raise `NoApiServer`.
+
+        Nothing waits for an answer: an API server that is away is one that comes back.
+        """
+        parts, api = self._context, self._context.settings.api
+        self.session = session = await open_session(self._target, parts.clock, os.environ)
+
+        name = parts.store.current.node.name
+        pace = WriterTiming(
+            resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s
+        )
+        site = WriterContext(
+            api=session,
+            clock=parts.clock,
+            node_uid=lambda: self._uid_of("Node"),
+            messages=self._messages,
+            is_watched=lambda kind: is_watched(self.watches, kind),
+            timing=pace,
+        )
+        self.outbox = outbox = ApiWriter(site)
+        self.watches = create_watches(
+            session,
+            name,
+            self.facts,
+            parts.clock,
+            on_version=outbox.note_version,
+            topology_version=lambda: version_to_write(parts.store.current) or V1ALPHA1,
+        )
+        self._run_forever(self.watches[FIRST_WATCH].run, f"watch {FIRST_WATCH}")
+        self.facts.on_metric_created = partial(outbox.recheck, NODE_METRICS.kind)
+        self._spawn(outbox.run(), "outbox")
+        if api.events:
+            self.event_sink = EventSink(
+                session,
+                name,
+                parts.clock,
+                uid_of=self._uid_of,
+                may_tell=lambda: self.facts.write_permission().is_allowed,
+                deadline_s=api.deadline_s,
+            )
+            self._run_forever(self.event_sink.run, "events at the API server")
+        self._run_forever(self._update_ages, "ages")
+        if not self._minor_store.is_complete:
+            self._run_forever(partial(self._adopt_minors, session, name), "published minors")
+        return ClusterPublishSink(
+            outbox,
+            self.event_sink,
+            parts.store,
+            parts.clock,
+            self.facts.write_permission,
+            asyncio.get_running_loop(),
+        )
+
+    async def _adopt_minors(self, api: ApiClient, name: str) -> None:
+        """Read the Device object and take its minors; no Device is published before that."""
+        deadline_s = self._context.settings.api.deadline_s
+        self._messages.put(MinorsRead(await read_device(api, name, deadline_s)))
+
+    async def wait_for_node(self) -> None:
+        """Wait until the Node is known, or is known not to be had; not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NODE_DEADLINE_S):
+                await self.watches[FIRST_WATCH].wait_settled()
+
+    def start_rest(self) -> None:
+        """Start what no Device waits for: pods, NodeSLO and NodeMetric, versions, the kubelet."""
+        if self.session is None:
+            return
+        self._start_other_watches(self.session)
+        if not self._context.settings.kubelet.enabled:
+            return
+
+        self.kubelet = KubeletService(self._context, self.session.credentials, self.facts)
+        for name, work in self.kubelet.tasks():
+            self._run_forever(work, name)
+
+    def _start_other_watches(self, session: ApiSession) -> None:
+        """Begin with what the first Device does not need: each connection would hold it up 5 ms."""
+        for part, watch in self.watches.items():
+            if part != FIRST_WATCH:
+                self._run_forever(watch.run, f"watch {part}")
+        versions = partial(
+            follow_api_versions, session, API_GROUP, self.facts.update_topology_versions
+        )
+        self._run_forever(versions, "versions of the topology")
+
+    def refresh_pods(self) -> None:
+        """Have the kubelet's list of pods read again soon; the poller bounds how often."""
+        if self.kubelet is not None:
+            self.kubelet.poller.poll_soon()
+
+    async def stop(self) -> None:
+        """Write what is still to be written and told, each for a short while; end everything."""
+        if self.outbox is not None:
+            await self.outbox.close(FLUSH_DEADLINE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.event_sink is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.event_sink.step(), FLUSH_DEADLINE_S)
+        if self.kubelet is not None:
+            await self.kubelet.close()
+        if self.session is not None:
+            await self.session.close()
+
+    def status(self) -> ClusterServiceStatus | None:
+        """Return the state of every part; `None` before `open`. For any thread."""
+        if self.session is None or self.outbox is None:
+            return None
+        return ClusterServiceStatus(
+            session=self.session.state,
+            watches=tuple(watch.state for watch in self.watches.values()),
+            writers=self.outbox.states(),
+            events=self.event_sink.state if self.event_sink is not None else None,
+            kubelet=self.kubelet.poller.state if self.kubelet is not None else None,
+            proxy=self.kubelet.proxy_status() if self.kubelet is not None else None,
+            write_permission=self.facts.write_permission(),
+            slo_stale_s=self._context.settings.api.slo_stale_s,
+        )
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_failed_task)
+        self._tasks.append(task)
+
+    def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
+        """Run what can be begun again: a bug in taking one thing must not blind us for ever."""
+        monotonic = self._context.clock.monotonic
+        kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
+        self._spawn(kept, name)
+
+    def _run_in_thread(self, work: Callable[[], None]) -> None:
+        errand = asyncio.create_task(asyncio.to_thread(work), name="errand")
+        self._short_tasks.add(errand)
+        errand.add_done_callback(self._short_tasks.discard)
+        errand.add_done_callback(_log_failed_task)
+
+    def _uid_of(self, kind: str) -> str:
+        if kind == "Node":
+            return self._context.store.current.node.uid
+        states = self.outbox.states() if self.outbox is not None else ()
+        return next((state.uid for state in states if state.kind == kind), "")
+
+    async def _update_ages(self) -> None:
+        while True:
+            await asyncio.sleep(AGES_INTERVAL_S)
+            now_s = self._context.clock.monotonic()
+            for part in ("node", "slo", "metric_policy"):
+                state = self.watches[part].state
+                self.facts.confirm(part, state.contact_s(now_s), state.last_error)
+            if (absent_s := self.watches["slo"].state.absent_s) is not None:
+                self.facts.confirm_no_slo(absent_s)
+            self.facts.update_api_reachability(not self.watches["pods"].state.last_error)
+            if self.kubelet is not None:
+                self.kubelet.poll_for_unlisted_pods()
+
+
+async def read_device(
+    api: ApiClient,
+    name: str,
+    deadline_s: float,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    uniform: Callable[[float, float], float] = random.uniform,
+) -> object:
+    """Return the Device object as JSON data, `None` if there is none; try until one is certain."""
+    request = ObjectRequests(resource=DEVICES, name=name, deadline_s=deadline_s).read()
+    backoff, failures = Backoff(), 0
+    while True:
+        try:
+            return decode_object((await api.call(request)).body)
+        except NotFound:
+            return None
+        except (ApiError, ParseError) as error:
+            failures += 1
+            after_s = error.retry_after_s if isinstance(error, ApiError) else None
+            await sleep(backoff.wait_s(failures, after_s, uniform))
+
+
+def _log_failed_task(task: asyncio.Task[None]) -> None:
+    error = None
+    with contextlib.suppress(asyncio.CancelledError):
+        error = task.exception()
+    if error is not None:  # a bug of ours: that part of the cluster side stands still
+        log.error("cluster_task_lost", extra={"task": task.get_name()}, exc_info=error)
+
+
+StartWork = Callable[[], Coroutine[object, object, None]]
+
+
+class KubeletService:
+    """Puts together what talks to the kubelet. Belongs to the loop thread."""
+
+    def __init__(
+        self, parts: AppContext, credentials: Credentials, known: ClusterFactsUpdater
+    ) -> None:
+        self._context = parts
+        settings = parts.settings.kubelet
+        self._client = KubeletClient(settings, credentials, self._node, parts.clock)
+        files = parts.host_source.files
+        facts = KubeletFactsSource(
+            self._client,
+            parts.clock,
+            lambda: parts.store.current.cpus.value,
+            files,
+            settings.root_dir,
+        )
+        self.poller = KubeletPoller(
+            self._client,
+            parts.clock,
+            settings,
+            facts=facts,
+            on_pods=known.update_kubelet_pods,
+            on_facts=known.update_kubelet_facts,
+        )
+        self._unlisted_pods: frozenset[str] = frozenset()
+        self.proxy: PodResourcesProxy | None = None
+        self._channel: PodResourcesChannel | None = None
+        if settings.pod_resources_proxy:
+            self._channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
+            folder = settings.pod_resources_proxy_dir
+            self.proxy = PodResourcesProxy(
+                folder,
+                self._channel,
+                parts.list_pods,
+                held=lambda: parts.store.current.served.value.held,
+            )
+
+    def tasks(self) -> Iterator[tuple[str, StartWork]]:
+        """Return what begins each thing that runs for ever, by name."""
+        yield "kubelet", self.poller.run
+        if self.proxy is not None:
+            yield "pod-resources proxy", self.proxy.run
+
+    def proxy_status(self) -> PodResourcesProxyStatus | None:
+        """Return the state of the pod-resources proxy; `None` if it is switched off."""
+        return self.proxy.state if self.proxy is not None else None
+
+    def poll_for_unlisted_pods(self) -> None:
+        """Ask the kubelet at once when a pod is here that neither source of pods lists."""
+        now = self._context.store.current
+        listed = {pod.uid for pod in now.cluster.pods}
+        sandboxes = now.runtime.value.sandboxes.values()
+        unnamed = frozenset(
+            (
+                *(pod.uid for pod in now.pods.value if not pod.name),
+                *(box.uid for box in sandboxes if not box.stopped and box.uid not in listed),
+            )
+        )
+        if unnamed - self._unlisted_pods:
+            self.poller.poll_soon()
+        self._unlisted_pods = unnamed
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _node(self) -> NodeView | None:
+        return self._context.store.current.cluster.node.value

@@ -1,0 +1,275 @@
+"""Which objects the agent watches, and how what they say gets into the snapshot.
+
+Which objects the agent follows, and where what it learns of them goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent.app.identity import MachineIdentity, decide_write_permission
+from agent.clock import Clock
+from agent.kube.api import ApiClient
+from agent.kube.resources import (
+    OWN_DEVICE,
+    OWN_NODE,
+    OWN_NODE_METRIC,
+    OWN_NODE_SLO,
+    OWN_PODS,
+    OWN_TOPOLOGY,
+)
+from agent.kube.watch.decoder import WatchedKind
+from agent.kube.watch.reflector import Reflector
+from agent.kubelet.pod_merge import PodMerger
+from agent.slo.status import build_slo_view
+from agent.snapshot.cluster import (
+    ClusterView,
+    KubeletView,
+    MetricCollectPolicy,
+    NodeView,
+    WatchPhase,
+    WritePermission,
+)
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
+from agent.snapshot.slo import NodeSloView
+
+log = logging.getLogger(__name__)
+
+
+def run_now(work: Callable[[], None]) -> None:
+    """Do the work before going on."""
+    work()
+
+
+class ClusterFactsUpdater:
+    """Takes what watches and the kubelet tell. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        name: str,
+        machine: MachineIdentity,
+        store: SnapshotStore,
+        clock: Clock,
+        changed: Callable[[], None],
+        aside: Callable[[Callable[[], None]], None] = run_now,
+    ) -> None:
+        """Call `changed`, which is quick, when something that is published may differ.
+
+        `aside` does, on any thread, what is too long for the loop's.
+        """
+        self.on_metric_created: Callable[[], None] = lambda: (
+            None
+        )  # called when there is a NodeMetric
+        self.on_pods_changed: Callable[[], None] = lambda: None  # called after each change of pods
+        self._name = name
+        self._merge_pods = PodMerger(name)
+        self._machine = machine
+        self._store = store
+        self._clock = clock
+        self._on_change = changed
+        self._run_in_thread = aside
+        self._pending_slos: deque[tuple[object, float]] = deque()  # told, and not yet in force
+        self._slo_lock = threading.Lock()  # one after another, as they were told
+        self._api_pods: tuple[PodView, ...] | None = None
+        self._is_api_reachable = True
+        self._kubelet_pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
+        self._is_merge_scheduled = False
+        self._logged_reason = ""  # reason of the standing that the log has
+        self._change_cluster(lambda now: replace(now, is_clustered=True))
+
+    def write_permission(self) -> WritePermission:
+        """Say whether anything may be written for the Node now."""
+        return decide_write_permission(self._machine, self._name, self._store.current.cluster.node)
+
+    def update_node(self, view: Mapping[str, NodeView]) -> None:
+        """Take the Node: nothing, when there is none of our name."""
+        node = view.get(self._name)
+        part = SnapshotPart(node, self._clock.monotonic())
+
+        def put(now: NodeSnapshot) -> NodeSnapshot:
+            # the last uid stays while there is no Node: what is published names it as owner
+            uid = now.node.uid if node is None else node.uid
+            cluster = replace(now.cluster, node=part)
+            return replace(now, node=replace(now.node, uid=uid), cluster=cluster)
+
+        self._store.change(put)
+        self._log_write_permission()
+        self._on_change()
+
+    def update_slo(self, view: Mapping[str, object]) -> None:
+        """Take the NodeSLO; without one the defaults stand."""
+        self._pending_slos.append((view.get(self._name), self._clock.monotonic()))
+        self._run_in_thread(self._apply_slo)
+
+    def confirm_no_slo(self, at_s: float) -> None:
+        """Take that the API server knew no NodeSLOs then: if none is in force, none is wanted."""
+
+        def put(now: ClusterView) -> ClusterView:
+            if now.slo.value.found:
+                return now
+            return replace(now, slo=replace(now.slo, taken_s=at_s))
+
+        self._change_cluster(put)
+
+    def update_metric_policy(self, view: Mapping[str, MetricCollectPolicy]) -> None:
+        """Take how usage is to be reported; nothing, when there is no NodeMetric."""
+        lacked = self._store.current.cluster.metric_policy.value is None
+        part = SnapshotPart(view.get(self._name), self._clock.monotonic())
+        self._change_cluster(lambda now: replace(now, metric_policy=part))
+        if lacked and part.value is not None:
+            self.on_metric_created()
+
+    def update_topology_versions(self, versions: tuple[str, ...]) -> None:
+        """Take the versions of NodeResourceTopology that the server has."""
+        before = self._store.current.cluster.topology_versions.value
+        part = SnapshotPart(versions, self._clock.monotonic())
+        self._change_cluster(lambda now: replace(now, topology_versions=part))
+        if versions != before:
+            self._on_change()
+
+    def update_api_pods(self, view: Mapping[str, PodView]) -> None:
+        """Take the pods that are bound to this node."""
+        self._api_pods = tuple(view.values())
+        self._schedule_merge()
+
+    def update_kubelet_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
+        """Take the kubelet's pods."""
+        before, self._kubelet_pods = self._kubelet_pods, part
+        if part.value is not before.value or bool(part.error) is not bool(before.error):
+            self._schedule_merge()
+
+    def update_api_reachability(self, answers: bool) -> None:
+        """Take whether the API server tells of this node's pods now."""
+        if answers is not self._is_api_reachable:
+            self._is_api_reachable = answers
+            self._schedule_merge()
+
+    def update_kubelet_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
+        """Take the kubelet's settings and what it gave away of CPUs."""
+        before = self._store.current.cluster.kubelet
+        self._change_cluster(lambda now: replace(now, kubelet=part))
+        if part.value != before.value:
+            self._on_change()
+
+    def confirm(self, part: str, at_s: float | None, error: str) -> None:
+        """Note until when a part of the cluster's facts is known to be so, and why no longer."""
+
+        def put(now: ClusterView) -> ClusterView:
+            known: SnapshotPart[object] = getattr(now, part)
+            taken_s = known.taken_s
+            if at_s is not None and taken_s is not None:
+                taken_s = max(at_s, taken_s)
+            why = error or (now.slo.value.problem if part == "slo" else "")
+            return replace(now, **{part: SnapshotPart(known.value, taken_s, why)})
+
+        self._change_cluster(put)
+
+    def _log_write_permission(self) -> None:
+        now = self.write_permission()
+        if now.reason == self._logged_reason:
+            return
+        self._logged_reason = now.reason
+        fields = {"node": self._name, "reason": now.reason, "why": now.message}
+        log.log(logging.INFO if now.is_allowed else logging.WARNING, "node_judged", extra=fields)
+
+    def _apply_slo(self) -> None:
+
+        with self._slo_lock:
+            raw, at_s = self._pending_slos.popleft()
+            before = self._store.current.cluster.slo.value
+            found = build_slo_view(raw, before)
+            part = SnapshotPart(found, at_s, found.problem)
+            self._change_cluster(lambda now: replace(now, slo=part))
+            _log_refused_values(before, found)
+
+    def _change_cluster(self, make: Callable[[ClusterView], ClusterView]) -> None:
+        self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
+
+    def _schedule_merge(self) -> None:
+        """Merge once for all that comes in one go: a watch that was silent has many events."""
+        if not self._is_merge_scheduled:
+            self._is_merge_scheduled = True
+            asyncio.get_running_loop().call_soon(self._merge)
+
+    def _merge(self) -> None:
+        self._is_merge_scheduled = False
+        pods = self._merge_pods.merge(
+            self._api_pods,
+            self._kubelet_pods.value,
+            api_fresh=self._is_api_reachable,
+            kubelet_fresh=not self._kubelet_pods.error,
+        )
+        known = self._api_pods is not None
+        deleted = frozenset(self._merge_pods.deleted)
+        self._change_cluster(
+            lambda now: replace(now, pods=pods, has_pod_list=known, deleted_pods=deleted)
+        )
+        self.on_pods_changed()
+
+
+def _log_refused_values(before: NodeSloView, now: NodeSloView) -> None:
+    """Say what of a NodeSLO is not used, once for as long as it is the same."""
+    if now.problem and now.problem != before.problem:
+        log.warning("node_slo_unreadable", extra={"error": now.problem})
+    if now.refused and now.refused != before.refused:
+        first = f"{now.refused[0].path} {now.refused[0].why}"
+        fields = {"version": now.resource_version, "count": now.refused_count, "first": first}
+        log.warning("node_slo_refused", extra=fields)
+
+
+def is_watched(watches: Mapping[str, Reflector[Any, Any]], kind: str) -> bool:
+    """Return whether a watch reports each change of the node's object of a kind.
+
+    It does so also while the API server is away: what changed then arrives when it is back. Where
+    the server lacks the kind, the watch finds it when it is installed.
+    """
+    states = [watch.state for watch in watches.values() if watch.kind == kind]
+    return any(
+        state.phase is WatchPhase.ABSENT
+        or (state.synced and state.phase is not WatchPhase.FORBIDDEN)
+        for state in states
+    )
+
+
+def create_watches(
+    api: ApiClient,
+    node: str,
+    known: ClusterFactsUpdater,
+    clock: Clock,
+    *,
+    on_version: Callable[[str, str | None], None],
+    topology_version: Callable[[], str],
+) -> dict[str, Reflector[Any, Any]]:
+    """Return the watches of this node's own objects, by what the snapshot calls it.
+
+    `on_version` is called with the kind and the resourceVersion of an object that the agent writes,
+    `None` where there is none; `topology_version` is that of the API in which the server has
+    NodeResourceTopologies.
+    """
+
+    def follow(
+        kind: WatchedKind[Any, Any], on_change: Callable[[Mapping[str, Any]], None]
+    ) -> Reflector[Any, Any]:
+        selector = kind.node_selector(node)
+        return Reflector(kind, api, on_change=on_change, clock=clock, field_selector=selector)
+
+    def report(kind: WatchedKind[Any, str]) -> Callable[[Mapping[str, str]], None]:
+        return lambda view: on_version(kind.resource.kind, view.get(node))
+
+    return {
+        "node": follow(OWN_NODE, known.update_node),
+        "slo": follow(OWN_NODE_SLO, known.update_slo),
+        "metric_policy": follow(OWN_NODE_METRIC, known.update_metric_policy),
+        "pods": follow(OWN_PODS, known.update_api_pods),
+        "device": follow(OWN_DEVICE, report(OWN_DEVICE)),
+        "topology": follow(replace(OWN_TOPOLOGY, version=topology_version), report(OWN_TOPOLOGY)),
+    }

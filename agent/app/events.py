@@ -1,0 +1,135 @@
+"""Records the events of changes between two snapshots, and those that services report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import Executor
+
+import msgspec
+
+from agent.app.publishing import EventOutput
+from agent.clock import Clock, rfc3339
+from agent.errors import PublishError
+from agent.messages import MessageQueue
+from agent.objects.events import events_between
+from agent.snapshot.node import DeviceView, NodeSnapshot, SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodRef
+from agent.snapshot.publications import EventLine
+from agent.snapshot.self_check import SelfCheck
+from agent.wire_formats.api_values import MAX_MESSAGE, clean_text
+from agent.wire_formats.event import WARNING, Event
+
+log = logging.getLogger(__name__)
+MAX_RECENT = 100
+
+
+class EventRecorder:
+    """Compares snapshots. Every method but `run` belongs to the devices' thread."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        clock: Clock,
+        output: EventOutput,
+        messages: MessageQueue | None = None,
+    ) -> None:
+        self.recent_events: deque[EventLine] = deque(maxlen=MAX_RECENT)
+        self._store = store
+        self._clock = clock
+        self._output = output
+        self._messages = messages or MessageQueue()
+        self._last_snapshot: NodeSnapshot | None = None
+        self._error = ""
+
+    def record_changes(self) -> None:
+        """Record what changed since the last call; log once that the output fails."""
+        snapshot = self._without_awaited_devices(self._store.current)
+        if self._last_snapshot is None or _may_have_events(self._last_snapshot, snapshot):
+            self._write(self._new_events(snapshot), snapshot)
+        elif self._error:
+            self._write((), snapshot)
+
+    def _without_awaited_devices(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """Leave the devices as last told while an answer is awaited: a sighting is no news."""
+        if not snapshot.devices.value.awaited:
+            return snapshot
+        known = (
+            SnapshotPart(DeviceView())
+            if self._last_snapshot is None
+            else self._last_snapshot.devices
+        )
+        return msgspec.structs.replace(snapshot, devices=known)
+
+    def _new_events(self, snapshot: NodeSnapshot) -> tuple[Event, ...]:
+        events = events_between(self._last_snapshot, snapshot, self._clock.wall())
+        self._last_snapshot = snapshot
+        for event in events:
+            self._log_event(event)
+        return events
+
+    async def run(self, executor: Executor) -> None:
+        """Record reported events on `executor`, the devices' thread, until cancelled."""
+        event_loop = asyncio.get_running_loop()
+        while True:
+            await self._messages.wait_events()
+            await event_loop.run_in_executor(executor, self.record_reported)
+
+    def record_reported(self) -> None:
+        """Record the events that services have reported."""
+        for event in self._messages.drain_events():
+            self._record_event(event.reason, event.message, event.pod)
+
+    def _record_event(self, reason: str, message: str, pod: PodRef | None) -> None:
+        event = Event(
+            type=WARNING,
+            reason=reason,
+            message=clean_text(message, MAX_MESSAGE),
+            object_kind="Node" if pod is None else "Pod",
+            at_s=self._clock.wall(),
+            pod=pod,
+        )
+        self._log_event(event)
+        self._write((event,), self._store.current)
+
+    def _log_event(self, event: Event) -> None:
+        level = logging.WARNING if event.type == WARNING else logging.INFO
+        log.log(level, "event", extra={"reason": event.reason, "about": event.message})
+        self.recent_events.append(
+            EventLine(
+                time=rfc3339(event.at_s),
+                reason=event.reason,
+                about=event.object_kind,
+                message=event.message,
+            )
+        )
+
+    def _write(self, events: tuple[Event, ...], snapshot: NodeSnapshot) -> None:
+        try:
+            self._output.record(events, snapshot)
+        except PublishError as error:
+            if not self._error:
+                log.error("events_not_written", extra={"error": str(error)})
+        self._error = self._output.error
+
+    def check(self) -> SelfCheck:
+        """Return whether all events could be written."""
+        words = [self._error] if self._error else []
+        if self._messages.dropped_events:
+            words.append(f"{self._messages.dropped_events} events were dropped: too many waited")
+        return SelfCheck(name="events", ok=not self._error, message="; ".join(words))
+
+
+def _may_have_events(old: NodeSnapshot, new: NodeSnapshot) -> bool:
+    """Say whether devices, workers or annotations may have changed; samples are no news."""
+    if old.devices.value is not new.devices.value or len(old.vendors) != len(new.vendors):
+        return True
+    if old.pods.value is not new.pods.value or old.cluster.node.value != new.cluster.node.value:
+        return True
+    parts = ("grants", "proof", "runtime", "means")
+    if any(getattr(old, part).value is not getattr(new, part).value for part in parts):
+        return True
+    pairs = zip(old.vendors, new.vendors, strict=True)
+    return any(a.state != b.state or a.reason != b.reason for a, b in pairs)

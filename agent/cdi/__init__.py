@@ -1,1 +1,0 @@
-"""CDI specifications of our devices: what is in them, and the files."""

@@ -1,0 +1,213 @@
+"""The cgroup files that the agent writes: names, ranges, and their texts on both versions.
+
+A key is called as its version 1 file, which is what hooks and people speak of. `Value` is what
+both versions mean by a text, so that values are compared, never texts; only of `cpu.shares` on
+version 2 it is the weight, as several weights stand for the same shares.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from agent.cgroup import cpu
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.usage_files import PAGE_BYTES
+from agent.errors import ParseError
+from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
+
+CgroupValue = int | Bandwidth | frozenset[int]
+
+UNLIMITED = -1
+NO_LIMIT = (1 << 63) - 1  # `max` where a plain number is meant
+V1_NO_LIMIT = (1 << 63) - (1 << 16)  # what version 1 prints for no limit, with 64 KiB pages too
+MAX_CPU = 4096
+SMALL_READ, LARGE_READ = 64, 4096  # bytes that are read of a file
+_NUMBER = re.compile("-?[0-9]{1,20}")
+
+
+class ValueKind(enum.Enum):
+    """What the text means."""
+
+    NUMBER = "number"
+    WEIGHT = "weight"  # shares on version 1
+    LIMIT = "limit"  # bytes; -1 is none
+    PROTECTION = "protection"  # bytes; the largest number is `max`
+    BANDWIDTH = "bandwidth"
+    CPUS = "cpus"
+
+
+class CgroupKey(msgspec.Struct, frozen=True):
+    """One kind of file. `low` and `high` are version 1's range, `high_v2` the other's."""
+
+    name: str
+    controller: str
+    v2: str | None  # None: version 2 has no such file
+    kind: ValueKind = ValueKind.NUMBER
+    low: int = 0
+    high: int = NO_LIMIT
+    high_v2: int | None = None
+
+    @property
+    def is_hierarchical(self) -> bool:
+        """Say whether parents come first when it grows, and children when it shrinks."""
+        return self.kind not in (ValueKind.NUMBER, ValueKind.WEIGHT)
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes of the file are read at most."""
+        return LARGE_READ if self.kind is ValueKind.CPUS else SMALL_READ
+
+    def files(self, version: int) -> tuple[str, ...]:
+        """Return the files that hold it; none where this version has none."""
+        if version == 2:
+            return () if self.v2 is None else (self.v2,)
+        if self.kind is ValueKind.BANDWIDTH:
+            return cpu.QUOTA_FILE, cpu.PERIOD_FILE
+        return (self.name,)
+
+    def parse(self, version: int, texts: Sequence[bytes]) -> CgroupValue:
+        """Return the value that the files hold; `ParseError` for what no kernel prints."""
+        if self.kind is ValueKind.BANDWIDTH:
+            return (
+                cpu.parse_bandwidth_v2(texts[0]) if version == 2 else cpu.parse_bandwidth_v1(*texts)
+            )
+        text = texts[0].decode("ascii", "replace").strip()
+        if self.kind is ValueKind.CPUS:
+            return parse_cpu_list(text)
+        if self.kind is ValueKind.LIMIT:
+            value = NO_LIMIT if text == "max" else _parse_number(text)
+            return UNLIMITED if value >= V1_NO_LIMIT else value
+        if self.kind is ValueKind.PROTECTION and text == "max":
+            return NO_LIMIT
+        return _parse_number(text)
+
+    def text(self, version: int, value: CgroupValue) -> str:
+        """Return what is written for a value; of a bandwidth see `bandwidth.steps`."""
+        if isinstance(value, frozenset):
+            # zero bytes would change nothing: the newline is what empties a set
+            return format_cpu_list(value) or "\n"
+        if isinstance(value, Bandwidth):
+            return cpu.format_bandwidth(value)
+        unlimited = self.kind is ValueKind.LIMIT and value == UNLIMITED
+        unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
+        return "max" if version == 2 and (unlimited or unprotected) else str(value)
+
+    def is_equivalent(self, wanted: CgroupValue, current: CgroupValue) -> bool:
+        """Say whether a found value is as good: the kernel cuts bytes down to whole pages."""
+        if isinstance(wanted, Bandwidth) and isinstance(current, Bandwidth):
+            return wanted.is_equivalent(current)
+        if self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION) and isinstance(wanted, int):
+            return wanted == current or (wanted > 0 and _whole_pages(wanted) == current)
+        return wanted == current
+
+    def is_any_of(self, value: CgroupValue, texts: Iterable[str]) -> bool:
+        """Return whether the file's value is one of these of the ledger, as the kernel stores them.
+
+        The kernel cuts bytes down to whole pages, so texts cannot be compared.
+        """
+        for text in texts:
+            with suppress(ParseError):  # the ledger may hold a text that is no value
+                if self.is_equivalent(self.from_ledger(text), value):
+                    return True
+        return False
+
+    def is_looser(self, new: CgroupValue, old: CgroupValue) -> bool:
+        """Say whether a new value allows something that the old one does not."""
+        if isinstance(new, Bandwidth) and isinstance(old, Bandwidth):
+            return new.is_looser(old)
+        if isinstance(new, frozenset) and isinstance(old, frozenset):
+            return not new <= old
+        if isinstance(new, int) and isinstance(old, int):
+            return _rank(new) > _rank(old)
+        raise TypeError(f"{self.name} cannot be both {new!r} and {old!r}")
+
+    def merge(self, new: CgroupValue, old: CgroupValue) -> CgroupValue:
+        """Return what allows all that either does; of two, one of which is looser, that one."""
+        if isinstance(new, frozenset) and isinstance(old, frozenset):
+            return new | old
+        return new if self.is_looser(new, old) else old
+
+    def check(self, version: int, value: CgroupValue) -> CgroupValue:
+        """Return the value; `ParseError` if the kernel could only refuse it."""
+        if isinstance(value, frozenset):
+            if value and max(value) > MAX_CPU:
+                raise ParseError(f"CPUs up to {MAX_CPU}", format_cpu_list(value))
+            return value
+        if isinstance(value, Bandwidth):
+            if value.quota_us != UNLIMITED and value.quota_us < cpu.MIN_QUOTA_US:
+                raise ParseError("CPU quota", cpu.format_bandwidth(value))
+            return value
+        low = UNLIMITED if self.kind is ValueKind.LIMIT else self.low
+        high = self.high if version == 1 or self.high_v2 is None else self.high_v2
+        if version == 2 and self.kind is ValueKind.WEIGHT:
+            low = 1
+        if not low <= value <= high:
+            raise ParseError(f"{self.name} from {low} to {high}", str(value))
+        return value
+
+    def to_ledger(self, value: CgroupValue) -> str:
+        """Return the value as the ledger keeps it; `kept` is the way back."""
+        return self.text(1, value).strip()
+
+    def from_ledger(self, text: str) -> CgroupValue:
+        """Return the value that `keep` made a text of."""
+        if self.kind is ValueKind.BANDWIDTH:
+            return cpu.parse_bandwidth_text(text)
+        return self.parse(1, (text.encode(),))
+
+
+SHARES = CgroupKey("cpu.shares", "cpu", "cpu.weight", ValueKind.WEIGHT, 2, 262144, 10000)
+QUOTA = CgroupKey("cpu.cfs_quota_us", "cpu", "cpu.max", ValueKind.BANDWIDTH)
+BURST = CgroupKey("cpu.cfs_burst_us", "cpu", "cpu.max.burst", high=100_000_000, high_v2=NO_LIMIT)
+BVT = CgroupKey("cpu.bvt_warp_ns", "cpu", "cpu.bvt_warp_ns", low=-1, high=2)
+IDLE = CgroupKey("cpu.idle", "cpu", "cpu.idle", high=1)
+CPUS = CgroupKey("cpuset.cpus", "cpuset", "cpuset.cpus", ValueKind.CPUS)
+MEMORY = CgroupKey("memory.limit_in_bytes", "memory", "memory.max", ValueKind.LIMIT)
+HIGH = CgroupKey("memory.high", "memory", "memory.high", ValueKind.PROTECTION)
+
+ALL_KEYS: tuple[CgroupKey, ...] = (
+    SHARES,
+    QUOTA,
+    BURST,
+    BVT,
+    IDLE,
+    CPUS,
+    MEMORY,
+    HIGH,
+    *(
+        CgroupKey(f"memory.{n}", "memory", f"memory.{n}", ValueKind.PROTECTION)
+        for n in ("min", "low")
+    ),
+    *(
+        CgroupKey(f"memory.{name}", "memory", f"memory.{name}", low=low, high=high)
+        for name, low, high in (
+            ("wmark_ratio", 0, 100),
+            ("wmark_scale_factor", 1, 1000),
+            ("wmark_min_adj", -25, 50),
+            ("priority", 0, 12),
+            ("use_priority_oom", 0, 1),
+            ("oom.group", 0, 1),
+        )
+    ),
+)
+KEYS_BY_NAME = {key.name: key for key in ALL_KEYS}
+
+
+def _parse_number(text: str) -> int:
+    value = int(text) if _NUMBER.fullmatch(text) else None
+    if value is None or not -NO_LIMIT <= value <= 1 << 64:
+        raise ParseError("number of a cgroup file", text)
+    return value
+
+
+def _whole_pages(size_bytes: int) -> int:
+    return size_bytes // PAGE_BYTES * PAGE_BYTES
+
+
+def _rank(value: int) -> int:
+    return NO_LIMIT if value == UNLIMITED else value

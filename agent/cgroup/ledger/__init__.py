@@ -1,1 +1,0 @@
-"""What stood in files before the agent wrote to them, kept on disk, and putting it back."""

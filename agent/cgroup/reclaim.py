@@ -1,0 +1,99 @@
+"""Sets memory limits below the current usage on version 2, after reclaiming memory.
+
+The kernel applies such a limit at once, and kills processes of the group if a few attempts to
+reclaim are not enough. Lowering `memory.high` also reclaims, and never kills.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import suppress
+
+from agent.cgroup.keys import HIGH
+from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry
+from agent.cgroup.values import CgroupValues
+from agent.cgroup.write_plan import CgroupWrite, DesiredValue
+from agent.errors import HostFileError, ParseError
+
+CHUNK_BYTES = 64 << 20  # that one write reclaims; the write returns when that is done
+
+
+def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, used: int) -> None:
+    """Reclaim memory above the limit, `MAX_OURS` chunks at most; write the limit if the use fits.
+
+    `memory.high` is in the ledger while it is lowered, and holds its old value afterwards. Raise
+    `HostFileError` with EBUSY while more is in use than the limit, and `LedgerError`.
+    """
+    desired = step.desired
+    path = values.paths(desired.cgroup, desired.key)[0]
+    high = _memory_high(values, desired.cgroup)
+    inode = values.inode(desired.cgroup, HIGH)
+    if high is None or inode is None:
+        raise HostFileError(path, errno.EBUSY)
+    levels = tuple(_high_levels(used, int(str(step.value_after)), high))
+    entry = _record(values, ledger, desired, inode, high, levels)
+    try:
+        for level in levels:
+            values.write(_high_step(desired, level))
+            if values.memory_above_limit(step) is None:
+                values.write(step)
+                return
+    finally:
+        with suppress(HostFileError):  # the group is gone, or the ledger's entry is undone later
+            original = HIGH.from_ledger(entry.original)
+            values.write(_high_step(desired, original if isinstance(original, int) else high))
+            ledger.drop(entry, "undone")
+    raise HostFileError(path, errno.EBUSY)
+
+
+def _memory_high(values: CgroupValues, cgroup: str) -> int | None:
+    try:
+        high = values.read_value(cgroup, HIGH)
+    except ParseError:
+        return None
+    return high if isinstance(high, int) else None
+
+
+def _record(
+    values: CgroupValues,
+    ledger: ChangeLedger,
+    desired: DesiredValue,
+    inode: int,
+    high: int,
+    levels: tuple[int, ...],
+) -> LedgerEntry:
+    """Put `memory.high` and the levels that it is lowered to into the ledger."""
+    hierarchy = values.hierarchy(HIGH)
+    previous = ledger.entries.get((hierarchy, desired.cgroup, HIGH.name))
+    original = HIGH.to_ledger(high)
+    if previous is not None and previous.inode == inode:
+        original = previous.original  # the entry of a run that was killed here has the true one
+    entry = LedgerEntry(
+        hierarchy=hierarchy,
+        path=desired.cgroup,
+        inode=inode,
+        key=HIGH.name,
+        owner=desired.owner,
+        original=original,
+        ours=tuple(HIGH.to_ledger(level) for level in levels),
+    )
+    ledger.set(entry)
+    ledger.flush()
+    return entry
+
+
+def _high_levels(used: int, limit: int, high: int) -> Iterator[int]:
+    """Yield values for `memory.high`, from below the use down to the limit at most."""
+    for number in range(1, MAX_OWN_VALUES + 1):
+        level = max(used - number * CHUNK_BYTES, limit)
+        yield min(level, high)
+        if level == limit:
+            return
+
+
+def _high_step(desired: DesiredValue, level: int) -> CgroupWrite:
+    own = DesiredValue(cgroup=desired.cgroup, key=HIGH, value=level, owner=desired.owner)
+    return CgroupWrite(
+        desired=own, file=HIGH.name, text=HIGH.text(2, level), value_after=level, is_last=True
+    )

@@ -1,0 +1,270 @@
+"""Reads and writes single cgroup files, as bytes and as values. Read descriptors stay open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from typing import Protocol
+
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import BURST, CPUS, MEMORY, SMALL_READ, UNLIMITED, CgroupKey, CgroupValue
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.write_plan import CgroupWrite
+from agent.errors import HostFileError, ParseError
+from agent.host.files import LiveHostFiles
+from agent.wire_formats.kernel_text import parse_cpu_list, parse_int
+
+MAX_PROCS = 1 << 20  # bytes of one `cgroup.procs`
+
+MAX_BELOW = 256  # groups below one container that are looked into
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+# O_TRUNC, which a kernel file ignores: as shells write, and so that a plain file holds just this
+_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+
+DESCRIPTOR_SHARE = 4  # of the process's descriptors, one part of so many is ours to keep open
+
+
+class CgroupFiles(Protocol):
+    """What writing asks of a kernel. Every error is a `HostFileError` with the errno."""
+
+    def read(self, path: str, size: int) -> bytes:
+        """Return the start of a file."""
+        ...
+
+    def write(self, path: str, text: str) -> None:
+        """Write a text with one system call; a short write is an error."""
+        ...
+
+    def inode(self, path: str) -> int:
+        """Return a directory's number, which no other has until the next boot."""
+        ...
+
+    def close(self, path: str) -> None:
+        """Let go of a descriptor that is not needed any more."""
+        ...
+
+
+class KernelFiles:
+    """The cgroup files of the live host. Not for two threads."""
+
+    def __init__(self, root: LiveHostFiles, *, limit: int | None = None) -> None:
+        """Keep at most `limit` descriptors; files beyond it are opened for each read."""
+        self._root = root
+        self._fds: dict[str, int] = {}
+        self._limit = _descriptor_limit() if limit is None else limit
+
+    def read(self, path: str, size: int) -> bytes:
+        """Read through a kept descriptor; one of a group that is gone is dropped for a new one."""
+        descriptor = self._fds.get(path)
+        if descriptor is not None:
+            try:
+                return os.pread(descriptor, size, 0)
+            except OSError:  # the group went; another may have come in its place
+                self.close(path)
+        try:
+            fd = os.open(self._root.path(path), _READ)
+            try:
+                data = os.pread(fd, size, 0)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise HostFileError(path, error.errno or 0) from error
+        if len(self._fds) < self._limit:
+            self._fds[path] = fd
+        else:
+            os.close(fd)
+        return data
+
+    def write(self, path: str, text: str) -> None:
+        """Open, write and close: `open().write()` of Python would drop what the kernel answers."""
+        data = text.encode()
+        try:
+            fd = os.open(self._root.path(path), _WRITE)
+            try:
+                done = os.write(fd, data)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise HostFileError(path, error.errno or 0) from error
+        if done != len(data):
+            raise HostFileError(path, errno.EIO)
+
+    def inode(self, path: str) -> int:
+        """Stat the directory."""
+        try:
+            return os.stat(self._root.path(path)).st_ino
+        except OSError as error:
+            raise HostFileError(path, error.errno or 0) from error
+
+    def close(self, path: str) -> None:
+        """Close the file's descriptor, if there is one."""
+        fd = self._fds.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close_all(self) -> None:
+        """Close every descriptor."""
+        for path in tuple(self._fds):
+            self.close(path)
+
+    def __del__(self) -> None:
+        """Close what nobody can use any more."""
+        self.close_all()
+
+    def pids(self, directory: str) -> tuple[int, ...]:
+        """Return the processes of a group and of those below it (crun has them there)."""
+        pids: set[int] = set()
+        queue = [directory]
+        for place in queue:
+            data = self._once(f"{place}/cgroup.procs")
+            pids.update(int(word) for word in data.split() if word.isdigit() and len(word) < 11)
+            with contextlib.suppress(OSError), os.scandir(self._root.path(place)) as entries:
+                queue += [f"{place}/{one.name}" for one in entries if one.is_dir()]
+            del queue[MAX_BELOW:]
+        return tuple(sorted(pids))
+
+    def _once(self, path: str) -> bytes:
+        try:
+            fd = os.open(self._root.path(path), _READ)
+        except OSError:
+            return b""  # it went while we looked
+        try:
+            return os.read(fd, MAX_PROCS)
+        except OSError:
+            return b""
+        finally:
+            os.close(fd)
+
+
+def _descriptor_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (1 << 16 if soft == resource.RLIM_INFINITY else soft) // DESCRIPTOR_SHARE
+
+
+ATTEMPTS = 3  # at a file that answers EAGAIN
+
+EFFECTIVE_CPUS_FILE = "cpuset.cpus.effective"
+
+EVENTS_FILE, POPULATED = "cgroup.events", b"populated 1"
+
+MEMORY_FILE, MAX_USED = "memory.current", 1 << 62
+
+V2_HIERARCHY = "v2"  # of the ledger's hierarchies
+
+RawValue = tuple[bytes, ...]
+
+
+class CgroupValues:
+    """Reads and writes the values of one host's cgroups. Errors are `HostFileError`."""
+
+    def __init__(self, files: CgroupFiles, layout: CgroupLayout) -> None:
+        self.files = files
+        self.layout = layout
+
+    @property
+    def version(self) -> int:
+        """Return the version that the controllers have."""
+        return self.layout.version
+
+    def hierarchy(self, key: CgroupKey) -> str:
+        """Return the ledger's name of the tree that a key is in."""
+        return V2_HIERARCHY if self.version == 2 else key.controller
+
+    def paths(self, cgroup: str, key: CgroupKey) -> tuple[str, ...]:
+        """Return the files that hold a value; none where this host has no such."""
+        directory = self.layout.directory(key.controller, cgroup)
+        names = key.files(self.version)
+        return () if directory is None else tuple(f"{directory}/{name}" for name in names)
+
+    def read_raw(self, paths: tuple[str, ...], key: CgroupKey) -> RawValue:
+        """Read the bytes of a value."""
+        return tuple([self.files.read(path, key.size) for path in paths])
+
+    def read_value(self, cgroup: str, key: CgroupKey) -> CgroupValue | None:
+        """Return what is in force; `None` where that is not there. `ParseError` for nonsense."""
+        paths = self.paths(cgroup, key)
+        if not paths:
+            return None
+        try:
+            return key.parse(self.version, self.read_raw(paths, key))
+        except HostFileError:
+            return None
+
+    def write(self, step: CgroupWrite) -> None:
+        """Make one write; try again a few times where the kernel asks for that."""
+        directory = self.layout.directory(step.desired.key.controller, step.desired.cgroup)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self.files.write(f"{directory}/{step.file}", step.text)
+            except HostFileError as error:
+                if error.errno != errno.EAGAIN or not left:
+                    raise
+            else:
+                return
+
+    def inode(self, cgroup: str, key: CgroupKey) -> int | None:
+        """Return the number of a group's directory; `None` if it is gone."""
+        directory = self.layout.directory(key.controller, cgroup)
+        try:
+            return None if directory is None else self.files.inode(directory)
+        except HostFileError:
+            return None
+
+    def effective_cpus(self, cgroup: str) -> frozenset[int] | None:
+        """Return the effective CPUs of a group of version 2; `None` if they are not readable."""
+        try:
+            return parse_cpu_list(
+                self._once(cgroup, EFFECTIVE_CPUS_FILE, CPUS.size).decode("ascii", "replace")
+            )
+        except (HostFileError, ParseError):
+            return None
+
+    def is_populated(self, cgroup: str) -> bool:
+        """Return whether processes run in a group of version 2 or below it."""
+        try:
+            return POPULATED in self._once(cgroup, EVENTS_FILE, SMALL_READ)
+        except HostFileError:
+            return False
+
+    def memory_above_limit(self, step: CgroupWrite) -> int | None:
+        """Return the memory in use if it is more than the limit of a step; else `None`.
+
+        Version 1 refuses such a limit. Version 2 takes it and kills processes, if what it reclaims
+        is not enough.
+        """
+        limit = step.value_after
+        if self.version != 2 or step.desired.key is not MEMORY or not isinstance(limit, int):
+            return None
+        try:
+            text = self._once(step.desired.cgroup, MEMORY_FILE, SMALL_READ).decode(
+                "ascii", "replace"
+            )
+            used = parse_int(text, 0, MAX_USED)
+        except (HostFileError, ParseError):
+            return None
+        return used if UNLIMITED != limit < used else None
+
+    def burst_above_quota(self, step: CgroupWrite) -> int | None:
+        """Return the burst if it is more than the quota of a step: the kernel refuses the quota."""
+        if not isinstance(step.value_after, Bandwidth):
+            return None
+        try:
+            burst = self.read_value(step.desired.cgroup, BURST)
+        except ParseError:
+            return None
+        return burst if isinstance(burst, int) and burst > step.value_after.quota_us > 0 else None
+
+    def _once(self, cgroup: str, name: str, size: int) -> bytes:
+        """Read a file of version 2 without keeping it open; raise `HostFileError`."""
+        path = f"{self.layout.unified or ''}{cgroup}/{name}"
+        if self.version != 2:
+            raise HostFileError(path, errno.ENOENT)
+        try:
+            return self.files.read(path, size)
+        finally:
+            self.files.close(path)

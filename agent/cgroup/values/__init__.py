@@ -1,1 +1,0 @@
-"""What cgroup files hold: keys, values, their texts on both versions, and conversions."""

@@ -1,0 +1,138 @@
+"""Commands that read no host: settings, metrics, versions, completion."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from agent.app.host_reader import numa_overrides
+from agent.cli.output import print_rows
+from agent.cli.parser import build_parser
+from agent.config.reference import effective_rows, reference_rows
+from agent.config.sources import choose_file, load_settings
+from agent.deviceplugin.allocator import Allocator
+from agent.errors import BadConfig
+from agent.metrics.exposition import MetricsRenderer
+from agent.metrics.families import PROCESS_FAMILIES
+from agent.metrics.families import reference_rows as rows_of
+from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS
+from agent.version import VERSION
+from agent.workers.load import load_enabled_vendors, load_vendors, vendor_descriptions
+
+NOT_INSTALLED = "not installed"
+DISTRIBUTION = "xpu-node-agent"
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)[^;]*(?:;.*extra == [\"']([\w-]+)[\"'])?")
+PROTOCOLS = (
+    ("Device", "scheduling.koordinator.sh/v1alpha1"),
+    ("NodeMetric", "slo.koordinator.sh/v1alpha1"),
+    ("NodeSLO", "slo.koordinator.sh/v1alpha1"),
+    ("NodeResourceTopology", "topology.node.k8s.io/v1alpha1"),
+    ("NRI", "v1alpha1"),
+    ("kubelet device plug-in", "v1beta1"),
+    ("kubelet pod-resources", "v1"),
+    ("CDI", "0.3.0 to 0.6.0"),
+)
+
+
+def config(arguments: argparse.Namespace) -> int:
+    """Check a settings file, show what is in force, or print the reference."""
+    if arguments.action == "check":
+        return _check_settings_file(Path(arguments.file))
+    if arguments.action == "show":
+        file = choose_file(arguments.config)
+        print_rows(
+            effective_rows(load_settings(file, os.environ, {}, vendor_descriptions())),
+            arguments.output,
+            "settings",
+        )
+    else:
+        print_rows(reference_rows(vendor_descriptions()), arguments.output, "settings")
+    return 0
+
+
+def _check_settings_file(file: Path) -> int:
+
+    try:
+        settings = load_settings(file, {}, {}, vendor_descriptions()).settings
+        vendors = load_enabled_vendors(settings)
+        Allocator(settings.device_plugin, vendors)
+        numa_overrides(settings)
+    except BadConfig as error:
+        if not file.exists():
+            raise
+        print(f"xpu-agent: {error}", file=sys.stderr)
+        return 1
+    print(f"{file}: valid")
+    return 0
+
+
+def metrics(arguments: argparse.Namespace) -> int:
+    """Print every metric, those of vendors as well: name, type, labels, unit, stability, alias."""
+    families = {name: vendor.description.families for name, vendor in load_vendors().items()}
+    renderer = MetricsRenderer(families, aliases=(HAMI_ALIAS, HAMI_LEGACY_ALIAS))
+    print_rows(rows_of((*renderer.families, *PROCESS_FAMILIES)), arguments.output, "metrics")
+    for refused in renderer.errors:
+        print(f"xpu-agent: {refused}", file=sys.stderr)
+    return 0
+
+
+def _library_version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+def _libraries() -> Iterator[str]:
+    """Yield what the distribution requires, and what of its extras is installed."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        requirements = []
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
+        if match is None or match[2] == "dev":
+            continue
+        if match[2] is None or _library_version(match[1]) != NOT_INSTALLED:
+            yield match[1]
+
+
+def _vendors() -> Iterator[tuple[str, str]]:
+    """Yield each device vendor with the module and the distribution that it comes from."""
+    try:
+        vendors = load_vendors()
+    except BadConfig as error:  # an installed plug-in that cannot be loaded
+        yield "plug-ins", str(error)
+        return
+    owners = metadata.packages_distributions()
+    for name, vendor in vendors.items():
+        module = type(vendor).__module__
+        owner = next(iter(owners.get(module.partition(".")[0], [])), DISTRIBUTION)
+        yield name, f"{module} of {owner} {_library_version(owner)}"
+
+
+def version(arguments: argparse.Namespace) -> int:
+    """Print versions of the agent, Python, libraries, vendor plug-ins and protocols."""
+    rows = [
+        {"what": "xpu-agent", "version": VERSION},
+        {"what": "Python", "version": platform.python_version()},
+        *({"what": name, "version": _library_version(name)} for name in _libraries()),
+        *({"what": f"vendor {name}", "version": origin} for name, origin in _vendors()),
+        *({"what": name, "version": number} for name, number in PROTOCOLS),
+    ]
+    print_rows(rows, arguments.output, "versions")
+    return 0
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    """Print a shell's completion script."""
+    import shtab  # noqa: PLC0415 - only here
+
+    print(shtab.complete(build_parser(), shell=arguments.shell))
+    return 0

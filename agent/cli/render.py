@@ -1,0 +1,76 @@
+"""Commands that read a host once: devices, topology, snapshot, render."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from agent.allocation.cdi_files import build_cdi_files
+from agent.allocation.nvidia_driver_files import find_driver_files
+from agent.app.allocation import host_device_reader
+from agent.app.context import AppContext
+from agent.app.oneshot import inspect_host
+from agent.cli.context import command_parts, report_silent_vendors
+from agent.cli.output import format_document
+from agent.cli.terminal import write_document
+from agent.metrics.exposition import render_metrics
+from agent.objects.publishers import publishers
+from agent.snapshot.part import SnapshotPart
+from agent.wire_formats.snapshot_json import encode_json, snapshot_json
+
+
+def snapshot(arguments: argparse.Namespace) -> int:
+    """Print the whole snapshot with the age of each part."""
+    parts = command_parts(arguments)
+    now = inspect_host(parts, usage=True)
+    data = snapshot_json(now, parts.clock.monotonic())
+    if arguments.output == "yaml":
+        write_document(format_document(data, "yaml"))
+    else:
+        write_document(encode_json(data).decode())
+    return 0
+
+
+def render(arguments: argparse.Namespace) -> int:
+    """Print exactly what `run` would publish."""
+    parts = command_parts(arguments)
+    now = inspect_host(parts, usage=arguments.what in ("nodemetric", "metrics"))
+    if arguments.what == "metrics":
+        page = render_metrics(
+            now,
+            parts.clock.monotonic(),
+            vendor_families=parts.metric_families(),
+            pods=parts.settings.metrics.pods,
+            aliases=parts.settings.metrics.aliases,
+        )
+        write_document(page.decode())
+        return report_silent_vendors(now, 0)
+    if arguments.what == "cdi":
+        return report_silent_vendors(now, _render_cdi(parts, arguments.output))
+    publisher = publishers(parts.settings)[arguments.what]
+    rendered = publisher.render(now, parts.clock.wall())
+    for desired in rendered:
+        write_document(format_document(desired.body, arguments.output))
+    if not rendered:
+        why = "; ".join(part.error for part in (now.cpus, now.numa, now.report) if part.error)
+        reason = why or "this host does not tell what belongs in it"
+        print(f"xpu-agent: no {arguments.what} would be published: {reason}", file=sys.stderr)
+    return report_silent_vendors(now, 0 if rendered else 1)
+
+
+def _render_cdi(parts: AppContext, form: str) -> int:
+    """Print the CDI files that the agent would keep, one after the other."""
+    now = parts.store.current
+    host_devices = SnapshotPart(host_device_reader(parts).read(now), parts.clock.monotonic())
+    now = parts.store.put(means=host_devices)
+    driver = find_driver_files(now, parts.host_files()) if parts.settings.cdi.nvidia else None
+    files = build_cdi_files(now, parts.vendors, driver)
+    for file in files.files:
+        write_document(format_document(json.loads(file.text), form))
+    for vendor, problem in files.problems:
+        print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
+    if not files.files:
+        why = "no device here needs a name of ours"
+        print(f"xpu-agent: no cdi file would be kept: {why}", file=sys.stderr)
+    return 0 if files.files else 1

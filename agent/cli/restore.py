@@ -1,0 +1,150 @@
+"""`xpu-agent restore`: restores original values of pod files, removes the agent's files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from agent.allocation.cdi_folder import CdiFolder
+from agent.app.lock import describe_process, try_lock
+from agent.app.pod_files import LEDGER_FILE, create_ledger
+from agent.cgroup.layout import CgroupLayout, LayoutLocator
+from agent.cgroup.ledger import MAX_LEDGER_BYTES, SYSCTL_HIERARCHY, ChangeLedger, LedgerError
+from agent.cgroup.restore import RestoreResult, restore_all
+from agent.cli.options import command_settings
+from agent.cli.parser import ExitStatus
+from agent.config.settings import Settings
+from agent.deviceplugin.kubelet_folder import KubeletFolder, plugin_folder
+from agent.durable import read_file
+from agent.errors import AgentError, BadConfig
+from agent.host.files import LiveHostFiles
+from agent.host.kernel import read_identity
+
+NOTHING_RECORDED = "nothing was recorded"
+
+
+class AgentStillRunning(AgentError):
+    """An agent runs here, and would write again what is put back."""
+
+
+class CgroupsNotVisible(AgentError):
+    """This process does not see the node's cgroups: what it misses would count as gone."""
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    """Put everything back, or say what would be; status 1 if something stays as it is."""
+    settings = command_settings(arguments)
+    if not settings.node.state_dir:
+        words = "not set, so that no agent recorded what it found; name its settings with --config"
+        raise BadConfig(f"node.state_dir: {words}")
+    if arguments.dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            return _dry_run(settings, folder)
+    lock = try_lock(settings.node.run_dir, describe_process("restore", time.time()))
+    if lock is None:
+        where = settings.node.run_dir
+        raise AgentStillRunning(
+            f"{where}: an agent holds the lock: stop it first, or it writes again"
+        )
+    try:
+        ledger = _load_ledger(settings.node.state_dir)
+        results = _undo(ledger, settings, force=arguments.force)
+        removed = CdiFolder(settings.cdi.dir).remove_all()
+        KubeletFolder(
+            plugin_folder(settings.kubelet.root_dir), _ignore_change
+        ).remove_dead_sockets()
+    finally:
+        lock.mark_leaving()
+        lock.release()
+    for name in removed:
+        print(f"{settings.cdi.dir}/{name}: removed")
+    problems = [ledger.problem] if ledger.problem else []
+    problems += [_newer_version_hint(ledger)] if ledger.newer_lines else []
+    return _print_result(results, "\n".join(f"{ledger.path}: {problem}" for problem in problems))
+
+
+def _ignore_change() -> None:
+    """Hear of no news: the folder is looked at once."""
+
+
+def _dry_run(settings: Settings, folder: str) -> int:
+    """Look at a copy: reading a ledger mends it, which is for who holds the lock."""
+    source = os.path.join(settings.node.state_dir, LEDGER_FILE)
+    try:
+        Path(folder, LEDGER_FILE).write_bytes(read_file(source, MAX_LEDGER_BYTES + 1))
+    except FileNotFoundError:
+        pass  # nothing was recorded
+    except OSError as error:
+        raise LedgerError(source, error) from error
+    ledger = _load_ledger(folder)
+    results = _undo(ledger, settings, dry_run=True)
+    for one in results:
+        print(one.summary if one.state == "planned" else _remaining_line(one))
+    if ledger.problem:
+        print(f"{source}: damaged: what cannot be read of it cannot be put back")
+    if ledger.newer_lines:
+        print(f"{source}: {_newer_version_hint(ledger)}")
+    if not (results or ledger.problem or ledger.newer_lines):
+        print(NOTHING_RECORDED)
+    left = [one for one in results if not (one.is_done or one.state == "planned")]
+    return (
+        ExitStatus.PROBLEM_FOUND if left or ledger.problem or ledger.newer_lines else ExitStatus.OK
+    )
+
+
+def _remaining_line(one: RestoreResult) -> str:
+    return f"{one.summary}: {one.state}{': ' if one.detail else ''}{one.detail}"
+
+
+def _newer_version_hint(ledger: ChangeLedger) -> str:
+    """Return what to do about lines that this version cannot read."""
+    count = len(ledger.newer_lines)
+    return f"{count} lines of a newer version stay as they are: run restore of that version"
+
+
+def _load_ledger(folder: str) -> ChangeLedger:
+    ledger = create_ledger(folder, read_identity(LiveHostFiles(), "", "").boot_id)
+    ledger.load()
+    return ledger
+
+
+def _undo(
+    ledger: ChangeLedger, settings: Settings, *, force: bool = False, dry_run: bool = False
+) -> tuple[RestoreResult, ...]:
+    root = LiveHostFiles()
+    layout = _cgroup_layout(root, ledger, settings.kubelet.cgroup_root, force=force)
+    return restore_all(ledger, layout, root, monotonic=time.monotonic, force=force, dry_run=dry_run)
+
+
+def _cgroup_layout(
+    root: LiveHostFiles, ledger: ChangeLedger, kubelet_root: str, *, force: bool
+) -> CgroupLayout:
+    """Return where cgroups are; raise `CgroupsNotSeen` where those of pods are not to be seen."""
+    layout = LayoutLocator(root, lambda: kubelet_root).refresh(time.monotonic())
+    of_groups = any(entry.hierarchy != SYSCTL_HIERARCHY for entry in ledger.entries.values())
+    if of_groups and not force and (layout is None or layout.root is None):
+        raise CgroupsNotVisible(
+            "the cgroups of pods are not to be seen here: mount the node's /sys/fs/cgroup, or, if"
+            " the kubelet is gone from this node, forget them with --force"
+        )
+    return layout or CgroupLayout(version=2, driver="", mounts=(), unified=None)
+
+
+def _print_result(results: tuple[RestoreResult, ...], problem: str) -> int:
+    left = [one for one in results if not one.is_done]
+    for one in results:
+        if one.state == "restored" and one.target:
+            print(one.summary)
+    for one in left:
+        print(_remaining_line(one))
+    counts = Counter(one.state for one in results)
+    words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    if words or not problem:
+        print(words or NOTHING_RECORDED)
+    if problem:
+        print(problem)
+    return ExitStatus.PROBLEM_FOUND if left or problem else ExitStatus.OK

@@ -1,1 +1,0 @@
-"""A host's topology as text: the tree, the matrix, and JSON for programs."""

@@ -1,1 +1,0 @@
-"""Collectors: counters of node, pods, containers and devices to usage over time."""

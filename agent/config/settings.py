@@ -1,0 +1,317 @@
+"""Every setting of the agent, by section. Units are in the names.
+
+A vendor's own settings are a struct of its plug-in: `settings_type` puts it into `discovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Annotated, cast, get_args, get_type_hints
+
+import msgspec
+
+from agent.config.cluster import ApiSettings, KubeletSettings
+from agent.config.containers import (
+    CdiSettings,
+    DevicePluginSettings,
+    EnforceSettings,
+    HookSettings,
+    NriSettings,
+    VerificationSettings,
+)
+from agent.config.health import HealthSettings
+from agent.snapshot.settings import SettingRule, SettingTable
+from agent.snapshot.vendor import VendorDescription, VendorSettings
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node this is."""
+
+    name: Annotated[str, SettingRule("name of the Node object; empty: the host's name")] = ""
+    state_dir: Annotated[
+        str,
+        SettingRule(
+            "folder for what must survive a restart; empty: nothing is kept (standalone mode)"
+        ),
+    ] = ""
+    host_root: Annotated[
+        str,
+        SettingRule("where the host's root is mounted in the agent's container; empty: it is /"),
+    ] = ""
+    run_dir: Annotated[
+        str,
+        SettingRule(
+            "folder of the lock that keeps a second agent from writing, and of the journals of "
+            "calls into vendors' libraries; gone at boot"
+        ),
+    ] = "/run/xpu-agent"
+
+
+class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
+    """Which vendors may run a worker; `settings_type` adds a field for each vendor."""
+
+
+class VendorSections(msgspec.Struct, frozen=True, kw_only=True):
+    """Reads the fields that `settings_type` adds to `discovery` for each vendor."""
+
+    def of(self, vendor: VendorDescription) -> VendorSettings:
+        """Return a vendor's own settings."""
+        section = getattr(self, vendor.name, None)
+        return section if isinstance(section, VendorSettings) else vendor.settings()
+
+    def switch(self, vendor: VendorDescription) -> str:
+        """Return whether a vendor runs a worker: auto, on or off."""
+        switches = getattr(self, "vendors", None)
+        return str(getattr(switches, vendor.name, vendor.switch_default))
+
+
+class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
+    """What is looked for, how often, and what a person knows better than the firmware."""
+
+    interval_s: Annotated[
+        float, SettingRule("full look at every vendor's devices", unit="s", low=5, high=3600)
+    ] = 300.0
+    host_interval_s: Annotated[
+        float,
+        SettingRule(
+            "full look at CPUs, memory nodes and PCI; five times that while the kernel tells",
+            unit="s",
+            low=5,
+            high=3600,
+        ),
+    ] = 60.0
+    discover_deadline_s: Annotated[
+        float,
+        SettingRule("a vendor's discovery that takes longer is ended", unit="s", low=1, high=600),
+    ] = 30.0
+    sample_deadline_s: Annotated[
+        float,
+        SettingRule("a vendor's sample that takes longer is ended", unit="s", low=0.1, high=60),
+    ] = 5.0
+    worker_memory_bytes: Annotated[
+        int,
+        SettingRule(
+            "a worker that holds more is replaced by a fresh one; 0: never", low=0, high=2**40
+        ),
+    ] = 512 * 2**20
+    hotplug: Annotated[
+        bool, SettingRule("hear the kernel's events of devices that come and go", maturity="beta")
+    ] = True
+    vendors: Annotated[VendorSwitches, SettingRule("vendors on, off, or on where hardware is")] = (
+        VendorSwitches()
+    )
+    numa_overrides: Annotated[
+        SettingTable,
+        SettingRule(
+            "NUMA nodes of devices whose firmware lies: {match, node}, the first match counts"
+        ),
+    ] = ()
+    topology_file: Annotated[
+        str, SettingRule("NCCL topology file that fills what a virtual machine hides; empty: none")
+    ] = "/var/run/nvidia-topologyd/virtualTopology.xml"
+
+
+class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How often usage is measured."""
+
+    interval_s: Annotated[
+        float, SettingRule("cycle of CPU and memory usage", unit="s", low=0.1, high=60)
+    ] = 1.0
+    pressure_interval_s: Annotated[
+        float, SettingRule("cycle of pressure stall information", unit="s", low=1, high=300)
+    ] = 10.0
+    device_interval_s: Annotated[
+        float, SettingRule("cycle of device samples", unit="s", low=0.1, high=60)
+    ] = 1.0
+    pods: Annotated[bool, SettingRule("measure pods and containers", maturity="beta")] = True
+    pressure: Annotated[bool, SettingRule("read pressure stall information", maturity="beta")] = (
+        True
+    )
+    hami_regions: Annotated[
+        str,
+        SettingRule(
+            "folder of HAMi-core's shared regions, one folder a container; empty: not read"
+        ),
+    ] = "/usr/local/vgpu/containers"
+
+
+class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which objects are published, how often and with what in them."""
+
+    interval_s: Annotated[
+        float,
+        SettingRule(
+            "look for changes of Device and NodeResourceTopology", unit="s", low=0.5, high=300
+        ),
+    ] = 3.0
+    coalesce_ms: Annotated[
+        int,
+        SettingRule(
+            "changes of devices within that are published together", unit="ms", low=0, high=1000
+        ),
+    ] = 50
+    device: Annotated[bool, SettingRule("publish the Device object", maturity="beta")] = True
+    node_metric: Annotated[bool, SettingRule("publish the NodeMetric object", maturity="beta")] = (
+        True
+    )
+    node_resource_topology: Annotated[
+        bool, SettingRule("publish the NodeResourceTopology object", maturity="beta")
+    ] = True
+    pcie_scope: Annotated[
+        str,
+        SettingRule(
+            "what pcieID names: the host bridge as Koordinator does, or the PCIe switch",
+            choices=("root", "switch"),
+        ),
+    ] = "root"
+    device_info_files: Annotated[
+        bool, SettingRule("describe our accelerators in a device-info file", maturity="beta")
+    ] = False
+    device_info_directory: Annotated[
+        str, SettingRule("folder of that file, which koordlet reads")
+    ] = "/var/run/koordlet/xpu-device-infos"
+    report_interval_s: Annotated[
+        float,
+        SettingRule(
+            "period of NodeMetric where the object does not say", unit="s", low=30, high=3600
+        ),
+    ] = 60.0
+    aggregate_duration_s: Annotated[
+        float,
+        SettingRule(
+            "window of its means where the object does not say", unit="s", low=60, high=3600
+        ),
+    ] = 300.0
+    memory_policy: Annotated[
+        str,
+        SettingRule(
+            "memory that counts as used where the object does not say",
+            choices=("usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"),
+        ),
+    ] = "usageWithoutPageCache"
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is exported to Prometheus and where."""
+
+    listen: Annotated[str, SettingRule("address of /metrics and the status page, HOST:PORT")] = (
+        "127.0.0.1:9316"
+    )
+    page_listen: Annotated[
+        str,
+        SettingRule("a second address, for the page where the first is not loopback; empty: none"),
+    ] = ""
+    pods: Annotated[bool, SettingRule("export xpu_pod_* and xpu_container_*", maturity="beta")] = (
+        True
+    )
+    aliases: Annotated[
+        tuple[str, ...],
+        SettingRule(
+            "export also under the names of HAMi's monitor, or RDMA ports under node_exporter's",
+            choices=("hami", "hami_legacy", "node_exporter"),
+        ),
+    ] = ()
+
+
+class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a person on this machine may act on the running agent."""
+
+    socket: Annotated[
+        str,
+        SettingRule(
+            "path of the admin socket; empty: admin.sock in node.run_dir, or in the folder of "
+            "--out in standalone mode and of a recorded host; off: none"
+        ),
+    ] = ""
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is logged; always JSON lines to standard error."""
+
+    level: Annotated[
+        str, SettingRule("least level", choices=("debug", "info", "warning", "error"))
+    ] = "info"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of the settings."""
+
+    node: Annotated[NodeSettings, SettingRule("which node this is")] = NodeSettings()
+    discovery: Annotated[DiscoverySettings, SettingRule("devices and topology")] = (
+        DiscoverySettings()
+    )
+    collect: Annotated[UsageSettings, SettingRule("usage")] = UsageSettings()
+    health: Annotated[HealthSettings, SettingRule("health of devices")] = HealthSettings()
+    publish: Annotated[PublishSettings, SettingRule("objects")] = PublishSettings()
+    api: Annotated[ApiSettings, SettingRule("the API server")] = ApiSettings()
+    kubelet: Annotated[KubeletSettings, SettingRule("the kubelet")] = KubeletSettings()
+    metrics: Annotated[MetricsSettings, SettingRule("Prometheus")] = MetricsSettings()
+    nri: Annotated[NriSettings, SettingRule("the container runtime")] = NriSettings()
+    device_plugin: Annotated[DevicePluginSettings, SettingRule("the kubelet's device plug-in")] = (
+        DevicePluginSettings()
+    )
+    cdi: Annotated[CdiSettings, SettingRule("CDI files")] = CdiSettings()
+    hooks: Annotated[HookSettings, SettingRule("what hooks may do on their own")] = HookSettings()
+    enforce: Annotated[EnforceSettings, SettingRule("what may be changed on this node")] = (
+        EnforceSettings()
+    )
+    proof: Annotated[VerificationSettings, SettingRule("looking into running containers")] = (
+        VerificationSettings()
+    )
+    admin: Annotated[AdminSettings, SettingRule("actions")] = AdminSettings()
+    log: Annotated[LogSettings, SettingRule("logs")] = LogSettings()
+
+
+_Field = tuple[str, object, object]  # name, annotated type, default
+
+
+def _fields(cls: type[msgspec.Struct]) -> list[_Field]:
+    hints = get_type_hints(cls, include_extras=True)
+    defaults = cls()
+    return [(name, hints[name], getattr(defaults, name)) for name in cls.__struct_fields__]
+
+
+def _define(
+    name: str, fields: Iterable[_Field], base: type[msgspec.Struct], doc: str | None
+) -> type[msgspec.Struct]:
+    return msgspec.defstruct(
+        name,
+        list(fields),
+        bases=(base,),
+        module=__name__,
+        namespace={"__doc__": doc},
+        frozen=True,
+        kw_only=True,
+    )
+
+
+@lru_cache(maxsize=8)
+def settings_type(vendors: tuple[VendorDescription, ...]) -> type[Settings]:
+    """Return `Settings` with a switch and a section in `discovery` for each vendor."""
+    switches = _define(
+        "VendorSwitches",
+        [(one.name, Annotated[str, one.switch], one.switch_default) for one in vendors],
+        VendorSwitches,
+        VendorSwitches.__doc__,
+    )
+    sections: list[_Field] = [
+        (one.name, Annotated[one.settings, SettingRule(one.title)], one.settings())
+        for one in vendors
+    ]
+    fields: list[_Field] = []
+    for name, kind, default in _fields(DiscoverySettings):
+        if name == "vendors":
+            rule = get_args(kind)[1]
+            fields += [(name, Annotated[switches, rule], switches()), *sections]
+        else:
+            fields.append((name, kind, default))
+    # not derived from `DiscoverySettings`: fields of a base would come before the vendors'
+    discovery = _define("DiscoverySettings", fields, VendorSections, DiscoverySettings.__doc__)
+    whole: list[_Field] = [
+        (name, Annotated[discovery, get_args(kind)[1]], discovery())
+        if name == "discovery"
+        else (name, kind, default)
+        for name, kind, default in _fields(Settings)
+    ]
+    return cast("type[Settings]", _define("Settings", whole, Settings, Settings.__doc__))

@@ -1,0 +1,147 @@
+"""Group identity: whose tasks come first on a CPU, on kernels of Anolis' line.
+
+Values of `cpu.bvt_warp_ns`: 2 and 1 come first, 0 is neutral, -1 comes last.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.cgroup.ledger import CORE_SWITCH, IDENTITY_SWITCH
+from agent.containers.qos_class import kube_qos, qos_label
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage, PodSandbox
+from agent.snapshot.host_devices import KernelFeatures
+from agent.snapshot.node import NodeSnapshot, SnapshotMemo
+from agent.snapshot.pod import KubeQos
+from agent.snapshot.slo import NodeSlo
+from agent.wire_formats.annotations import AnnotationError, parse_json_object
+
+CPU_QOS = "koordinator.sh/cpuQOS"
+POLICY = "groupIdentity"
+LOW, HIGH = -1, 2
+
+
+class IdentityRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of each class; all are 0 of a rule that is not enabled."""
+
+    enabled: bool = False
+    lsr: int = 0
+    ls: int = 0
+    be: int = 0
+    system: int = 0
+    guaranteed: int = 0  # of a pod without a label
+
+
+DISABLED_RULE = IdentityRule()
+
+
+def identity_rule(slo: NodeSlo) -> IdentityRule:
+    """Return the rule; with another policy than this one all are neutral."""
+    qos = slo.resource_qos
+    lsr, ls, be = qos.lsr_class.cpu, qos.ls_class.cpu, qos.be_class.cpu
+    system = qos.system_class.cpu
+    if qos.policies.cpu_policy != POLICY or not (lsr.enable or ls.enable or be.enable):
+        return DISABLED_RULE
+    values = [cpu.group_identity if cpu.enable else 0 for cpu in (lsr, ls, be, system)]
+    return IdentityRule(
+        enabled=True,
+        lsr=values[0],
+        ls=values[1],
+        be=values[2],
+        system=values[3],
+        guaranteed=values[0] if lsr.enable else values[1],
+    )
+
+
+def pod_identity(rule: IdentityRule, pod: PodSandbox) -> int | None:
+    """Return a pod's value; `None` for one of which neither label nor place says a class.
+
+    Its annotation counts with the label LS alone. Raise `BadAnnotation` for one that means
+    nothing.
+    """
+    qos = qos_label(pod)
+    if qos == "LS" and rule.enabled and (text := pod.annotation(CPU_QOS)) is not None:
+        return _annotated_identity(rule, text)
+    if qos:
+        return _class_identity(rule, qos)
+    match kube_qos(pod):
+        case KubeQos.GUARANTEED:
+            return rule.guaranteed
+        case KubeQos.BURSTABLE:
+            return rule.ls
+        case KubeQos.BEST_EFFORT:
+            return rule.be
+    return None
+
+
+def directory_identity(rule: IdentityRule, qos: KubeQos) -> int:
+    """Return the value of a QoS directory; that of all pods together is neutral."""
+    return {KubeQos.BURSTABLE: rule.ls, KubeQos.BEST_EFFORT: rule.be}.get(qos, 0)
+
+
+def is_applicable(rule: IdentityRule, kernel: KernelFeatures) -> bool:
+    """Say whether there is anything to set.
+
+    Not on a kernel without it. Not while the rule is off and the kernel's switch too, nor where
+    that cannot be read. A kernel without a switch always heeds what is set.
+    """
+    if not kernel.identity_switch_present:
+        return kernel.bvt_file
+    return kernel.identity_switch is not None and (rule.enabled or kernel.identity_switch != 0)
+
+
+def identity_switches(rule: IdentityRule, kernel: KernelFeatures) -> tuple[tuple[str, str], ...]:
+    """Return the files to write before any value, in order: none where all is as it must be.
+
+    Core scheduling goes first: both together lock up kernels of this line.
+    """
+    if not rule.enabled or not kernel.identity_switch_present or kernel.identity_switch is None:
+        return ()
+    core = ((CORE_SWITCH, "0"),) if kernel.core_switch else ()
+    own = ((IDENTITY_SWITCH, "1"),) if kernel.identity_switch != 1 else ()
+    return (*core, *own)
+
+
+def _class_identity(rule: IdentityRule, qos: str) -> int:
+    values = {"LSE": rule.lsr, "LSR": rule.lsr, "LS": rule.ls, "BE": rule.be, "SYSTEM": rule.system}
+    return values.get(qos, 0)
+
+
+def _annotated_identity(rule: IdentityRule, text: str) -> int:
+    """Return a pod's own value; what is not switched on in it is neutral."""
+    try:
+        found = parse_json_object(text)
+    except AnnotationError as error:
+        raise AnnotationError(f"{CPU_QOS}: {error}") from error
+    enable, value = found.get("enable", False), found.get("groupIdentity")
+    if enable is not None and not isinstance(enable, bool):
+        raise AnnotationError(f"{CPU_QOS}: enable is neither true nor false")
+    if value is not None and (type(value) is not int or not LOW <= value <= HIGH):
+        raise AnnotationError(f"{CPU_QOS}: groupIdentity is no number from {LOW} to {HIGH}")
+    if not enable:
+        return 0
+    return rule.ls if value is None else int(value)
+
+
+class IdentityHook:
+    """Sets a pod's place before others; its containers take it from the pod."""
+
+    name = "group_identity"
+    stages = frozenset({HookStage.RUN_POD, HookStage.RECONCILE})
+    required = False
+
+    def __init__(self) -> None:
+        self._rule = SnapshotMemo(
+            lambda now: (now.cluster.slo.value,),
+            lambda now, _: identity_rule(now.cluster.slo.value.slo),
+        )
+
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
+        """Return the pod's value; nothing before the cluster said what it asks for."""
+        if request.container is not None or snapshot.cluster.slo.taken_s is None:
+            return NO_ADJUSTMENT
+        rule = self._rule(snapshot)
+        if not is_applicable(rule, snapshot.means.value.kernel):
+            return NO_ADJUSTMENT
+        value = pod_identity(rule, request.pod)
+        return NO_ADJUSTMENT if value is None else Adjustment(bvt_warp_ns=value)

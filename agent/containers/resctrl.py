@@ -1,0 +1,143 @@
+"""A pod's own part of the last-level cache and of memory bandwidth, by annotation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
+from agent.snapshot.edits import ContainerEdits, ContainerNote
+from agent.snapshot.node import NodeSnapshot
+from agent.wire_formats.annotations import AnnotationError, parse_json_object
+
+RESCTRL = "node.koordinator.sh/resctrl"
+PREFIX = "koordlet-"  # of groups of single pods, which dashboards know
+GROUP_MISSING = "ResctrlGroupMissing"
+MAX_CACHES = 1024
+MAX_CACHE_ID = 65535
+_UID = re.compile(r"[0-9a-f-]{36}|[0-9a-f]{32}")
+
+T = TypeVar("T")
+Range = tuple[int, int]  # percent of the cache: from, up to
+
+
+class ResctrlRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod asks for: for all caches, and for single ones, which wins."""
+
+    cache: Range | None = None
+    caches: tuple[tuple[int, Range], ...] = ()  # by cache id
+    bandwidth_percent: int | None = None
+    bandwidths_percent: tuple[tuple[int, int], ...] = ()  # by cache id
+
+    @property
+    def is_set(self) -> bool:
+        """Say whether there is anything in it."""
+        return self != NO_REQUEST
+
+
+NO_REQUEST = ResctrlRequest()
+
+
+def group_name(uid: str) -> str | None:
+    """Return the name of a pod's group; `None` for a uid that no directory may be called by."""
+    return f"{PREFIX}{uid}" if _UID.fullmatch(uid) else None
+
+
+def parse_resctrl_request(text: str) -> ResctrlRequest:
+    """Decode the annotation; raise `BadAnnotation` for one with any value out of range.
+
+    Keys count without regard to case, as the programs that write them are used to.
+    """
+    try:
+        members = _lowercase_keys(parse_json_object(text))
+        llc, mb = _members(members, "llc"), _members(members, "mb")
+        return ResctrlRequest(
+            cache=_range(_members(llc, "schemata")),
+            caches=_each(llc, _range),
+            bandwidth_percent=_percent(_members(mb, "schemata")),
+            bandwidths_percent=_each(mb, _percent),
+        )
+    except AnnotationError as error:
+        raise AnnotationError(f"{RESCTRL}: {error}") from error
+
+
+def _lowercase_keys(found: Mapping[str, object]) -> dict[str, object]:
+    return {key.lower(): value for key, value in found.items()}
+
+
+def _members(found: Mapping[str, object], name: str) -> dict[str, object]:
+    value = found.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise AnnotationError(f"{name}: no JSON object")
+    return _lowercase_keys(value)
+
+
+def _each(
+    found: Mapping[str, object], read: Callable[[Mapping[str, object]], T | None]
+) -> tuple[tuple[int, T], ...]:
+    """Return what is asked for single caches; of two entries for one the last counts."""
+    items = found.get("schematapercache")
+    if items is None:
+        return ()
+    if not isinstance(items, list) or len(items) > MAX_CACHES:
+        raise AnnotationError(f"schemataPerCache: no list of at most {MAX_CACHES}")
+    values: dict[int, T] = {}
+    for item in items:
+        if not isinstance(item, dict):
+            raise AnnotationError("schemataPerCache: a member is no object")
+        one = _lowercase_keys(item)
+        cache, value = one.get("cacheid", 0), read(one)
+        if type(cache) is not int or not 0 <= cache <= MAX_CACHE_ID:
+            raise AnnotationError(f"cacheID: no number from 0 to {MAX_CACHE_ID}")
+        if value is not None:
+            values[cache] = value
+    return tuple(sorted(values.items(), key=lambda pair: pair[0]))
+
+
+def _range(found: Mapping[str, object]) -> Range | None:
+    """Return a range; a list of another length than two is none, as in Koordinator."""
+    value = found.get("range")
+    if value is None or (isinstance(value, list) and len(value) != 2):
+        return None
+    if not isinstance(value, list) or not all(type(end) is int for end in value):
+        raise AnnotationError("range: no two whole numbers")
+    low, high = value
+    if not 0 <= low < high <= 100:
+        raise AnnotationError("range: must rise, from 0 to 100")
+    return int(low), int(high)
+
+
+def _percent(found: Mapping[str, object]) -> int | None:
+    """Return a percentage; 0 is none."""
+    value = found.get("percent")
+    if value is None or (type(value) is int and value == 0):
+        return None
+    if type(value) is not int or not 1 <= value <= 100:
+        raise AnnotationError("percent: no number from 1 to 100")
+    return value
+
+
+class ResctrlHook:
+    """Gives a pod's containers its group if it is there; with one that is not none would start."""
+
+    name = "resctrl"
+    stages = frozenset({HookStage.CREATE})
+    required = False
+
+    def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
+        """Return the class, or a note on why there is none."""
+        text = request.pod.annotation(RESCTRL)
+        if text is None or request.container is None or not parse_resctrl_request(text).is_set:
+            return NO_ADJUSTMENT
+        group = group_name(request.pod.uid)
+        if group is not None and group in snapshot.means.value.resctrl_groups:
+            return Adjustment(rdt_class=group)
+        message = "the pod's resctrl group is not there: its containers run in that of its class"
+        return Adjustment(
+            edits=ContainerEdits(notes=(ContainerNote(reason=GROUP_MISSING, message=message),))
+        )

@@ -1,1 +1,0 @@
-"""The composition root: builds every part, starts the loops, stops in order."""

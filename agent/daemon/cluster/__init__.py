@@ -1,1 +1,0 @@
-"""The agent as a citizen of a cluster: session, watches, writes and the kubelet in one place."""

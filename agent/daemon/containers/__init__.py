@@ -1,1 +1,0 @@
-"""The agent's way into containers: the runtime, the kubelet's plug-in, proof."""

@@ -1,1 +1,0 @@
-"""What becomes of changes: the runs of publishers, where they write, and the events."""

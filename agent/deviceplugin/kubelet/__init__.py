@@ -1,1 +1,0 @@
-"""The device plug-in towards the kubelet: its folder, our registration, and our start and end."""

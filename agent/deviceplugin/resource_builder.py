@@ -1,0 +1,237 @@
+"""Builds the resources that the kubelet is offered, with time slicing by the settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from agent.config.containers import DevicePluginSettings
+from agent.deviceplugin.resources import (
+    KubeletResource,
+    ResourceUnits,
+    build_resource_units,
+    kubelet_device,
+    replicate_unit,
+)
+from agent.errors import BadConfig
+from agent.snapshot.device import Device
+from agent.snapshot.device_plugin import DeviceUnit
+from agent.snapshot.inventory import Problem
+from agent.snapshot.node import DeviceView
+from agent.snapshot.vendor import ServesKubelet
+
+SHARED_SUFFIX = ".shared"  # added to the name of a renamed resource
+
+MAX_REPLICAS = 128  # of one device: the kubelet lists each, and asks which of them all
+
+MAX_RESOURCE_NAME = 63
+
+_NAME_PART = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+
+_RESOURCE_NAME = re.compile(rf"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/{_NAME_PART}")
+
+_ROW_KEYS = frozenset(("resource", "name", "replicas", "rename", "devices"))
+
+_RESERVED_DOMAINS = ("koordinator.sh", "kubernetes.io")  # ends of domains
+
+_RESERVED_NAME = re.compile(r"huawei\.com/npu-.*")  # the Node has them from the Device object
+
+
+class TimeSlicingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `devices`: how many, `None` for all, or names: uuid, index, index of a slice."""
+
+    resource: str
+    replicas: int
+    target_name: str  # equal to the resource: as it was
+    devices: int | tuple[str, ...] | None = None
+
+
+def parse_time_slicing(settings: DevicePluginSettings) -> tuple[TimeSlicingRow, ...]:
+    """Return the rows of `device_plugin.sharing`; `BadConfig` names the row that is wrong.
+
+    The keys are those of NVIDIA's own `sharing.timeSlicing.resources`. `rename` is the new name, or
+    true for `.shared` behind the old one.
+    """
+    rows = tuple(_parse_row(i, row) for i, row in enumerate(settings.sharing))
+    if len({row.resource for row in rows}) < len(rows):
+        raise BadConfig("device_plugin.sharing: a resource stands in two rows")
+    return rows
+
+
+def check_resource_name(name: str, where: str) -> str:
+    """Return a resource's name that the kubelet takes and that is not somebody else's."""
+    domain = name.partition("/")[0]
+    if not _RESOURCE_NAME.fullmatch(name) or len(name.rpartition("/")[2]) > MAX_RESOURCE_NAME:
+        raise BadConfig(f"{where}: {name[:80]!r} is no name of a resource such as example.com/gpu")
+    if domain.endswith(_RESERVED_DOMAINS) or _RESERVED_NAME.fullmatch(name):
+        raise BadConfig(f"{where}: {name} is on the Node by other means: choose another name")
+    return name
+
+
+def _parse_row(index: int, row: Mapping[str, object]) -> TimeSlicingRow:
+    where = f"device_plugin.sharing[{index}]"
+    if unknown := sorted(set(map(str, row)) - _ROW_KEYS):
+        raise BadConfig(f"{where}: unknown key {unknown[0]!r}")
+    resource = row.get("resource", row.get("name"))
+    if not isinstance(resource, str):
+        raise BadConfig(f"{where}.resource: which resource is shared")
+    replicas = row.get("replicas")
+    if type(replicas) is not int or not 2 <= replicas <= MAX_REPLICAS:
+        raise BadConfig(f"{where}.replicas: a number from 2 to {MAX_REPLICAS}")
+    return TimeSlicingRow(
+        resource=check_resource_name(resource, f"{where}.resource"),
+        replicas=replicas,
+        target_name=_parse_rename(resource, row.get("rename"), f"{where}.rename"),
+        devices=_parse_devices(row.get("devices", "all"), f"{where}.devices"),
+    )
+
+
+def _parse_rename(resource: str, told: object, where: str) -> str:
+    if told is None or told is False:
+        return resource
+    if told is True:
+        return check_resource_name(resource + SHARED_SUFFIX, where)
+    if not isinstance(told, str):
+        raise BadConfig(f"{where}: a name, or true for {resource}{SHARED_SUFFIX}")
+    return check_resource_name(told, where)
+
+
+def _parse_devices(told: object, where: str) -> int | tuple[str, ...] | None:
+    if told == "all":
+        return None
+    if type(told) is int and told > 0:
+        return told
+    if isinstance(told, Sequence) and not isinstance(told, str) and told:
+        return tuple(dict.fromkeys(str(one) for one in told))
+    raise BadConfig(f"{where}: all, a number, or a list of uuids and indices")
+
+
+RESOURCE_CONFLICT = "ResourceConflict"
+
+SHARED_DEVICE_MISSING = "SharedDeviceMissing"
+
+VendorProblems = tuple[tuple[str, Problem], ...]  # (vendor, problem)
+
+
+class ResourceTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All resources by name, and why something is not among them."""
+
+    units_by_resource: Mapping[str, ResourceUnits]
+    problems: VendorProblems = ()
+
+    def kubelet_resources(self, *, check_start: bool) -> tuple[KubeletResource, ...]:
+        """Return the resources as they are told to the kubelet, by name."""
+        return tuple(
+            _kubelet_resource(one, check_start=check_start)
+            for one in self.units_by_resource.values()
+        )
+
+
+class ResourceBuilder:
+    """Builds the resources of the vendors; raises `BadConfig` if the settings are wrong."""
+
+    def __init__(
+        self, settings: DevicePluginSettings, vendors: Mapping[str, ServesKubelet]
+    ) -> None:
+        """`vendors` has each vendor that `device_plugin.vendors` names."""
+        self._vendors = vendors
+        check_resource_name(settings.rdma_resource, "device_plugin.rdma_resource")
+        self._settings = settings
+        self._time_slicing = {row.resource: row for row in parse_time_slicing(settings)}
+
+    def build(self, view: DeviceView) -> ResourceTable:
+        """Return what is offered; of vendors that have not answered yet nothing.
+
+        A resource without a device is offered no more: nobody could be given it.
+        """
+        found: dict[str, ResourceUnits] = {}
+        problems: list[tuple[str, Problem]] = []
+        for vendor in sorted(set(self._settings.vendors) - set(view.awaited)):
+            told: list[Problem] = []
+            for one in self._resources_of_vendor(vendor, view, told):
+                other = found.setdefault(one.name, one)
+                if other is not one:
+                    text = f"{one.name} of {vendor} is a resource of {other.vendor}: rename one"
+                    told.append(Problem(reason=RESOURCE_CONFLICT, message=text))
+            problems += ((vendor, problem) for problem in told)
+        ordered = {name: found[name] for name in sorted(found)}
+        return ResourceTable(units_by_resource=MappingProxyType(ordered), problems=tuple(problems))
+
+    def served_devices(self, view: DeviceView) -> tuple[Device, ...]:
+        """Return the devices of the vendors that the settings name."""
+        serving = [self._vendors[name] for name in self._settings.vendors]
+        return tuple(
+            one for one in view.devices if any(vendor.serves_device(one.info) for vendor in serving)
+        )
+
+    def _resources_of_vendor(
+        self, vendor: str, view: DeviceView, problems: list[Problem]
+    ) -> list[ResourceUnits]:
+        serving = self._vendors[vendor]
+        devices = [one for one in view.devices if serving.serves_device(one.info)]
+        table: dict[str, list[DeviceUnit]] = {}
+        for name, unit in serving.kubelet_units(devices, self._settings, problems):
+            table.setdefault(name, []).append(unit)
+        shared: dict[str, list[DeviceUnit]] = {}
+        for name, units in table.items():
+            row = self._time_slicing.get(name)
+            for target, unit in (
+                _apply_time_slicing(units, row, problems) if row else ((name, u) for u in units)
+            ):
+                shared.setdefault(target, []).append(unit)
+        every = tuple(device.info for device in devices)
+        return [build_resource_units(name, vendor, units, every) for name, units in shared.items()]
+
+
+def _apply_time_slicing(
+    units: Sequence[DeviceUnit], row: TimeSlicingRow, problems: list[Problem]
+) -> Iterable[tuple[str, DeviceUnit]]:
+    """Return each device, or its replicas if the row means it, with the resource that it is."""
+    ordered = sorted(units, key=lambda unit: unit.sort_key)
+    meant = {unit.id for unit in _select_units(ordered, row, problems)}
+    for unit in ordered:
+        if unit.id in meant:
+            yield from ((row.target_name, one) for one in replicate_unit(unit, row.replicas))
+        else:
+            yield row.resource, unit
+
+
+def _select_units(
+    units: Sequence[DeviceUnit], row: TimeSlicingRow, problems: list[Problem]
+) -> Iterable[DeviceUnit]:
+    if row.devices is None:
+        return units
+    if isinstance(row.devices, int):
+        return units[: row.devices]
+    names = {name: unit for unit in reversed(units) for name in _unit_names(unit)}
+    absent = [name for name in row.devices if name not in names]
+    if absent:
+        text = f"device_plugin.sharing: {row.resource} has no device {absent[0][:63]!r}"
+        problems.append(Problem(reason=SHARED_DEVICE_MISSING, message=text))
+    return [names[name] for name in row.devices if name in names]
+
+
+def _unit_names(unit: DeviceUnit) -> tuple[str, ...]:
+    """Return what a list of devices may call it: id, index of the card, index of the slice."""
+    info = unit.device.info
+    number = info.minor if info.vendor_minor is None else info.vendor_minor
+    index = dict(info.facts).get("index") or (None if number is None else str(number))
+    if index is None or unit.function:
+        return (unit.id,)
+    if unit.partition is None:
+        return unit.id, index
+    return unit.id, f"{index}:{info.partitions.index(unit.partition)}"
+
+
+def _kubelet_resource(one: ResourceUnits, *, check_start: bool) -> KubeletResource:
+    units = tuple(one.units.values())
+    has_cards = any(unit.is_whole and unit.is_exclusive for unit in units)
+    return KubeletResource(
+        name=one.name,
+        vendor=one.vendor,
+        devices=tuple(map(kubelet_device, units)),
+        check_start=check_start and has_cards,
+    )

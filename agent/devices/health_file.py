@@ -1,0 +1,216 @@
+"""Stores the health of devices that are not well, and their history, over restarts of the agent.
+
+A damaged file is put aside and reported; it never stops the agent. Without a folder nothing is
+stored. Pure but for `HealthFile`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agent.devices.health import NEVER_S, OUT_OF_SERVICE, HealthCause, HealthTrack, TimePoint
+from agent.errors import ParseError
+from agent.snapshot.device import HealthState
+from agent.snapshot.self_check import SelfCheck
+from agent.state_writer import NO_STATE_FOLDER, StateWriter
+from agent.wire_formats.json_values import JSON_ERRORS
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+FILE_NAME = "health.json"
+MAX_FILE = 4 << 20
+HEAD_BYTES = 4096  # of the file, for what is not a track
+MAX_TRACKS_KEPT = 4096  # tracks of all vendors
+MAX_TURNS = 1000
+MAX_TEXT = 1024  # characters of a reason or message
+MODE = 0o640
+
+TracksByVendor = Mapping[str, Mapping[str, HealthTrack]]  # by vendor, by key of the device or slice
+
+
+class _TrackRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    state: HealthState
+    reason: str
+    message: str
+    since_s: float | None = None
+    turns: tuple[float, ...] = ()  # monotonic, of the boot that the file names
+    worse: bool = False
+    flapping: bool = False
+
+
+class _HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    boot_id: str
+    mono_s: float
+    wall_s: float
+    vendors: dict[str, dict[str, _TrackRecord]]
+
+
+def select_records(tracks_by_vendor: TracksByVendor) -> dict[str, dict[str, _TrackRecord]]:
+    """Return what a restart must not forget, the devices out of service before the others.
+
+    Equal answers say the same; looks that change nothing of it do not show.
+    """
+    listed = [
+        (vendor, key, track)
+        for vendor, tracks in sorted(tracks_by_vendor.items())
+        for key, track in sorted(tracks.items())
+        if track.state is not HealthState.HEALTHY or track.turn_times_s
+    ]
+    listed.sort(key=lambda entry: entry[2].state not in OUT_OF_SERVICE)
+    records: dict[str, dict[str, _TrackRecord]] = {}
+    room = MAX_FILE - HEAD_BYTES
+    for vendor, key, track in listed[:MAX_TRACKS_KEPT]:
+        name, record = _as_json_text(key), _track_record(track)
+        room -= len(msgspec.json.encode({vendor: {name: record}}))
+        if room < 0:  # a file that is too large would not be read
+            break
+        records.setdefault(vendor, {})[name] = record
+    return records
+
+
+def _track_record(track: HealthTrack) -> _TrackRecord:
+    return _TrackRecord(
+        state=track.state,
+        reason=_as_json_text(track.cause.reason),
+        message=_as_json_text(track.cause.message),
+        since_s=track.since_s,
+        turns=track.turn_times_s,
+        worse=track.is_worse,
+        flapping=track.is_flapping,
+    )
+
+
+def _as_json_text(text: str) -> str:
+    """Return foreign text as JSON can say it: cut, and without lone surrogates."""
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
+
+
+def encode_health(
+    records: dict[str, dict[str, _TrackRecord]], boot_id: str, now: TimePoint
+) -> bytes:
+    """Return the file's bytes."""
+    document = _HealthDocument(
+        version=VERSION, boot_id=boot_id, mono_s=now.mono_s, wall_s=now.wall_s, vendors=records
+    )
+    return msgspec.json.encode(document) + b"\n"
+
+
+def decode_health(data: bytes, boot_id: str, now: TimePoint) -> dict[str, dict[str, HealthTrack]]:
+    """Return the tracks as they are after a restart; raise `ParseError` for anything else.
+
+    What had failed is watched before it serves again: nobody looked at it meanwhile. Times of
+    another boot are moved by the wall clock.
+    """
+    try:
+        document = msgspec.json.decode(data, type=_HealthDocument)
+    except JSON_ERRORS as error:
+        raise ParseError(f"health state: {error}", data[:80].decode("utf-8", "replace")) from error
+    if document.version != VERSION:
+        raise ParseError("version of the health state", str(document.version))
+    same_boot = bool(boot_id) and document.boot_id == boot_id and document.mono_s <= now.mono_s
+    gone_s = now.mono_s - document.mono_s if same_boot else now.wall_s - document.wall_s
+    shift_s = now.mono_s - max(0.0, gone_s) - document.mono_s
+    return {
+        vendor: {
+            key: _restore_track(record, shift_s, now)
+            for key, record in itertools.islice(tracks.items(), MAX_TRACKS_KEPT)
+        }
+        for vendor, tracks in document.vendors.items()
+    }
+
+
+def _restore_track(record: _TrackRecord, shift_s: float, now: TimePoint) -> HealthTrack:
+    well = record.state is HealthState.HEALTHY
+    state = HealthState.PROBING if record.state in OUT_OF_SERVICE else record.state
+    return HealthTrack(
+        state=state,
+        cause=HealthCause(record.reason, record.message),
+        since_s=record.since_s,
+        last_state=state if state is not HealthState.PROBING else HealthState.FAILED,
+        last_check_s=now.mono_s,
+        last_bad_s=NEVER_S if well else now.mono_s,
+        streak=0,
+        turn_times_s=tuple(min(at_s + shift_s, now.mono_s) for at_s in record.turns[-MAX_TURNS:]),
+        is_worse=record.worse,
+        is_flapping=record.flapping,
+        is_restored=True,
+    )
+
+
+class HealthFile:
+    """One file in the folder for lasting state; it is written by the thread of `writer`.
+
+    `load` comes first, and waits for the file system for a limited time; `want` does not wait.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        boot_id: str,
+        writer: StateWriter | None = None,
+        *,
+        absent_because: str = NO_STATE_FOLDER,
+    ) -> None:
+        """Keep nothing if `folder` is empty; `absent_because` says why it is."""
+        self._absent_because = absent_because
+        self._path = Path(folder, FILE_NAME) if folder else None
+        self._writer = writer or StateWriter()
+        self._file = self._writer.file(str(self._path), MODE) if self._path is not None else None
+        self._boot_id = boot_id
+        self._kept: (
+            dict[str, dict[str, _TrackRecord]] | None
+        ) = {}  # as last wanted; None: nobody knows
+        self._problem = ""  # of the file that was found
+
+    def load(self, now: TimePoint) -> TracksByVendor:
+        """Return what is kept; a file that cannot be used is put aside as `.bad`."""
+        if self._path is None:
+            return {}
+        try:
+            data = self._writer.read(str(self._path), MAX_FILE)
+            if data is not None and len(data) > MAX_FILE:
+                raise ParseError("health state: larger than 4 MiB", str(self._path))
+            tracks = decode_health(data, self._boot_id, now) if data is not None else {}
+        except ParseError as error:
+            self._problem = f"{self._path} was damaged and is put aside as .bad: {error}"
+            self._put_aside(self._path)
+        except OSError as error:
+            self._problem = f"{self._path} could not be read: {error.strerror}"
+        else:
+            self._kept = {} if data is None else None
+            return tracks
+        log.error("health_state_unusable", extra={"error": self._problem})
+        return {}
+
+    def save(self, tracks: TracksByVendor, now: TimePoint) -> None:
+        """Have the tracks written soon, if they say something new."""
+        if self._file is None:
+            return
+        records = select_records(tracks)
+        if records != self._kept:
+            self._kept = records
+            self._file.write(encode_health(records, self._boot_id, now))
+
+    def check(self) -> SelfCheck:
+        """Tell whether health outlives a restart; it gates nothing."""
+        error = self._file.error if self._file is not None else ""
+        trouble = f"{error}; a restart would forget what failed" if error else self._problem
+        where = (
+            f"nothing is kept: {self._absent_because}" if self._path is None else str(self._path)
+        )
+        return SelfCheck(
+            name="health-state", ok=not trouble, message=trouble or where, gates_ready=False
+        )
+
+    def _put_aside(self, path: Path) -> None:
+        try:
+            self._writer.set_aside(str(path))
+        except OSError as error:
+            self._problem += f"; that failed too: {error.strerror}"

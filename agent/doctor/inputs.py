@@ -1,0 +1,226 @@
+"""Reads the inputs of the checks from this machine or a recorded host."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+
+import psutil
+
+from agent.cgroup.layout import KubeletProcess, detect_layout, kubelet_process
+from agent.config.address import parse_listen_address
+from agent.config.settings import Settings
+from agent.doctor.check import CheckInputs, RemedyLookup, RuntimeProcess, no_remedy
+from agent.doctor.container_checks import CHECKED_PATHS
+from agent.doctor.node_report import NodeReport, node_report, parse_report
+from agent.errors import BadConfig, HostFileError, ParseError
+from agent.host.files import list_entries, read_text
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.node import NodeSnapshot
+
+RUNTIME_NAMES = ("containerd", "crio")
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+NRI_PLUGIN_ID = "io.containerd.nri.v1.nri"
+ANSWER_DEADLINE_S = 2.0
+MAX_ANSWER_BYTES = 64 << 20  # bytes of a snapshot
+MAX_PROCESSES = 65536
+MAX_CONFIG_BYTES = 256 * 1024
+_MEMLOCK = re.compile(r"^Max locked memory +([0-9]{1,20}|unlimited) ", re.MULTILINE)
+
+
+AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why none was received
+
+
+def read_inputs(
+    settings: Settings,
+    snapshot: NodeSnapshot,
+    host: HostFiles,
+    *,
+    live: bool,
+    own: HostFiles,
+    answer: AgentAnswer = (None, "a recorded host"),
+    remedy: RemedyLookup = no_remedy,
+) -> CheckInputs:
+    """Read what checks need beside the snapshot; what cannot be read is not known.
+
+    In the agent's container `own` files are those that it sees itself: its cgroups, its socket.
+    `answer` is that of `ask_agent`.
+    """
+    agent, why = answer
+    process = kubelet_process(host) if live else None
+    named = settings.kubelet.cgroup_root or _configured_cgroup_root(agent)
+    layout = detect_layout(own, named or (process.cgroup_root if process is not None else ""))
+    discovered, running = node_report(snapshot), None
+    if agent is not None:
+        agent, running, why = _validate_agent_snapshot(agent, discovered)
+    # imported here: only this command asks which implementation there is
+    from google.protobuf.internal import api_implementation  # noqa: PLC0415 - protobuf
+
+    return CheckInputs(
+        settings=settings,
+        snapshot=snapshot,
+        node=running or discovered,
+        discovery=discovered if running is not None else None,
+        remedy=remedy,
+        is_live=live,
+        is_root=live and os.geteuid() == 0,
+        agent=agent,
+        agent_problem=why,
+        runtimes=tuple(_runtime_processes(host)) if live else (),
+        process_states=_process_states(running) if running is not None else {},
+        paths=frozenset(
+            _existing_paths(own, (settings.nri.socket,)) + _existing_paths(host, CHECKED_PATHS)
+        ),
+        char_links=_char_links(snapshot, host) if live else {},
+        cgroup_version=layout.version if layout is not None else None,
+        cgroup_driver=layout.driver if layout is not None and layout.root is not None else None,
+        kubelet=_kubelet_evidence(process, settings, host) if live else "",
+        protobuf=api_implementation.Type(),
+    )
+
+
+def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
+    """Return the vendors whose driver the running agent of this machine cannot ask now.
+
+    A new discovery must leave them alone: the agent released the driver so that it can be
+    unloaded, or the driver hangs, and so would a process that calls it.
+    """
+    agent, _ = answer
+    try:
+        running = parse_report(agent or {})
+    except ParseError:
+        return frozenset()
+    if running.node.source != source:
+        return frozenset()
+    return frozenset(one.vendor for one in running.vendors if one.is_silent)
+
+
+def fetch_agent_snapshot(settings: Settings) -> AgentAnswer:
+    """Return the snapshot of the agent that runs on this machine, or why there is none."""
+    body, why = fetch_page(settings, "/api/v1/snapshot")
+    if body is None:
+        return None, why
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return None, f"the snapshot is no JSON: {error}"
+    return (
+        (document, "") if isinstance(document, dict) else (None, "the snapshot is no JSON object")
+    )
+
+
+def fetch_page(settings: Settings, path: str) -> tuple[bytes | None, str]:
+    """Return what the agent that runs on this machine serves at a path, or why it does not."""
+    metrics = settings.metrics
+    try:
+        address = parse_listen_address(metrics.page_listen or metrics.listen)
+    except BadConfig as error:
+        return None, str(error)
+    url = address.url()
+    connection = http.client.HTTPConnection(
+        address.local_host, address.port, timeout=ANSWER_DEADLINE_S
+    )
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            return None, f"{url} answers {answer.status}"
+        return answer.read(MAX_ANSWER_BYTES), ""
+    except (OSError, http.client.HTTPException) as error:
+        return None, f"none answers at {url}: {error}"
+    finally:
+        connection.close()
+
+
+def _validate_agent_snapshot(
+    agent: Mapping[str, object], discovered: NodeReport
+) -> tuple[Mapping[str, object] | None, NodeReport | None, str]:
+    """Return the agent's snapshot, its report on devices, and why one of them is not used.
+
+    A snapshot of another machine, such as a recorded one, says nothing about this one.
+    """
+    try:
+        running = parse_report(agent)
+    except ParseError as error:
+        return agent, None, f"answers, but its snapshot has another form: {error}"
+    if not running.is_same_machine(discovered):
+        return None, None, f"the agent that answers shows another machine: {running.node.source}"
+    return agent, running, ""
+
+
+def _configured_cgroup_root(agent: Mapping[str, object] | None) -> str:
+    """Return the `--cgroup-root` that the kubelet told the running agent; empty if it did not."""
+    value: object = agent
+    for name in ("cluster", "kubelet", "value", "cgroup_root"):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _kubelet_evidence(process: KubeletProcess | None, settings: Settings, host: HostFiles) -> str:
+    """Return what shows that a kubelet manages this node; empty if nothing does."""
+    if process is not None:
+        root = f" with the cgroup root {process.cgroup_root!r}" if process.cgroup_root else ""
+        return f"the kubelet runs as process {process.pid}{root}"
+    pods = f"{settings.kubelet.root_dir}/pods"
+    return f"{pods} has pods" if list_entries(host, pods) else ""
+
+
+def _process_states(running: NodeReport) -> dict[int, str]:
+    """Return the state of each worker's process that is seen here; in a pod, with `hostPID`."""
+    states = {}
+    for pid in (one.pid for one in running.vendors if one.pid is not None):
+        with contextlib.suppress(psutil.Error):  # it has ended since
+            states[pid] = str(psutil.Process(pid).status())
+    return states
+
+
+def _existing_paths(files: HostFiles, paths: tuple[str, ...]) -> list[str]:
+    return [path for path in paths if path.startswith("/") and files.exists(path)]
+
+
+def _runtime_processes(host: HostFiles) -> Iterator[RuntimeProcess]:
+    """Yield the runtimes among this machine's processes."""
+    try:
+        names = host.names("/proc")
+    except HostFileError:
+        return
+    for name in names[:MAX_PROCESSES]:
+        if name.isdecimal() and (comm := read_text(host, f"/proc/{name}/comm")) in RUNTIME_NAMES:
+            limits = _MEMLOCK.search(read_text(host, f"/proc/{name}/limits") or "")
+            unlimited = limits is not None and limits[1] == "unlimited"
+            yield RuntimeProcess(
+                name=comm or "",
+                pid=int(name),
+                memlock_bytes=None if limits is None or unlimited else int(limits[1]),
+                is_memlock_known=limits is not None,
+                is_nri_disabled=_is_nri_disabled(host) if comm == "containerd" else None,
+            )
+
+
+def _is_nri_disabled(host: HostFiles) -> bool | None:
+    """Return what containerd's settings say of NRI; `None` if nothing."""
+    try:
+        data = tomllib.loads(
+            host.read(CONTAINERD_CONFIG, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+        )
+    except (HostFileError, tomllib.TOMLDecodeError, RecursionError):
+        return None
+    plugins = data.get("plugins")
+    section = plugins.get(NRI_PLUGIN_ID) if isinstance(plugins, dict) else None
+    is_disabled = section.get("disable") if isinstance(section, dict) else None
+    return is_disabled if isinstance(is_disabled, bool) else None
+
+
+def _char_links(snapshot: NodeSnapshot, host: HostFiles) -> dict[str, bool]:
+    """Return of each NVIDIA node whether it is found by its number."""
+    means = snapshot.means.value.vendors.get("nvidia")
+    return {
+        node.path: host.exists(f"/dev/char/{node.major}:{node.minor}")
+        for node in (means.nodes if means is not None else ())
+        if node.path.startswith("/dev/nvidia")
+    }

@@ -1,1 +1,0 @@
-"""Whether a GPU and a NIC can exchange data without the host's memory."""

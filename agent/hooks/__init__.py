@@ -1,1 +1,0 @@
-"""What is changed in a pod or container at each stage of its life. Pure."""

@@ -1,1 +1,0 @@
-"""Which CPUs, how much of them, and beside whom."""

@@ -1,0 +1,214 @@
+"""The kernel's uevents: a listener on libudev (pyudev), and a pure parser.
+
+An event is a hint. It says which part of the host to read again, and names the function; no other
+fact is taken from it.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import re
+import select
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agent.errors import AgentError, ParseError
+from agent.snapshot.pci import parse_address
+
+MAX_UEVENT_BYTES = 8192  # of one message; the kernel's own are a tenth of that
+
+NO_ACTION = "no_action"
+
+ODD_ACTION = "odd_action"
+
+NO_DEVPATH = "no_devpath"
+
+TOO_LONG = "too_long"
+
+NOT_TEXT = "no_text"  # its names are no Unicode
+
+REFUSED = "refused"  # by the library: not from the kernel, or no message at all
+
+ACTIONS = frozenset(("add", "remove", "change", "move", "bind", "unbind", "online", "offline"))
+
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{1,20}")
+
+_VIRTUAL_NET = "/devices/virtual/"  # of containers: each pod makes some
+
+# of the drivers that make devices usable; the kernel loads many others all day
+_DRIVER_MODULES = (
+    *("nvidia", "nouveau", "drv_", "davinci", "devdrv", "cambricon", "amdgpu", "xe", "habanalabs"),
+    *("mlx", "ib_", "rdma", "irdma", "bnxt", "qedr", "hns", "erdma", "efa", "siw", "vfio"),
+)
+
+
+class RescanScope(enum.Enum):
+    """What of the host may be another after an event."""
+
+    HOST = "host"  # CPUs, memory nodes, PCI
+    RDMA = "rdma"
+    ACCELERATORS = "accelerators"
+
+
+_ALL_SCOPES = frozenset(RescanScope)
+
+_SCOPES_BY_SUBSYSTEM: dict[str, frozenset[RescanScope]] = {
+    "pci": _ALL_SCOPES,
+    "vfio": _ALL_SCOPES,
+    "module": _ALL_SCOPES,
+    "infiniband": frozenset((RescanScope.RDMA,)),
+    "infiniband_verbs": frozenset((RescanScope.RDMA,)),
+    "infiniband_mad": frozenset((RescanScope.RDMA,)),
+    "net": frozenset((RescanScope.RDMA,)),
+    "auxiliary": frozenset((RescanScope.RDMA,)),
+    "drm": frozenset((RescanScope.ACCELERATORS,)),
+    "accel": frozenset((RescanScope.ACCELERATORS,)),
+    "nvme": frozenset((RescanScope.HOST,)),
+    "cpu": frozenset((RescanScope.HOST,)),
+    "node": frozenset((RescanScope.HOST,)),
+    "memory": frozenset((RescanScope.HOST,)),
+}
+
+
+class Uevent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of the kernel that is of any use to us."""
+
+    action: str
+    subsystem: str
+    devpath: str
+    address: str | None = None  # of the PCI function that it is about or below
+    sequence_number: int | None = None  # in the kernel's sequence, which has no gaps
+
+    @property
+    def scopes(self) -> frozenset[RescanScope]:
+        """Return what has to be read again; empty if the event means nothing to us."""
+        name = self.devpath.rpartition("/")[2]
+        if self.subsystem == "net" and self.devpath.startswith(_VIRTUAL_NET):
+            return frozenset()
+        if self.subsystem == "module" and not name.startswith(_DRIVER_MODULES):
+            return frozenset()
+        return _SCOPES_BY_SUBSYSTEM.get(self.subsystem, frozenset())
+
+    @property
+    def is_function_removed(self) -> bool:
+        """Say whether the function itself is gone, not only what a driver made of it."""
+        return (self.action, self.subsystem) == ("remove", "pci") and self.address is not None
+
+    @property
+    def is_function_added(self) -> bool:
+        """Say whether a function is there that was not."""
+        return (self.action, self.subsystem) == ("add", "pci") and self.address is not None
+
+
+def parse_uevent(fields: Mapping[str, str]) -> Uevent | str:
+    """Return the event, or in a word why it is dropped."""
+    if sum(len(name) + len(value) + 2 for name, value in fields.items()) > MAX_UEVENT_BYTES:
+        return TOO_LONG
+    action, devpath = fields.get("ACTION", ""), fields.get("DEVPATH", "")
+    if not action:
+        return NO_ACTION
+    if action not in ACTIONS:
+        return ODD_ACTION
+    if not devpath.startswith("/"):
+        return NO_DEVPATH
+    number = fields.get("SEQNUM", "")
+    return Uevent(
+        action=action,
+        subsystem=fields.get("SUBSYSTEM", ""),
+        devpath=devpath,
+        address=_address(fields.get("PCI_SLOT_NAME", ""), devpath),
+        sequence_number=int(number) if _SEQUENCE_NUMBER.fullmatch(number) else None,
+    )
+
+
+def _address(slot: str, devpath: str) -> str | None:
+    """Return the slot's address, else that of the last function in the path."""
+    for text in (slot, *reversed(devpath.split("/"))):
+        try:
+            return parse_address(text)
+        except ParseError:
+            continue
+    return None
+
+
+BUFFER_BYTES = 4 << 20  # of the socket: the events of a thousand virtual functions
+
+MAX_BATCH = 16  # events a call, a millisecond's worth
+
+
+class UeventsUnavailable(AgentError):
+    """There are no events here: no libudev, or the system refuses the socket."""
+
+
+class UeventsLost(AgentError):
+    """More came than the socket could hold; nobody knows what."""
+
+
+class UeventMonitor:
+    """An open socket of the kernel's events; what libudev itself refuses is only counted."""
+
+    def __init__(self) -> None:
+        """Open the socket; `CannotListen` says why that cannot be.
+
+        Loads a library and takes tens of milliseconds, once.
+        """
+        try:
+            import pyudev  # noqa: PLC0415 - no start waits for it
+
+            context = pyudev.Context()
+            self._monitor: Any = pyudev.Monitor.from_netlink(context, source="kernel")
+            self._grow()
+            self._monitor.start()
+            self._socket = socket.socket(fileno=os.dup(self.fileno()))  # for its errors alone
+            self._poll = select.poll()  # not `select`: it knows no descriptor beyond a thousand
+            self._poll.register(self.fileno(), select.POLLIN)
+        except ImportError as error:  # also when libudev is missing
+            raise UeventsUnavailable(f"libudev cannot be loaded: {error}") from error
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise UeventsUnavailable(f"the kernel's events cannot be heard: {why}") from error
+
+    def _grow(self) -> None:
+        try:
+            self._monitor.set_receive_buffer_size(BUFFER_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EACCES):
+                raise
+
+    def fileno(self) -> int:
+        """Return what becomes readable when there are events."""
+        return int(self._monitor.fileno())
+
+    def read_events(self) -> list[Uevent | str]:
+        """Return events that have come, a bounded number, or why each was dropped; never wait.
+
+        Raises `EventsLost`, after which events go on, and `CannotListen`, after which they do not.
+        """
+        events: list[Uevent | str] = []
+        try:
+            while len(events) < MAX_BATCH and self._poll.poll(0):
+                events.append(self._one())
+        except OSError as error:
+            # asking for the socket's error clears it
+            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or error.errno
+            if code == errno.ENOBUFS:
+                raise UeventsLost("more events came than the socket could hold") from error
+            raise UeventsUnavailable(f"the kernel's events ended: {error}") from error
+        return events
+
+    def _one(self) -> Uevent | str:
+        device = self._monitor.poll(0)
+        try:
+            return REFUSED if device is None else parse_uevent(dict(device.properties))
+        except UnicodeDecodeError:  # a network device may be called anything
+            return NOT_TEXT
+
+    def close(self) -> None:
+        """Close the socket, which libudev does when nobody holds it."""
+        self._socket.close()
+        self._monitor = None

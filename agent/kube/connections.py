@@ -1,0 +1,284 @@
+"""The pool of HTTP connections to one server, and bounded reading of bodies and lines.
+
+What is read of an answer: a whole body, or lines as they come; neither without a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from ssl import SSLContext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from agent.kube.api import JSON_TYPE, ApiRequest
+from agent.kube.endpoint import Endpoint
+from agent.kube.errors import BadResponse
+from agent.kube.http_errors import RequestRoute, translate_errors
+from agent.version import VERSION
+
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.abc import AbstractCookieJar
+
+CONNECT_S = 5.0  # TCP and TLS to one address
+
+IDLE_S = 80.0  # an API server closes after 90; the looks of each minute find it open
+
+MAX_CONNECTIONS = 32
+
+# A node that vanished answers nothing, not even a reset: the kernel asks it and gives up.
+KEEPALIVE_IDLE_S = 15
+
+KEEPALIVE_EVERY_S = 5
+
+KEEPALIVE_TRIES = 3
+
+UNACKNOWLEDGED_MS = 20_000
+
+READ_BUFFER_BYTES = 256 << 10
+
+USER_AGENT = f"xpu-agent/{VERSION}"
+
+
+class RequestAttempt:
+    """What became of one request on its way; filled in while it is sent."""
+
+    def __init__(self, verb: str) -> None:
+        """Begin: nothing is known yet."""
+        self.verb = verb
+        self.stage = "waiting for a connection"
+        self.is_reused = False
+        self.is_answered = False
+        self._connections = 0
+        self._told = 0
+
+    def use_connection(self, *, reused: bool) -> None:
+        """Note the connection it goes over."""
+        self.stage = "waiting for the answer"
+        self.is_reused = reused
+        self._connections += 1
+
+    def take_repeats(self) -> int:
+        """Return how often it was sent again since this was asked last."""
+        again = max(0, self._connections - 1) - self._told
+        self._told += again
+        return again
+
+
+class ConnectionPool:
+    """Makes the HTTP client when it is first needed. Belongs to the loop thread."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Open nothing yet."""
+        self._endpoint = endpoint
+        self._http: aiohttp.ClientSession | None = None
+        self._sockets: tuple[socket.socket, ...] = ()  # replaced whole: read by other threads
+        self.opened_count = 0
+        self.is_closed = False
+
+    @property
+    def open_count(self) -> int:
+        """Count the connections that are open, idle ones too."""
+        return sum(sock.fileno() >= 0 for sock in self._sockets)
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """Return the client; no redirect, cookie, `.netrc` or compression is its own idea.
+
+        Nothing is asked for compressed: the server would pack every list of 128 KiB anew, for
+        each node of a fleet that comes back at once, to spare bytes that cost less inside a
+        cluster; and what is never unpacked cannot burst.
+        """
+        if self._http is None:
+            # imported here: 180 ms that only a session needs, see `load_http`
+            import aiohttp  # noqa: PLC0415 - aiohttp
+
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_S, socket_factory=self._socket
+                ),
+                cookie_jar=_no_cookies(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+                headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+                auto_decompress=False,
+                trust_env=False,
+                read_bufsize=READ_BUFFER_BYTES,
+                trace_configs=[_tracing()],
+            )
+        return self._http
+
+    async def send(
+        self,
+        request: ApiRequest,
+        authorization: str | None,
+        tls: SSLContext | None,
+        attempt: RequestAttempt,
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return the answer, its body unread; raise the library's errors."""
+        import yarl  # noqa: PLC0415 - aiohttp
+
+        headers = {"Accept": JSON_TYPE}
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        if request.body:
+            headers["Content-Type"] = request.content_type
+        proxy = self._endpoint.proxy
+        return await self.http.request(
+            request.method,
+            yarl.URL(self._endpoint.url_of(request), encoded=True),
+            data=request.body or None,
+            headers=headers,
+            allow_redirects=False,
+            ssl=True if tls is None else tls,
+            server_hostname=self._endpoint.server_name or None,
+            proxy=proxy.url if proxy else None,
+            proxy_headers=proxy.headers() if proxy else None,
+            trace_request_ctx=attempt,
+        )
+
+    async def close(self) -> None:
+        """Close all connections; what is under way fails."""
+        self.is_closed = True
+        if self._http is not None:
+            await self._http.close()
+
+    def _socket(self, address: tuple[int, int, int, str, object]) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            (socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+            (socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S),
+            (socket.TCP_KEEPCNT, KEEPALIVE_TRIES),
+            (socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS),
+        ):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.opened_count += 1
+        self._sockets = (*(old for old in self._sockets if old.fileno() >= 0), sock)
+        return sock
+
+
+def _no_cookies() -> AbstractCookieJar:
+    import aiohttp  # noqa: PLC0415 - aiohttp
+
+    return aiohttp.DummyCookieJar()
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    import aiohttp  # noqa: PLC0415 - aiohttp
+
+    async def opened(_: object, context: SimpleNamespace, __: object) -> None:
+        context.trace_request_ctx.use_connection(reused=False)
+
+    async def reused(_: object, context: SimpleNamespace, __: object) -> None:
+        context.trace_request_ctx.use_connection(reused=True)
+
+    async def opening(_: object, context: SimpleNamespace, __: object) -> None:
+        context.trace_request_ctx.stage = "connecting"
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_create_start.append(opening)
+    config.on_connection_create_end.append(opened)
+    config.on_connection_reuseconn.append(reused)
+    return config
+
+
+@contextlib.contextmanager
+def fail_body_on_disconnect(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """Let whoever reads the body see that its connection is gone.
+
+    The library tells by itself, but for one case: a broken chunk after the head (aiohttp 3.14
+    closes the connection then, and leaves the reader waiting).
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    lost = protocol.closed if protocol is not None else None
+    if lost is None:  # all of the body has come
+        yield
+        return
+
+    def end(_: asyncio.Future[None]) -> None:
+        import aiohttp  # noqa: PLC0415 - aiohttp
+
+        if not response.content.is_eof() and response.content.exception() is None:
+            response.content.set_exception(aiohttp.ClientPayloadError("the connection is gone"))
+
+    lost.add_done_callback(end)
+    try:
+        yield
+    finally:
+        lost.remove_done_callback(end)
+        lost.remove_done_callback(
+            _retrieve_exception
+        )  # of an answer before, on the same connection
+        lost.add_done_callback(_retrieve_exception)
+
+
+def _retrieve_exception(lost: asyncio.Future[None]) -> None:
+    """Take notice of how a connection ended; else the loop logs that nobody did."""
+    if not lost.cancelled():
+        lost.exception()
+
+
+async def read_body(
+    response: aiohttp.ClientResponse, what: str, way: RequestRoute, limit_bytes: int
+) -> bytes:
+    """Return a whole body; raise `BadAnswer` as soon as it is longer than that."""
+    too_long = BadResponse(what, f"an answer of more than {limit_bytes} bytes")
+    if (response.content_length or 0) > limit_bytes:
+        raise too_long
+    body = bytearray()
+    with translate_errors(what, way, begun=True):
+        while chunk := await response.content.readany():
+            body += chunk
+            if len(body) > limit_bytes:
+                raise too_long
+    return bytes(body)
+
+
+async def read_chunk(
+    response: aiohttp.ClientResponse, what: str, way: RequestRoute, until_s: float
+) -> bytes:
+    """Return what comes next, empty at an orderly end; raise `TimeoutError`.
+
+    `until_s` is of the loop's clock.
+    """
+    async with asyncio.timeout_at(until_s):
+        with translate_errors(what, way, begun=True):
+            return await response.content.readany()
+
+
+class LineReader:
+    """Puts lines together that are spread over chunks; each byte is copied once.
+
+    A line of more than `limit_bytes` is a `BadAnswer` as soon as it is that long.
+    """
+
+    def __init__(self, what: str, limit_bytes: int) -> None:
+        """Take what is read, for messages, and the limit of one line."""
+        self._what = what
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self.pending_bytes = 0
+        """Bytes of a line whose end has not come yet."""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk ends, without their ends; empty ones are left out."""
+        first, *rest = chunk.split(b"\n")
+        self._keep(first)
+        whole: list[bytes] = []
+        for part in rest:
+            whole.append(b"".join(self._parts))
+            self._parts.clear()
+            self.pending_bytes = 0
+            self._keep(part)
+        return [line for line in (line.rstrip(b"\r") for line in whole) if line]
+
+    def _keep(self, part: bytes) -> None:
+        self.pending_bytes += len(part)
+        if self.pending_bytes > self._limit_bytes:
+            raise BadResponse(self._what, f"a line of more than {self._limit_bytes} bytes")
+        if part:
+            self._parts.append(part)

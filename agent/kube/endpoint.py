@@ -1,0 +1,285 @@
+"""Where the API server is.
+
+Settings, the pod's environment, a kubeconfig, and the HTTP proxy on the way.
+
+Where the API server is, and whose account to use there: the pod's, or a kubeconfig's.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
+
+import msgspec
+
+from agent.config.cluster import ApiSettings
+from agent.errors import BadConfig
+from agent.kube.api import ApiRequest
+from agent.kube.errors import NoApiServer
+
+if TYPE_CHECKING:
+    pass
+
+
+class HttpProxy(msgspec.Struct, frozen=True, kw_only=True):
+    """A proxy, and who we are there. Its text never holds the password."""
+
+    url: str  # http://proxy:3128, without user and password
+    user: str = ""
+    password: str = ""
+
+    def headers(self) -> dict[str, str]:
+        """Return what tells the proxy who we are."""
+        if not self.user:
+            return {}
+        pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return {"Proxy-Authorization": f"Basic {pair}"}
+
+    def __str__(self) -> str:
+        """Say which, for messages."""
+        return self.url
+
+    def __repr__(self) -> str:
+        """Say which, for messages."""
+        return f"Proxy({self.url})"
+
+
+def proxy_for(url: str, environ: Mapping[str, str]) -> HttpProxy | None:
+    """Return the proxy that the environment names for a URL; `None`: go there directly.
+
+    This machine itself is never asked for through a proxy, and nothing that NO_PROXY names: a
+    host, a domain (with or without a dot before it), an address, a network, each with or without
+    a port, or `*`. Raise `NoApiServer` for a proxy that is none.
+    """
+    parts = _split(url)
+    variable = "HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY"
+    text = _variable(environ, variable)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    if not text or _is_loopback(host) or _is_excluded(host, port, _variable(environ, "NO_PROXY")):
+        return None
+    return parse_proxy(text, variable)
+
+
+def parse_proxy(text: str, origin: str) -> HttpProxy:
+    """Return the proxy that a text names; `origin` is where it stands, for the message."""
+    parts = _split(text if "://" in text else f"http://{text}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise NoApiServer(f"{origin}: only http:// and https:// proxies are supported")
+    port = f":{parts.port}" if parts.port else ""
+    return HttpProxy(
+        url=f"{parts.scheme}://{bracket_host(parts.hostname)}{port}",
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )
+
+
+def bracket_host(host: str) -> str:
+    """Return a host as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL; one that is broken (a bracket, a port) has no host."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return urlsplit("")
+    return parts
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str:
+    return (environ.get(name) or environ.get(name.lower()) or "").strip()
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
+    return any(
+        _entry_matches(entry.strip().lower(), host.lower(), port) for entry in no_proxy.split(",")
+    )
+
+
+def _entry_matches(entry: str, host: str, port: int) -> bool:
+    if not entry:
+        return False
+    if entry == "*":
+        return True
+    address = _address(host)
+    if "/" in entry:
+        return address is not None and _is_in_network(address, entry)
+    entry, entry_port = _split_port(entry)
+    if entry_port is not None and entry_port != port:
+        return False
+    if address is not None:
+        return _address(entry) == address
+    domain = entry.removeprefix("*")
+    if domain.startswith("."):
+        return host.endswith(domain)
+    return host == domain or host.endswith(f".{domain}")
+
+
+def _split_port(entry: str) -> tuple[str, int | None]:
+    if _address(entry) is not None:  # an IPv6 address has colons of its own
+        return entry, None
+    host, colon, port = entry.rpartition(":")
+    if colon and port.isdecimal():
+        return host.strip("[]"), int(port[:6])
+    return entry.strip("[]"), None
+
+
+def _is_in_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return None
+
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+# another folder with `token` and `ca.crt`, for a pod that mounts its token elsewhere
+FOLDER_VARIABLE = "XPU_AGENT_SERVICE_ACCOUNT"
+
+HOME_KUBECONFIG = "~/.kube/config"
+
+
+class InClusterTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The API server as a pod sees it; both files are read again whenever they change."""
+
+    url: str  # https://10.96.0.1:443, https://[fd00::1]:443
+    folder: str = SERVICE_ACCOUNT
+
+    def __str__(self) -> str:
+        """Say which, for messages."""
+        return f"{self.url} with the account of {self.folder}"
+
+
+class KubeconfigTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The API server of one context; `paths` is as in KUBECONFIG, empty `context` its current."""
+
+    paths: str
+    context: str = ""
+
+    def __str__(self) -> str:
+        """Say which, for messages."""
+        return f"{self.paths}{f', context {self.context}' if self.context else ''}"
+
+
+ApiTarget = InClusterTarget | KubeconfigTarget
+
+
+def find_api_target(
+    api: ApiSettings,
+    environ: Mapping[str, str],
+    is_file: Callable[[str], bool] = os.path.isfile,
+) -> ApiTarget:
+    """Return where the API server is; raise `NoApiServer` when nothing says so.
+
+    In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG, and without
+    that `~/.kube/config`. Only file names are looked at, nothing is read. Raises `BadConfig` for a
+    context that nothing has.
+    """
+    if api.kubeconfig:
+        path = _expand_home(api.kubeconfig, environ)
+        if not is_file(path):
+            raise NoApiServer(
+                f"api.kubeconfig: {api.kubeconfig} is no file; correct the setting, or leave "
+                "it empty to use the pod's own account"
+            )
+        return KubeconfigTarget(paths=path, context=api.context)
+    folder = environ.get(FOLDER_VARIABLE) or SERVICE_ACCOUNT
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    if host and is_file(f"{folder}/token"):
+        if api.context:
+            raise BadConfig(
+                f"api.context: {api.context!r} is of a kubeconfig, and a pod's own account has "
+                "none; set api.kubeconfig too, or leave it empty"
+            )
+        port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+        url = f"https://{bracket_host(host)}:{_port(port)}"
+        return InClusterTarget(url=server_url(url, "KUBERNETES_SERVICE_HOST"), folder=folder)
+    named = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
+    found = [_expand_home(path, environ) for path in named or (HOME_KUBECONFIG,)]
+    if any(map(is_file, found)):
+        return KubeconfigTarget(paths=":".join(found), context=api.context)
+    if named:
+        raise NoApiServer(f"KUBECONFIG: {':'.join(found)} is no file; correct it, or unset it")
+    raise NoApiServer(_advice(host, folder))
+
+
+def server_url(text: str, origin: str) -> str:
+    """Return a URL without the slash at its end; raise `NoApiServer` for none of a server.
+
+    `origin` is where it stands, for the message, which does not repeat it: it may hold a password.
+    """
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket, a port
+        is_one = False
+    if not is_one:
+        raise NoApiServer(f"{origin}: no URL of a server, as https://10.0.0.1:6443 is")
+    return text.rstrip("/")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
+        raise NoApiServer(f"KUBERNETES_SERVICE_PORT: {text[:20]!r} is no port")
+    return int(text)
+
+
+def _expand_home(path: str, environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME", "")
+    return f"{home}{path[1:]}" if path.startswith("~/") and home else path
+
+
+def _advice(host: str, folder: str) -> str:
+    if host:
+        return (
+            f"in a pod, but there is no {folder}/token: give the pod a ServiceAccount and leave "
+            "automountServiceAccountToken on, or name a kubeconfig with api.kubeconfig"
+        )
+    return (
+        "no API server: not in a pod (KUBERNETES_SERVICE_HOST is not set), and no kubeconfig in "
+        "api.kubeconfig, KUBECONFIG or ~/.kube/config; name one, or run with --standalone"
+    )
+
+
+SAFE_PATH = "/:@!$&'()*+,;=~-._"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server is. `url` may have a path, which then comes before that of every request."""
+
+    url: str
+    server_name: str = ""  # in its certificate, where that is not the host of `url`
+    proxy: HttpProxy | None = None
+
+    @property
+    def is_tls(self) -> bool:
+        """Say whether others on the way can read what is sent."""
+        return self.url.lower().startswith("https://")
+
+    def __str__(self) -> str:
+        """Return scheme, host and port, for messages."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    def url_of(self, request: ApiRequest) -> str:
+        """Return where a request goes, everything escaped that must be."""
+        query = f"?{urlencode(request.query, quote_via=quote)}" if request.query else ""
+        return f"{self.url.rstrip('/')}{quote(request.path, safe=SAFE_PATH)}{query}"

@@ -1,1 +1,0 @@
-"""The objects that are followed, each decoded into what is read of it and made a value."""

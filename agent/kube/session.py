@@ -1,0 +1,439 @@
+"""An authenticated session with one server: calls, streams, deadlines, status.
+
+The session: one request at a time, each with a deadline, each failure of a class.
+
+Opens a session where the settings and the surroundings say the API server is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from agent.clock import Clock
+from agent.kube.api import (
+    APPLY_PATCH_TYPE,
+    MAX_BODY_BYTES,
+    MERGE_PATCH_TYPE,
+    ApiRequest,
+    ApiResponse,
+)
+from agent.kube.connections import (
+    ConnectionPool,
+    LineReader,
+    RequestAttempt,
+    fail_body_on_disconnect,
+    read_body,
+    read_chunk,
+)
+from agent.kube.credentials import Credentials, TlsContextCache, TlsFiles, TokenFile
+from agent.kube.endpoint import (
+    ApiTarget,
+    Endpoint,
+    InClusterTarget,
+    KubeconfigTarget,
+    parse_proxy,
+    proxy_for,
+)
+from agent.kube.errors import ApiError, BadResponse, Unreachable
+from agent.kube.http_errors import (
+    MAX_ERROR_BYTES,
+    RequestRoute,
+    error_of_response,
+    http_date_s,
+    is_closed_connection,
+    is_untrusted_certificate,
+    translate_errors,
+)
+from agent.snapshot.cluster import ApiSessionStatus
+
+if TYPE_CHECKING:
+    import aiohttp
+
+log = logging.getLogger(__name__)
+
+NO_RESPONSE_CODE = "none"  # code of a request that got no answer
+
+
+def clock_skew_s(date_s: float, sent_s: float, received_s: float) -> float:
+    """Return how far the server's clock is ahead at least; wall seconds.
+
+    The header is cut to whole seconds and was written somewhere between sending and receiving,
+    so the true difference lies between `date - received` and `date + 1 - sent`.
+    """
+    lowest_s, highest_s = date_s - received_s, date_s + 1 - sent_s
+    if lowest_s <= 0 <= highest_s:
+        return 0.0
+    return lowest_s if lowest_s > 0 else highest_s
+
+
+class SessionStatusTracker:
+    """Keeps the state of one session. Belongs to the loop thread."""
+
+    def __init__(self, server: str, clock: Clock) -> None:
+        """Begin with nothing asked; `server` names it in the log."""
+        self._server = server
+        self._clock = clock
+        self.state = ApiSessionStatus()
+
+    def begin(self, *, stream: bool) -> None:
+        """Count a call or a stream that is under way."""
+        self._count(1, stream=stream)
+
+    def end(self, *, stream: bool) -> None:
+        """Count it no more."""
+        self._count(-1, stream=stream)
+
+    def count_retries(self, times: int) -> None:
+        """Count second tries."""
+        if times:
+            self.state = replace(self.state, retries=self.state.retries + times)
+
+    def record_response(self, verb: str, status: int) -> None:
+        """Note an answer of any status."""
+        now_s = self._clock.monotonic()
+        if self.state.reachable is False:
+            log.info("server_answers_again", extra={"server": self._server})
+        self.state = replace(
+            self.state,
+            reachable=True,
+            last_answer_s=now_s,
+            last_ok_s=now_s if 200 <= status < 300 else self.state.last_ok_s,
+            requests=self._counted(verb, str(status)),
+        )
+
+    def record_failure(self, verb: str, error: ApiError, *, answered: bool) -> None:
+        """Note an error; a server is out of reach only when no answer had begun.
+
+        What broke off after that says little: streams do so whenever something on the way likes.
+        """
+        state = self.state
+        if not answered:
+            state = replace(state, requests=self._counted(verb, NO_RESPONSE_CODE))
+        gone = isinstance(error, Unreachable) and not answered
+        if gone and state.reachable is not False:
+            extra = {"server": self._server, "error": str(error)}
+            log.warning("server_does_not_answer", extra=extra)
+        self.state = replace(
+            state,
+            reachable=False if gone else state.reachable,
+            last_error=str(error),
+            last_error_s=self._clock.monotonic(),
+        )
+
+    def record_clock_skew(self, date_s: float, sent_s: float) -> None:
+        """Note the server's clock, of a request sent at `sent_s`; wall seconds."""
+        skew_s = clock_skew_s(date_s, sent_s, self._clock.wall())
+        self.state = replace(self.state, clock_skew_s=skew_s)
+
+    def _count(self, more: int, *, stream: bool) -> None:
+        state = self.state
+        if stream:
+            self.state = replace(state, streams=state.streams + more)
+        else:
+            self.state = replace(state, in_flight=state.in_flight + more)
+
+    def _counted(self, verb: str, code: str) -> Mapping[tuple[str, str], int]:
+        requests = self.state.requests
+        return {**requests, (verb, code): requests.get((verb, code), 0) + 1}
+
+
+MAX_CALLS = 8  # at once; streams are not counted
+
+WATCH_VERB = "WATCH"
+
+REPEATABLE_PATCH_TYPES = (APPLY_PATCH_TYPE, MERGE_PATCH_TYPE)  # a PATCH of these may arrive twice
+
+Authentication = tuple[
+    str | None, ssl.SSLContext | None
+]  # the Authorization header, whom to believe
+
+
+class ApiSession:
+    """`agent.kube.api.ApiClient` over HTTPS. Belongs to the loop thread; opens nothing until used.
+
+    Twice is tried: what was answered 401 when there are other credentials by then, and what can
+    be repeated without harm on a kept connection that the server had closed meanwhile.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, credentials: Credentials, trust: TlsContextCache, clock: Clock
+    ) -> None:
+        """Take where, who we are there, whom we believe."""
+        self.credentials = credentials
+        self._endpoint = endpoint
+        self._trust = trust
+        self._clock = clock
+        self._connections = ConnectionPool(endpoint)
+        self._free = asyncio.Semaphore(MAX_CALLS)
+        self._keeper = SessionStatusTracker(str(endpoint), clock)
+
+    @property
+    def state(self) -> ApiSessionStatus:
+        """Return how the server has answered so far; any thread may ask."""
+        return replace(
+            self._keeper.state,
+            open_connections=self._connections.open_count,
+            opened_connections=self._connections.opened_count,
+            token_read_errors=self.credentials.read_errors,
+            ca_read_errors=self._trust.read_errors,
+        )
+
+    async def close(self) -> None:
+        """Close all connections; calls and streams under way end as `Unreachable`."""
+        await self._connections.close()
+
+    async def call(self, request: ApiRequest) -> ApiResponse:
+        """Return the answer; raise an `ApiError` of the class that says what to do."""
+        attempt = RequestAttempt(request.method)
+        attempt.stage = f"waiting for one of {MAX_CALLS} other calls to end"
+        self._keeper.begin(stream=False)
+        try:
+            with self._noting(attempt):
+                async with (
+                    _deadline(request, attempt),
+                    self._free,
+                    self._answer(request, attempt) as response,
+                ):
+                    body = await read_body(response, str(request), self._way(), MAX_BODY_BYTES)
+                    headers = _headers(response)
+                    return ApiResponse(status=response.status, headers=headers, body=body)
+        finally:
+            self._keeper.end(stream=False)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, request: ApiRequest, idle_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Return the lines of a watch; leaving it closes its connection, unless it ended."""
+        attempt = RequestAttempt(WATCH_VERB)
+        self._keeper.begin(stream=True)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                with self._noting(attempt):
+                    async with _deadline(request, attempt):
+                        response = await stack.enter_async_context(self._answer(request, attempt))
+                lines = self._lines(request, response, idle_s, attempt)
+                yield await stack.enter_async_context(contextlib.aclosing(lines))
+        finally:
+            self._keeper.end(stream=True)
+
+    async def _lines(
+        self,
+        request: ApiRequest,
+        response: aiohttp.ClientResponse,
+        idle_s: float,
+        attempt: RequestAttempt,
+    ) -> AsyncGenerator[bytes, None]:
+        lines, now_s = LineReader(str(request), MAX_BODY_BYTES), asyncio.get_running_loop().time
+        with self._noting(attempt):
+            until_s = now_s() + idle_s  # for a whole line: bytes that never end one are no life
+            try:
+                while chunk := await read_chunk(response, str(request), self._way(), until_s):
+                    for line in lines.feed(chunk):
+                        yield line
+                        until_s = now_s() + idle_s
+            except TimeoutError as error:
+                raise Unreachable(str(request), f"no line came for {idle_s:g} s") from error
+            if lines.pending_bytes:
+                raise Unreachable(str(request), f"{self._endpoint} ended the stream within a line")
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self, request: ApiRequest, attempt: RequestAttempt
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Return an answer of 2xx with its body still to be read; raise what any other means."""
+        sent_s = self._clock.wall()
+        response, secrets = await self._sent(request, attempt)
+        try:
+            with fail_body_on_disconnect(response):
+                attempt.stage = "reading the answer"
+                self._note(response, attempt, sent_s)
+                if not 200 <= response.status < 300:
+                    raise await self._refusal(request, response, secrets)
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    raise BadResponse(str(request), "compressed, which was not asked for")
+                yield response
+        finally:
+            response.close()  # nothing happens when its body was read to the end
+
+    async def _sent(
+        self, request: ApiRequest, attempt: RequestAttempt
+    ) -> tuple[aiohttp.ClientResponse, tuple[str, ...]]:
+        """Send it, after a 401 once more with other credentials; return what must not be said."""
+        attempt.stage = "waiting for credentials"
+        signed = await self._signed()
+        attempt.stage = "waiting for a connection"
+        response = await self._send(request, signed, attempt)
+        if response.status == 401:
+            self.credentials.expire()
+            try:
+                again = await self._signed()
+            except BaseException:
+                response.close()
+                raise
+            if again != signed:
+                response.close()
+                signed = again
+                response = await self._send(request, signed, attempt)
+        authorization, _ = signed
+        return response, ((authorization or "").partition(" ")[2],)
+
+    async def _signed(self) -> Authentication:
+        if not self._endpoint.is_tls:
+            return None, None  # a token is not sent where anybody can read it
+        return await self.credentials.authorization(), await self._trust.context()
+
+    async def _send(
+        self, request: ApiRequest, signed: Authentication, attempt: RequestAttempt
+    ) -> aiohttp.ClientResponse:
+        try:
+            return await self._send_once(request, signed, attempt)
+        except Unreachable as error:
+            stale = attempt.is_reused and is_closed_connection(error)
+            if not (
+                stale
+                and request.content_type in REPEATABLE_PATCH_TYPES
+                and request.method == "PATCH"
+            ):
+                raise
+        # the library repeats GET, PUT and DELETE itself
+        return await self._send_once(request, signed, attempt)
+
+    async def _send_once(
+        self, request: ApiRequest, signed: Authentication, attempt: RequestAttempt
+    ) -> aiohttp.ClientResponse:
+        if self._connections.is_closed:
+            raise Unreachable(str(request), "the session is closed")
+        authorization, tls = signed
+        with translate_errors(str(request), self._way()):
+            return await self._connections.send(request, authorization, tls, attempt)
+
+    async def _refusal(
+        self, request: ApiRequest, response: aiohttp.ClientResponse, secrets: tuple[str, ...]
+    ) -> ApiError:
+        try:
+            body = await read_body(response, str(request), self._way(), MAX_ERROR_BYTES)
+        except ApiError:
+            body = b""  # the status says more than why its body could not be read
+        return error_of_response(
+            str(request),
+            response.status,
+            _headers(response),
+            body,
+            secrets=secrets,
+            wall_s=self._clock.wall(),
+        )
+
+    @contextlib.contextmanager
+    def _noting(self, attempt: RequestAttempt) -> Iterator[None]:
+        try:
+            yield
+        except ApiError as error:
+            if not self._connections.is_closed:  # what ends with us says nothing of the server
+                self._keeper.record_failure(attempt.verb, error, answered=attempt.is_answered)
+            if is_untrusted_certificate(error):
+                self._trust.expire()
+            raise
+        finally:
+            self._keeper.count_retries(attempt.take_repeats())
+
+    def _note(
+        self, response: aiohttp.ClientResponse, attempt: RequestAttempt, sent_s: float
+    ) -> None:
+        attempt.is_answered = True
+        self._keeper.record_response(attempt.verb, response.status)
+        date_s = http_date_s(response.headers.get("Date", ""))
+        if date_s is not None:
+            self._keeper.record_clock_skew(date_s, sent_s)
+
+    def _way(self) -> RequestRoute:
+        proxy = self._endpoint.proxy
+        return RequestRoute(
+            server=str(self._endpoint), proxy=proxy, authority=self._trust.authority
+        )
+
+
+@contextlib.asynccontextmanager
+async def _deadline(request: ApiRequest, attempt: RequestAttempt) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(request.deadline_s):
+            yield
+    except TimeoutError as error:
+        raise Unreachable(
+            str(request), f"not done within {request.deadline_s:g} s: {attempt.stage}"
+        ) from error
+
+
+def _headers(response: aiohttp.ClientResponse) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
+
+
+def load_http() -> None:
+    """Load the HTTP library: 110 ms, and 70 more for the authorities of this machine.
+
+    Whoever starts the agent calls it in a thread while vendors' workers load their libraries.
+    """
+    import aiohttp  # noqa: F401, PLC0415 - aiohttp
+
+
+def disable_system_authorities(target: ApiTarget, environ: MutableMapping[str, str]) -> None:
+    """Have this process know no authority of the machine's, in a pod, where none is asked for.
+
+    The HTTP library reads them all when it is loaded, for connections that we do not make: an
+    image may say where they are. To be called before there are threads that read the environment.
+    """
+    if isinstance(target, InClusterTarget):
+        environ["SSL_CERT_FILE"] = os.devnull
+
+
+async def open_session(target: ApiTarget, clock: Clock, environ: Mapping[str, str]) -> ApiSession:
+    """Return a session; nothing is sent yet. Raise `NoApiServer` when there can be none.
+
+    In a pod nothing is read either; a kubeconfig is, which may run a plug-in.
+    """
+    load = asyncio.get_running_loop().run_in_executor(None, load_http)
+    if isinstance(target, InClusterTarget):
+        session = _in_cluster_session(target, clock, environ)
+    else:
+        session = await _kubeconfig_session(target, clock, environ)
+    await load
+    return session
+
+
+def _in_cluster_session(
+    target: InClusterTarget, clock: Clock, environ: Mapping[str, str]
+) -> ApiSession:
+    files = TlsFiles(ca_file=f"{target.folder}/ca.crt")
+    return ApiSession(
+        Endpoint(url=target.url, proxy=proxy_for(target.url, environ)),
+        TokenFile(f"{target.folder}/token", clock),
+        TlsContextCache(lambda: files, clock),
+        clock,
+    )
+
+
+async def _kubeconfig_session(
+    target: KubeconfigTarget, clock: Clock, environ: Mapping[str, str]
+) -> ApiSession:
+    # imported here: a pod does without
+    from agent.kube.kubeconfig import KubeconfigCredentials  # noqa: PLC0415 - see above
+
+    credentials = KubeconfigCredentials(target, clock)
+    account = await credentials.open()
+    proxy = proxy_for(account.url, environ)
+    if account.proxy:
+        proxy = parse_proxy(account.proxy, f"proxy-url of {target}")
+    return ApiSession(
+        Endpoint(url=account.url, server_name=account.server_name, proxy=proxy),
+        credentials,
+        TlsContextCache(lambda: credentials.tls, clock),
+        clock,
+    )

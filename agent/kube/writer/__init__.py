@@ -1,0 +1,1 @@
+"""Writes published objects to the API server: only what changed, never by force."""

@@ -1,0 +1,125 @@
+"""Corrects the kubelet's pod-resources list by device allocations and exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from agent.errors import ParseError
+from agent.snapshot.allocation import AllocatedDevice
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.pod import ENDED_PHASES, PodView
+from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
+from agent.wire_formats.kubelet import KOORDLET_RESOURCE_NAMES
+
+if TYPE_CHECKING:
+    from proto.gen import podresources_v1_pb2 as pb
+
+DeviceIds = Mapping[str, tuple[str, ...]]  # resource name -> device ids
+
+ContainerName = tuple[str, str, str]  # namespace, name of the pod, name of the container
+
+DeviceExchanges = Mapping[
+    tuple[str, str], str
+]  # (resource name, id) -> id of the device that is given
+
+
+def allocated_ids(grant: Iterable[AllocatedDevice]) -> DeviceIds:
+    """Return the ids by resource; types that no resource stands for are left out.
+
+    Where virtual functions were granted they are the devices, not their card.
+    """
+    ids: dict[str, list[str]] = {}
+    for device in grant:
+        name = KOORDLET_RESOURCE_NAMES.get(device.type)
+        device_ids = device.vfs or ((device.id,) if device.id else ())
+        if name is not None and device_ids:
+            ids.setdefault(name, []).extend(device_ids)
+    return {name: tuple(dict.fromkeys(device_ids)) for name, device_ids in ids.items()}
+
+
+def allocations_by_pod(pods: Iterable[PodView]) -> Mapping[tuple[str, str], DeviceIds]:
+    """Return what is granted, by namespace and name; an annotation that is odd grants nothing.
+
+    Of two pods of one name, as while one replaces the other, the one that stays counts.
+    """
+    grants: dict[tuple[str, str], DeviceIds] = {}
+    for pod in sorted(pods, key=lambda pod: not _is_over(pod)):
+        grants.pop((pod.namespace, pod.name), None)
+        text = pod.annotation(ANNOTATION)
+        if text is None:
+            continue
+        try:
+            ids = allocated_ids(decode_allocated(text))
+        except ParseError:
+            continue
+        if ids:
+            grants[pod.namespace, pod.name] = ids
+    return grants
+
+
+def add_allocations(
+    reply: bytes, pods: Iterable[PodView], held: Iterable[KubeletAllocation] = ()
+) -> bytes:
+    """Return the kubelet's answer to List with each pod's grant at its first container.
+
+    What the kubelet chose of a granted resource is left out: the pod has its grant in place of it.
+    Where a device was exchanged, as `held` says, the list names the one that the container has.
+    Raises `ParseError` if the answer is not one.
+    """
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - protobuf
+
+    from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - protobuf
+
+    try:
+        listed = pb.ListPodResourcesResponse.FromString(reply)
+    except DecodeError as error:
+        raise ParseError("pod resources: no answer to List", "") from error
+    all_pods = tuple(pods)
+    grants, exchanges = allocations_by_pod(all_pods), exchanges_by_container(all_pods, held)
+    for pod in listed.pod_resources:
+        ids = grants.get((pod.namespace, pod.name), {})
+        for container in pod.containers:
+            exchanged = exchanges.get((pod.namespace, pod.name, container.name), {})
+            _correct(container, exchanged, ids)
+        if not ids or not pod.containers:
+            continue
+        devices = pod.containers[0].devices
+        for name, device_ids in ids.items():
+            devices.add(resource_name=name, device_ids=device_ids)
+        devices.sort(key=lambda entry: entry.resource_name)
+    return listed.SerializeToString()
+
+
+def exchanges_by_container(
+    pods: Iterable[PodView], held: Iterable[KubeletAllocation]
+) -> Mapping[ContainerName, DeviceExchanges]:
+    """Return the exchanged devices of each container: those that it has for the kubelet's ids."""
+    names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
+    exchanges: dict[ContainerName, dict[tuple[str, str], str]] = {}
+    for one in held:
+        if one.exchanges and one.pod_uid in names:
+            of_container = exchanges.setdefault((*names[one.pod_uid], one.container), {})
+            of_container.update(
+                ((one.resource, name), replacement) for name, replacement in one.exchanges
+            )
+    return exchanges
+
+
+def _correct(
+    container: pb.ContainerResources, exchanges: DeviceExchanges, granted: DeviceIds
+) -> None:
+    others = [entry for entry in container.devices if entry.resource_name not in granted]
+    if len(others) < len(container.devices):
+        del container.devices[:]
+        container.devices.extend(others)
+    for entry in container.devices if exchanges else ():
+        name = entry.resource_name
+        ids = [exchanges.get((name, device_id), device_id) for device_id in entry.device_ids]
+        if ids != list(entry.device_ids):
+            entry.device_ids[:] = ids
+            entry.ClearField("topology")  # that of another device
+
+
+def _is_over(pod: PodView) -> bool:
+    return pod.terminating or pod.phase in ENDED_PHASES

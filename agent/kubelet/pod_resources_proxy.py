@@ -1,0 +1,388 @@
+"""Serves the kubelet's pod-resources API with the devices of allocations, on a socket of its own.
+
+The socket file is created aside and renamed into place; a socket of another program is never
+replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import random
+import shutil
+import socket
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.errors import AgentError, ParseError
+from agent.kube.errors import ApiError, BadResponse, ServerError, Throttled, Unreachable
+from agent.kubelet.pod_resources_list import add_allocations
+from agent.loop import ThreadRunner, await_shielded, run_in_thread
+from agent.snapshot.cluster import PodResourcesProxyStatus
+from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.pod import PodView
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+SERVICE = "v1.PodResourcesLister"
+
+LIST, ALLOCATABLE, GET = "List", "GetAllocatableResources", "Get"
+
+FOLDER, SOCKET = "pod-resources", "kubelet.sock"
+
+MAX_MESSAGE_BYTES = 16 << 20
+
+MAX_PATH_BYTES = 107  # of a socket's address
+
+NO_SOCKET = "no socket: is the kubelet running? See kubelet.root_dir"
+
+FIRST_WAIT_S = 0.02  # the kubelet lets 100 a second through
+
+MAX_EXPONENT = 5
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # a path is no authority, and Go's servers refuse it
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_http_proxy", 0),
+    # a kubelet that restarts is away for seconds: by default the pause grows to two minutes
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+def kubelet_socket(root_dir: str) -> str:
+    """Return where the kubelet with that folder listens."""
+    return f"{root_dir.rstrip('/')}/{FOLDER}/{SOCKET}"
+
+
+def load_grpc() -> None:
+    """Load gRPC and the messages: 100 ms and 12 MB, so in a thread and only where they are used."""
+    from grpc import aio  # noqa: F401, PLC0415 - grpc
+
+    from proto.gen import podresources_v1_pb2  # noqa: F401, PLC0415 - protobuf
+
+
+class PodResourcesChannel:
+    """Belongs to the loop thread. Connects at the first call, and again when the kubelet did.
+
+    `reason` of the errors it raises is the name of gRPC's status.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        deadline_s: float = 10.0,
+        sleep: Sleep = asyncio.sleep,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        """`path` is the socket's."""
+        self._path = path
+        self._deadline_s = deadline_s
+        self._sleep = sleep
+        self._uniform = uniform
+        self._channel: aio.Channel | None = None
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Return the reply within the deadline; what the rate limit refuses is asked again."""
+        if not os.path.exists(self._path):
+            raise self._unreachable(method, "UNAVAILABLE", NO_SOCKET)
+        if len(os.fsencode(self._path)) > MAX_PATH_BYTES:
+            raise self._unreachable(method, "UNAVAILABLE", f"longer than {MAX_PATH_BYTES} bytes")
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._patiently(method, request)
+        except TimeoutError as error:
+            detail = f"no answer within {self._deadline_s:g} s"
+            raise self._unreachable(method, "DEADLINE_EXCEEDED", detail) from error
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    async def _patiently(self, method: str, request: bytes) -> bytes:
+        refused = 0
+        while True:
+            try:
+                return await self._once(method, request)
+            except Throttled:
+                ceiling_s = FIRST_WAIT_S * 2.0 ** min(refused, MAX_EXPONENT)
+                refused += 1
+                await self._sleep(self._uniform(ceiling_s / 2, ceiling_s))
+
+    async def _once(self, method: str, request: bytes) -> bytes:
+        if self._channel is None:
+            await run_in_thread(load_grpc)
+        from grpc import aio  # noqa: PLC0415 - grpc
+
+        if self._channel is None:
+            self._channel = aio.insecure_channel(f"unix:{self._path}", options=OPTIONS)
+        ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            f"/{SERVICE}/{method}"
+        )
+        try:
+            reply: bytes = await ask(request)
+        except aio.AioRpcError as error:
+            raise self._failure(method, error.code().name, error.details() or "") from error
+        return reply
+
+    def _failure(self, method: str, code: str, detail: str) -> ApiError:
+        what = f"{method} at {self._path}"
+        if code == "UNAVAILABLE":
+            return self._unreachable(method, code, detail)
+        if code == "RESOURCE_EXHAUSTED":
+            # the client's own limit has the same status as the server's rate limit
+            kind = BadResponse if "larger than max" in detail else Throttled
+            return kind(what, detail, reason=code)
+        return ServerError(what, f"{code}: {detail}", reason=code)
+
+    def _unreachable(self, method: str, code: str, detail: str) -> Unreachable:
+        return Unreachable(f"{method} at {self._path}", detail, reason=code)
+
+
+FOLDER_MODE = 0o750  # as the kubelet's own
+
+SOCKET_MODE = 0o600  # as who may connect to the kubelet's: root, and nobody else
+
+TEMPORARY_PREFIX = ".making-"
+
+
+class ProxySocketError(AgentError):
+    """The socket cannot be made; names the path and what to do."""
+
+
+class ProxySocketFile:
+    """`kubelet.sock` in a folder. gRPC unlinks where it binds, and again when it stops.
+
+    So it binds to a name of its own below a folder that only we enter, and that name is gone by
+    then: a successor's socket in the same place is never touched.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.path = self._folder / SOCKET
+        self._ours: tuple[int, int] | None = None
+
+    @contextlib.contextmanager
+    def create(self) -> Iterator[str]:
+        """Yield the address to listen at; then move it into place. Raises `NoProxySocket`."""
+        try:
+            self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self._sweep()
+            aside = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._folder))
+        except OSError as error:
+            raise self.error(error.strerror or str(error)) from error
+        try:
+            socket_path = aside / "s"
+            if len(os.fsencode(socket_path)) > MAX_PATH_BYTES:
+                raise self.error(f"longer than {MAX_PATH_BYTES} bytes")
+            if self._somebody_listens():
+                raise self.error("another proxy listens there, a koordlet perhaps")
+            yield f"unix:{socket_path}"
+            self._place(socket_path)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def is_ours(self) -> bool:
+        """Say whether our socket is the one in place."""
+        return self._ours is not None and _inode(self.path) == self._ours
+
+    def remove(self) -> None:
+        """Remove the socket, if it is ours."""
+        if self.is_ours():
+            with contextlib.suppress(OSError):  # a file system that became read-only keeps it
+                self.path.unlink(missing_ok=True)
+        self._ours = None
+
+    def error(self, detail: str) -> ProxySocketError:
+        """Return the error; it names the path and the setting."""
+        return ProxySocketError(f"{self.path}: {detail}; see kubelet.pod_resources_proxy_dir")
+
+    def _place(self, socket_path: Path) -> None:
+        try:
+            socket_path.chmod(SOCKET_MODE)
+            status = self._status()
+            if status is not None and not stat.S_ISSOCK(status.st_mode):
+                raise self.error("something that is no socket stands there")
+            ours = _inode(socket_path)
+            socket_path.replace(self.path)
+        except OSError as error:
+            raise self.error(error.strerror or str(error)) from error
+        self._ours = ours
+
+    def _sweep(self) -> None:
+        """Remove what an agent that was killed while making its socket left."""
+        for left in self._folder.glob(f"{TEMPORARY_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return self.path.lstat()
+        except FileNotFoundError:
+            return None
+
+    def _somebody_listens(self) -> bool:
+        """Say whether a connection is taken; a stale file takes none."""
+        status = self._status()
+        if status is None or not stat.S_ISSOCK(status.st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(0)  # a local socket answers at once, or its queue is full
+            try:
+                probe.connect(str(self.path))
+            except OSError as error:
+                # all else, such as a full queue, is somebody
+                return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
+            return True
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 10.0
+
+STOP_S = 1.0  # for answers in progress
+
+MAX_CALLS = 32  # at once; more are refused by gRPC with RESOURCE_EXHAUSTED
+
+
+class PodResourcesProxy:
+    """Belongs to the loop thread.
+
+    `List` is the kubelet's answer of this moment with the grants of the pods known by now, which
+    are as old as the last look at the kubelet's pods. The other methods are handed through. While
+    the kubelet does not answer its error is the answer: an empty list would say that all is free.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        channel: PodResourcesChannel,
+        pods: Callable[[], tuple[PodView, ...]],
+        offload: ThreadRunner = run_in_thread,
+        held: Callable[[], tuple[KubeletAllocation, ...]] = tuple,
+    ) -> None:
+        """`folder` is where the socket is made; `pods` and `held` return those of the snapshot."""
+        self.state = PodResourcesProxyStatus()
+        self._channel = channel
+        self._pods = pods
+        self._held = held
+        self._offload = offload
+        self._file = ProxySocketFile(folder)
+        self._server: aio.Server | None = None
+        self._calls: Counter[str] = Counter()
+
+    async def run(self, sleep: Sleep = asyncio.sleep) -> None:
+        """Serve until cancelled; a socket that was taken away or could not be made is made anew."""
+        try:
+            while True:
+                await self.check()
+                await sleep(CHECK_S)
+        finally:
+            await self.stop()
+
+    async def check(self) -> None:
+        """Serve, if nobody took the socket's place; say so in the state."""
+        if self._server is not None and self._file.is_ours():
+            return
+        await self.stop()
+        try:
+            await self._start()
+        except AgentError as error:
+            if not self.state.error:
+                log.warning("pod_resources_proxy_down", extra={"error": str(error)})
+            self._tell(serving=False, error=str(error))
+            return
+        self._tell(serving=True, error="")
+
+    async def stop(self) -> None:
+        """Remove the socket, if it is ours still, and end what is being answered."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        self._file.remove()
+        await await_shielded(server.stop(STOP_S))
+        self._tell(serving=False, error="")
+
+    async def _start(self) -> None:
+        await run_in_thread(load_grpc)
+        import grpc.aio  # noqa: PLC0415 - grpc
+
+        server = grpc.aio.server(
+            options=(("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),),
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            name: grpc.unary_unary_rpc_method_handler(self._answerer(name))
+            for name in (LIST, ALLOCATABLE, GET)
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        try:
+            with self._file.create() as address:
+                try:
+                    server.add_insecure_port(address)
+                except RuntimeError as error:
+                    raise self._file.error(str(error)) from error
+                # a start that is cancelled in the middle leaves a server that cannot be stopped
+                await await_shielded(server.start())
+        except BaseException:  # a stop in the middle of a start too: nothing goes on serving
+            await await_shielded(server.stop(None))
+            raise
+        self._server = server
+
+    def _answerer(
+        self, method: str
+    ) -> Callable[[bytes, aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]:
+        async def answer(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
+            import grpc  # noqa: PLC0415 - grpc
+
+            try:
+                reply = await self._reply(method, request)
+            except ApiError as error:
+                self._count(method, error.reason)
+                await context.abort(grpc.StatusCode[error.reason], str(error))
+            except ParseError as error:
+                self._count(method, "INTERNAL")
+                await context.abort(grpc.StatusCode.INTERNAL, str(error))
+            self._count(method, "OK")
+            return reply
+
+        return answer
+
+    async def _reply(self, method: str, request: bytes) -> bytes:
+        reply = await self._channel.call(method, request)
+        if method != LIST:
+            return reply
+        # a file of pods is read here, and a list may have thousands of devices
+        return await self._offload(lambda: add_allocations(reply, self._pods(), self._held()))
+
+    def _count(self, method: str, status: str) -> None:
+        self._calls[f"{method} {status}"] += 1
+        calls = tuple(sorted(self._calls.items()))
+        self.state = msgspec.structs.replace(self.state, calls=calls)
+
+    def _tell(self, *, serving: bool, error: str) -> None:
+        self.state = msgspec.structs.replace(self.state, is_serving=serving, error=error)

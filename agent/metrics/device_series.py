@@ -1,0 +1,261 @@
+"""Series of devices: state, capacity, readings of vendors, GPUDirect RDMA per GPU and NIC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.metrics.families import DEVICE, FAMILIES, RDMA_DEVICE, ExportedFamily
+from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
+from agent.snapshot.device import Device, DeviceKind, HealthState, VendorDevice
+from agent.snapshot.inventory import DeviceSample, MetricFamily
+from agent.snapshot.node import GpuDirectPair, VendorState
+from agent.snapshot.usage import MpsDaemon
+
+_METRIC_NAME = re.compile(r"xpu_[a-z0-9]+(_[a-z0-9]+)*")
+
+_LABEL_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+_RESERVED_LABELS = frozenset((*DEVICE, *RDMA_DEVICE, "le", "quantile", "job", "instance"))
+
+
+class FamilyCheck(msgspec.Struct, frozen=True):
+    """Vendors' families that can be exported, by name, and what is wrong with the others."""
+
+    families: Mapping[str, MetricFamily]
+    errors: tuple[str, ...]
+
+
+def check_families(vendors: Iterable[tuple[str, Iterable[MetricFamily]]]) -> FamilyCheck:
+    """Check what vendors declare; two vendors may share a family that they declare alike."""
+    own = {_base_name(family.name) for family in FAMILIES}
+    found: dict[str, MetricFamily] = {}  # by bare name
+    refused = []
+    for vendor, families in vendors:
+        for family in families:
+            complaint = _find_error(family, own, found.get(_base_name(family.name)))
+            if complaint:
+                refused.append(f"vendor {vendor}: metric family {family.name[:80]!r}: {complaint}")
+            else:
+                found.setdefault(_base_name(family.name), family)
+    return FamilyCheck({family.name: family for family in found.values()}, tuple(refused))
+
+
+def _base_name(name: str) -> str:
+    """Return the name without what OpenMetrics takes off: families must differ in the rest."""
+    return name.removesuffix("_total").removesuffix("_info")
+
+
+def _find_error(family: MetricFamily, own: set[str], other: MetricFamily | None) -> str:
+    if not _METRIC_NAME.fullmatch(family.name):
+        return "the name does not fit xpu_[a-z0-9_]+"
+    if _base_name(family.name) in own:
+        return "the agent exports it itself"
+    if family.type not in ("gauge", "counter"):
+        return f"the type is {family.type[:20]!r}, not gauge or counter"
+    if (family.type == "counter") != family.name.endswith("_total"):
+        return "counters, and only they, end in _total"
+    odd = [
+        name
+        for name in family.labels
+        if not _LABEL_NAME.fullmatch(name) or name in _RESERVED_LABELS
+    ]
+    if odd or len(set(family.labels)) < len(family.labels):
+        return "a label has a bad name, or one that every device series has"
+    same = (family.name, family.type, family.labels)
+    if other is not None and (other.name, other.type, other.labels) != same:
+        return "it is declared a second time, with another type or other labels"
+    return ""
+
+
+def export_family(family: MetricFamily) -> ExportedFamily:
+    """Return a vendor's family in the form of ours, with the labels that every series has."""
+    is_info = family.type == "gauge" and family.name.endswith("_info")
+    base = RDMA_DEVICE if family.name.startswith("xpu_rdma_") else DEVICE
+    return ExportedFamily(
+        name=family.name,
+        type="info" if is_info else family.type,
+        help=family.help,
+        labels=(*base, *family.labels),
+        stability="alpha",
+    )
+
+
+def device_series(
+    devices: tuple[Device, ...],
+    vendors: tuple[VendorState, ...],
+    fresh: Mapping[str, DeviceSample],  # by device key
+    families: Mapping[str, MetricFamily],
+    labels: LabelCache,
+    node: str,
+    mps: tuple[MpsDaemon, ...] = (),
+) -> SeriesLines:
+    """Yield the families of devices; what nobody told has no sample."""
+    rows = list({_device_labels(device, labels, node): device for device in devices}.items())
+    drivers = _driver_versions(vendors)
+    name = "xpu_device_info"
+    yield (
+        name,
+        [sample_line(name, opened, 1, _info_labels(device, drivers)) for opened, device in rows],
+    )
+    name = "xpu_device_healthy"
+    yield name, [sample_line(name, o, int(device.info.health.is_in_service)) for o, device in rows]
+    name = "xpu_device_health_state"
+    yield (
+        name,
+        [
+            sample_line(
+                name, opened, int(device.info.health.state is state), f'state="{state.value}"'
+            )
+            for opened, device in rows
+            for state in HealthState
+        ],
+    )
+    name = "xpu_device_link_degraded"
+    yield (
+        name,
+        [
+            sample_line(name, opened, int(device.place.link_degraded is not None))
+            for opened, device in rows
+            if device.place.link.speed is not None or device.place.link_degraded is not None
+        ],
+    )
+    yield from _sample_series(rows, fresh)
+    name = "xpu_device_mps_servers"
+    reached = [
+        (opened, [daemon for daemon in mps if daemon.reaches(device.info.uuid or "")])
+        for opened, device in rows
+        if device.info.vendor == "nvidia" and device.info.uuid
+    ]
+    yield (
+        name,
+        [sample_line(name, o, sum(len(d.servers) for d in found)) for o, found in reached if found],
+    )
+    yield from _reading_series(rows, fresh, families, labels, node)
+
+
+def _device_labels(device: Device, labels: LabelCache, node: str) -> str:
+    info = device.info
+    minor = "" if info.minor is None else str(info.minor)
+    values = (node, info.vendor, minor, info.uuid or "", info.model or "", info.bus_id or "")
+    return labels.prefix(DEVICE, values)
+
+
+def _driver_versions(vendors: Iterable[VendorState]) -> dict[str, str]:
+    """Return driver versions by key of each device that is told of, and by name of who tells.
+
+    The name is for devices that have just gone; it need not be the maker's.
+    """
+    found: dict[str, str] = {}
+    for vendor in vendors:
+        inventory = vendor.inventory.value
+        if inventory is not None and inventory.driver_version:
+            names = (vendor.vendor, *(device.key for device in inventory.devices))
+            found.update(dict.fromkeys(names, inventory.driver_version))
+    return found
+
+
+def _info_labels(device: Device, drivers: Mapping[str, str]) -> str:
+    place = device.place
+    values = (
+        device.info.kind.value,
+        str(place.numa_node) if place.numa_node >= 0 else "",
+        place.root or "",
+        drivers.get(device.key) or drivers.get(device.info.vendor, ""),
+        "true" if device.info.managed else "false",
+    )
+    return label_pairs(("type", "numa_node", "pcie_root", "driver_version", "managed"), values)
+
+
+def _sample_series(
+    rows: list[tuple[str, Device]], fresh: Mapping[str, DeviceSample]
+) -> SeriesLines:
+    sampled = [(o, device.info, fresh.get(device.key)) for o, device in rows]
+    name = "xpu_device_memory_total_bytes"
+    totals = [(o, _total_bytes(info, sample)) for o, info, sample in sampled]
+    yield name, [sample_line(name, o, total) for o, total in totals if total is not None]
+    name = "xpu_device_memory_used_bytes"
+    yield (
+        name,
+        [
+            sample_line(name, o, sample.memory_used_bytes)
+            for o, _, sample in sampled
+            if sample is not None and sample.memory_used_bytes is not None
+        ],
+    )
+    name = "xpu_device_utilization_ratio"
+    yield (
+        name,
+        [
+            sample_line(name, o, sample.core_percent / 100)
+            for o, _, sample in sampled
+            if sample is not None and sample.core_percent is not None
+        ],
+    )
+    name = "xpu_device_processes"
+    yield (
+        name,
+        [
+            sample_line(name, o, len(sample.processes))
+            for o, _, sample in sampled
+            if sample is not None and sample.processes is not None
+        ],
+    )
+
+
+def _total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
+    told = sample.memory_total_bytes if sample is not None else None
+    return told if told is not None else info.memory_bytes
+
+
+def _reading_series(
+    rows: list[tuple[str, Device]],
+    fresh: Mapping[str, DeviceSample],
+    families: Mapping[str, MetricFamily],
+    labels: LabelCache,
+    node: str,
+) -> SeriesLines:
+    """Gather readings by family; one of an undeclared family or with other labels is left out."""
+    lines: dict[str, dict[str, float]] = {name: {} for name in families}
+    for opened, device in rows:
+        sample = fresh.get(device.key)
+        if sample is None:
+            continue
+        base = opened
+        if device.info.kind is DeviceKind.RDMA:
+            base = labels.prefix(RDMA_DEVICE, (node, device.info.bus_id or device.key))
+        for reading in sample.readings:
+            family = families.get(reading.family)
+            if family is None or len(reading.labels) != len(family.labels):
+                continue
+            extra = labels.suffix(family.labels, reading.labels) if family.labels else ""
+            lines[reading.family][f"{base}{extra}"] = reading.value
+    for name, values in lines.items():
+        yield name, [sample_line(name, opened, value) for opened, value in values.items()]
+
+
+GPUDIRECT_NAME = "xpu_gpudirect_ready"
+
+GPUDIRECT_LABELS = ("node", "gpu", "rdma")
+
+GPUDIRECT_OK, GPUDIRECT_UNKNOWN = "ok", "unknown"
+
+
+def gpudirect_series(
+    pairs: tuple[GpuDirectPair, ...], labels: LabelCache, node: str
+) -> SeriesLines:
+    """Yield 1 for a pair that is ready and 0 for one that is slow or cannot; else nothing."""
+    yield (
+        GPUDIRECT_NAME,
+        [
+            sample_line(
+                GPUDIRECT_NAME,
+                labels.prefix(GPUDIRECT_LABELS, (node, pair.gpu, pair.nic)),
+                int(pair.verdict == GPUDIRECT_OK),
+            )
+            for pair in pairs
+            if pair.verdict != GPUDIRECT_UNKNOWN
+        ],
+    )

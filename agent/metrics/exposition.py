@@ -1,0 +1,140 @@
+"""Renders the snapshot in the two formats that Prometheus reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from agent.metrics.agent_series import agent_series
+from agent.metrics.cluster_series import (
+    CLUSTER_FAMILIES,
+    SLO_FAMILIES,
+    cluster_series,
+    slo_series,
+)
+from agent.metrics.container_series import CONTAINER_FAMILIES, container_series
+from agent.metrics.device_series import (
+    check_families,
+    device_series,
+    export_family,
+    gpudirect_series,
+)
+from agent.metrics.families import FAMILIES, NODE, ExportedFamily
+from agent.metrics.hami import hami_families, hami_series
+from agent.metrics.infiniband import infiniband_families, infiniband_series
+from agent.metrics.text_format import LabelCache, LabelKey, SeriesLines, family_header
+from agent.metrics.usage_series import node_series, pod_series
+from agent.snapshot.inventory import DeviceSample, MetricFamily
+from agent.snapshot.node import NodeSnapshot
+
+MAX_VALUE_AGE_S = 180.0  # values older than that are no longer exported; their age is
+
+
+class MetricsRenderer:
+    """Renders pages; keeps the label texts of the last one, so that the next costs less.
+
+    Equal arguments give equal bytes whatever was rendered before. `render` may run on any thread,
+    also on two at once.
+    """
+
+    def __init__(
+        self,
+        vendor_families: Mapping[str, Iterable[MetricFamily]],  # by vendor name
+        *,
+        pods: bool = True,
+        aliases: tuple[str, ...] = (),
+        max_age_s: float = MAX_VALUE_AGE_S,
+    ) -> None:
+        found = check_families(sorted(vendor_families.items()))
+        self.errors = found.errors  # for people: families that cannot be exported, and why
+        self.families: tuple[ExportedFamily, ...] = (
+            *FAMILIES,
+            *SLO_FAMILIES,
+            *CLUSTER_FAMILIES,
+            *CONTAINER_FAMILIES,
+            *(export_family(found.families[name]) for name in sorted(found.families)),
+            *hami_families(aliases),
+            *infiniband_families(aliases),
+        )
+        self._vendor_families = {name: found.families[name] for name in sorted(found.families)}
+        self._headers = {
+            openmetrics: {
+                family.name: family_header(family, openmetrics=openmetrics)
+                for family in self.families
+            }
+            for openmetrics in (False, True)
+        }
+        self._pods = pods
+        self._aliases = aliases
+        self._max_age_s = max_age_s
+        self._labels: Mapping[LabelKey, str] = {}
+
+    def render(
+        self,
+        snapshot: NodeSnapshot,
+        now_s: float,
+        *,
+        openmetrics: bool = False,
+    ) -> bytes:
+        """Return the whole page. `now_s` is monotonic; families without samples are left out."""
+        labels = LabelCache(self._labels)
+        headers = self._headers[openmetrics]
+        out: list[str] = []
+        for name, lines in self._series(snapshot, now_s, labels):
+            if lines:
+                out.append(headers[name])
+                out.append("".join(lines))  # at once: thousands of kept lines cost page faults
+        self._labels = labels.used
+        page = "".join(out).encode("utf-8", "replace")  # foreign text may hold lone surrogates
+        return page + (b"# EOF\n" if openmetrics else b"")
+
+    def _series(
+        self,
+        snapshot: NodeSnapshot,
+        now_s: float,
+        labels: LabelCache,
+    ) -> SeriesLines:
+        node = snapshot.node.name or "unknown"
+        opened = labels.prefix(NODE, (node,))
+        usage_is_fresh = self._fresh(snapshot.usage.age_s(now_s))
+        samples: dict[str, DeviceSample] = {
+            sample.key: sample
+            for vendor in snapshot.vendors
+            if self._fresh(vendor.samples.age_s(now_s))
+            for sample in vendor.samples.value
+        }
+        devices = snapshot.devices.value.devices
+        shared_is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
+        mps = snapshot.sharing.value.mps if shared_is_fresh else ()
+        yield from agent_series(snapshot, now_s, opened)
+        yield from cluster_series(snapshot, now_s, opened)
+        yield from container_series(snapshot, opened)
+        yield from slo_series(snapshot, now_s, opened)
+        yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
+        yield from device_series(
+            devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps
+        )
+        yield from gpudirect_series(snapshot.devices.value.direct, labels, node)
+        if self._aliases:
+            yield from hami_series(
+                snapshot, samples, self._aliases, labels, sharing_is_fresh=shared_is_fresh
+            )
+            yield from infiniband_series(samples, self._aliases, labels)
+        if self._pods and usage_is_fresh:
+            yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
+
+    def _fresh(self, age_s: float | None) -> bool:
+        return age_s is not None and age_s <= self._max_age_s
+
+
+def render_metrics(
+    snapshot: NodeSnapshot,
+    now_s: float,
+    *,
+    vendor_families: Mapping[str, Iterable[MetricFamily]],
+    pods: bool = True,
+    aliases: tuple[str, ...] = (),
+    openmetrics: bool = False,
+) -> bytes:
+    """Render one page without a renderer to keep, as a command does."""
+    renderer = MetricsRenderer(vendor_families, pods=pods, aliases=aliases)
+    return renderer.render(snapshot, now_s, openmetrics=openmetrics)

@@ -1,0 +1,324 @@
+"""Every metric family that the agent exports; vendors declare theirs in `metrics.py`.
+
+Names follow Prometheus' rules: base units, `_total` on counters and on nothing else, ratios from
+0 to 1. A name and its labels are stable within one stability level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class ExportedFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """One family. `info` is a gauge that is always 1 where the format knows no infos."""
+
+    name: str  # of the samples
+    type: str  # gauge, counter, info
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""  # a suffix of the name, before `_total`
+    stability: str = "beta"
+    alias_of: str = ""  # the family of ours that this one repeats under another's name
+
+
+NODE = ("node",)
+POD = (*NODE, "namespace", "pod", "pod_uid")
+CONTAINER = (*POD, "container", "container_id")
+DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id")
+RDMA_DEVICE = (*NODE, "device")  # what every series of a vendor has for an RDMA device
+PRESSURE = ("resource", "degree")
+SNAPSHOT_PART = (*NODE, "part")
+VENDOR = (*NODE, "vendor")
+PUBLISHER = (*NODE, "publisher")
+_Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
+
+_AGENT: tuple[_Row, ...] = (
+    ("build_info", "info", (*NODE, "version", "python"), "", "Version of the running agent."),
+    (
+        "snapshot_part_age_seconds",
+        "gauge",
+        SNAPSHOT_PART,
+        "seconds",
+        "Age of a part of the snapshot.",
+    ),
+    (
+        "snapshot_part_failed",
+        "gauge",
+        SNAPSHOT_PART,
+        "",
+        "Whether the last attempt to renew a part of the snapshot failed.",
+    ),
+    (
+        "host_read_errors_total",
+        "counter",
+        (*NODE, "errno"),
+        "",
+        "Reads of the host's files for CPUs, memory nodes and PCI that the kernel refused.",
+    ),
+    ("uevents_heard", "gauge", NODE, "", "Whether the kernel tells of devices; else we poll."),
+    ("uevents_total", "counter", (*NODE, "subsystem"), "", "Events of devices from the kernel."),
+    (
+        *("uevents_dropped_total", "counter", (*NODE, "reason"), ""),
+        "Messages that were no events of the kernel, or too odd ones.",
+    ),
+    ("host_looks_total", "counter", (*NODE, "cause"), "", "Looks at the host because of events."),
+    (
+        "vendor_state",
+        "gauge",
+        (*VENDOR, "state"),
+        "",
+        "State of a vendor's worker process: 1 for the one it is in.",
+    ),
+    ("vendor_restarts_total", "counter", VENDOR, "", "Restarts of a vendor's worker process."),
+    (
+        "vendor_recycles_total",
+        "counter",
+        VENDOR,
+        "",
+        "Worker processes replaced in good order, for their memory or an upgraded library.",
+    ),
+    (
+        "vendor_inventory_age_seconds",
+        "gauge",
+        VENDOR,
+        "seconds",
+        "Age of what a vendor's worker said last about its devices.",
+    ),
+    (
+        "vendor_sample_age_seconds",
+        "gauge",
+        VENDOR,
+        "seconds",
+        "Age of a vendor's last device samples.",
+    ),
+    (
+        "vendor_problem",
+        "gauge",
+        (*VENDOR, "reason"),
+        "",
+        "1 for each thing that is wrong with a vendor as a whole.",
+    ),
+    (
+        "devices_unpublished",
+        "gauge",
+        (*NODE, "reason"),
+        "",
+        "Devices that are not in the Device object, by reason.",
+    ),
+    ("publisher_success", "gauge", PUBLISHER, "", "Whether a publisher's last run succeeded."),
+    (
+        "publisher_duration_seconds",
+        "gauge",
+        PUBLISHER,
+        "seconds",
+        "Duration of a publisher's last run.",
+    ),
+    (
+        "publisher_last_success_timestamp_seconds",
+        "gauge",
+        PUBLISHER,
+        "seconds",
+        "Unix time of a publisher's last success.",
+    ),
+    (
+        "publisher_objects_total",
+        "counter",
+        (*PUBLISHER, "result"),
+        "",
+        "Objects that a publisher rendered: written, unchanged or failed.",
+    ),
+)
+
+_NODE: tuple[_Row, ...] = (
+    ("boot_time_seconds", "gauge", NODE, "seconds", "Unix time of the node's start."),
+    ("cpus", "gauge", NODE, "", "Usable logical CPUs."),
+    ("cpu_usage_cores", "gauge", NODE, "cores", "CPU in use, in cores."),
+    ("cpu_seconds_total", "counter", NODE, "seconds", "CPU time used by the whole node."),
+    ("memory_bytes", "gauge", NODE, "bytes", "Memory of the node."),
+    ("memory_used_bytes", "gauge", NODE, "bytes", "Memory in use, without page cache."),
+    (
+        "memory_used_with_cache_bytes",
+        "gauge",
+        NODE,
+        "bytes",
+        "Memory in use, with page cache.",
+    ),
+    (
+        "system_cpu_usage_cores",
+        "gauge",
+        NODE,
+        "cores",
+        "CPU in use by what is in no pod and no host application, in cores.",
+    ),
+    (
+        "system_memory_used_bytes",
+        "gauge",
+        NODE,
+        "bytes",
+        "Memory in use by what is in no pod and no host application.",
+    ),
+    (
+        "numa_cpu_usage_cores",
+        "gauge",
+        (*NODE, "numa_node"),
+        "cores",
+        "CPU in use on a memory node's CPUs, in cores.",
+    ),
+    (
+        "numa_memory_used_bytes",
+        "gauge",
+        (*NODE, "numa_node"),
+        "bytes",
+        "Memory in use on a memory node.",
+    ),
+    (
+        "numa_pods_memory_used_bytes",
+        "gauge",
+        (*NODE, "numa_node"),
+        "bytes",
+        "Memory in use by pods on a memory node.",
+    ),
+)
+
+_GROUP: tuple[_Row, ...] = (  # of pods and containers
+    ("cpu_usage_cores", "gauge", (), "cores", "CPU in use, in cores."),
+    ("cpu_seconds_total", "counter", (), "seconds", "CPU time used."),
+    ("memory_used_bytes", "gauge", (), "bytes", "Memory in use, without page cache."),
+    ("memory_used_with_cache_bytes", "gauge", (), "bytes", "Memory in use, with page cache."),
+    ("cpu_periods_total", "counter", (), "", "Enforcement periods of the CPU limit."),
+    (
+        "cpu_throttled_periods_total",
+        "counter",
+        (),
+        "",
+        "Enforcement periods in which the CPU limit was hit.",
+    ),
+    (
+        "cpu_throttled_ratio",
+        "gauge",
+        (),
+        "ratio",
+        "Throttled periods to periods in the last cycle.",
+    ),
+)
+
+_PRESSURE: tuple[_Row, ...] = (  # of the node, pods and containers
+    (
+        "pressure_ratio",
+        "gauge",
+        PRESSURE,
+        "ratio",
+        "Share of the last 10 s in which some or all tasks waited for a resource.",
+    ),
+    (
+        "pressure_waiting_seconds_total",
+        "counter",
+        PRESSURE,
+        "seconds",
+        "Time in which some or all tasks waited for a resource.",
+    ),
+)
+
+_DEVICE: tuple[_Row, ...] = (
+    (
+        "info",
+        "info",
+        (*DEVICE, "type", "numa_node", "pcie_root", "driver_version", "managed"),
+        "",
+        "A device: where it sits and who drives it.",
+    ),
+    ("healthy", "gauge", DEVICE, "", "Whether a device is in service."),
+    (
+        "health_state",
+        "gauge",
+        (*DEVICE, "state"),
+        "",
+        "State of a device's health: 1 for the one it is in.",
+    ),
+    (
+        "link_degraded",
+        "gauge",
+        DEVICE,
+        "",
+        "Whether a device's PCIe link is slower or narrower than it could be.",
+    ),
+    ("memory_total_bytes", "gauge", DEVICE, "bytes", "Memory of a device."),
+    ("memory_used_bytes", "gauge", DEVICE, "bytes", "Memory in use on a device."),
+    ("utilization_ratio", "gauge", DEVICE, "ratio", "Busy time of a device."),
+    ("processes", "gauge", DEVICE, "", "Host processes that use a device."),
+    ("mps_servers", "gauge", DEVICE, "", "MPS servers at work for a card that has a daemon."),
+)
+
+
+def _families(
+    prefix: str, rows: tuple[_Row, ...], stability: str, scope: tuple[str, ...] = ()
+) -> tuple[ExportedFamily, ...]:
+    return tuple(
+        ExportedFamily(
+            name=f"{prefix}_{name}",
+            type=kind,
+            help=text,
+            labels=(*scope, *labels),
+            unit=unit,
+            stability=stability,
+        )
+        for name, kind, labels, unit, text in rows
+    )
+
+
+FAMILIES: tuple[ExportedFamily, ...] = (
+    *_families("xpu_agent", _AGENT, "beta"),
+    *_families("xpu_node", _NODE, "beta"),
+    *_families("xpu_node", _PRESSURE, "beta", NODE),
+    *_families("xpu_pod", (*_GROUP, *_PRESSURE), "beta", POD),
+    *_families("xpu_container", (*_GROUP, *_PRESSURE), "beta", CONTAINER),
+    *_families("xpu_device", _DEVICE, "beta"),
+    ExportedFamily(
+        name="xpu_gpudirect_ready",
+        type="gauge",
+        help="Whether a GPU and a NIC exchange data without the host's memory, at full speed.",
+        labels=("node", "gpu", "rdma"),
+    ),
+)
+
+
+_WORKER: tuple[_Row, ...] = (
+    ("worker_resident_memory_bytes", "gauge", VENDOR, "bytes", "Memory of a vendor's worker."),
+    ("worker_cpu_seconds_total", "counter", VENDOR, "seconds", "CPU time of a vendor's worker."),
+    ("worker_open_fds", "gauge", VENDOR, "", "Open file descriptors of a vendor's worker."),
+    ("worker_threads", "gauge", VENDOR, "", "Threads of a vendor's worker."),
+    (
+        *("event_loop_lateness_seconds", "histogram", NODE, "seconds"),
+        "By how much the agent's event loop was late; a request waits at least that long.",
+    ),
+)
+_PROCESS: tuple[_Row, ...] = (  # as every Prometheus client has them
+    ("virtual_memory_bytes", "gauge", (), "bytes", "Virtual memory of the agent's process."),
+    ("resident_memory_bytes", "gauge", (), "bytes", "Resident memory of the agent's process."),
+    ("start_time_seconds", "gauge", (), "seconds", "Unix time of the agent's start."),
+    ("cpu_seconds_total", "counter", (), "seconds", "CPU time of the agent's process."),
+    ("open_fds", "gauge", (), "", "Open file descriptors of the agent's process."),
+    ("max_fds", "gauge", (), "", "File descriptors that the agent's process may have."),
+)
+PROCESS_FAMILIES: tuple[ExportedFamily, ...] = (  # of the registry in `own_metrics`
+    *_families("xpu_agent", _WORKER, "beta"),
+    *_families("process", _PROCESS, "stable"),
+)
+
+
+def reference_rows(families: Iterable[ExportedFamily]) -> list[dict[str, object]]:
+    """Return the table for people, by name."""
+    return [
+        {
+            "name": family.name,
+            "type": family.type,
+            "labels": ",".join(family.labels),
+            "unit": family.unit or None,
+            "stability": family.stability,
+            "alias_of": family.alias_of or None,
+            "help": family.help,
+        }
+        for family in sorted(families, key=lambda family: family.name)
+    ]

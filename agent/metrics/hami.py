@@ -1,0 +1,295 @@
+"""The metrics of HAMi's monitor under its names, for existing dashboards and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from agent.metrics.families import ExportedFamily
+from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
+from agent.snapshot.device import Device, DeviceKind
+from agent.snapshot.inventory import DeviceSample
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import PodView
+from agent.snapshot.usage import SharedCard, SharedRegion, SharingView
+
+HAMI_ALIAS, HAMI_LEGACY_ALIAS = "hami", "hami_legacy"  # values of `metrics.aliases`
+
+BUSY_FAMILY = "xpu_device_memory_busy_ratio"
+
+_HOST = ("zone", "node", "device_index", "device_uuid", "device_type")
+
+_HOST_OLD = ("zone", "nodeid", "deviceidx", "deviceuuid", "devicetype")
+
+_CARD = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
+
+_CARD_OLD = ("zone", "podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
+
+MEMORY_PART_LABELS = (
+    "context",
+    "module",
+    "data",
+    "offset",
+)  # labels of one old family, values as text
+
+HostValue = Callable[[DeviceSample], float | None]
+
+CardValue = Callable[[SharedCard, float | None], float | None]
+
+
+class AliasFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact under both of its names."""
+
+    new: str
+    old: str = ""  # empty: it came after the old names
+    help: str
+    alias_of: str = ""
+
+
+def _core_percent(sample: DeviceSample) -> float | None:
+    return sample.core_percent
+
+
+def _memory_used(sample: DeviceSample) -> float | None:
+    return sample.memory_used_bytes
+
+
+def _memory_busy(sample: DeviceSample) -> float | None:
+    busy = (reading.value for reading in sample.readings if reading.family == BUSY_FAMILY)
+    return next((value * 100 for value in busy), None)
+
+
+def _card_used(card: SharedCard, _: float | None) -> float:
+    """Return the driver's figure where the library's count has drifted off."""
+    return card.used_bytes if card.measured_bytes is None else card.measured_bytes
+
+
+HOST_ROWS: tuple[tuple[AliasFamily, HostValue], ...] = (
+    (
+        AliasFamily(
+            new="hami_host_gpu_memory_used_bytes",
+            old="HostGPUMemoryUsage",
+            help="Memory in use on a card.",
+            alias_of="xpu_device_memory_used_bytes",
+        ),
+        _memory_used,
+    ),
+    (
+        AliasFamily(
+            new="hami_host_gpu_utilization_ratio",
+            old="HostCoreUtilization",
+            help="Busy time of a card, 0 to 100.",
+            alias_of="xpu_device_utilization_ratio",
+        ),
+        _core_percent,
+    ),
+    (
+        AliasFamily(
+            new="hami_host_gpu_memory_controller_utilization_ratio",
+            help="Busy time of a card's memory, 0 to 100.",
+            alias_of=BUSY_FAMILY,
+        ),
+        _memory_busy,
+    ),
+)
+
+CARD_ROWS: tuple[tuple[AliasFamily, CardValue], ...] = (
+    (
+        AliasFamily(
+            new="hami_vgpu_memory_used_bytes",
+            old="vGPU_device_memory_usage_in_bytes",
+            help="Memory that a container uses of a shared card.",
+        ),
+        _card_used,
+    ),
+    (
+        AliasFamily(
+            new="hami_vgpu_memory_limit_bytes",
+            old="vGPU_device_memory_limit_in_bytes",
+            help="Memory that a container may use of a shared card.",
+        ),
+        lambda card, _: card.limit_bytes,
+    ),
+    (
+        AliasFamily(
+            new="hami_container_device_memory_bytes",
+            old="Device_memory_desc_of_container",
+            help="Memory that a container uses of a shared card, of all kinds.",
+        ),
+        _card_used,
+    ),
+    (
+        AliasFamily(
+            new="hami_container_device_utilization_ratio",
+            old="Device_utilization_desc_of_container",
+            help="Busy time of a shared card for a container, in percent.",
+        ),
+        lambda card, _: card.core_percent,
+    ),
+    (
+        AliasFamily(
+            new="hami_container_last_kernel_elapsed_seconds",
+            old="Device_last_kernel_of_container",
+            help="Time since a container started a kernel on a shared card.",
+        ),
+        lambda _, idle_s: idle_s or None,
+    ),
+    (
+        AliasFamily(
+            new="hami_vgpu_memory_context_bytes", help="Memory of contexts on a shared card."
+        ),
+        lambda card, _: card.context_bytes,
+    ),
+    (
+        AliasFamily(
+            new="hami_vgpu_memory_module_bytes", help="Memory of modules on a shared card."
+        ),
+        lambda card, _: card.module_bytes,
+    ),
+    (
+        AliasFamily(
+            new="hami_vgpu_memory_buffer_bytes", help="Memory of buffers on a shared card."
+        ),
+        lambda card, _: card.buffer_bytes,
+    ),
+)
+
+MEMORY_DESCRIPTION = "Device_memory_desc_of_container"
+
+FAMILY_WITHOUT_NODE = "hami_host_gpu_memory_controller_utilization_ratio"
+
+
+def alias_labels(row: AliasFamily, *, host: bool, old: bool) -> tuple[str, ...]:
+    """Return the labels of one of a row's names; those of the parts come last."""
+    if host:
+        new = tuple(name for name in _HOST if name != "node" or row.new != FAMILY_WITHOUT_NODE)
+        return _HOST_OLD if old else new
+    more = MEMORY_PART_LABELS if row.old == MEMORY_DESCRIPTION else ()
+    return (*_CARD_OLD, *more) if old else _CARD
+
+
+def _exported_family(row: AliasFamily, *, host: bool, old: bool) -> ExportedFamily:
+    name = row.old if old else row.new
+    unit = next((unit for unit in ("bytes", "seconds") if row.new.endswith(f"_{unit}")), "")
+    return ExportedFamily(
+        name=name,
+        type="gauge",
+        help=row.help,
+        labels=alias_labels(row, host=host, old=old),
+        unit="" if old else unit,
+        stability="alpha",
+        alias_of=row.new if old else row.alias_of,
+    )
+
+
+def hami_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
+    """Return the families that `metrics.aliases` asks for."""
+    rows = [(row, True) for row, _ in HOST_ROWS] + [(row, False) for row, _ in CARD_ROWS]
+    new = [
+        _exported_family(row, host=host, old=False) for row, host in rows if HAMI_ALIAS in aliases
+    ]
+    old = [
+        _exported_family(row, host=host, old=True)
+        for row, host in rows
+        if HAMI_LEGACY_ALIAS in aliases and row.old
+    ]
+    return (*new, *old)
+
+
+ZONE = "vGPU"  # constant in every series of HAMi's
+
+MAX_UUID = 40  # characters that a container's series repeat
+
+
+def hami_series(
+    snapshot: NodeSnapshot,
+    fresh: Mapping[str, DeviceSample],  # by device key
+    aliases: tuple[str, ...],
+    labels: LabelCache,
+    *,
+    sharing_is_fresh: bool,
+) -> SeriesLines:
+    """Yield the families that are asked for; what nobody told has no sample."""
+    named = [
+        (key, key == HAMI_LEGACY_ALIAS) for key in (HAMI_ALIAS, HAMI_LEGACY_ALIAS) if key in aliases
+    ]
+    hosts = list(_host_cards(snapshot, fresh))
+    view = snapshot.sharing.value if sharing_is_fresh else SharingView()
+    shares = list(_shared_cards(view, snapshot.pods.value))
+    for _, old in named:
+        for host_row, host_value in HOST_ROWS:
+            if host_row.old or not old:
+                yield _alias_lines(
+                    host_row, labels, [(v, host_value(s)) for v, s in hosts], host=True, old=old
+                )
+        for row, value in CARD_ROWS:
+            if row.old or not old:
+                told = [
+                    ((*values, *_memory_parts(row, card, old=old)), value(card, idle_s))
+                    for values, card, idle_s in shares
+                ]
+                yield _alias_lines(row, labels, told, host=False, old=old)
+
+
+def _alias_lines(
+    row: AliasFamily,
+    labels: LabelCache,
+    told: list[tuple[tuple[str, ...], float | None]],
+    *,
+    host: bool,
+    old: bool,
+) -> tuple[str, list[str]]:
+    name, names = row.old if old else row.new, alias_labels(row, host=host, old=old)
+    skipped = 1 if row.new == FAMILY_WITHOUT_NODE else None  # where the node's name stands
+    found: dict[str, float] = {}
+    for values, value in told:
+        if value is None:
+            continue
+        kept = tuple(text for at, text in enumerate(values) if at != skipped)
+        moving = names[-1] == MEMORY_PART_LABELS[-1]  # labels that differ each time are not kept
+        found["{" + label_pairs(names, kept) if moving else labels.prefix(names, kept)] = value
+    return name, [sample_line(name, opened, value) for opened, value in found.items()]
+
+
+def _host_cards(
+    snapshot: NodeSnapshot, fresh: Mapping[str, DeviceSample]
+) -> Iterator[tuple[tuple[str, ...], DeviceSample]]:
+    node = snapshot.node.name or "unknown"
+    for device in snapshot.devices.value.devices:
+        sample = fresh.get(device.key)
+        if sample is not None and device.info.vendor == "nvidia" and _is_card(device):
+            facts = dict(device.info.facts)
+            name = facts.get("name") or device.info.model
+            kind = f"NVIDIA-{name}" if name else "NVIDIA"
+            yield (ZONE, node, facts.get("index", ""), device.info.uuid or "", kind), sample
+
+
+def _is_card(device: Device) -> bool:
+    return device.info.kind is not DeviceKind.RDMA
+
+
+def _shared_cards(
+    view: SharingView, pods: tuple[PodView, ...]
+) -> Iterator[tuple[tuple[str, ...], SharedCard, float | None]]:
+    """Yield each container's cards; a pod whose name nobody tells is called by its uid."""
+    known = {pod.uid: pod for pod in pods}
+    for region in view.regions:
+        pod = known.get(region.pod_uid)
+        name = (pod.name if pod else "") or region.pod_uid
+        who = (ZONE, pod.namespace if pod else "", name, region.container)
+        idle_s = _idle_s(region, view.wall_s)
+        for card in region.cards:
+            yield (*who, str(card.index), card.uuid[:MAX_UUID]), card, idle_s
+
+
+def _idle_s(region: SharedRegion, wall_s: float) -> float | None:
+    return None if region.last_kernel_s is None else max(0.0, wall_s - region.last_kernel_s)
+
+
+def _memory_parts(row: AliasFamily, card: SharedCard, *, old: bool) -> tuple[str, ...]:
+    """Return the values that one old family has as labels."""
+    if not old or row.old != MEMORY_DESCRIPTION:
+        return ()
+    parts = (card.context_bytes, card.module_bytes, card.buffer_bytes, card.offset_bytes)
+    return tuple(map(str, parts))

@@ -1,0 +1,80 @@
+"""Text of the two exposition formats: labels, numbers, headers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from agent.metrics.families import ExportedFamily
+
+LabelKey = tuple[tuple[str, ...], tuple[str, ...]]  # names and values
+SeriesLines = Iterator[tuple[str, list[str]]]  # family name and its lines
+
+_LABEL = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_HELP = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+_SUFFIXES = {"counter": "_total", "info": "_info"}  # that OpenMetrics takes off the family's name
+
+
+def label_pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    """Return `a="b",c="d"`, values escaped; a label without a value is left out, as if absent."""
+    return ",".join(
+        f'{name}="{value.translate(_LABEL)}"'
+        for name, value in zip(names, values, strict=True)
+        if value
+    )
+
+
+class LabelCache:
+    """Label texts, rendered once; `used` is what this page took and the next one starts from.
+
+    So it never holds more than one page's worth, and an object's texts go when the object goes.
+    """
+
+    def __init__(self, known: Mapping[LabelKey, str]) -> None:
+        self._previous = known
+        self.used: dict[LabelKey, str] = {}
+
+    def prefix(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
+        """Return `{a="b",c="d"` without the closing brace, so that a sample can add labels.
+
+        At least the first label must have a value.
+        """
+        key = (names, values)
+        text = self._previous.get(key)
+        if text is None:
+            text = "{" + label_pairs(names, values)
+        self.used[key] = text
+        return text
+
+    def suffix(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
+        """Return `,a="b"` to be put behind opened labels."""
+        key = (names, values)
+        text = self._previous.get(key)
+        if text is None:
+            text = "".join(f",{pair}" for pair in (label_pairs(names, values),) if pair)
+        self.used[key] = text
+        return text
+
+
+def format_value(value: float) -> str:
+    """Return a value as both formats write it; the shortest text that reads back equal."""
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def sample_line(name: str, opened: str, value: float, extra: str = "") -> str:
+    """Return one sample; `extra` are further labels as of `pairs`."""
+    return f"{name}{opened}{',' if extra else ''}{extra}}} {format_value(value)}\n"
+
+
+def family_header(family: ExportedFamily, *, openmetrics: bool) -> str:
+    """Return what stands before a family's samples."""
+    text = family.help.translate(_HELP)
+    if not openmetrics:
+        kind = "gauge" if family.type == "info" else family.type
+        return f"# HELP {family.name} {text}\n# TYPE {family.name} {kind}\n"
+    name = family.name.removesuffix(_SUFFIXES.get(family.type, ""))
+    unit = f"# UNIT {name} {family.unit}\n" if family.unit else ""
+    help_text = text.replace('"', '\\"')
+    return f"# TYPE {name} {family.type}\n{unit}# HELP {name} {help_text}\n"

@@ -1,0 +1,144 @@
+"""Series of the usage of node, pods and containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
+
+from agent.metrics.families import CONTAINER, POD
+from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import PodView
+from agent.snapshot.usage import CgroupUsage, NodeUsage, Pressure, UsageSample
+
+UsageColumn = Callable[[CgroupUsage], float | None]
+
+UsageRows = list[tuple[str, CgroupUsage]]  # opened labels and usage
+
+
+def _cpu_seconds(use: CgroupUsage) -> float | None:
+    return use.cpu_total_ns / 1e9 if use.cpu_total_ns is not None else None
+
+
+_COLUMNS: tuple[tuple[str, UsageColumn], ...] = (
+    ("cpu_usage_cores", attrgetter("cpu_cores")),
+    ("cpu_seconds_total", _cpu_seconds),
+    ("memory_used_bytes", attrgetter("memory_bytes")),
+    ("memory_used_with_cache_bytes", attrgetter("memory_with_cache_bytes")),
+    ("cpu_periods_total", attrgetter("periods")),
+    ("cpu_throttled_periods_total", attrgetter("throttled_periods")),
+    ("cpu_throttled_ratio", attrgetter("throttled_ratio")),
+)
+
+_PRESSURE_TOTALS: tuple[tuple[str, Callable[[Pressure], float | None]], ...] = (
+    ("some", attrgetter("some_total_us")),
+    ("full", attrgetter("full_total_us")),
+)
+
+_PRESSURE_RATIOS: tuple[tuple[str, Callable[[Pressure], float | None]], ...] = (
+    ("some", attrgetter("some_avg10")),
+    ("full", attrgetter("full_avg10")),
+)
+
+
+def pod_series(
+    pods: Iterable[PodView], usage: UsageSample, node: str, labels: LabelCache
+) -> SeriesLines:
+    """Yield the families of pods, then those of containers; one without usage has no samples."""
+    pod_rows: dict[str, CgroupUsage] = {}
+    container_rows: dict[str, CgroupUsage] = {}
+    for pod in pods:
+        names = (node, pod.namespace, pod.name, pod.uid)
+        if (use := usage.pods.get(pod.uid)) is not None:
+            pod_rows[labels.prefix(POD, names)] = use
+        for container in pod.containers:
+            if (use := usage.containers.get(container.id)) is not None:
+                values = (*names, container.name, container.id)
+                container_rows[labels.prefix(CONTAINER, values)] = use
+    for scope, rows in (("xpu_pod", pod_rows), ("xpu_container", container_rows)):
+        yield from _group_series(scope, list(rows.items()))
+
+
+def _group_series(scope: str, rows: UsageRows) -> SeriesLines:
+    for column, value_of in _COLUMNS:
+        name = f"{scope}_{column}"
+        yield (
+            name,
+            [
+                f"{name}{opened}}} {value!r}\n"
+                for opened, use in rows
+                if (value := value_of(use)) is not None
+            ],
+        )
+    yield from pressure_series(scope, [(opened, use.pressure) for opened, use in rows])
+
+
+def pressure_series(
+    scope: str, rows: list[tuple[str, Mapping[str, Pressure] | None]]
+) -> SeriesLines:
+    """Yield the families of stall information: averages as ratios, totals in seconds."""
+    told = [(opened, pressure.items()) for opened, pressure in rows if pressure]
+    for column, degrees, scale in (
+        ("pressure_ratio", _PRESSURE_RATIOS, 100),
+        ("pressure_waiting_seconds_total", _PRESSURE_TOTALS, 1_000_000),
+    ):
+        name = f"{scope}_{column}"
+        yield (
+            name,
+            [
+                f'{name}{opened},resource="{resource}",degree="{degree}"}} {value / scale!r}\n'
+                for opened, resources in told
+                for resource, pressure in resources
+                for degree, value_of in degrees
+                if (value := value_of(pressure)) is not None
+            ],
+        )
+
+
+def node_series(snapshot: NodeSnapshot, opened: str, *, usage_is_fresh: bool) -> SeriesLines:
+    """Yield the families of the node; `opened` are the labels that every sample has."""
+    if snapshot.node.boot_time_s > 0:
+        name = "xpu_node_boot_time_seconds"
+        yield name, [sample_line(name, opened, snapshot.node.boot_time_s)]
+    if snapshot.cpus.value.usable:
+        yield (
+            "xpu_node_cpus",
+            [sample_line("xpu_node_cpus", opened, len(snapshot.cpus.value.usable))],
+        )
+    if not usage_is_fresh:
+        return
+    usage = snapshot.usage.value.node
+    for column, value in _node_columns(usage):
+        if value is not None:
+            name = f"xpu_node_{column}"
+            yield name, [sample_line(name, opened, value)]
+    yield from _numa_series(usage, opened)
+    yield from pressure_series("xpu_node", [(opened, usage.pressure)])
+
+
+def _node_columns(usage: NodeUsage) -> Iterator[tuple[str, float | None]]:
+    cpu_seconds = usage.cpu_total_ns / 1e9 if usage.cpu_total_ns is not None else None
+    yield "cpu_usage_cores", usage.cpu_cores
+    yield "cpu_seconds_total", cpu_seconds
+    yield "memory_bytes", usage.memory_total_bytes
+    yield "memory_used_bytes", usage.memory_bytes
+    yield "memory_used_with_cache_bytes", usage.memory_with_cache_bytes
+    yield "system_cpu_usage_cores", usage.system_cpu_cores
+    yield "system_memory_used_bytes", usage.system_memory_bytes
+
+
+def _numa_series(usage: NodeUsage, opened: str) -> SeriesLines:
+    for column, values in (
+        ("cpu_usage_cores", [(n.node_id, n.cpu_cores) for n in usage.numa]),
+        ("memory_used_bytes", [(n.node_id, n.memory_bytes) for n in usage.numa]),
+        ("pods_memory_used_bytes", [(n.node_id, n.pods_memory_bytes) for n in usage.numa]),
+    ):
+        name = f"xpu_node_numa_{column}"
+        yield (
+            name,
+            [
+                sample_line(name, opened, value, f'numa_node="{node_id}"')
+                for node_id, value in values
+                if value is not None
+            ],
+        )

@@ -1,1 +1,0 @@
-"""What other programs of the node write, in our terms."""

@@ -1,1 +1,0 @@
-"""Groups of devices derived from their links: the scheduler's partition table."""

@@ -1,1 +1,0 @@
-"""Pods and containers as the runtime shows them, and what is changed in them."""

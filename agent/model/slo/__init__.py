@@ -1,1 +1,0 @@
-"""NodeSLO: what a cluster asks of this node, laid over defaults field by field."""

@@ -1,0 +1,118 @@
+"""Synchronize: pods and containers in parts, kept as they came and read after the answer.
+
+The runtime waits for the answer with all pods of the node, so of a part only its outline is read:
+where each pod and container lies, and whether more comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from agent.errors import ParseError
+from agent.nri.messages import parse_runtime_container, parse_sandbox
+from agent.snapshot.container import ContainerState, PodSandbox, RuntimeContainer
+from proto.gen import nri_container_pb2 as wire
+
+MAX_BYTES = 64 << 20  # of all parts; a container is told in 5 KiB
+BATCH_SIZE = 16  # pods or containers read before the loop's other work has its turn
+
+_PODS, _CONTAINERS, _MORE = 1, 2, 3
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT = 10  # bytes
+
+T = TypeVar("T")
+
+
+class SynchronizationList:
+    """What came of one full list. Take a new one for each."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._pods: list[memoryview] = []
+        self._containers: list[memoryview] = []
+        self._bytes = 0
+        self.dropped = 0  # that could not be read
+
+    def add(self, payload: bytes) -> bool:
+        """Keep a part; say whether more comes. `ParseError` for what is none, or too much."""
+        self._bytes += len(payload)
+        if self._bytes > MAX_BYTES:
+            raise ParseError(f"Synchronize: more than {MAX_BYTES} bytes", "")
+        more = False
+        for number, value in message_fields(payload):
+            if number == _MORE and isinstance(value, int):
+                more = bool(value)
+            elif isinstance(value, int):
+                continue
+            elif number == _PODS:
+                self._pods.append(value)
+            elif number == _CONTAINERS:
+                self._containers.append(value)
+        return more
+
+    async def read(self) -> tuple[list[PodSandbox], list[RuntimeContainer]]:
+        """Return all that came; a malformed one is left out, and so is what has ended."""
+        pods = await self._parse_all(self._pods, _parse_pod)
+        containers = await self._parse_all(self._containers, _parse_container)
+        alive = [one for one in containers if one.state is not ContainerState.STOPPED]
+        return pods, alive
+
+    async def _parse_all(
+        self, pieces: list[memoryview], read: Callable[[memoryview], T]
+    ) -> list[T]:
+        found: list[T] = []
+        for at, piece in enumerate(pieces):
+            if at % BATCH_SIZE == BATCH_SIZE - 1:
+                await asyncio.sleep(0)
+            try:
+                found.append(read(piece))
+            except DecodeError:
+                self.dropped += 1
+        return found
+
+
+def message_fields(message: bytes) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the fields of a protobuf message: number, and its value or where its bytes lie.
+
+    Fixed-width ones are passed over. `ParseError` where it is no message.
+    """
+    view, at, end = memoryview(message), 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, at = _varint(message, at)
+            if length > end - at or not number:
+                raise ParseError(f"message: field {number} of {length} bytes at {at}", "")
+            yield number, view[at : at + length]
+            at += length
+        elif kind == _VARINT:
+            value, at = _varint(message, at)
+            yield number, value
+        elif kind in (_FIXED32, _FIXED64):
+            at += 4 if kind == _FIXED32 else 8
+        else:
+            raise ParseError(f"message: wire type {kind} at {at}", "")
+    if at > end:
+        raise ParseError("message: ends within a field", "")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift, byte in enumerate(message[at : at + _MAX_VARINT]):
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, at + shift + 1
+    raise ParseError(f"message: no number at {at}", "")
+
+
+def _parse_pod(piece: memoryview) -> PodSandbox:
+    return parse_sandbox(wire.PodSandbox.FromString(bytes(piece)))
+
+
+def _parse_container(piece: memoryview) -> RuntimeContainer:
+    return parse_runtime_container(wire.Container.FromString(bytes(piece)))

@@ -1,0 +1,364 @@
+"""Renders the Device object: allocatable devices, conditions, and the table of partitions.
+
+The annotation `gpu-partitions` has the format of Koordinator 1.7: size as text to a list of
+partitions, `allocationScore` an integer. All scores are equal because readers disagree on whether
+the lowest or the highest wins. Of equal partitions the scheduler takes the first one, so aligned
+partitions come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.devices.presence import has_devices, has_no_devices
+from agent.objects.device_annotations import (
+    agent_annotations,
+    vendor_annotations,
+)
+from agent.objects.owner_reference import is_node_unknown, owner_metadata
+from agent.snapshot.device import (
+    Device,
+    DeviceKind,
+    Health,
+    HealthState,
+    Pairs,
+    VirtualFunctionGroup,
+)
+from agent.snapshot.inventory import DeviceGroup
+from agent.snapshot.node import DeviceView, NodeSnapshot
+from agent.snapshot.publications import DesiredObject, Json
+from agent.wire_formats import api_values
+from agent.wire_formats.device_object import (
+    DEVICE_API_VERSION,
+    DEVICE_KIND,
+    device_id,
+    select_devices,
+)
+from agent.wire_formats.json_values import JsonDict, compact_json
+from agent.wire_formats.quantities import format_decimal
+
+DEVICE_FILE_NAME = "device.yaml"  # in standalone mode
+
+VENDOR_LABEL = "node.koordinator.sh/gpu-vendor"
+
+MODEL_LABEL = "node.koordinator.sh/gpu-model"
+
+DRIVER_LABEL = "node.koordinator.sh/gpu-driver-version"
+
+_SINGLE_MODEL_VENDOR = "nvidia"  # the vendor whose mixed cards have no label upstream
+
+GPU_MEMORY = "koordinator.sh/gpu-memory"
+
+
+class DevicePublisher(msgspec.Struct, frozen=True):
+    """Publishes the Device object of this node."""
+
+    interval_s: float = 3.0
+    name: str = "device"
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:  # noqa: ARG002 - see Publisher
+        """Return the object, or nothing before every vendor has answered or failed to.
+
+        What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
+        would take them from the pods that hold them. Nothing is published before the minors of
+        an earlier agent are known. In a cluster nothing is published before the Node is known,
+        which owns the object, and a node without devices has none: one that is
+        there goes when that is certain, and stays as it is while it is not.
+        """
+        view = snapshot.devices
+        if view.taken_s is None or not view.value.is_final:
+            return ()
+        if is_node_unknown(snapshot):
+            return ()
+        if snapshot.cluster.is_clustered and not has_devices(snapshot):
+            return (_absent_device(snapshot.node.name),) if has_no_devices(snapshot) else ()
+        published = select_devices(snapshot.devices.value.devices).published
+        vendors = vendor_annotations(snapshot, published)
+        return (
+            DesiredObject(
+                file_name=DEVICE_FILE_NAME,
+                api_version=DEVICE_API_VERSION,
+                kind=DEVICE_KIND,
+                name=snapshot.node.name,
+                body={
+                    "apiVersion": DEVICE_API_VERSION,
+                    "kind": DEVICE_KIND,
+                    "metadata": _metadata(snapshot, published, vendors),
+                    "spec": _spec(published, snapshot.node.boot_time_s),
+                },
+            ),
+        )
+
+
+def _absent_device(name: str) -> DesiredObject:
+    body = {"apiVersion": DEVICE_API_VERSION, "kind": DEVICE_KIND, "metadata": {"name": name}}
+    return DesiredObject(
+        file_name=DEVICE_FILE_NAME,
+        api_version=DEVICE_API_VERSION,
+        kind=DEVICE_KIND,
+        name=name,
+        body=body,
+        is_absent=True,
+    )
+
+
+def _metadata(
+    snapshot: NodeSnapshot, published: tuple[Device, ...], vendors: Mapping[str, str]
+) -> Json:
+    node, view = snapshot.node, snapshot.devices.value
+    table = partition_table(view, published)
+    policy = partition_policy(view)
+    return {
+        "name": node.name,
+        "labels": accelerator_labels(snapshot, published)
+        | ({PARTITION_POLICY_LABEL: policy} if policy else {}),
+        "annotations": {
+            **agent_annotations(snapshot, published),
+            **vendors,
+            **({PARTITIONS_ANNOTATION: table} if table else {}),
+        },
+        **owner_metadata(snapshot),
+    }
+
+
+def accelerator_labels(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
+    """Return vendor, model and driver of the accelerators; the lowest number's vendor counts.
+
+    Cards of NVIDIA of several models have neither a model nor a driver label, as upstream; of
+    other vendors the most frequent model counts.
+    """
+    cards = [device for device in published if device.info.kind is not DeviceKind.RDMA]
+    if not cards:
+        return {}
+    vendor = cards[0].info.vendor
+    found = {VENDOR_LABEL: vendor}
+    models = Counter(c.info.model for c in cards if c.info.vendor == vendor and c.info.model)
+    if len(models) <= 1 or vendor != _SINGLE_MODEL_VENDOR:
+        found[MODEL_LABEL] = (_most_frequent(models) or "").removeprefix("NVIDIA ")
+        found[DRIVER_LABEL] = _driver_version(snapshot, cards[0]) or ""
+    valid = {key: api_values.label_value(value) for key, value in found.items()}
+    return {key: value for key, value in valid.items() if value}
+
+
+def _most_frequent(models: Counter[str]) -> str | None:
+    """Return the model of most cards; of equal ones that of the lowest number, which came first."""
+    return max(models, key=lambda model: models[model], default=None)
+
+
+def _driver_version(snapshot: NodeSnapshot, card: Device) -> str | None:
+    """Return the version of the driver that told of the card."""
+    for state in snapshot.vendors:
+        inventory = state.inventory.value
+        if inventory is not None and (
+            state.vendor == card.info.vendor or any(d.key == card.key for d in inventory.devices)
+        ):
+            return inventory.driver_version
+    return None
+
+
+def _spec(published: tuple[Device, ...], boot_time_s: float) -> Json:
+    devices = [_device_entry(device, boot_time_s) for device in published]
+    return {"devices": devices} if devices else {}
+
+
+def _device_entry(device: Device, boot_time_s: float) -> Json:
+    info = device.info
+    entry = {
+        "type": info.kind.wire_type,
+        "id": device_id(device),
+        "minor": info.minor,
+        "moduleID": api_values.as_int32(info.module_id),
+        "health": info.health.is_in_service,
+        "labels": {
+            api_values.clean_text(key): api_values.clean_text(value) for key, value in info.labels
+        },
+        "resources": _resources(info.resources),
+        "topology": _topology(device),
+        "vfGroups": [_vf_group(group) for group in info.vf_groups if group.vfs],
+        "conditions": device_conditions(device, boot_time_s),
+    }
+    return {key: value for key, value in entry.items() if value not in (None, "", {}, [])}
+
+
+def _resources(named: Pairs) -> Json:
+    """Return what can be granted; nothing of a card without memory, which the scheduler divides by.
+
+    An amount that is no quantity, or of nothing, is left out.
+    """
+    found: dict[str, object] = {
+        api_values.clean_text(name): value
+        for name, value in named
+        if api_values.clean_text(name) and api_values.is_positive_quantity(value)
+    }
+    memory_is_odd = GPU_MEMORY in dict(named) and GPU_MEMORY not in found
+    return {} if memory_is_odd else found
+
+
+def _topology(device: Device) -> Json:
+    """Return the place; always there, because the scheduler gives up on a node without it."""
+    place = device.place
+    topology: dict[str, object] = {
+        "socketID": _int32_or_unknown(place.socket),
+        "nodeID": _int32_or_unknown(place.numa_node),
+        "pcieID": api_values.clean_text(device.pcie_scope_id),
+    }
+    if device.info.bus_id:
+        topology["busID"] = api_values.clean_text(device.info.bus_id)
+    return topology
+
+
+def _vf_group(group: VirtualFunctionGroup) -> Json:
+    vfs = [
+        {"minor": _int32_or_unknown(vf.minor), "busID": api_values.clean_text(vf.bus_id)}
+        for vf in sorted(group.vfs, key=lambda vf: (vf.bus_id, vf.minor))
+    ]
+    if not group.labels:
+        return {"vfs": vfs}
+    return {
+        "labels": {
+            api_values.clean_text(key): api_values.clean_text(value) for key, value in group.labels
+        },
+        "vfs": vfs,
+    }
+
+
+def _int32_or_unknown(value: int) -> int:
+    """Return a number of the wire; -1, which says unknown, for what an int32 cannot hold."""
+    fitting = api_values.as_int32(value)
+    return -1 if fitting is None else fitting
+
+
+HEALTHY = "Healthy"
+
+SCHEDULABLE = "Schedulable"
+
+UNSCHEDULABLE = "unschedulable"  # the fact by which a vendor says why a card has no resources
+
+MAX_CONDITIONS = 16  # of one device
+
+_CONDITION_TYPE = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)"
+)
+
+_MAX_CONDITION_TYPE = 128  # the schema allows 316
+
+_UNSCHEDULABLE_MESSAGES = {
+    "MIGEnabled": "the card is partitioned; its instances are granted by the kubelet",
+    "HostVGPU": "the card serves virtual machines",
+    "MemoryUnknown": "the driver does not tell how much memory the card has",
+}
+
+
+def device_conditions(device: Device, boot_time_s: float) -> list[JsonDict]:
+    """Return a device's conditions, one of a type, `Healthy` first, then the vendor's own.
+
+    A NIC has `Healthy` only while there is something to say. Without a seen change the transition
+    is the node's start, so that two renderings are equal. A type that an API server would refuse
+    is left out: it names nothing that anybody could wait for.
+    """
+    health = device.info.health
+    well = health.state is HealthState.HEALTHY and health.certain
+    found: dict[str, JsonDict] = {}
+
+    def tell(kind: str, status: str, why: tuple[str, str], since_s: float | None) -> None:
+        found.setdefault(
+            kind,
+            {
+                "type": kind,
+                "status": status,
+                "reason": api_values.reason_text(why[0]),
+                "message": api_values.condition_message(why[1], why[0]),
+                "lastTransitionTime": api_values.format_first_time(since_s, boot_time_s),
+            },
+        )
+
+    if device.info.kind is not DeviceKind.RDMA or not well:
+        tell(HEALTHY, _condition_status(health), (health.reason, health.message), health.since_s)
+    why = dict(device.info.facts).get(UNSCHEDULABLE)
+    if why:
+        text = _UNSCHEDULABLE_MESSAGES.get(why, "nothing of this device can be granted")
+        tell(SCHEDULABLE, "False", (why, text), None)
+    for own in device.info.conditions:
+        if (
+            own.type != HEALTHY
+            and len(own.type) <= _MAX_CONDITION_TYPE
+            and _CONDITION_TYPE.fullmatch(own.type)
+        ):
+            tell(own.type, str(own.status), (own.reason, own.message), own.since_s)
+    return list(found.values())[:MAX_CONDITIONS]
+
+
+def _condition_status(health: Health) -> str:
+    if not health.certain:
+        return "Unknown"
+    return "True" if health.is_in_service else "False"
+
+
+PARTITIONS_ANNOTATION = "scheduling.koordinator.sh/gpu-partitions"
+
+PARTITION_POLICY_LABEL = "node.koordinator.sh/gpu-partition-policy"
+
+PARTITION_POLICIES = ("Prefer", "Honor")
+
+MAX_MINOR = 62  # the scheduler keeps minors as bits of a signed 64-bit number
+
+ALLOCATION_SCORE = 1
+
+MAX_PARTITIONS_BYTES = 64 * 1024
+
+
+def partition_table(view: DeviceView, published: Iterable[Device]) -> str:
+    """Return the table as compact JSON; empty if there is none, or if it could not be read.
+
+    A group counts if all its members are published accelerators with a number. One number beyond
+    `MAX_MINOR` voids the table: the scheduler would take it for another card's. So does more than
+    `MAX_BYTES`, for which an API server would refuse the whole object.
+    """
+    minors = {
+        device.key: device.info.minor
+        for device in published
+        if device.info.kind is not DeviceKind.RDMA and device.info.minor is not None
+    }
+    if any(minor > MAX_MINOR for minor in minors.values()):
+        return ""
+    table: dict[int, dict[tuple[int, ...], DeviceGroup]] = {}
+    for group in view.groups:
+        members = tuple(sorted({minors[key] for key in group.keys if key in minors}))
+        if members and len(members) == len(group.keys):
+            table.setdefault(len(members), {}).setdefault(members, group)
+    if not table:
+        return ""
+    document = {
+        str(size): [
+            _partition_entry(members, group)
+            for members, group in sorted(rows.items(), key=_partition_order)
+        ]
+        for size, rows in sorted(table.items())
+    }
+    text = compact_json(document, sort_keys=False)
+    return text if len(text.encode()) <= MAX_PARTITIONS_BYTES else ""
+
+
+def partition_policy(view: DeviceView) -> str | None:
+    """Return the label's value; `None` for what is no policy."""
+    return view.group_policy if view.group_policy in PARTITION_POLICIES else None
+
+
+def _partition_order(row: tuple[tuple[int, ...], DeviceGroup]) -> tuple[bool, tuple[int, ...]]:
+    minors, group = row
+    return not group.aligned, minors
+
+
+def _partition_entry(members: tuple[int, ...], group: DeviceGroup) -> dict[str, object]:
+    entry: dict[str, object] = {"minors": list(members)}
+    if link_type := api_values.clean_text(group.link_type):
+        entry["gpuLinkType"] = link_type
+    if group.bandwidth_bytes_per_s:
+        entry["ringBusBandwidth"] = format_decimal(group.bandwidth_bytes_per_s)
+    entry["allocationScore"] = ALLOCATION_SCORE
+    return entry

@@ -1,0 +1,324 @@
+"""Events from the difference of two snapshots: devices, allocations, verification, services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from agent.allocation.cpus import scheduled_cpus
+from agent.snapshot.allocation import (
+    ContainerVerification,
+    PodAllocation,
+    RefusalReason,
+    VerificationStatus,
+)
+from agent.snapshot.device import DEGRADED, Device, DeviceCondition, Health, HealthState, short_name
+from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.pod import PodRef
+from agent.wire_formats import api_values
+from agent.wire_formats.annotations import InvalidAnnotation, parse_node_annotations
+from agent.wire_formats.device_object import DEVICE_KIND
+from agent.wire_formats.event import NORMAL, WARNING, Event
+
+_HEALTH_EVENTS = {
+    HealthState.HEALTHY: (NORMAL, "DeviceHealthy"),
+    HealthState.SUSPECT: (WARNING, "DeviceSuspect"),
+    HealthState.PROBING: (NORMAL, "DeviceProbing"),
+    HealthState.FAILED: (WARNING, "DeviceUnhealthy"),
+}
+
+_WORKER_EVENTS = {
+    "ready": (NORMAL, "VendorWorkerReady"),
+    "stalled": (WARNING, "VendorWorkerStalled"),
+    "restarting": (WARNING, "VendorWorkerRestarting"),
+    "quarantined": (WARNING, "VendorWorkerQuarantined"),
+    "released": (NORMAL, "VendorWorkerReleased"),
+}
+
+
+_HEALTH_UNKNOWN = (WARNING, "DeviceHealthUnknown")
+
+
+def events_between(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> tuple[Event, ...]:
+    """Return what happened from one snapshot to the next, in a fixed order.
+
+    What is found at the first look has not happened, so it is no event; what is wrong at the
+    first look is one.
+    """
+    return (
+        *_device_events(old, new, now_s),
+        *_worker_events(old, new, now_s),
+        *_annotation_events(old, new, now_s),
+        *container_events(old, new, now_s),
+    )
+
+
+def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    if new.devices.taken_s is None:
+        return
+    first_look = old is None or old.devices.taken_s is None
+    before = {} if old is None or first_look else _by_key(old)
+    after = _by_key(new)
+    for key, device in after.items():
+        earlier = before.get(key)
+        if earlier is None and not first_look:
+            yield _device_event(NORMAL, "DeviceAppeared", device, _place_text(device), now_s)
+        yield from _brief_fault_events(earlier, device, now_s)
+        if _health_changed(earlier, device):
+            health = device.info.health
+            kind, reason = _HEALTH_EVENTS[health.state] if health.certain else _HEALTH_UNKNOWN
+            yield _device_event(
+                kind, reason, device, _health_text(health), now_s, _repeat_key(health)
+            )
+        if condition := _newly_degraded(earlier, device):
+            text = f"{condition.reason}: {condition.message}"
+            yield _device_event(WARNING, "DeviceDegraded", device, text, now_s)
+    for key, device in before.items():
+        if key not in after:
+            text = "no longer there; pods that hold it have lost it"
+            yield _device_event(WARNING, "DeviceGone", device, text, now_s)
+
+
+def _by_key(snapshot: NodeSnapshot) -> Mapping[str, Device]:
+    return {device.key: device for device in snapshot.devices.value.devices}
+
+
+def _brief_fault_events(earlier: Device | None, device: Device, now_s: float) -> Iterator[Event]:
+    """Tell of a fault that came and went between the two snapshots, which shows in neither."""
+    if earlier is None:
+        return
+    known, health = earlier.info.health, device.info.health
+    to_be_well = known.changes + (known.state is not HealthState.HEALTHY)
+    if health.state is HealthState.PROBING:
+        again = known.state is HealthState.PROBING and health.changes > known.changes
+        if again or known.is_in_service:
+            kind, reason = _HEALTH_EVENTS[HealthState.FAILED]
+            yield _device_event(
+                kind, reason, device, _health_text(health), now_s, _repeat_key(health)
+            )
+    elif health.state is HealthState.HEALTHY and health.certain and health.changes > to_be_well:
+        kind, reason = _HEALTH_EVENTS[HealthState.SUSPECT]
+        cause = f"; last event {health.last_event}" if health.last_event else ""
+        text = f"was not well for a moment, and is again{cause}"
+        yield _device_event(kind, reason, device, text, now_s)
+
+
+def _health_text(health: Health) -> str:
+    return f"{health.reason}: {health.message}"
+
+
+def _repeat_key(health: Health) -> str:
+    """Return what repeats share: how far a probing device has come is another text each time."""
+    return health.reason if health.state is HealthState.PROBING else ""
+
+
+def _health_changed(earlier: Device | None, device: Device) -> bool:
+    health = device.info.health
+    if earlier is None:
+        return health.state is not HealthState.HEALTHY or not health.certain
+    known = earlier.info.health
+    if health.certain is not known.certain:
+        return True
+    if health.state is HealthState.HEALTHY:
+        return known.state is not HealthState.HEALTHY
+    return (known.state, known.reason) != (health.state, health.reason)
+
+
+def _newly_degraded(earlier: Device | None, device: Device) -> DeviceCondition | None:
+    """Return the condition that people should see to, if it was not there for this reason."""
+    known = {c.reason for c in earlier.info.conditions if c.type == DEGRADED} if earlier else set()
+    found = [c for c in device.info.conditions if c.type == DEGRADED and c.status]
+    return next((c for c in found if c.reason not in known), None)
+
+
+def _place_text(device: Device) -> str:
+    node = device.place.numa_node
+    where = f"NUMA node {node}" if node >= 0 else "NUMA node unknown"
+    return f"{device.info.model or device.info.vendor}, {where}"
+
+
+def _device_event(
+    kind: str, reason: str, device: Device, text: str, now_s: float, kin: str = ""
+) -> Event:
+    message = api_values.clean_text(
+        f"{short_name(device)} ({device.key}): {text}", api_values.MAX_MESSAGE
+    )
+    return Event(
+        type=kind,
+        reason=reason,
+        message=message,
+        object_kind=DEVICE_KIND,
+        at_s=now_s,
+        device=device.key,
+        repeat_key=kin,
+    )
+
+
+def _worker_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    before = {} if old is None else {vendor.vendor: vendor for vendor in old.vendors}
+    for vendor in new.vendors:
+        known = before.get(vendor.vendor)
+        was = known.state if known is not None else "starting"
+        if vendor.state == was or vendor.state not in _WORKER_EVENTS:
+            continue
+        if vendor.state == "ready" and was == "starting":
+            continue  # a start that went well
+        yield _worker_event(vendor, now_s)
+
+
+def _worker_event(vendor: VendorState, now_s: float) -> Event:
+    kind, reason = _WORKER_EVENTS[vendor.state]
+    why = ": ".join(part for part in (vendor.reason, vendor.message) if part)
+    text = f"worker of vendor {vendor.vendor} is {vendor.state}{f' ({why})' if why else ''}"
+    message = api_values.clean_text(text, api_values.MAX_MESSAGE)
+    return Event(type=kind, reason=reason, message=message, object_kind="Node", at_s=now_s)
+
+
+def _annotation_events(
+    old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
+) -> Iterator[Event]:
+    """Tell whoever wrote an annotation why it is not used: at the Node, or at the pod."""
+    if old is not None and _annotation_inputs(old) == _annotation_inputs(new):
+        return
+    found = _annotation_refusals(new)
+    before = (
+        {_refusal_key(one) for one in _annotation_refusals(old)}
+        if found and old is not None
+        else set()
+    )
+    for one in found:
+        if _refusal_key(one) in before:
+            continue
+        text = api_values.clean_text(f"annotation {one.path}: {one.why}", api_values.MAX_MESSAGE)
+        pod = one.pod
+        ref = None if pod is None else PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        about = "Node" if ref is None else "Pod"
+        kind, reason = WARNING, "AnnotationRefused"
+        yield Event(type=kind, reason=reason, message=text, object_kind=about, at_s=now_s, pod=ref)
+
+
+def _annotation_inputs(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    """Return what the annotations are judged by; it seldom changes, and the judging takes time."""
+    cluster = snapshot.cluster
+    return snapshot.pods.value, cluster.node.value, snapshot.cpus.value.usable
+
+
+def _annotation_refusals(snapshot: NodeSnapshot) -> tuple[InvalidAnnotation, ...]:
+    node, cpus = snapshot.cluster.node.value, snapshot.cpus.value.usable
+    # the reservation is judged by the CPUs that there are
+    of_node = parse_node_annotations(node, cpus).invalid if cpus else ()
+    return (*of_node, *scheduled_cpus(snapshot.pods.value)[1])
+
+
+def _refusal_key(one: InvalidAnnotation) -> tuple[str, str, str]:
+    return one.pod.uid if one.pod is not None else "", one.path, one.why
+
+
+ALLOCATION_REFUSED = "GrantRefused"
+
+NOT_VERIFIED = "AllocationNotVerified"
+
+VERIFIED = "AllocationVerified"
+
+_MISMATCH_TEXT = {
+    VerificationStatus.MISSING: "is missing",
+    VerificationStatus.EXCESS: "was not granted",
+}
+
+_SYNCHRONIZED = "synchronized"
+
+_LOST_STATES = ("waiting", "refused")
+
+
+def container_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    """Yield what happened from one snapshot to the next, in a fixed order.
+
+    A verdict is told once for as long as it stands; that all is well is told only where it was
+    not, or every start of a pod would be an event.
+    """
+    yield from _allocation_events(old, new, now_s)
+    yield from _verification_events(old, new, now_s)
+    yield from _runtime_events(old, new, now_s)
+    yield from _problem_events(old, new, now_s)
+
+
+def _allocation_events(
+    old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
+) -> Iterator[Event]:
+    after = new.grants.value.pods
+    before = {} if old is None else old.grants.value.pods
+    if after is before:
+        return
+    for uid, grant in sorted(after.items()):
+        known = before.get(uid)
+        if grant.refusal == RefusalReason.REQUESTS_UNKNOWN.value:
+            continue  # a sandbox is often there before its pod is listed; no container asked yet
+        if grant.refusal and (known is None or known.refusal != grant.refusal):
+            yield _pod_event(
+                WARNING, ALLOCATION_REFUSED, grant.message, _pod_reference(grant), now_s
+            )
+
+
+def _pod_reference(grant: PodAllocation) -> PodRef:
+    return PodRef(namespace=grant.namespace or "default", name=grant.name, uid=grant.uid)
+
+
+def _verification_events(
+    old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
+) -> Iterator[Event]:
+    after = new.proof.value.containers
+    before = {} if old is None else old.proof.value.containers
+    if after is before:
+        return
+    for key, proof in sorted(after.items()):
+        known = before.get(key)
+        was = known.verdict if known is not None else VerificationStatus.UNKNOWN
+        if proof.verdict is was:
+            continue
+        ref = PodRef(namespace=proof.namespace or "default", name=proof.pod, uid=proof.pod_uid)
+        if proof.verdict in _MISMATCH_TEXT:
+            yield _pod_event(WARNING, NOT_VERIFIED, _verification_text(proof), ref, now_s)
+        elif proof.verdict is VerificationStatus.VERIFIED and was in _MISMATCH_TEXT:
+            text = f"container {proof.container} has what was granted again, and nothing else"
+            yield _pod_event(NORMAL, VERIFIED, text, ref, now_s)
+
+
+def _verification_text(proof: ContainerVerification) -> str:
+    return (
+        f"container {proof.container}: {_MISMATCH_TEXT[proof.verdict]}: {'; '.join(proof.details)}"
+    )
+
+
+def _pod_event(kind: str, reason: str, text: str, pod: PodRef, now_s: float) -> Event:
+    message = api_values.clean_text(text, api_values.MAX_MESSAGE)
+    return Event(type=kind, reason=reason, message=message, object_kind="Pod", at_s=now_s, pod=pod)
+
+
+def _runtime_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    """Tell when containers stop getting what their hooks say, and when they get it again."""
+    now, was = new.runtime.value, "off" if old is None else old.runtime.value.state
+    if now.state == was:
+        return
+    if was == _SYNCHRONIZED and now.state in _LOST_STATES:
+        text = f"the container runtime does not ask this agent any more: {now.message}"
+        yield _node_event(WARNING, "RuntimeLost", text, now_s)
+    elif now.state == _SYNCHRONIZED and now.lost:
+        text = f"{now.runtime} {now.version} asks this agent again"
+        yield _node_event(NORMAL, "RuntimeBack", text, now_s)
+    elif now.state == "refused":
+        text = f"the container runtime does not take this agent: {now.reason}: {now.message}"
+        yield _node_event(WARNING, "RuntimeRefused", text, now_s)
+
+
+def _problem_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
+    after = new.means.value.problems
+    before = () if old is None else old.means.value.problems
+    if after is before:
+        return
+    for reason, message in after:
+        if (reason, message) not in before:
+            yield _node_event(WARNING, reason, message, now_s)
+
+
+def _node_event(kind: str, reason: str, text: str, now_s: float) -> Event:
+    message = api_values.clean_text(text, api_values.MAX_MESSAGE)
+    return Event(type=kind, reason=reason, message=message, object_kind="Node", at_s=now_s)

@@ -1,0 +1,177 @@
+"""Objects as files, for `run --standalone`."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from agent import durable
+from agent.errors import PublishError
+from agent.objects.yaml_text import to_yaml
+from agent.snapshot.publications import DesiredObject
+from agent.wire_formats.device_object import keep_health_times, keep_transition_times
+
+MAX_BYTES = 8 << 20  # of one object; an API server takes less than 2
+MODE = 0o644
+_NAME = re.compile(r"[a-z0-9]+([-.][a-z0-9]+)*")
+# what PyYAML lets through for a document that is not what it seems
+_PARSE_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+ObjectBody = dict[str, object]
+FileStamp = tuple[int, int, int]  # inode, size, time of change: which file it was
+
+
+class SinkResult(msgspec.Struct, frozen=True):
+    """Names of the files that one run wrote, and of those that already said the same."""
+
+    written: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+
+
+class FileSink:
+    """Keeps one file an object in one folder, replaced whole and only when it says something new.
+
+    Whenever the process dies, each file is the old one or the new one. A file that somebody
+    changes or removes is written again. Not for use by two processes on one folder.
+    """
+
+    def __init__(self, folder: str, wall: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._wall = wall
+        self.errors: Mapping[str, str] = {}  # by file, of the last run; empty: all is well
+        self._known: dict[str, tuple[FileStamp, ObjectBody]] = {}
+        self._cleaned: set[str] = set()
+
+    def apply(self, desired: Iterable[DesiredObject]) -> SinkResult:
+        """Make the files say what is desired.
+
+        One file's failure does not keep the others from being written; then one `PublishError`
+        tells of all, and `errors` keeps it until a run succeeds.
+        """
+        written: list[str] = []
+        unchanged: list[str] = []
+        failures: list[tuple[str, PublishError]] = []
+        for item in desired:
+            _check_file_name(item.file_name)
+            try:
+                (written if self._apply_one(item) else unchanged).append(item.file_name)
+            except PublishError as error:
+                failures.append((item.file_name, error))
+        self.errors = {name: str(error) for name, error in failures}
+        if failures:
+            first = failures[0][1]
+            if len(failures) == 1:
+                raise first
+            detail = f"{len(failures)} objects could not be written, the first: {first}"
+            raise PublishError(self.folder, detail, first.errno) from first
+        return SinkResult(tuple(written), tuple(unchanged))
+
+    def where(self, desired: DesiredObject) -> str:
+        """Return the path of an object's file."""
+        return str(Path(self.folder, desired.file_name))
+
+    def _apply_one(self, item: DesiredObject) -> bool:
+        path = Path(self.where(item))
+        try:
+            if item.file_name not in self._cleaned:
+                remove_temporaries(self.folder, (item.file_name,))
+                self._cleaned.add(item.file_name)
+            previous = self._previous(path)
+            dated = keep_health_times(
+                previous, keep_transition_times(previous, item.body, self._wall())
+            )
+            body = _plain_mapping(dated)
+            if body == previous:
+                return False
+            os.makedirs(self.folder, exist_ok=True)
+            durable.replace_file(str(path), to_yaml(body), MODE)
+            self._known[item.file_name] = (_file_stamp(path), body)
+        except OSError as error:
+            detail = f"{error.strerror}; make the folder writable or choose another with --out"
+            raise PublishError(str(path), detail, error.errno or 0) from error
+        return True
+
+    def _previous(self, path: Path) -> ObjectBody | None:
+        """Return what the file says; `None` without a file, or if it is no object of ours."""
+        try:
+            stamp = _file_stamp(path)
+        except FileNotFoundError:
+            return None
+        known = self._known.get(path.name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        body = _read(path) if stamp[1] <= MAX_BYTES else None
+        if body is not None:
+            self._known[path.name] = (stamp, body)
+        return body
+
+
+def read_object(path: Path) -> ObjectBody | None:
+    """Return the object that a file holds; `None` without one, and for what cannot be read."""
+    try:
+        return _read(path) if _file_stamp(path)[1] <= MAX_BYTES else None
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> ObjectBody | None:
+    try:
+        body = _load(durable.read_file(str(path), MAX_BYTES))
+    except (*_PARSE_ERRORS, durable.NotRegularFileError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def remove_temporaries(folder: str, names: Iterable[str]) -> None:
+    """Remove what a process that was killed left beside files of these names."""
+    for name in names:
+        durable.remove(durable.temporary_path(str(Path(folder, name))))
+
+
+def _load(data: bytes) -> object:
+    """Parse YAML; what is none raises one of `_BROKEN`."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come without libyaml
+    try:
+        return yaml.load(data, Loader=loader)  # noqa: S506 - both are safe loaders
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _file_stamp(path: Path) -> FileStamp:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _check_file_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"not a plain file name: {name!r}")
+
+
+def _plain_mapping(body: Mapping[str, object]) -> ObjectBody:
+    return {_text(key): _plain(value) for key, value in body.items()}
+
+
+def _plain(value: object) -> object:
+    """Return JSON data made of dict, list and scalars alone, as a YAML reader returns it."""
+    if isinstance(value, Mapping):
+        return _plain_mapping(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

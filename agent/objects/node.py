@@ -1,0 +1,251 @@
+"""The labels and conditions of the Node that describe its accelerators.
+
+`AcceleratorsHealthy` covers accelerators only; the Device object shows a NIC that is down.
+`DeviceInjectionReady` says whether a new container gets its allocated devices. The texts contain
+nothing that changes by itself, so that a quiet node is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from agent.devices.presence import is_inventory_complete
+from agent.objects.device import accelerator_labels
+from agent.objects.owner_reference import node_uid
+from agent.snapshot.container import RuntimeView
+from agent.snapshot.device import Device, DeviceKind, short_name
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.publications import DesiredObject, Json
+from agent.wire_formats import api_values
+from agent.wire_formats.device_object import select_devices
+
+ACCELERATORS_HEALTHY = "AcceleratorsHealthy"
+
+DEVICE_INJECTION_READY = "DeviceInjectionReady"
+
+RUNTIME_ASKS, RUNTIME_DOES_NOT_ASK = "RuntimeAsks", "RuntimeDoesNotAsk"
+
+GRACE_S = 30.0  # a runtime, or an agent, that is started anew is no news
+
+ALL_HEALTHY = "AllHealthy"
+
+RUNTIME_OFF = "off"  # state of a runtime that is not dialled
+
+SEVERAL_REASONS = "SeveralReasons"
+
+MAX_NAMED = 16  # devices in the message
+
+HEARTBEAT, TRANSITION = "lastHeartbeatTime", "lastTransitionTime"
+
+
+class NodeConditionPublisher(msgspec.Struct, frozen=True):
+    """Publishes the conditions: False with a failed card, Unknown where nobody can tell."""
+
+    interval_s: float = 3.0
+    name: str = "node_condition"
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
+        """Return the Node with its conditions, or without them where there are no accelerators.
+
+        Nothing outside a cluster, before the devices are known, while none is listed and that is
+        not certain, or while a runtime that is started anew is waited for.
+        """
+        view = snapshot.devices
+        in_cluster = snapshot.cluster.is_clustered and node_uid(snapshot)
+        if not in_cluster or view.taken_s is None or view.value.awaited:
+            return ()
+        cards = [
+            device
+            for device in view.value.devices
+            if device.info.kind is not DeviceKind.RDMA and device.info.managed
+        ]
+        if not cards and not is_inventory_complete(snapshot):
+            return ()
+        found = [accelerators_condition(cards, snapshot.node.boot_time_s)] if cards else []
+        if cards and snapshot.runtime.value.state != RUNTIME_OFF:
+            told = injection_condition(snapshot.runtime.value, now_s)
+            if told is None:
+                return ()
+            found.append(told)
+        name = snapshot.node.name
+        return (
+            DesiredObject(
+                file_name="node-condition.yaml",
+                api_version="v1",
+                kind="Node",
+                name=name,
+                body={
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name},
+                    "status": {"conditions": found},
+                },
+                status_only=True,
+                merge=keep_condition_times,
+            ),
+        )
+
+
+def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
+    """Return the condition of these accelerators; a change that nobody saw is dated `boot_s`."""
+    failed = [card for card in cards if card.info.health.certain and not _is_in_service(card)]
+    unknown = [card for card in cards if not card.info.health.certain]
+    if failed:
+        why = f"{len(failed)} of {len(cards)} accelerators are out of service: {_names(failed)}"
+        return _condition(
+            "False", _common_reason(failed), why, min(_change_times(failed), default=None), boot_s
+        )
+    if unknown:
+        why = f"the state of {len(unknown)} of {len(cards)} is not known: {_names(unknown)}"
+        return _condition(
+            "Unknown",
+            _common_reason(unknown),
+            why,
+            min(_change_times(unknown), default=None),
+            boot_s,
+        )
+    why = f"all {len(cards)} accelerators are in service"
+    return _condition("True", ALL_HEALTHY, why, max(_change_times(cards), default=None), boot_s)
+
+
+def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
+    """Return whether the runtime asks this agent; `None` while that is not decided."""
+    since_s = runtime.turned_s
+    if since_s is None or (not runtime.is_synchronized and now_s - since_s < GRACE_S):
+        return None
+    if runtime.is_synchronized:
+        why = "the container runtime asks this agent what containers get"
+        return _condition("True", RUNTIME_ASKS, why, since_s, since_s, DEVICE_INJECTION_READY)
+    why = "containers that are created now do not get the devices of their pods' grants"
+    if runtime.reason:
+        why += f": {api_values.reason_text(runtime.reason)}"
+    return _condition("False", RUNTIME_DOES_NOT_ASK, why, since_s, since_s, DEVICE_INJECTION_READY)
+
+
+def _is_in_service(card: Device) -> bool:
+    return card.info.health.is_in_service
+
+
+def _change_times(cards: Iterable[Device]) -> Iterator[float]:
+    return (card.info.health.since_s for card in cards if card.info.health.since_s is not None)
+
+
+def _common_reason(cards: Iterable[Device]) -> str:
+    reasons = {api_values.reason_text(card.info.health.reason) for card in cards}
+    return reasons.pop() if len(reasons) == 1 else SEVERAL_REASONS
+
+
+def _names(cards: list[Device]) -> str:
+    """Name devices with their reasons, in their order; many only in part."""
+    shown = (f"{short_name(c)} ({api_values.reason_text(c.info.health.reason)})" for c in cards)
+    listed = ", ".join(islice(shown, MAX_NAMED))
+    more = len(cards) - MAX_NAMED
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def _condition(
+    status: str,
+    reason: str,
+    message: str,
+    since_s: float | None,
+    boot_s: float,
+    kind: str = ACCELERATORS_HEALTHY,
+) -> Json:
+    moment = api_values.format_first_time(since_s, boot_s)
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": api_values.clean_text(message, api_values.MAX_MESSAGE),
+        HEARTBEAT: moment,
+        TRANSITION: moment,
+    }
+
+
+def keep_condition_times(live: Json, wanted: Json) -> Json:
+    """Return what is wanted with the times that stand, while the statuses are those that stand.
+
+    The heartbeat says when the condition turned, not that the agent lives: as a clock it would
+    be a write a minute on every node.
+    """
+    stood = {one.get("type"): one for one in _agent_conditions(live)}
+    conditions = [
+        _keep_times({**one}, stood[one["type"]]) if one["type"] in stood else one
+        for one in _agent_conditions(wanted)
+    ]
+    return {**wanted, "status": {"conditions": conditions}}
+
+
+def _keep_times(wanted: Json, stood: Mapping[str, object]) -> Json:
+    times = {name: str(stood.get(name)) for name in (HEARTBEAT, TRANSITION)}
+    valid = {name: time for name, time in times.items() if api_values.TIME_PATTERN.fullmatch(time)}
+    if stood.get("status") == wanted["status"]:
+        return {**wanted, **valid}
+    # of this form times compare as text; a change that nobody saw is no older than the last one
+    moment = max(str(wanted[TRANSITION]), valid.get(TRANSITION, ""))
+    return {**wanted, HEARTBEAT: moment, TRANSITION: moment}
+
+
+def _agent_conditions(body: Json) -> Iterator[Mapping[str, object]]:
+    status = body.get("status")
+    listed = status.get("conditions") if isinstance(status, Mapping) else None
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, Mapping) and entry.get("type") in (
+            ACCELERATORS_HEALTHY,
+            DEVICE_INJECTION_READY,
+        ):
+            yield entry
+
+
+CLIQUE_LABEL = "nvidia.com/gpu.clique"  # cards of several nodes that one NVLink fabric joins
+
+_CLIQUE_FACT = "clique"  # the fact of a card
+
+
+class NodeLabelsPublisher(msgspec.Struct, frozen=True):
+    """Publishes vendor, model, driver and NVLink domain of the accelerators as Koordinator does.
+
+    Koordinator's manager copies the first three from the Device object; a cluster without it has
+    them from here.
+    """
+
+    interval_s: float = 3.0
+    name: str = "node_labels"
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:  # noqa: ARG002 - see Publisher
+        """Return the Node with our labels; nothing outside a cluster, or while it is uncertain."""
+        view = snapshot.devices
+        if not _is_node_known(snapshot) or view.taken_s is None or view.value.awaited:
+            return ()
+        published = select_devices(view.value.devices).published
+        cards = tuple(device for device in published if device.info.kind is not DeviceKind.RDMA)
+        if not cards and not is_inventory_complete(snapshot):
+            return ()
+        name = snapshot.node.name
+        metadata = {
+            "name": name,
+            "labels": accelerator_labels(snapshot, published) | _clique_label(cards),
+        }
+        return (
+            DesiredObject(
+                file_name="node-labels.yaml",
+                api_version="v1",
+                kind="Node",
+                name=name,
+                body={"apiVersion": "v1", "kind": "Node", "metadata": metadata},
+            ),
+        )
+
+
+def _is_node_known(snapshot: NodeSnapshot) -> bool:
+    return snapshot.cluster.is_clustered and bool(node_uid(snapshot))
+
+
+def _clique_label(cards: tuple[Device, ...]) -> dict[str, str]:
+    """Return the domain that all cards with a fabric are in; nothing if they disagree."""
+    found = {clique for card in cards if (clique := dict(card.info.facts).get(_CLIQUE_FACT))}
+    value = api_values.label_value(found.pop()) if len(found) == 1 else ""
+    return {CLIQUE_LABEL: value} if value else {}

@@ -1,0 +1,219 @@
+"""Renders NodeMetric's status: usage of the node, its pods and its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+from agent.clock import rfc3339
+from agent.snapshot.device import Device
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.publications import DesiredObject, Json
+from agent.snapshot.usage import (
+    DeviceUsage,
+    NumaAggregate,
+    PodAggregate,
+    ResourceUsage,
+    UsageAggregate,
+)
+from agent.wire_formats import api_values, quantities
+from agent.wire_formats.annotations import priority_class, qos_class
+from agent.wire_formats.device_object import select_devices
+
+API_VERSION = "slo.koordinator.sh/v1alpha1"
+AGGREGATE_NAMES = ("avg", "p50", "p90", "p95", "p99")
+
+GPU_CORE = "koordinator.sh/gpu-core"  # percent of one card
+GPU_MEMORY = "koordinator.sh/gpu-memory"
+GPU_MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"
+
+MIN_PERIOD_S = 30.0  # upstream's floor
+MAX_PERIOD_S = 86400.0
+MISSING_OBJECT_PERIOD_S = 5.0  # for an object that is not there
+
+Devices = Mapping[str, Device]  # by key, those of the Device object
+
+
+class NodeMetricPublisher:
+    """Renders the last usage report. The object itself is koord-manager's to create.
+
+    Nothing is rendered before the first report, nor after a failed one: `updateTime` is what
+    consumers judge staleness by, so it must not move while the figures stand still.
+    """
+
+    name = "node_metric"
+
+    def __init__(self, interval_s: float = 60.0) -> None:
+        self.interval_s = max(MIN_PERIOD_S, interval_s)
+
+    def period_s(self, snapshot: NodeSnapshot) -> float:
+        """Return the seconds to the next report: of the object, where it says so.
+
+        While a cluster has no object, it is looked for more often: the first report is to follow
+        it at once.
+        """
+        if _lacks_object(snapshot):
+            return MISSING_OBJECT_PERIOD_S
+        told = snapshot.cluster.metric_policy.value
+        wanted_s = (told.report_interval_s if told is not None else None) or self.interval_s
+        return min(max(MIN_PERIOD_S, wanted_s), MAX_PERIOD_S)
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
+        """Return the object with its status; `spec` is not ours, and nothing is created."""
+        report = snapshot.report
+        if report.taken_s is None or report.error or _lacks_object(snapshot):
+            return ()
+        body: Json = {
+            "apiVersion": API_VERSION,
+            "kind": "NodeMetric",
+            "metadata": {"name": snapshot.node.name},
+            "status": _status(snapshot, now_s),
+        }
+        desired = DesiredObject(
+            file_name="nodemetric.yaml",
+            api_version=API_VERSION,
+            kind="NodeMetric",
+            name=snapshot.node.name,
+            body=body,
+            status_only=True,
+        )
+        return (desired,)
+
+
+def _lacks_object(snapshot: NodeSnapshot) -> bool:
+    return snapshot.cluster.is_clustered and snapshot.cluster.metric_policy.value is None
+
+
+def format_duration(seconds: int) -> str:
+    """Format seconds as Go's `time.Duration` prints them: 5m0s, 1h0m0s, 45s."""
+    hours, rest = divmod(seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes}m{left}s"
+    return f"{minutes}m{left}s" if minutes else f"{left}s"
+
+
+def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
+    report = snapshot.report.value
+    view = snapshot.devices.value
+    published = () if view.provisional_minors else select_devices(view.devices).published
+    devices = {device.key: device for device in published}
+    node: dict[str, object] = {
+        "nodeUsage": _resource_map(report.node, report.devices, devices),
+        "systemUsage": _resource_map(report.system),
+    }
+    if report.aggregates:
+        node["aggregatedNodeUsages"] = [_node_usages(a, devices) for a in report.aggregates]
+        node["aggregatedSystemUsages"] = [_usages(a, a.system) for a in report.aggregates]
+    if report.numa:
+        node["numaUsages"] = [_numa_entry(window) for window in report.numa]
+    status: dict[str, object] = {"updateTime": rfc3339(now_s), "nodeMetric": node}
+    if pods := _pod_entries(snapshot, report.pods, devices):
+        status["podsMetric"] = pods
+    if applications := _applications(snapshot):
+        status["hostApplicationMetric"] = applications
+    return status
+
+
+def _applications(snapshot: NodeSnapshot) -> list[Json]:
+    """Return the applications that are still asked for, by name; classes as they were asked."""
+    asked = {one.name: one for one in snapshot.cluster.slo.value.slo.host_applications}
+    found: list[Json] = []
+    for window in sorted(snapshot.report.value.applications, key=lambda window: window.name):
+        if window.name in asked:
+            one = asked[window.name]
+            classes = {"priority": one.priority, "qos": one.qos}
+            told = {key: value for key, value in classes.items() if value}
+            found.append({"name": window.name, "usage": _resource_map(window.use), **told})
+    return found
+
+
+def _resource_map(
+    use: ResourceUsage, device_uses: Sequence[DeviceUsage] = (), devices: Devices | None = None
+) -> Json:
+    """Return `resources` and `devices`; both are left out when empty, the map itself never is."""
+    resources: dict[str, str] = {}
+    if use.cpu_cores is not None:
+        resources["cpu"] = quantities.format_milli(use.cpu_cores)
+    if use.memory_bytes is not None:
+        resources["memory"] = quantities.format_binary(int(use.memory_bytes))
+    found: dict[str, object] = {"resources": resources} if resources else {}
+    if entries := _device_entries(device_uses, devices or {}):
+        found["devices"] = entries
+    return found
+
+
+def _device_entries(uses: Sequence[DeviceUsage], devices: Devices) -> list[Json]:
+    """Return the uses of devices that are published, by type and minor."""
+    known = [(devices[use.key].info, use) for use in uses if use.key in devices]
+    found = [(info.kind.wire_type, info.minor, info, use) for info, use in known]
+    return [
+        {
+            "type": kind,
+            "id": api_values.clean_text(info.uuid or ""),
+            "minor": minor,
+            "health": info.health.is_in_service,
+            "resources": _device_resources(use),
+        }
+        for kind, minor, info, use in sorted(found, key=itemgetter(0, 1))
+    ]
+
+
+def _device_resources(use: DeviceUsage) -> Json:
+    resources: dict[str, str] = {}
+    if use.core_percent is not None:
+        resources[GPU_CORE] = quantities.format_decimal(int(use.core_percent))
+    if use.memory_bytes is not None:
+        resources[GPU_MEMORY] = quantities.format_binary(int(use.memory_bytes))
+        if use.memory_total_bytes:
+            ratio = int(100 * use.memory_bytes / use.memory_total_bytes)
+            resources[GPU_MEMORY_RATIO] = quantities.format_decimal(ratio)
+    return resources
+
+
+def _node_usages(aggregate: UsageAggregate, devices: Devices) -> Json:
+    by_name = dict(aggregate.devices)
+    maps = {
+        name: _resource_map(use, by_name.get(name, ()), devices) for name, use in aggregate.node
+    }
+    return _aggregate_entry(aggregate, maps)
+
+
+def _usages(aggregate: UsageAggregate, values: Sequence[tuple[str, ResourceUsage]]) -> Json:
+    return _aggregate_entry(aggregate, {name: _resource_map(use) for name, use in values})
+
+
+def _aggregate_entry(aggregate: UsageAggregate, maps: Mapping[str, Json]) -> Json:
+    """Return one window: all five keys always, empty maps while there are too few samples."""
+    return {
+        "duration": format_duration(aggregate.duration_s),
+        "usage": {name: maps.get(name, {}) for name in AGGREGATE_NAMES},
+    }
+
+
+def _numa_entry(window: NumaAggregate) -> Json:
+    found: dict[str, object] = {
+        "numaNodeID": window.node_id,
+        "nodeUsage": _resource_map(window.node),
+    }
+    if window.system is not None:
+        found["systemUsage"] = _resource_map(window.system)
+    return found
+
+
+def _pod_entries(
+    snapshot: NodeSnapshot, windows: Sequence[PodAggregate], devices: Devices
+) -> list[Json]:
+    """Return the pods whose names are known, by namespace and name."""
+    views = {pod.uid: pod for pod in snapshot.pods.value if pod.name}
+    known = [(views[window.uid], window) for window in windows if window.uid in views]
+    return [
+        {
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "priority": priority_class(pod),
+            "qos": qos_class(pod),
+            "podUsage": _resource_map(window.use, window.devices, devices),
+        }
+        for pod, window in sorted(known, key=lambda item: (item[0].namespace, item[0].name))
+    ]

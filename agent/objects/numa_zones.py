@@ -1,0 +1,97 @@
+"""Zones of a NodeResourceTopology: NUMA nodes with their CPUs, memory and huge pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from agent.snapshot.cluster import NodeView
+from agent.snapshot.cpu import NumaNode, NumaTopology
+from agent.snapshot.publications import Json
+from agent.wire_formats import quantities
+from agent.wire_formats.quantities import parse_amount
+
+NUMA_RESERVATION_LABEL = "node.koordinator.sh/enable-numa-reservation"  # a label of the Node
+PAGE_SIZES = (2 << 20, 1 << 30)  # bytes; reported even where the machine has no such pool
+ZONE_TYPE = "Node"
+CPU, MEMORY = "cpu", "memory"  # counted in thousandths and bytes here
+_MILLI = 1000
+
+
+def zone_name(node: NumaNode) -> str:
+    """Return what a memory node's zone is called."""
+    return f"node-{node.id}"
+
+
+def numa_zones(numa: NumaTopology, node: NodeView | None = None) -> list[Json]:
+    """Return one zone for each memory node that pods may use, in the order of their names.
+
+    Where the Node's label wants it so, what the kubelet reserves is spread over the zones.
+    """
+    found = sorted((node for node in numa.nodes if node.is_zone), key=zone_name)
+    amounts = [_zone_amounts(one) for one in found]
+    kept = _reservation_per_zone(node, amounts)
+    return [
+        _zone(one, found, numa, _resources(own, kept))
+        for one, own in zip(found, amounts, strict=True)
+    ]
+
+
+def _zone(
+    node: NumaNode, nodes: Sequence[NumaNode], numa: NumaTopology, resources: list[Json]
+) -> Json:
+    distances = {zone_name(other): numa.distance(node.id, other.id) for other in nodes}
+    costs = [
+        {"name": name, "value": value} for name, value in distances.items() if value is not None
+    ]
+    zone: dict[str, object] = {"name": zone_name(node), "type": ZONE_TYPE, "resources": resources}
+    return {**zone, "costs": costs} if costs else zone
+
+
+def _zone_amounts(node: NumaNode) -> dict[str, int]:
+    """Return what a zone has; memory that cannot be told is no resource at all."""
+    pools = dict.fromkeys(PAGE_SIZES, 0) | dict(node.hugepages)
+    found = {
+        f"hugepages-{quantities.format_binary(size)}": size * pages
+        for size, pages in pools.items()
+        if pages or size in PAGE_SIZES
+    }
+    found[CPU] = len(node.cpus) * _MILLI
+    if node.memory_bytes is not None:
+        huge_bytes = sum(size * pages for size, pages in node.hugepages)
+        found[MEMORY] = max(0, node.memory_bytes - huge_bytes)
+    return found
+
+
+def _reservation_per_zone(
+    node: NodeView | None, zoned: Sequence[Mapping[str, int]]
+) -> dict[str, int]:
+    """Return what each zone gives up: the node's part, divided by the zones that have any."""
+    if node is None or node.label(NUMA_RESERVATION_LABEL) != "true":
+        return {}
+    kept: dict[str, int] = {}
+    for name, unit in ((CPU, _MILLI), (MEMORY, 1)):
+        capacity = parse_amount(node.capacity.get(name, ""))
+        allocatable = parse_amount(node.allocatable.get(name, ""))
+        having = sum(1 for amounts in zoned if amounts.get(name))
+        if capacity is not None and allocatable is not None and having:
+            kept[name] = math.ceil((capacity - allocatable) * unit / having)
+    return kept
+
+
+def _resources(amounts: Mapping[str, int], kept: Mapping[str, int]) -> list[Json]:
+    found: list[Json] = []
+    for name, capacity in sorted(amounts.items()):
+        left = min(capacity, max(0, capacity - kept.get(name, 0)))
+        usable = _quantity(name, left)
+        capacity_text = _quantity(name, capacity)
+        found.append(
+            {"name": name, "capacity": capacity_text, "allocatable": usable, "available": usable}
+        )
+    return found
+
+
+def _quantity(name: str, value: int) -> str:
+    return (
+        quantities.format_milli(value / _MILLI) if name == CPU else quantities.format_binary(value)
+    )

@@ -1,0 +1,88 @@
+"""All publishers by the name of their object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from agent.config.settings import Settings
+from agent.objects.device import DevicePublisher
+from agent.objects.node import NodeConditionPublisher, NodeLabelsPublisher
+from agent.objects.node_metric import NodeMetricPublisher
+from agent.objects.node_resource_topology import TopologyPublisher
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.publications import DesiredObject
+
+USAGE_REPORT = "nodemetric"  # it tells of usage, and is made on the collector thread
+
+
+def publishers(settings: Settings) -> dict[str, Publisher]:
+    """Return all publishers with their intervals.
+
+    The last two have something to say in a cluster only.
+    """
+    return {name: make(settings) for name, make in _PUBLISHERS.items()}
+
+
+def enabled_publishers(settings: Settings) -> dict[str, Publisher]:
+    """Return those that settings want; no others are loaded."""
+    publish = settings.publish
+    switches = {
+        "device": publish.device,
+        "topology": publish.node_resource_topology,
+        USAGE_REPORT: publish.node_metric,
+        "nodelabels": settings.api.node_labels,
+        "nodecondition": settings.api.node_condition,
+    }
+    return {name: make(settings) for name, make in _PUBLISHERS.items() if switches[name]}
+
+
+def _device_publisher(settings: Settings) -> Publisher:
+    return DevicePublisher(interval_s=settings.publish.interval_s)
+
+
+def _topology_publisher(settings: Settings) -> Publisher:
+    interval_s = settings.publish.interval_s
+    return TopologyPublisher(interval_s=interval_s, is_kubelet_enabled=settings.kubelet.enabled)
+
+
+def _report_publisher(settings: Settings) -> Publisher:
+
+    return NodeMetricPublisher(interval_s=settings.publish.report_interval_s)
+
+
+def _labels_publisher(settings: Settings) -> Publisher:
+
+    return NodeLabelsPublisher(interval_s=settings.publish.interval_s)
+
+
+def _condition_publisher(settings: Settings) -> Publisher:
+
+    return NodeConditionPublisher(interval_s=settings.publish.interval_s)
+
+
+_PUBLISHERS: Mapping[str, Callable[[Settings], Publisher]] = {
+    "device": _device_publisher,
+    "topology": _topology_publisher,
+    USAGE_REPORT: _report_publisher,
+    "nodelabels": _labels_publisher,
+    "nodecondition": _condition_publisher,
+}
+
+
+class Publisher(Protocol):
+    """Equal snapshots give equal objects; nothing is read, written or remembered."""
+
+    @property
+    def name(self) -> str:
+        """Name the publisher in metrics, checks and logs."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Return the seconds between two looks for a change."""
+        ...
+
+    def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
+        """Return the objects. `now_s` is the wall clock, for time stamps that must move."""
+        ...

@@ -1,1 +1,0 @@
-"""A worker as a process: started, watched, spoken to with deadlines, ended for certain."""

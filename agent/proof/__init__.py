@@ -1,1 +1,0 @@
-"""Whether running containers have what they were granted, seen from the host."""

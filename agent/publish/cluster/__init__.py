@@ -1,1 +1,0 @@
-"""From what publishers want to writes at the API server: changed only, coalesced, unforced."""

@@ -1,1 +1,0 @@
-"""What is told and measured of the way into containers."""

@@ -1,1 +1,0 @@
-"""Kubernetes events: counted, limited, kept while the API server is away."""

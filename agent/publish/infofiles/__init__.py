@@ -1,1 +1,0 @@
-"""Our accelerators as a device-info file, for a koordlet that publishes what it reads there."""

@@ -1,1 +1,0 @@
-"""What the agent says on the Node itself, where a setting wants it: labels, and one condition."""

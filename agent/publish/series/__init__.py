@@ -1,1 +1,0 @@
-"""Samples of the snapshot, family by family, as lines of an exposition."""

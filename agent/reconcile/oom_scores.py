@@ -1,0 +1,118 @@
+"""`oom_score_adj` of all processes of a container: those of groups below it too."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger import OOM_HIERARCHY, ChangeLedger, LedgerEntry
+from agent.cgroup.processes import OOM_SCORE_ADJ, process_directory, read_oom_score
+from agent.cgroup.values import KernelFiles
+from agent.errors import HostFileError
+from agent.reconcile.desired_state import DesiredOomScore
+from agent.snapshot.publications import AuditRecord
+
+_ENDED = (errno.ESRCH, errno.ENOENT)
+RETRY_S = 60.0  # after a write that was not permitted
+
+
+class OomScoreWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that has another value."""
+
+    pid: int
+    old: int
+    desired: DesiredOomScore
+
+
+class OomScores:
+    """Compares and writes the values of processes. The ledger keeps a container's first one."""
+
+    def __init__(
+        self, files: KernelFiles, ledger: ChangeLedger, wall_s: Callable[[], float]
+    ) -> None:
+        self._files = files
+        self._ledger = ledger
+        self._wall_s = wall_s
+        self._not_before_s = 0.0
+        self.problem = ""  # why nothing is written, while nothing is
+
+    def prepare(
+        self, wishes: Iterable[DesiredOomScore], layout: CgroupLayout, now_s: float
+    ) -> tuple[OomScoreWrite, ...]:
+        """Return the writes; put what they will change into the ledger, which the caller flushes.
+
+        A container whose first value was remembered keeps it, whatever its later processes have.
+        """
+        if now_s < self._not_before_s:
+            return ()
+        return tuple(write for wish in wishes for write in self._writes_of(wish, layout))
+
+    def apply(self, writes: Iterable[OomScoreWrite], now_s: float) -> tuple[AuditRecord, ...]:
+        """Make the writes; a process that has ended is no error."""
+        audits: list[AuditRecord] = []
+        for one in writes:
+            if now_s < self._not_before_s:
+                break
+            path = f"/proc/{one.pid}/{OOM_SCORE_ADJ}"
+            number = 0
+            try:
+                self._files.write(path, str(one.desired.value))
+            except HostFileError as error:
+                if error.errno in _ENDED:
+                    continue
+                number, self.problem = (
+                    error.errno,
+                    f"/proc/PID/{OOM_SCORE_ADJ}: {os.strerror(error.errno)}",
+                )
+                self._not_before_s = now_s + RETRY_S
+            else:
+                self.problem = ""
+            audits.append(
+                AuditRecord(
+                    wall_s=self._wall_s(),
+                    owner=one.desired.owner,
+                    message=f"set container oom score to {one.desired.value}",
+                    path=path,
+                    key=OOM_SCORE_ADJ,
+                    old=str(one.old),
+                    new=str(one.desired.value),
+                    errno=number,
+                )
+            )
+        return tuple(audits)
+
+    def _writes_of(self, wish: DesiredOomScore, layout: CgroupLayout) -> list[OomScoreWrite]:
+        place = process_directory(layout, wish.cgroup)
+        if place is None:
+            return []
+        found = [(pid, read_oom_score(self._files, pid)) for pid in self._files.pids(place)]
+        writes = [
+            OomScoreWrite(pid=pid, old=old, desired=wish)
+            for pid, old in found
+            if old is not None and old != wish.value
+        ]
+        if writes:
+            self._record_original(wish, place, writes[0].old)
+        return writes
+
+    def _record_original(self, wish: DesiredOomScore, place: str, first: int) -> None:
+        try:
+            inode = self._files.inode(place)
+        except HostFileError:
+            return
+        known = self._ledger.entries.get((OOM_HIERARCHY, wish.cgroup, OOM_SCORE_ADJ))
+        entry = known
+        if entry is None or entry.inode != inode:
+            entry = LedgerEntry(
+                hierarchy=OOM_HIERARCHY,
+                path=wish.cgroup,
+                inode=inode,
+                key=OOM_SCORE_ADJ,
+                owner=wish.owner,
+                original=str(first),
+            )
+        self._ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, str(wish.value))))

@@ -1,1 +1,0 @@
-"""What containers' processes have instead of their cgroups: scores and cookies."""

@@ -1,0 +1,199 @@
+"""What the kubelet's own directories, of all pods of a class, are to hold; and the switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from agent.cgroup.keys import BVT, IDLE, CgroupKey
+from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.ledger import SWITCHES, SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
+from agent.cgroup.paths import qos_directory
+from agent.cgroup.values import KernelFiles
+from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteResult, WriteTarget
+from agent.cgroup.writer import CgroupWriter
+from agent.containers.core_scheduling import core_scheduling_rule, core_switches, directory_idle
+from agent.containers.dispatch import ON
+from agent.containers.identity import (
+    directory_identity,
+    identity_rule,
+    identity_switches,
+    is_applicable,
+)
+from agent.errors import HostFileError
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import KubeQos
+from agent.snapshot.publications import AuditRecord
+
+IDENTITY, CORES = "group_identity", "core_scheduling"
+VALUE = "value"  # the key of a switch in the ledger
+SUBDIRECTORY_CLASSES = (KubeQos.BURSTABLE, KubeQos.BEST_EFFORT)
+
+
+def desired_directory_writes(
+    snapshot: NodeSnapshot, layout: CgroupLayout, modes: Mapping[str, str]
+) -> tuple[DesiredValue, ...]:
+    """Return what the hooks that are on want of these directories.
+
+    That is nothing before the cluster spoke. The directory of all pods is neutral always: what it
+    has, all of them would have.
+    """
+    kernel, cluster = snapshot.means.value.kernel, snapshot.cluster
+    if cluster.slo.taken_s is None:
+        return ()
+    found: list[DesiredValue] = []
+    rule = identity_rule(cluster.slo.value.slo)
+    if modes.get(IDENTITY) == ON and is_applicable(rule, kernel):
+        for qos in KubeQos:
+            value = directory_identity(rule, qos)
+            found.append(_desired_write(layout, qos, BVT, value, IDENTITY, f"bvt to {value}"))
+    core = core_scheduling_rule(cluster.slo.value.slo)
+    if modes.get(CORES) == ON and kernel.core_scheduling:
+        for qos in SUBDIRECTORY_CLASSES:
+            idle = directory_idle(core, qos)
+            if idle is not None:
+                found.append(_desired_write(layout, qos, IDLE, idle, CORES, f"cpu idle to {idle}"))
+    return tuple(found)
+
+
+class KernelSwitch(msgspec.Struct, frozen=True):
+    """What one of the kernel's switches is to say, by the word of which hook."""
+
+    owner: str
+    path: str
+    text: str
+
+
+def desired_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> tuple[KernelSwitch, ...]:
+    """Return the kernel's switches to be written before any value, in order."""
+    if snapshot.cluster.slo.taken_s is None:
+        return ()
+    slo, kernel = snapshot.cluster.slo.value.slo, snapshot.means.value.kernel
+    said = {
+        IDENTITY: identity_switches(identity_rule(slo), kernel),
+        CORES: core_switches(core_scheduling_rule(slo), kernel),
+    }
+    return tuple(
+        KernelSwitch(owner, path, text)
+        for owner, pairs in said.items()
+        if modes.get(owner) == ON
+        for path, text in pairs
+    )
+
+
+def required_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> frozenset[WriteTarget]:
+    """Return the switches that stay as they are while a rule is in force that needs them."""
+    slo = snapshot.cluster.slo.value.slo
+    enabled = {IDENTITY: identity_rule(slo).enabled, CORES: core_scheduling_rule(slo).enabled}
+    if not any(on and modes.get(owner) == ON for owner, on in enabled.items()):
+        return frozenset()
+    return frozenset((path, VALUE) for path in SWITCHES)
+
+
+class QosDirectories:
+    """Keeps them. Their originals follow from no pod: without a ledger nothing is written."""
+
+    def __init__(
+        self,
+        files: KernelFiles,
+        ledger: ChangeLedger,
+        modes: Mapping[str, str],
+        wall_s: Callable[[], float],
+    ) -> None:
+        self.writes: tuple[DesiredValue, ...] = ()
+        self.required: frozenset[WriteTarget] = frozenset()  # switches that somebody needs
+        self.problem = ""  # why switches and values are not as wanted
+        self._files = files
+        self._ledger = ledger
+        self._modes = modes
+        self._wall_s = wall_s
+        self._switches: tuple[KernelSwitch, ...] = ()
+        self._inputs: tuple[object, ...] = ()
+
+    def prepare(
+        self, snapshot: NodeSnapshot, layout: CgroupLayout, writer: CgroupWriter, now_s: float
+    ) -> WritePlan:
+        """Compare, and put what will be changed into the ledger, which the caller flushes."""
+        cluster = snapshot.cluster
+        seen = (cluster.slo.value, cluster.slo.taken_s is None, snapshot.means.value, layout)
+        if len(seen) != len(self._inputs) or any(
+            a is not b for a, b in zip(seen, self._inputs, strict=True)
+        ):
+            self._inputs = seen
+            self.writes = desired_directory_writes(snapshot, layout, self._modes)
+            self._switches = desired_switches(snapshot, self._modes)
+            self.required = required_switches(snapshot, self._modes)
+        for switch in self._switches:
+            self._record_original(switch)
+        ready = writer.prepare(self.writes, now_s)
+        writer.record_in_ledger(ready)
+        return ready
+
+    def apply(self, ready: WritePlan, writer: CgroupWriter, now_s: float) -> WriteResult:
+        """Write the switches that differ, then the values, unless a switch is refused."""
+        self.problem = ""
+        audits = []
+        for one in self._switches:
+            try:
+                found = self._read(one.path)
+                if found != one.text:
+                    self._files.write(one.path, one.text)
+                    audits.append(self._audit(one, found))
+            except HostFileError as error:
+                self.problem = str(error)
+                return WriteResult(unwritten=len(ready.desired), audits=tuple(audits))
+        done = writer.apply(ready, now_s) if ready.steps else WriteResult()
+        return msgspec.structs.replace(done, audits=(*audits, *done.audits))
+
+    def _audit(self, switch: KernelSwitch, found: str) -> AuditRecord:
+        return AuditRecord(
+            wall_s=self._wall_s(),
+            owner=switch.owner,
+            message=f"set {switch.path.rpartition('/')[2]} to {switch.text}",
+            path=switch.path,
+            key=VALUE,
+            old=found,
+            new=switch.text,
+        )
+
+    def paths(self, layout: CgroupLayout) -> frozenset[str]:
+        """Return all that is looked after here, whether or not anything is wanted of it."""
+        return frozenset((*(qos_directory(layout, qos) for qos in KubeQos), *SWITCHES))
+
+    def _record_original(self, switch: KernelSwitch) -> None:
+        known = self._ledger.entries.get((SYSCTL_HIERARCHY, switch.path, VALUE))
+        try:
+            found = self._read(switch.path)
+        except HostFileError:
+            return  # it is absent, and cannot be written either
+        if found == switch.text:
+            return
+        entry = known or LedgerEntry(
+            hierarchy=SYSCTL_HIERARCHY,
+            path=switch.path,
+            inode=0,
+            key=VALUE,
+            owner=switch.owner,
+            original=found,
+        )
+        ours = (*entry.ours, switch.text)
+        self._ledger.set(msgspec.structs.replace(entry, owner=switch.owner, ours=ours))
+
+    def _read(self, path: str) -> str:
+        try:
+            return self._files.read(path, 64).decode("ascii", "replace").strip()
+        finally:
+            self._files.close(path)
+
+
+def _desired_write(
+    layout: CgroupLayout, qos: KubeQos, key: CgroupKey, value: int, owner: str, what: str
+) -> DesiredValue:
+    return DesiredValue(
+        cgroup=qos_directory(layout, qos),
+        key=key,
+        value=value,
+        owner=owner,
+        message=f"set kubeqos {what}",
+    )

@@ -1,0 +1,1 @@
+"""NodeSLO: decoding, the overlay of its defaults, and whether it is frozen."""

@@ -1,0 +1,1 @@
+"""Plain types: the state of the node at one moment."""

@@ -1,0 +1,283 @@
+"""The container that a grant is for, as far as the decision looks at it.
+
+What hooks change in a container or pod, whichever way leads there.
+
+Pods and containers as the runtime told of them.
+
+What a hook is asked: a pod or container at one stage of its life.
+
+State of the service that changes containers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from agent.snapshot.device import DeviceNode, Pairs
+from agent.snapshot.device_plugin import ResourceStatistics
+from agent.snapshot.edits import NO_EDITS, ContainerEdits
+from agent.snapshot.inventory import Problem
+from agent.snapshot.part import Counts, Histogram
+from agent.snapshot.pod import PodView
+
+
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A container before it is created. All of its text was written by users."""
+
+    name: str = ""
+    pod_uid: str = ""
+    env: Pairs = ()  # of image and spec together, in the order of the runtime
+    mounts: tuple[str, ...] = ()  # destinations
+    nodes: tuple[DeviceNode, ...] = ()  # character devices that it has already, by its own paths
+    runtime_handler: str = ""  # of the pod's runtime class; empty: the runtime's default
+    user: int | None = None  # user id of the first process; None: unknown
+    privileged: bool = False
+    protected: bool = False  # in a namespace that is left alone, or the agent's own
+    given_elsewhere: bool = False  # another device plug-in gave it devices
+    host_network: bool = False
+    labels: Pairs = ()  # of the pod
+    annotations: Pairs = ()  # of the pod
+
+    def env_value(self, variable: str) -> str | None:
+        """Return a variable's last value; `None` if it is not set."""
+        for name, value in reversed(self.env):
+            if name == variable:
+                return value
+        return None
+
+    def label(self, key: str) -> str | None:
+        """Return a label of the pod."""
+        for name, value in self.labels:
+            if name == key:
+                return value
+        return None
+
+    def annotation(self, key: str) -> str | None:
+        """Return an annotation of the pod."""
+        for name, value in self.annotations:
+            if name == key:
+                return value
+        return None
+
+
+UNLIMITED = -1  # of quota and memory
+
+
+class LinuxResources(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU and memory of a container or pod; `None` is what nobody said, or what stays."""
+
+    shares: int | None = None
+    quota_us: int | None = None  # -1: unlimited
+    period_us: int | None = None
+    cpus: str | None = None  # list format; "" empties the set
+    memory_bytes: int | None = None  # limit; -1: unlimited
+
+
+NO_RESOURCES = LinuxResources()
+
+
+class CoreSchedulingGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose processes may share a core with a container's; `id` may be empty, which is a group."""
+
+    enabled: bool = False  # False: the kernel's default cookie, which a reset gives
+    id: str = ""
+
+
+class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one stage changes. `failed` is why the container must not start, if it must not."""
+
+    edits: ContainerEdits = NO_EDITS
+    resources: LinuxResources = NO_RESOURCES
+    rdt_class: str | None = None
+    oom_score_adj: int | None = None
+    bvt_warp_ns: int | None = None  # group identity, of a pod
+    core_group: CoreSchedulingGroup | None = None  # of a container's processes, once it runs
+    failed: str = ""  # reason and message, for the runtime
+    reason: str = ""  # CamelCase, of `failed`
+
+
+NO_ADJUSTMENT = Adjustment()
+
+
+class ContainerState(enum.Enum):
+    """As the runtime says."""
+
+    UNKNOWN = "unknown"
+    CREATED = "created"
+    PAUSED = "paused"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class PodSandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod's sandbox. Labels and annotations are those at its creation: later ones are unseen."""
+
+    id: str
+    uid: str = ""  # of the pod
+    name: str = ""
+    namespace: str = ""
+    labels: Pairs = ()
+    annotations: Pairs = ()
+    cgroup_parent: str = ""  # as the runtime spells it; empty: it did not say
+    runtime_handler: str = ""
+    host_network: bool = False
+    stopped: bool = False  # its end was told, it may be listed for a while: it holds nothing
+
+    def label(self, key: str) -> str | None:
+        """Return a label's value."""
+        for name, value in self.labels:
+            if name == key:
+                return value
+        return None
+
+    def annotation(self, key: str) -> str | None:
+        """Return an annotation's value."""
+        for name, value in self.annotations:
+            if name == key:
+                return value
+        return None
+
+
+def sandbox_from_pod(pod: PodView) -> PodSandbox:
+    """Return a sandbox for a pod that is known from a list and not from the runtime."""
+    return PodSandbox(
+        id="",
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        labels=pod.labels,
+        annotations=pod.annotations,
+        host_network=pod.host_network,
+    )
+
+
+class RuntimeContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """A container; what of it changes is told again."""
+
+    id: str
+    sandbox_id: str
+    name: str = ""
+    state: ContainerState = ContainerState.UNKNOWN
+    pid: int | None = None  # of its first process; None: not started, or not told
+
+
+def _no_sandboxes() -> Mapping[str, PodSandbox]:
+    return MappingProxyType({})
+
+
+def _no_containers() -> Mapping[str, RuntimeContainer]:
+    return MappingProxyType({})
+
+
+def _no_missed() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+SYNCHRONIZED = "synchronized"  # the state in which the runtime's requests are answered
+
+
+class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent stands with the container runtime, and what that told so far.
+
+    `state`: off (by a setting, or on a recorded host), waiting (no socket), refused, registered,
+    synchronized. Sandboxes and containers are by id; those of an ended connection are kept, since
+    their pods live on. `missed` are those of them that went on without what their hooks say.
+    """
+
+    state: str = "off"
+    reason: str = ""  # CamelCase, why it is not synchronized
+    message: str = ""
+    runtime: str = ""  # containerd, cri-o
+    version: str = ""
+    nri_version: tuple[int, int, int] | None = None  # None: never connected
+    takes_cdi: bool = False  # names of CDI devices, by this way
+    sandboxes: Mapping[str, PodSandbox] = msgspec.field(default_factory=_no_sandboxes)
+    containers: Mapping[str, RuntimeContainer] = msgspec.field(default_factory=_no_containers)
+    missed: Mapping[str, str] = msgspec.field(default_factory=_no_missed)  # id: CamelCase reason
+
+    turned_s: float | None = None  # wall clock, since when it is in force, or is not
+    lost: int = 0  # how often it was in force and then was not
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Say whether containers that are created now get what their hooks say."""
+        return self.state == SYNCHRONIZED
+
+
+class HookStage(enum.Enum):
+    """When a hook is asked; the values are Koordinator's names, which people know."""
+
+    RUN_POD = "PreRunPodSandbox"
+    CREATE = "PreCreateContainer"
+    UPDATE = "PreUpdateContainerResources"
+    REMOVE_POD = "PreRemoveRunPodSandbox"
+    RECONCILE = "Reconcile"
+
+
+class HookRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One question. `container` is `None` where it is about the pod itself.
+
+    One without a name is the pod's sandbox, which has CPUs and a cookie as the others do.
+    `resources` are those asked for: of a new container those of its spec, of an update those of
+    the update (never what is in force: a hook that scales would scale again each time), at
+    `RECONCILE` those of the pod's object, as far as they are known.
+    """
+
+    stage: HookStage
+    pod: PodSandbox
+    container: ContainerSpec | None = None
+    resources: LinuxResources = NO_RESOURCES
+
+
+class MethodStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One method's requests; counters since the agent's start."""
+
+    method: str
+    results: Counts = ()  # ok, late, failed, broken, malformed
+    latency: Histogram = Histogram()  # of answers, from the frame's arrival until it is written
+
+
+class NriStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the NRI plug-in; counters since the agent's start."""
+
+    methods: tuple[MethodStatistics, ...] = ()  # by name
+    connections: int = 0  # opened
+    registrations: int = 0  # of these, those with a first Synchronize
+    ends: Counts = ()  # connections and tries that ended, by reason
+    late: int = 0  # answers that the budget ended, so that the runtime keeps the connection
+    adjustments: int = 0  # containers that were changed
+    updates: int = 0  # of running containers that were changed
+    unknown_methods: int = 0
+    oversized: int = 0  # messages above what ttrpc carries
+    dropped: int = 0  # pods and containers that could not be read, or were too many
+    in_flight: int = 0  # requests that wait for their hooks now
+    since_s: float | None = None  # monotonic, of the present connection; None: there is none
+
+
+class HookMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of one hook since the agent's start."""
+
+    hook: str
+    calls: int = 0
+    spent_s: float = 0.0
+    failures: int = 0
+    planned: int = 0
+
+
+class ContainerServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """State of every part of the agent that changes containers, at one moment."""
+
+    nri: NriStatistics | None = None  # None: the agent does not connect to the runtime
+    hooks: tuple[HookMetrics, ...] = ()  # by name
+    refusals: Counts = ()  # by reason
+    plugin: tuple[ResourceStatistics, ...] = ()
+    offer_problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem) of the device plug-in
+    files_written: int = 0
+    files_left: int | None = None  # None: no cycle yet
+    file_problems: tuple[str, ...] | None = None  # None: the agent writes no files of pods
+    cdi_problem: str | None = None  # None: the agent writes no CDI files
+    reclaimed: int = 0

@@ -1,0 +1,115 @@
+"""Changes of a container as plain data, and their merge; conflicting edits are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import TypeVar
+
+import msgspec
+
+from agent.snapshot.allocation import AllocationRefused, RefusalReason
+from agent.snapshot.device import Pairs
+
+UNLIMITED_RLIMIT = (1 << 64) - 1  # of an rlimit
+
+BIND_READ_ONLY = ("bind", "ro", "rprivate")
+
+BIND_TREE_READ_ONLY = ("rbind", "ro", "rprivate")
+
+
+class DeviceNodeEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """A character device to show, with the numbers the kernel gave it."""
+
+    host_path: str
+    path: str  # in the container
+    major: int
+    minor: int
+    permissions: str = "rw"  # of the device cgroup; never `m`: containers make no nodes
+    file_mode: int | None = None  # None: as on the host
+
+
+class MountEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """A bind mount."""
+
+    host_path: str
+    path: str  # in the container
+    options: tuple[str, ...]
+
+
+class RlimitEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of the container's first process; the name is the runtime's, `RLIMIT_MEMLOCK`."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+class FolderEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder on the host that must be there before the mounts are made."""
+
+    host_path: str
+    mode: int
+    owner: int | None = None  # user id; None: the agent's
+    emptied: bool = False  # for a new container id, so that nothing of an earlier one is in it
+
+
+class ContainerNote(msgspec.Struct, frozen=True, kw_only=True):
+    """An event for people; the container starts all the same. `reason` is CamelCase."""
+
+    reason: str
+    message: str
+
+
+class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a grant changes. Equal grants on equal hosts give equal edits."""
+
+    nodes: tuple[DeviceNodeEdit, ...] = ()
+    mounts: tuple[MountEdit, ...] = ()  # in an order in which none hides one before it
+    env: Pairs = ()  # each variable once
+    cdi: tuple[str, ...] = ()  # qualified names, `vendor.com/class=name`
+    rlimits: tuple[RlimitEdit, ...] = ()
+    folders: tuple[FolderEdit, ...] = ()
+    notes: tuple[ContainerNote, ...] = ()
+
+
+NO_EDITS = ContainerEdits()
+
+E = TypeVar("E")
+
+
+def merge_edits(edits: Sequence[ContainerEdits]) -> ContainerEdits:
+    """Return all edits as one; equal ones once, mounts by depth.
+
+    `GrantRefused` with `DeviceConflict` if one path, variable, limit or folder is to become two
+    different things.
+    """
+    some = [one for one in edits if one != NO_EDITS]
+    if not some:
+        return NO_EDITS
+    return ContainerEdits(
+        nodes=_merge_by([node for one in some for node in one.nodes], attrgetter("path")),
+        mounts=sort_by_depth(
+            _merge_by([m for one in some for m in one.mounts], attrgetter("path"))
+        ),
+        env=_merge_by([pair for one in some for pair in one.env], itemgetter(0)),
+        cdi=tuple(dict.fromkeys([name for one in some for name in one.cdi])),
+        rlimits=_merge_by([limit for one in some for limit in one.rlimits], attrgetter("name")),
+        folders=_merge_by([f for one in some for f in one.folders], attrgetter("host_path")),
+        notes=tuple(dict.fromkeys([note for one in some for note in one.notes])),
+    )
+
+
+def sort_by_depth(mounts: Iterable[MountEdit]) -> tuple[MountEdit, ...]:
+    """Order mounts so that one below another comes after it and is not hidden by it."""
+    return tuple(sorted(mounts, key=lambda mount: mount.path.rstrip("/").count("/")))
+
+
+def _merge_by(items: Sequence[E], name: Callable[[E], str]) -> tuple[E, ...]:
+    if not items:
+        return ()
+    merged: dict[str, E] = {}
+    for item in items:
+        if merged.setdefault(name(item), item) != item:
+            raise AllocationRefused(RefusalReason.DEVICE_CONFLICT, f"two answers for {name(item)}")
+    return tuple(merged.values())

@@ -1,0 +1,125 @@
+"""What the kernel of this node has for hooks, as somebody read it.
+
+What a host has for containers at one moment: nodes, files, CDI specs, settings. And what of it
+a vendor wants looked for, so that its `edits` find it.
+
+What the host has for containers, of every vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+import msgspec
+
+from agent.snapshot.allocation import AllocationRefused, RefusalReason
+from agent.snapshot.cpu import CpuSet
+from agent.snapshot.device import DeviceNode
+from agent.snapshot.usage import MpsDaemon
+
+
+class KernelFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that hooks decide by; those not read yet ask for nothing."""
+
+    cgroup_version: int | None = None  # 1 (also hybrid) or 2; None: not known
+    besteffort_cpus: CpuSet | None = None  # cpuset.cpus of that QoS directory; None: not read
+    bvt_file: bool = False  # the kubepods directory has cpu.bvt_warp_ns
+    # /proc/sys/kernel/sched_group_identity_enabled
+    identity_switch: int | None = None  # its value; None: absent, or not readable
+    identity_switch_present: bool = False
+    core_scheduling: bool = False  # tasks can have cookies
+    core_switch: int | None = None  # /proc/sys/kernel/sched_core; None: absent
+
+
+class CdiDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One name of a CDI spec and the paths of the nodes it stands for."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+
+
+class CdiSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A CDI spec as far as choosing a name needs it."""
+
+    path: str
+    kind: str  # vendor/class
+    devices: tuple[CdiDevice, ...] = ()
+    mounts: tuple[str, ...] = ()  # host paths of all mounts
+
+
+class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The RDMA devices of one PCI function now; a VF's may be in a pod's namespace already."""
+
+    address: str
+    names: tuple[str, ...] = ()  # of its RDMA devices, the primary first; no subfunctions, no smi
+    verbs: tuple[DeviceNode, ...] = ()  # in the order of the names
+    umad: tuple[DeviceNode, ...] = ()
+    netdevs: tuple[str, ...] = ()  # that are in the host's network namespace
+    driver: str | None = None
+
+
+def _no_settings() -> Mapping[str, object]:
+    return MappingProxyType({})
+
+
+class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What there is to give. Read by whoever asks for edits, so that these stay pure."""
+
+    nodes: tuple[DeviceNode, ...] = ()  # character devices below /dev, with the numbers of stat
+    paths: frozenset[str] = frozenset()  # files and folders that exist, of those looked for
+    majors: tuple[tuple[str, int], ...] = ()  # of /proc/devices; empty: not readable
+    cdi: tuple[CdiSpec, ...] = ()  # readable ones, in the order of their folders
+    cdi_enabled: bool = False  # the way into the runtime takes CDI names
+    default_handler: str = ""  # of containers without a runtime class
+    driver_version: str | None = None  # of the vendor's loaded driver
+    functions: tuple[RdmaFunction, ...] = ()
+    mps: tuple[MpsDaemon, ...] = ()
+    mount_list: tuple[str, ...] | None = None  # Ascend's own base.list; None: there is none
+    settings: Mapping[str, object] = msgspec.field(default_factory=_no_settings)  # the vendor's own
+
+    @cached_property
+    def nodes_by_path(self) -> Mapping[str, DeviceNode]:
+        """Return the nodes by path."""
+        return {node.path: node for node in reversed(self.nodes)}  # the first of a path counts
+
+    def node(self, path: str) -> DeviceNode | None:
+        """Return a device node; `None` if it is not there."""
+        return self.nodes_by_path.get(path)
+
+    def require_node(self, path: str) -> DeviceNode:
+        """Return a device node, or raise `GrantRefused` with its path."""
+        node = self.node(path)
+        if node is None:
+            raise AllocationRefused(RefusalReason.DEVICE_NODE_MISSING, f"{path} does not exist")
+        return node
+
+    def effective_handler(self, runtime_handler: str) -> str:
+        """Return the runtime handler that a container really gets."""
+        return runtime_handler or self.default_handler
+
+
+class HostDeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of the host. The nodes of the vendor's own devices are looked for unasked."""
+
+    nodes: tuple[str, ...] = ()  # device nodes; the last part may hold `*`: /dev/davinci*
+    paths: tuple[str, ...] = ()  # files and folders, whose being there is all that counts
+    mount_list: str = ""  # a file of paths, which are looked for too
+    mps: bool = False
+
+
+EMPTY_QUERY = HostDeviceQuery()
+
+
+def _no_vendors() -> Mapping[str, HostDevices]:
+    return MappingProxyType({})
+
+
+class HostDevicesView(msgspec.Struct, frozen=True, kw_only=True):
+    """By the vendor's plug-in name; of a vendor that is not here there is nothing."""
+
+    vendors: Mapping[str, HostDevices] = msgspec.field(default_factory=_no_vendors)
+    resctrl_groups: tuple[str, ...] = ()  # control groups that exist; a class is one of them
+    kernel: KernelFeatures = KernelFeatures()
+    problems: tuple[tuple[str, str], ...] = ()  # CamelCase reason and message, for people

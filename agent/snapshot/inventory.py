@@ -1,0 +1,139 @@
+"""What a vendor's worker answers: devices, links between them, samples, events. Plain data.
+
+Slices that are cut off cards for pods and taken back: what is wanted, what came of it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.snapshot.device import (
+    DeviceLink,
+    DevicePartition,
+    Health,
+    HealthState,
+    Pairs,
+    VendorDevice,
+)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about a whole vendor that a person should know; `reason` is CamelCase."""
+
+    reason: str
+    message: str
+
+
+class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that are granted together at best: an entry of `gpu-partitions`.
+
+    A group that is not `aligned` crosses the blocks that groups of its size form; it is used only
+    where no block is free.
+    """
+
+    keys: tuple[str, ...]  # VendorDevice.key of each member; the size is their number
+    link_type: str
+    bandwidth_bytes_per_s: int | None = None  # of the ring, one direction
+    aligned: bool = True
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one vendor has on this node."""
+
+    vendor: str
+    devices: tuple[VendorDevice, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    driver_version: str | None = None
+    library: str | None = None  # file and version of the vendor's library, when one is loaded
+    facts: Pairs = ()
+    problems: tuple[Problem, ...] = ()
+    groups: tuple[DeviceGroup, ...] = ()
+    group_policy: str | None = None  # Prefer, Honor; None: no table or nobody's wish
+    subjects: tuple[str, ...] | None = None  # devices that this answer examined; None: all of them
+    partial: bool = False  # the others follow: the next discovery is wanted at once
+
+
+class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """A Prometheus family that a vendor's samples fill; names end in their unit."""
+
+    name: str
+    type: str  # gauge, counter
+    help: str
+    labels: tuple[str, ...] = ()  # besides those every device series has
+
+
+class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of one family; `labels` in the family's order. Absent values have no reading."""
+
+    family: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One host process on a device; `None` is what the driver does not tell."""
+
+    pid: int
+    memory_bytes: int | None = None
+    core_percent: float | None = None  # of one card
+    partition: str = ""  # uuid of the slice it runs on, if the card is cut
+
+
+class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device does now. Fields that NodeMetric needs are typed, the rest are readings."""
+
+    key: str  # VendorDevice.key
+    core_percent: float | None = None  # busy time of the card, 0 to 100
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not tell
+    readings: tuple[MetricValue, ...] = ()
+    health: Health | None = None  # all that is held against it now; None: it was not looked at
+
+
+class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a device; sent by the worker without being asked."""
+
+    key: str  # VendorDevice.key; "" concerns all devices of the vendor
+    reason: str
+    message: str = ""
+    state: HealthState | None = None  # None: a look at discover() decides
+    partition: str = ""  # uuid of the slice that it is about, if not about the whole device
+
+
+class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A slice for one pod: by the name of a template, or by cores and memory."""
+
+    pod: str  # uid
+    device: str  # key of the card
+    template: str = ""
+    core_percent: int | None = None
+    memory_bytes: int | None = None
+
+
+class CreatedSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish that is fulfilled, now or earlier."""
+
+    pod: str
+    device: str
+    partition: DevicePartition
+
+
+class SliceFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish that cannot be fulfilled now."""
+
+    pod: str
+    device: str
+    reason: str  # CamelCase
+    message: str
+
+
+class SliceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands after a vendor did what it could; asked again, it does only what is missing."""
+
+    made: tuple[CreatedSlice, ...] = ()
+    unmade: tuple[SliceFailure, ...] = ()
+    reclaimed: tuple[str, ...] = ()  # of pods that are gone, for people
+    lost: tuple[str, ...] = ()  # uids of pods whose slice is gone under them
+    failed: tuple[str, ...] = ()  # what could not be taken back yet, for people
+    changed: bool = False  # the devices look different now

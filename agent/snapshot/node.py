@@ -1,0 +1,267 @@
+"""The snapshot of the node that every request and publisher reads, and the store that holds it.
+
+A snapshot is immutable and replaced by reference; tasks subscribe to values of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from operator import attrgetter, is_
+from typing import Generic, TypeVar
+
+import msgspec
+
+from agent.snapshot.allocation import AllocationView, VerificationView
+from agent.snapshot.cluster import ClusterServiceStatus, ClusterView
+from agent.snapshot.container import ContainerServiceStatus, RuntimeView
+from agent.snapshot.cpu import CpuTopology, NumaTopology
+from agent.snapshot.device import Device, DeviceLink, VendorDevice
+from agent.snapshot.device_plugin import DevicePluginView
+from agent.snapshot.host_devices import HostDevicesView
+from agent.snapshot.inventory import DeviceGroup, DeviceSample, Inventory, Problem
+from agent.snapshot.part import Counts, SnapshotPart
+from agent.snapshot.pci import NumaOverride, PciTree
+from agent.snapshot.pod import PodView
+from agent.snapshot.publications import AuditRecord, EventLine, Publication, PublisherStatus
+from agent.snapshot.self_check import LoopStatus, SelfCheck
+from agent.snapshot.usage import SharingView, UsageReport, UsageSample
+
+T = TypeVar("T")
+
+
+class SnapshotMemo(Generic[T]):
+    """A function of a few parts of the snapshot, called only when one of them is another object.
+
+    Parts are frozen and replaced whole, so identity is enough. `of` gets what it returned last,
+    for the rare rule where a worthless input leaves the old one standing. May be called from
+    several threads: each takes one reference, and the work is at worst done twice.
+    """
+
+    def __init__(
+        self,
+        parts: Callable[[NodeSnapshot], tuple[object, ...]],
+        of: Callable[[NodeSnapshot, T | None], T],
+    ) -> None:
+        self._parts = parts
+        self._compute = of
+        self._last: tuple[tuple[object, ...], T] | None = None
+
+    def __call__(self, snapshot: NodeSnapshot) -> T:
+        """Return the value for this snapshot."""
+        parts, last = self._parts(snapshot), self._last
+        # `is` for each, in C; parts may come and go, as vendors do
+        if last is not None and len(last[0]) == len(parts) and all(map(is_, last[0], parts)):
+            return last[1]
+        value = self._compute(snapshot, None if last is None else last[1])
+        self._last = (parts, value)
+        return value
+
+
+class Subscription:
+    """Wakes one task of the loop thread when a value of the snapshot is another object.
+
+    Values are compared by identity. A path such as `devices.value` leaves ages out, so that a
+    value that was only confirmed wakes nobody.
+    """
+
+    def __init__(self, store: SnapshotStore, paths: tuple[str, ...]) -> None:
+        self._store = store
+        self._readers = tuple(attrgetter(path) for path in paths)
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    def compare(self, old: NodeSnapshot, new: NodeSnapshot) -> None:
+        """Wake the task if a value differs; for the store, on any thread."""
+        if any(read(old) is not read(new) for read in self._readers):
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def wait(self) -> None:
+        """Wait for the next change; one since the last call counts."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def __enter__(self) -> Subscription:
+        """Return the subscription, which ends with the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Compare no more."""
+        self._store.unsubscribe(self)
+
+
+class SnapshotStore:
+    """Holds one reference. Readers take it without a lock; writers replace it one at a time."""
+
+    def __init__(self, first: NodeSnapshot) -> None:
+        self._lock = threading.Lock()
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self.current = first
+
+    def change(self, make: SnapshotChange) -> NodeSnapshot:
+        """Replace the snapshot by what `make` makes of it; keep `make` short, it holds the lock."""
+        with self._lock:
+            old, self.current = self.current, make(self.current)
+            for subscription in self._subscriptions:
+                subscription.compare(old, self.current)
+            return self.current
+
+    def subscribe(self, *paths: str) -> Subscription:
+        """Return a subscription to values such as `devices.value`; belongs to the loop thread."""
+        subscription = Subscription(self, paths)
+        with self._lock:
+            self._subscriptions = (*self._subscriptions, subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription."""
+        with self._lock:
+            self._subscriptions = tuple(
+                one for one in self._subscriptions if one is not subscription
+            )
+
+    def put(self, **parts: object) -> NodeSnapshot:
+        """Replace parts by name."""
+        return self.change(lambda now: msgspec.structs.replace(now, **parts))
+
+
+class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node this is and where its facts come from."""
+
+    name: str
+    uid: str = ""  # of the Node object; empty without a cluster
+    boot_id: str = ""
+    boot_time_s: float = 0.0  # wall clock
+    kernel: str = ""
+    architecture: str = ""
+    source: str = "this machine"  # or the recording's name
+
+
+class VendorState(msgspec.Struct, frozen=True, kw_only=True):
+    """One vendor: how its worker does, and what it said last."""
+
+    vendor: str
+    state: str = "starting"  # starting, ready, stalled, restarting, quarantined, released
+    reason: str = ""  # CamelCase, why not ready
+    message: str = ""
+    restarts: int = 0
+    recycles: int = 0  # processes replaced in good order: memory, an upgraded library
+    pid: int | None = None
+    inventory: SnapshotPart[Inventory | None] = SnapshotPart(None)
+    samples: SnapshotPart[tuple[DeviceSample, ...]] = SnapshotPart(())
+
+
+class GpuDirectCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason why a GPU and a NIC exchange data worse than they could; `verdict` as below."""
+
+    name: str  # CamelCase
+    verdict: str
+    detail: str  # with the port, module or group it is about
+
+
+class GpuDirectPair(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a GPU and a NIC can exchange data without the host's memory (GPUDirect RDMA)."""
+
+    gpu: str  # Device.key
+    nic: str
+    level: str  # distance, two levels of one switch chip taken for one
+    verdict: str  # ok, slow, no, unknown
+    checks: tuple[GpuDirectCheck, ...] = ()  # those that are not ok
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """All devices of all vendors with their places; by kind, then minor, then bus id."""
+
+    devices: tuple[Device, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    groups: tuple[DeviceGroup, ...] = ()  # of all vendors, by size, then members
+    group_policy: str | None = None
+    problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
+    topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
+    awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far
+    # The minors published by an earlier agent are not read yet: these may differ from them.
+    provisional_minors: bool = False
+    direct: tuple[GpuDirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
+    numa_overrides: tuple[NumaOverride, ...] = ()  # by which the devices were placed
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether every vendor has answered, or failed to, and minors change no more."""
+        return not (self.awaited or self.provisional_minors)
+
+
+class HotplugView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent learns of hardware that comes and goes, with counters since the start.
+
+    `problem` says why there are no events where there should be.
+    """
+
+    state: str = "off"  # off (a recorded host, or a setting), listening, polling
+    problem: str = ""
+    seen: Counts = ()  # events by subsystem
+    dropped: Counts = ()  # events by why
+    scans: Counts = ()  # looks at the host by what made us look
+
+
+class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device whose function the kernel removed, as it is shown until `until_s` (monotonic)."""
+
+    vendor: str
+    device: VendorDevice
+    until_s: float
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Replaced whole, never edited. A part that was never read is empty and has no age."""
+
+    node: NodeIdentity
+    cpus: SnapshotPart[CpuTopology] = SnapshotPart(CpuTopology())
+    numa: SnapshotPart[NumaTopology] = SnapshotPart(NumaTopology())
+    pci: SnapshotPart[PciTree] = SnapshotPart(PciTree())
+    vendors: tuple[VendorState, ...] = ()  # by name
+    devices: SnapshotPart[DeviceView] = SnapshotPart(DeviceView())
+    pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
+    cluster: ClusterView = ClusterView()  # all parts never taken: in standalone mode
+    usage: SnapshotPart[UsageSample] = SnapshotPart(UsageSample())
+    report: SnapshotPart[UsageReport] = SnapshotPart(UsageReport())
+    sharing: SnapshotPart[SharingView] = SnapshotPart(SharingView())
+    means: SnapshotPart[HostDevicesView] = SnapshotPart(HostDevicesView())
+    grants: SnapshotPart[AllocationView] = SnapshotPart(AllocationView())
+    runtime: SnapshotPart[RuntimeView] = SnapshotPart(RuntimeView())
+    served: SnapshotPart[DevicePluginView] = SnapshotPart(DevicePluginView())
+    proof: SnapshotPart[VerificationView] = SnapshotPart(VerificationView())
+    hotplug: HotplugView = HotplugView()
+    removed_devices: tuple[RemovedDevice, ...] = ()
+    refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno
+    # State of the agent itself, added when a page or a scrape is rendered.
+    cluster_service: ClusterServiceStatus | None = None  # None: standalone mode
+    container_service: ContainerServiceStatus | None = None
+    publishers: tuple[PublisherStatus, ...] = ()
+    publications: tuple[Publication, ...] = ()
+    events: tuple[EventLine, ...] = ()  # the last ones, oldest first
+    audit: tuple[AuditRecord, ...] = ()  # the last writes of cgroup files, oldest first
+    loops: tuple[LoopStatus, ...] = ()
+    checks: tuple[SelfCheck, ...] = ()  # of what has no other part of the snapshot
+
+
+SnapshotChange = Callable[[NodeSnapshot], NodeSnapshot]
+
+
+def devices_by_vendor(snapshot: NodeSnapshot) -> Mapping[str, tuple[VendorDevice, ...]]:
+    """Return the devices of each vendor by its plug-in's name, as the joined view has them.
+
+    The plug-in's name is not the maker's: NVIDIA's NICs are those of `rdma`.
+    """
+    owners: dict[tuple[str, str], str] = {}
+    for state in snapshot.vendors:
+        for info in state.inventory.value.devices if state.inventory.value else ():
+            owners.setdefault((info.kind.value, info.key), state.vendor)
+    by_vendor: dict[str, list[VendorDevice]] = {}
+    for device in snapshot.devices.value.devices:
+        owner = owners.get((device.info.kind.value, device.key))
+        if owner is not None:
+            by_vendor.setdefault(owner, []).append(device.info)
+    return {name: tuple(devices) for name, devices in by_vendor.items()}

@@ -1,0 +1,39 @@
+"""A value with its age and the error of the last attempt: a part of the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class SnapshotPart(msgspec.Struct, Generic[T], frozen=True):
+    """A value with the monotonic second it was taken at, and why it is old if it is."""
+
+    value: T
+    taken_s: float | None = None  # None: never taken
+    error: str = ""  # of the last attempt; the value is then that of an earlier one
+
+    def age_s(self, now_s: float) -> float | None:
+        """Return how old the value is; `None` if it was never taken."""
+        return None if self.taken_s is None else max(0.0, now_s - self.taken_s)
+
+
+Counts = tuple[tuple[str, int], ...]  # by name, in order
+
+
+class Histogram(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations by upper bound, as Prometheus counts them: each bucket contains those before it."""
+
+    bounds: tuple[float, ...] = ()  # seconds, ascending
+    buckets: tuple[int, ...] = ()  # one for each bound, and one for all
+    sum_s: float = 0.0
+
+
+def build_histogram(bounds: tuple[float, ...], counts: Iterable[int], sum_s: float) -> Histogram:
+    """Return the histogram of counts that lie between the bounds, the last one above them all."""
+    return Histogram(bounds=bounds, buckets=tuple(accumulate(counts)), sum_s=sum_s)

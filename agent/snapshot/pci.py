@@ -1,0 +1,204 @@
+"""PCI addresses, host bridges, functions and their tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.snapshot.cpu import CpuSet
+
+MAX_BRIDGES = 32  # above one function
+
+MAX_LINK = 4096  # characters of a link's text: the kernel's PATH_MAX
+
+_CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+
+_ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
+
+_SHORT = re.compile(r"[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
+
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+def parse_address(text: str) -> str:
+    """Return the address in lower case with a domain of at least four digits.
+
+    A domain beyond 16 bits (Intel VMD, Hyper-V) keeps its five to eight digits; zeros in front
+    of a shorter one are dropped, so that NVML's 00000000:1B:00.0 is 0000:1b:00.0.
+    Everything else raises `ParseError`; blanks are for the caller to strip.
+    """
+    if _CANONICAL.fullmatch(text):
+        return text
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise ParseError("PCI address", text)
+    domain, bus, device, function = (int(part, 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def parse_user_address(text: str) -> str:
+    """Accept from settings what `parse_address` does, and 1b:00.0 for a function of domain 0."""
+    return parse_address(f"0000:{text}" if _SHORT.fullmatch(text) else text)
+
+
+def is_host_bridge(part: str) -> bool:
+    """Say whether a part of a path names a host bridge: pciDDDD:BB, domain in hexadecimal."""
+    return _ROOT.fullmatch(part) is not None
+
+
+def address_sort_key(address: str) -> tuple[int, int, int, int]:
+    """Order addresses by number: 10000:00:00.0 comes after 9999:00:00.0.
+
+    Takes what `parse_address` returned.
+    """
+    domain, bus, rest = address.split(":")
+    return int(domain, 16), int(bus, 16), int(rest[:2], 16), int(rest[3], 16)
+
+
+def slot_of(address: str) -> str:
+    """Return domain, bus and device: what the functions of one card have in common."""
+    return address.rpartition(".")[0]
+
+
+class PciPath(msgspec.Struct, frozen=True):
+    """Where a link's text puts a function."""
+
+    root: str | None = None
+    bridges: tuple[str, ...] = ()  # from the root port down
+    outer_bridges: int = 0  # how many of them stand above the last root
+
+
+def parse_device_link(text: str, own: str) -> PciPath:
+    """Read the text of a function's link; nothing is resolved, so nothing need exist.
+
+    The first host bridge is the root, all addresses are the chain, and everything else is
+    dropped (the second host bridge of an Intel VMD, virtual buses). `ParseError` when the chain
+    does not end in the function's own address or is deeper than any PCI tree.
+    """
+    above, _, last = text.rstrip("/").rpartition("/")
+    if len(text) > MAX_LINK or last != own:
+        raise ParseError("PCI link", text)
+    return _parse_bridges(above)
+
+
+@lru_cache(maxsize=256)  # a card's virtual functions share all but the last part
+def _parse_bridges(text: str) -> PciPath:
+    root: str | None = None
+    chain: list[str] = []
+    outer = 0
+    for part in text.split("/"):
+        if is_host_bridge(part):
+            root, outer = root or part, len(chain)
+        elif _ADDRESS.fullmatch(part):
+            chain.append(parse_address(part))
+    if len(chain) > MAX_BRIDGES:
+        raise ParseError("PCI link", text)
+    return PciPath(root, tuple(chain), outer)
+
+
+class PciLink(msgspec.Struct, frozen=True, kw_only=True):
+    """Link speed in GT/s x 10 and width in lanes, now and at most; `None` is unknown."""
+
+    speed: int | None = None
+    width: int | None = None
+    max_speed: int | None = None
+    max_width: int | None = None
+
+
+class PciFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """One function as sysfs shows it. `None` means that the kernel does not say, never 0."""
+
+    address: str  # lower case, at least four digits of domain: 0000:3b:00.0
+    root: str | None = None  # host bridge, pciDDDD:BB
+    bridges: tuple[str, ...] = ()  # from the root port down, without the function itself
+    outer_bridges: int = 0  # how many of them stand above the last root part (Intel VMD)
+    class_code: int | None = None  # 24 bits
+    vendor_id: int | None = None
+    device_id: int | None = None
+    subsystem_vendor_id: int | None = None
+    subsystem_device_id: int | None = None
+    revision: int | None = None
+    numa_node: int | None = None  # raw file, may name no node
+    local_cpus: CpuSet | None = None
+    link: PciLink = PciLink()
+    driver: str | None = None
+    physfn: str | None = None  # address of the physical function
+    virtfns: tuple[str, ...] = ()  # addresses by index of the virtfn link
+    sriov_numvfs: int | None = None
+    sriov_totalvfs: int | None = None
+    iommu_group: int | None = None
+    port_type: int | None = None  # PCIe capability, flags bits 7:4
+    acs_control: int | None = None  # control word; None without the capability or rights
+    ats_enabled: bool | None = None
+    power_state: str | None = None
+    gone: bool = False  # fell off the bus: ids of all zeros or ones
+
+    @property
+    def base_class(self) -> int | None:
+        """The upper 16 bits of the class: 0x0302 is a 3D controller."""
+        return self.class_code >> 8 if self.class_code is not None else None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Root, bridges and the function itself; only itself without a root."""
+        return ((self.root,) if self.root else ()) + self.bridges + (self.address,)
+
+
+def _no_functions() -> Mapping[str, PciFunction]:
+    return MappingProxyType({})
+
+
+class PciTree(msgspec.Struct, frozen=True, kw_only=True):
+    """All functions by address, in numeric order; equal trees compare equal."""
+
+    functions: Mapping[str, PciFunction] = msgspec.field(default_factory=_no_functions)
+    switch_links: frozenset[tuple[str, str]] = frozenset()  # cabled switches, smaller first
+    iommu_types: tuple[tuple[int, str], ...] = ()  # (group, identity | DMA | DMA-FQ)
+    skipped: int = 0  # entries whose name is no PCI address
+    warnings: tuple[str, ...] = ()
+
+    def get(self, address: str | None) -> PciFunction | None:
+        """Return a function by its address."""
+        return self.functions.get(address) if address else None
+
+    def physical(self, function: PciFunction) -> PciFunction | None:
+        """Return the physical function of a virtual one; `None` for all others and for orphans."""
+        physical = self.get(function.physfn)
+        return physical if physical is not None and physical.physfn is None else None
+
+    def is_orphan(self, function: PciFunction) -> bool:
+        """Say whether this is a virtual function whose physical one cannot be told."""
+        return function.physfn is not None and self.physical(function) is None
+
+
+_BUS_RANGE = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2})-([0-9a-f]{2})")
+
+
+class NumaOverride(msgspec.Struct, frozen=True):
+    """A person's word against the firmware's: functions that match are near the node.
+
+    `match` is an address, a range of buses DDDD:BB-BB, or a root pciDDDD:BB.
+    """
+
+    match: str
+    node: int
+
+    def __post_init__(self) -> None:
+        """Raise `ParseError` for a match of no known form."""
+        if not is_host_bridge(self.match) and not _BUS_RANGE.fullmatch(self.match):
+            parse_user_address(self.match)
+
+    def matches(self, function: PciFunction) -> bool:
+        """Say whether the override is about this function."""
+        if is_host_bridge(self.match):
+            return function.root == self.match
+        match = _BUS_RANGE.fullmatch(self.match)
+        if match is None:
+            return function.address == parse_user_address(self.match)
+        domain, bus, _ = function.address.split(":")
+        return int(domain, 16) == int(match[1], 16) and match[2] <= bus <= match[3]

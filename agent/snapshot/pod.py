@@ -1,0 +1,104 @@
+"""Pods and containers of this node, from cgroups and the kubelet's list."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+from agent.snapshot.device import Pairs
+
+# static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
+STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
+
+_STATIC_KEYS = frozenset(STATIC_UID_KEYS)
+
+_STATIC_UID = re.compile(r"[0-9a-f]{32}")
+
+
+RequestedAmounts = tuple[tuple[str, int], ...]  # amounts by resource, in base units
+
+
+class PodRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod that an event is about."""
+
+    namespace: str
+    name: str
+    uid: str = ""  # empty: only its name is known
+
+
+class KubeQos(enum.Enum):
+    """Kubernetes' own classes; the value is the kubelet's spelling."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One container. A cgroup alone tells its id only."""
+
+    id: str  # without the runtime's scheme
+    name: str = ""  # empty: known by its cgroup alone
+    cgroup: str = ""  # path below the hierarchy, "/kubepods/…"; empty: not running
+    image: str = ""
+
+
+class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of a device plug-in's resource one container asks for."""
+
+    container: str
+    resource: str  # nvidia.com/gpu
+    count: int
+    init: bool = False  # its devices are free again for those that come after it
+
+
+class PodView(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod; name and namespace are empty while only its cgroup is known."""
+
+    uid: str
+    qos: KubeQos
+    name: str = ""
+    namespace: str = ""
+    cgroup: str = ""
+    labels: Pairs = ()
+    annotations: Pairs = ()
+    priority: int | None = None
+    containers: tuple[ContainerView, ...] = ()  # by id
+    phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: nobody said
+    terminating: bool = False  # somebody asked for its end
+    host_network: bool = False
+    node_name: str = ""  # empty: not bound, or nobody said
+    asks: tuple[ResourceRequest, ...] = ()  # init containers first, each in the order written
+    wants: RequestedAmounts | None = (
+        None  # of devices that schedulers grant; None: nobody told of the spec
+    )
+    created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
+    resource_version: str = ""  # of the API's object; compare for equality only
+
+    def label(self, key: str) -> str | None:
+        """Return a label's value."""
+        return next((v for k, v in self.labels if k == key), None)
+
+    def annotation(self, key: str) -> str | None:
+        """Return an annotation's value."""
+        return next((v for k, v in self.annotations if k == key), None)
+
+
+def static_uid(pod: PodView) -> str | None:
+    """Return the hash that names a static pod's cgroup; `None` for other pods.
+
+    Users may write these annotations too: a value in the form of another pod's uid is refused.
+    """
+    hashes: dict[str, str] = {}
+    for name, value in pod.annotations:  # written out: asked of every pod when one changes
+        if name in _STATIC_KEYS:
+            hashes[name] = value
+    for key in STATIC_UID_KEYS if hashes else ():
+        if key in hashes and _STATIC_UID.fullmatch(hashes[key]):
+            return hashes[key]
+    return None
+
+
+ENDED_PHASES = ("Succeeded", "Failed")  # phases that no pod leaves

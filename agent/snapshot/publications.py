@@ -1,0 +1,127 @@
+"""What the agent writes: objects, events and files, and the state of each writer."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, newest last."""
+
+    time: str
+    reason: str
+    about: str
+    message: str
+    count: int = 1
+
+
+Json = Mapping[str, object]
+
+# (what the server has, what we want) -> what we write, where others write into the same field
+Merge = Callable[[Json, Json], Json]
+
+
+class DesiredObject(msgspec.Struct, frozen=True, kw_only=True):
+    """One object as it should be. `body` is the whole object as JSON data, keys as on the wire.
+
+    An `absent` one is removed if it is ours; its body has no more than a name.
+    """
+
+    file_name: str  # in standalone mode: device.yaml
+    api_version: str
+    kind: str
+    name: str
+    body: Json
+    status_only: bool = False  # only `status` is ours to write (NodeMetric)
+    is_absent: bool = False
+    is_partial: bool = False  # more will be known in a moment, for which making the object may wait
+    merge: Merge | None = None
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """One object as it was published last."""
+
+    desired: DesiredObject
+    where: str  # the file, or the object at the API server
+    problem: str = ""  # why the last write failed
+
+
+class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How one publisher does; counts are since the start of the process."""
+
+    name: str
+    success: bool = True  # of the last run
+    duration_s: float | None = None  # of the last run; None: never ran
+    last_success_s: float | None = None  # wall clock
+    written: int = 0
+    unchanged: int = 0
+    failed: int = 0
+    error: str = ""  # of the last run, for people
+
+
+class WriterPhase(enum.Enum):
+    """What an object's writer does."""
+
+    IDLE = "idle"  # the server has what is wanted
+    PENDING = "pending"  # something is to be written; after a failure, when the pause is over
+    WRITING = "writing"
+    IN_CONFLICT = "held"  # another writer has (some of) our fields, and is not fought
+    ABSENT = "absent"  # the server has no such resource: its CRD is not installed
+    FORBIDDEN = "forbidden"
+    REFUSED = "refused"  # the server does not take this content
+    WAITING = "waiting"  # for the Node's uid, or for whoever makes the object
+
+
+class FieldConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """Another writer that has fields of ours with other values."""
+
+    manager: str  # its field manager
+    fields: tuple[str, ...]  # .spec.devices, .metadata.labels["a/b"]
+    time_s: float | None = None  # its last change, by the server's clock
+
+
+class WriterState(msgspec.Struct, frozen=True, kw_only=True):
+    """One object; counts are since the start of the process, times Unix seconds."""
+
+    kind: str
+    name: str
+    publisher: str
+    uid: str = ""  # of the object; empty while none is known
+    phase: WriterPhase = WriterPhase.PENDING
+    error: str = ""  # why not idle, for people
+    written: int = 0  # acknowledged by the server
+    unchanged: int = 0  # contents offered that the server had already
+    repaired: int = 0  # written again because somebody changed or removed it
+    failed: int = 0  # calls
+    last_ack_s: float | None = None  # the server last said that it has what is wanted
+    ack_latency_s: float | None = None  # of the last write, from its offer on
+    pending_since_s: float | None = None  # offered and not acknowledged
+    conflicts: tuple[FieldConflict, ...] = ()
+
+    @property
+    def is_behind(self) -> bool:
+        """Say whether the server lacks something that it should have got by now."""
+        if self.phase is WriterPhase.PENDING:
+            return bool(self.error)
+        return self.phase in (WriterPhase.IN_CONFLICT, WriterPhase.FORBIDDEN, WriterPhase.REFUSED)
+
+
+AUDIT_REASON = "runtime-hooks"  # Koordinator's word, which people search for
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One write of a cgroup file, for `/api/v1/audit`."""
+
+    wall_s: float
+    owner: str  # the hook
+    reason: str = AUDIT_REASON
+    message: str = ""  # `set container cpuset to 0-3`
+    path: str  # of the file, below the host's root
+    key: str  # cgroup version 1's name
+    old: str = ""
+    new: str = ""
+    errno: int = 0  # 0: the kernel accepted the write
+    planned: bool = False  # the hook is in plan mode: nothing was written

@@ -1,0 +1,95 @@
+"""`SettingRule`, the annotation of a setting: range, unit, maturity, description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+SettingTable = tuple[Mapping[str, object], ...]  # a list of small mappings, checked by who uses it
+
+
+class SettingRule(msgspec.Struct, frozen=True):
+    """What a value must be; shown by `config reference`, enforced by `decode`."""
+
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    maturity: str = ""  # alpha, beta, stable; of settings that switch an ability
+
+    @property
+    def range_text(self) -> str:
+        """Say which values are allowed, in a few words."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
+        return ""
+
+
+class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to change a device's state."""
+
+    failed_looks: Annotated[
+        int,
+        SettingRule(
+            "looks in a row that must fail before a device is out of service", low=1, high=10
+        ),
+    ] = 1
+    suspect_looks: Annotated[
+        int,
+        SettingRule("looks in a row that must find something before it is suspect", low=1, high=10),
+    ] = 1
+    clear_looks: Annotated[
+        int,
+        SettingRule(
+            "looks in a row that must find nothing before it is so no more", low=1, high=100
+        ),
+    ] = 2
+    clean_probes: Annotated[
+        int,
+        SettingRule(
+            "looks in a row without a fault before a failed one serves again", low=1, high=1000
+        ),
+    ] = 3
+    clean_s: Annotated[
+        float,
+        SettingRule(
+            "and time since its last fault; nvidia 60, ascend 15", unit="s", low=0, high=86400
+        ),
+    ] = 0.0
+    flap_changes: Annotated[
+        int,
+        SettingRule(
+            "turns for the worse and back in the window; then it is held", low=1, high=1000
+        ),
+    ] = 3
+    flap_window_s: Annotated[
+        float, SettingRule("window in which turns are counted", unit="s", low=1, high=86400)
+    ] = 3600.0
+    flap_hold_s: Annotated[
+        float,
+        SettingRule("a flapping device is held after its last fault", unit="s", low=0, high=86400),
+    ] = 3600.0
+
+
+class HealthOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    """Values of `HealthPolicy` that a vendor's driver asks for; `UNSET`: the agent's own."""
+
+    failed_looks: int | UnsetType = UNSET
+    suspect_looks: int | UnsetType = UNSET
+    clear_looks: int | UnsetType = UNSET
+    clean_probes: int | UnsetType = UNSET
+    clean_s: float | UnsetType = UNSET
+    flap_changes: int | UnsetType = UNSET
+    flap_window_s: float | UnsetType = UNSET
+    flap_hold_s: float | UnsetType = UNSET
+
+    def values(self) -> dict[str, int | float]:
+        """Return the values that are set, by name."""
+        values = msgspec.structs.asdict(self)
+        return {name: value for name, value in values.items() if value is not UNSET}

@@ -1,0 +1,376 @@
+"""The spec of a NodeSLO as structs, with its defaults and the allowed ranges."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+MAX_INT64 = 2**63 - 1
+
+MAX_INT32 = 2**31 - 1
+
+Percent = Annotated[int, Meta(ge=0, le=100)]
+
+BinaryFlag = Annotated[int, Meta(ge=0, le=1)]  # a number on the wire, as the kernel's file wants it
+
+NonNegative = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+
+Positive = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+
+Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
+
+Int32 = Annotated[int, Meta(ge=-MAX_INT32 - 1, le=MAX_INT32)]
+
+# from 8000 on pods are production: those are not evicted for what others request
+EvictablePriority = Annotated[int, Meta(ge=0, le=7999)]
+
+# read by `special`, whose patterns are not compiled before there is an object to read
+DirectoryName = Annotated[
+    str, Meta(description="a name of 1 to 128 characters without slashes and control characters")
+]
+
+RelativePath = Annotated[
+    str, Meta(description="a relative path without '..' and control characters")
+]
+
+DeviceName = Annotated[
+    str, Meta(description="a name of 1 to 253 characters without control characters")
+]
+
+QuantityText = Annotated[str, Meta(description="a quantity that is not negative")]
+
+# whole numbers are percent of the node's bandwidth, text is a quantity
+Bandwidth = int | str
+
+SuppressPolicy = Literal["cpuset", "cfsQuota"]
+
+EvictPolicy = Literal["evictByRealLimit", "evictByAllocatable"]
+
+BurstPolicy = Literal["none", "cpuBurstOnly", "cfsQuotaBurstOnly", "auto"]
+
+CpuPolicy = Literal["groupIdentity", "coreSched"]
+
+NetworkPolicy = Literal["tc", "terway-qos"]
+
+BlockType = Literal["device", "volumegroup", "podvolume"]
+
+QosName = Literal["", "LSE", "LSR", "LS", "BE", "SYSTEM"]
+
+PriorityName = Literal["", "koord-prod", "koord-mid", "koord-batch", "koord-free"]
+
+CgroupBase = Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"]
+
+
+class CpuQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the scheduler of CPUs treats the class; the first needs the policy `groupIdentity`."""
+
+    enable: bool = False
+    group_identity: Annotated[int, Meta(ge=-1, le=2)] = 0
+    sched_idle: BinaryFlag = 0  # of the policy `coreSched`, as the next one
+    core_expeller: bool = False
+
+
+class MemoryQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How memory is protected and reclaimed; most of it by Anolis kernels only.
+
+    The first three are percent of a pod's request, of its request and of what is between its
+    request and its limit.
+    """
+
+    enable: bool = False
+    min_limit_percent: Percent = 0
+    low_limit_percent: Percent = 0
+    throttling_percent: Percent = 0
+    wmark_ratio: Percent = 0
+    wmark_scale_permill: Annotated[int, Meta(ge=1, le=1000)] = 50
+    wmark_min_adj: Annotated[int, Meta(ge=-25, le=50)] = 0
+    priority_enable: BinaryFlag = 0
+    priority: Annotated[int, Meta(ge=0, le=12)] = 0
+    oom_kill_group: BinaryFlag = 0
+    page_cache_enable: bool | None = None
+    page_cache_limit_percent: Percent | None = None  # of the pod's limit
+    page_cache_limit_size: NonNegative | None = None  # bytes; wins over the percentage
+    page_cache_reclaim_sync: bool | None = None
+
+
+class ResctrlQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which part of the last-level cache, and how much memory bandwidth."""
+
+    enable: bool = False
+    cat_range_start_percent: Percent = 0
+    cat_range_end_percent: Percent = 100
+    mba_percent: Percent = 100
+
+
+class NetworkQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Bandwidth. The CRD fills in limits of 100 % where this part is given, we 0 where it is not.
+
+    A limit of 0 is no more than the request.
+    """
+
+    enable: bool = False
+    ingress_request: Bandwidth = 0
+    ingress_limit: Bandwidth = 0
+    egress_request: Bandwidth = 0
+    egress_limit: Bandwidth = 0
+
+
+class IoConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Limits of one device; `None` is not set. Of rates, 0 is no limit; latencies are in µs."""
+
+    read_iops: NonNegative | None = field(default=None, name="readIOPS")
+    write_iops: NonNegative | None = field(default=None, name="writeIOPS")
+    read_bps: NonNegative | None = field(default=None, name="readBPS")
+    write_bps: NonNegative | None = field(default=None, name="writeBPS")
+    io_weight_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
+    read_latency: NonNegative | None = None
+    write_latency: NonNegative | None = None
+    read_latency_percent: Percent | None = None
+    write_latency_percent: Percent | None = None
+    enable_user_model: bool | None = None
+    model_read_bps: Positive | None = field(default=None, name="modelReadBPS")
+    model_write_bps: Positive | None = field(default=None, name="modelWriteBPS")
+    model_read_seq_iops: Positive | None = field(default=None, name="modelReadSeqIOPS")
+    model_write_seq_iops: Positive | None = field(default=None, name="modelWriteSeqIOPS")
+    model_read_rand_iops: Positive | None = field(default=None, name="modelReadRandIOPS")
+    model_write_rand_iops: Positive | None = field(default=None, name="modelWriteRandIOPS")
+
+
+class BlockDeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One device, the disk of a volume group, or that of a pod's volume."""
+
+    name: DeviceName = ""
+    type: BlockType = "device"
+    io_cfg: IoConfig = IoConfig()
+
+
+class BlkioQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Devices with their limits. Switched off it is an empty list, absent it is nobody's wish."""
+
+    enable: bool = False
+    blocks: tuple[BlockDeviceConfig, ...] = ()
+
+
+class QosPolicies(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which mechanism of several enforces a part."""
+
+    cpu_policy: CpuPolicy = "groupIdentity"
+    network_policy: NetworkPolicy = field(default="tc", name="netQOSPolicy")
+
+
+class QosClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class. Each part has a switch of its own."""
+
+    cpu: CpuQos = field(default=CpuQos(), name="cpuQOS")
+    memory: MemoryQos = field(default=MemoryQos(), name="memoryQOS")
+    blkio: BlkioQos | None = field(default=None, name="blkioQOS")
+    resctrl: ResctrlQos = field(default=ResctrlQos(), name="resctrlQOS")
+    network: NetworkQos = field(default=NetworkQos(), name="networkQOS")
+
+
+LSR_DEFAULTS = QosClass(
+    cpu=CpuQos(group_identity=2, core_expeller=True),
+    memory=MemoryQos(wmark_ratio=95, wmark_scale_permill=20, wmark_min_adj=-25),
+)
+
+LS_DEFAULTS = LSR_DEFAULTS
+
+BE_DEFAULTS = QosClass(
+    cpu=CpuQos(group_identity=-1),
+    memory=MemoryQos(wmark_ratio=95, wmark_scale_permill=20, wmark_min_adj=50),
+    resctrl=ResctrlQos(cat_range_end_percent=30),
+)
+
+SYSTEM_DEFAULTS = QosClass()
+
+
+class ResourceQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All classes. `cgroup_root` is the node's root, which has block devices only."""
+
+    policies: QosPolicies = QosPolicies()
+    lsr_class: QosClass = LSR_DEFAULTS
+    ls_class: QosClass = LS_DEFAULTS
+    be_class: QosClass = BE_DEFAULTS
+    system_class: QosClass = SYSTEM_DEFAULTS
+    cgroup_root: QosClass = QosClass()
+
+
+def settle_classes(strategy: ResourceQos) -> ResourceQos:
+    """Give CPU, memory and caches of LSR, LS and BE the values of switched off where they are.
+
+    SYSTEM, block devices and network keep theirs: there, who enforces asks `enable`.
+    """
+    return msgspec.structs.replace(
+        strategy,
+        lsr_class=_settle_class(strategy.lsr_class),
+        ls_class=_settle_class(strategy.ls_class),
+        be_class=_settle_class(strategy.be_class),
+    )
+
+
+def _settle_class(one: QosClass) -> QosClass:
+    return msgspec.structs.replace(
+        one,
+        cpu=one.cpu if one.cpu.enable else CpuQos(),
+        memory=one.memory if one.memory.enable else MemoryQos(),
+        resctrl=one.resctrl if one.resctrl.enable else ResctrlQos(),
+    )
+
+
+EVICT_GAP_PERCENT = 2  # of the default lower limit below its threshold
+
+
+class ResourceThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Percent of the node unless said otherwise; `None` is a rule that is not set.
+
+    `enable` is the switch of all of it. The allocatable ones compare requests, which may exceed
+    the node; their lower limits have no default, without them nobody is evicted.
+    """
+
+    enable: bool = False
+    cpu_suppress_threshold_percent: Percent = 65
+    cpu_suppress_min_percent: Percent | None = None  # floor for best-effort pods
+    cpu_suppress_policy: SuppressPolicy = "cpuset"
+    memory_evict_threshold_percent: Percent = 70
+    memory_evict_lower_percent: Percent | None = None
+    memory_allocatable_evict_threshold_percent: NonNegative | None = None
+    memory_allocatable_evict_lower_percent: NonNegative | None = None
+    # of what best-effort pods request, what they may really have
+    cpu_evict_satisfaction_upper_percent: Percent | None = field(
+        default=None, name="cpuEvictBESatisfactionUpperPercent"
+    )
+    cpu_evict_satisfaction_lower_percent: Percent | None = field(
+        default=None, name="cpuEvictBESatisfactionLowerPercent"
+    )
+    # of what they may have, what they use
+    cpu_evict_usage_threshold_percent: Percent | None = field(
+        default=None, name="cpuEvictBEUsageThresholdPercent"
+    )
+    cpu_evict_time_window_s: Positive | None = field(default=None, name="cpuEvictTimeWindowSeconds")
+    cpu_evict_threshold_percent: Percent | None = None
+    cpu_evict_lower_percent: Percent | None = None
+    cpu_allocatable_evict_threshold_percent: NonNegative | None = None
+    cpu_allocatable_evict_lower_percent: NonNegative | None = None
+    cpu_evict_policy: EvictPolicy = "evictByRealLimit"
+    evict_enabled_priority_threshold: Int32 | None = None  # the highest that may be evicted
+    allocatable_evict_priority_threshold: EvictablePriority | None = None
+
+    @property
+    def memory_evict_until_percent(self) -> int | None:
+        """Return the use at which eviction for memory stops; `None`: nobody is evicted for it."""
+        return _eviction_end(self.memory_evict_threshold_percent, self.memory_evict_lower_percent)
+
+    @property
+    def cpu_evict_until_percent(self) -> int | None:
+        """Return the use at which eviction for CPU stops; `None`: nobody is evicted for it."""
+        return _eviction_end(self.cpu_evict_threshold_percent, self.cpu_evict_lower_percent)
+
+
+def _eviction_end(threshold: int | None, lower: int | None) -> int | None:
+    """Return the lower limit, unless there is no threshold or the two contradict each other."""
+    if threshold is None:
+        return None
+    if lower is None:
+        return threshold - EVICT_GAP_PERCENT
+    return lower if lower < threshold else None
+
+
+Features = tuple[tuple[str, bool], ...]  # by name
+
+Extensions = tuple[tuple[str, str], ...]  # name and JSON, by name
+
+
+class CpuBurst(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`spec.cpuBurstStrategy`: what containers may use above their limit."""
+
+    policy: BurstPolicy = "none"
+    cpu_burst_percent: Annotated[int, Meta(ge=0, le=10000)] = 1000  # of the limit
+    cfs_quota_burst_percent: Annotated[int, Meta(ge=100, le=2**31)] = 300  # of the limit
+    # how long a raised limit lasts; -1: as long as it is needed
+    cfs_quota_burst_period_s: Annotated[int, Meta(ge=-1, le=2**31)] = field(
+        default=-1, name="cfsQuotaBurstPeriodSeconds"
+    )
+    share_pool_threshold_percent: Percent = 50  # of the node: above it limits go back
+
+
+class SystemStrategy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`spec.systemStrategy`: kernel settings; `None` leaves the kernel's own."""
+
+    min_free_kbytes_factor: Positive | None = None  # of 1/10000 of the node's memory
+    watermark_scale_factor: Annotated[int, Meta(ge=1, le=400)] | None = None
+    memcg_reap_back_ground: BinaryFlag | None = None
+    sched_group_identity_enabled: BinaryFlag | None = None
+    sched_idle_saver_wmark: Int64 | None = None
+    sched_features: Features = ()
+    page_cache_limit_enabled: BinaryFlag | None = None
+    total_network_bandwidth: QuantityText = "0"
+
+
+class CgroupPath(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where an application's cgroup is: below a directory that the kubelet's driver names."""
+
+    base: CgroupBase = "CgroupRoot"
+    parent_dir: RelativePath = ""
+    relative_path: RelativePath = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the directories below the base."""
+        joined = f"{self.parent_dir}/{self.relative_path}"
+        return tuple(part for part in joined.split("/") if part not in ("", "."))
+
+
+class HostStrategy(msgspec.Struct, frozen=True):
+    """Has no fields in any release so far."""
+
+
+class HostApplication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A program that runs on the node outside of pods, and counts as none of the system's."""
+
+    name: DirectoryName = ""
+    priority: PriorityName = ""
+    qos: QosName = ""
+    cgroup_path: CgroupPath | None = None  # None: where its class says
+    strategy: HostStrategy = HostStrategy()
+
+
+class NodeSlo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a cluster asks of this node. Third parties' parts are kept as they came."""
+
+    thresholds: ResourceThresholds = field(
+        default=ResourceThresholds(), name="resourceUsedThresholdWithBE"
+    )
+    resource_qos: ResourceQos = field(default=ResourceQos(), name="resourceQOSStrategy")
+    cpu_burst: CpuBurst = field(default=CpuBurst(), name="cpuBurstStrategy")
+    system: SystemStrategy = field(default=SystemStrategy(), name="systemStrategy")
+    host_applications: tuple[HostApplication, ...] = ()
+    extensions: Extensions = ()
+
+
+NODE_SLO_DEFAULTS = NodeSlo(
+    resource_qos=settle_classes(ResourceQos())
+)  # what stands without an object
+
+MAX_INVALID_FIELDS = 64  # told one by one; beyond them only counted
+
+
+class InvalidField(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the object that is not used; what stands instead is its default, or no rule."""
+
+    path: str  # "spec.resourceUsedThresholdWithBE.cpuSuppressThresholdPercent"
+    why: str  # in words, with the range; never the value itself beyond 40 characters
+
+
+class NodeSloView(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands now. Without an object the defaults stand, which ask for nothing."""
+
+    found: bool = False  # False: there is no object, or none was seen yet
+    resource_version: str = ""  # of the object in force
+    generation: int | None = None
+    slo: NodeSlo = NODE_SLO_DEFAULTS
+    refused: tuple[InvalidField, ...] = ()  # the first of them, in the order of the fields
+    refused_count: int = 0
+    unknown_fields: int = 0  # of a newer manager: no error, and not used
+    problem: str = ""  # why a newer object could not be read at all; what stands is older

@@ -1,0 +1,198 @@
+"""Measured usage of node, pods, containers and shared cards, and its aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from agent.snapshot.inventory import Problem
+
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """PSI of one resource: `avg10` in percent and total stall time; `full` may be unsupported."""
+
+    some_avg10: float
+    some_total_us: int
+    full_avg10: float | None = None
+    full_total_us: int | None = None
+
+
+class CgroupUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One cgroup in the last cycle; `None` is what its files do not tell (yet)."""
+
+    cpu_cores: float | None = None  # rate since the previous cycle
+    cpu_total_ns: int | None = None  # counter
+    memory_bytes: int | None = None  # without page cache
+    memory_with_cache_bytes: int | None = None
+    throttled_ratio: float | None = None  # throttled periods to periods, since the last cycle
+    throttled_periods: int | None = None  # counter
+    periods: int | None = None  # counter
+    pressure: Mapping[str, Pressure] | None = None  # by cpu, memory, io; None: no PSI here
+
+
+class NumaUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One memory node in the last cycle."""
+
+    node_id: int
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    pods_memory_bytes: int | None = None
+
+
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole node in the last cycle."""
+
+    cpu_cores: float | None = None
+    cpu_total_ns: int | None = None
+    memory_bytes: int | None = None  # MemTotal - MemAvailable
+    memory_with_cache_bytes: int | None = None  # MemTotal - MemFree
+    memory_total_bytes: int | None = None
+    system_cpu_cores: float | None = None  # node - pods - host applications, not below 0
+    system_memory_bytes: int | None = None
+    pressure: Mapping[str, Pressure] | None = None
+    numa: tuple[NumaUsage, ...] = ()
+
+
+def _no_groups() -> Mapping[str, CgroupUsage]:
+    return MappingProxyType({})
+
+
+def _no_owners() -> Mapping[int, tuple[str, str]]:
+    return MappingProxyType({})
+
+
+class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One collector cycle: node, pods by uid, containers by id, host applications by name.
+
+    `owners` are pod uid and container id of the processes on devices, by pid; those that belong
+    to no pod are not in it.
+    """
+
+    node: NodeUsage = NodeUsage()
+    pods: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
+    containers: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
+    applications: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
+    owners: Mapping[int, tuple[str, str]] = msgspec.field(default_factory=_no_owners)
+
+
+class ResourceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU and memory of one thing over one window; `None` is a series without samples."""
+
+    cpu_cores: float | None = None
+    memory_bytes: float | None = None
+
+
+class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One device over one window."""
+
+    key: str
+    core_percent: float | None = None
+    memory_bytes: float | None = None
+    memory_total_bytes: int | None = None
+
+
+class UsageAggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """avg, p50, p90, p95, p99 over one window; empty while the window is less than half full."""
+
+    duration_s: int
+    node: tuple[tuple[str, ResourceUsage], ...] = ()
+    system: tuple[tuple[str, ResourceUsage], ...] = ()
+    devices: tuple[tuple[str, tuple[DeviceUsage, ...]], ...] = ()
+
+
+class NumaAggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """One memory node over the aggregation period."""
+
+    node_id: int
+    node: ResourceUsage
+    system: ResourceUsage | None = None
+
+
+class PodAggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod over the aggregation period."""
+
+    uid: str
+    use: ResourceUsage
+    devices: tuple[DeviceUsage, ...] = ()
+
+
+class ApplicationAggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """One host application over the aggregation period, while it runs."""
+
+    name: str
+    use: ResourceUsage
+
+
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What NodeMetric reports: means over the aggregation period, percentiles over windows."""
+
+    node: ResourceUsage = ResourceUsage()
+    system: ResourceUsage = ResourceUsage()
+    devices: tuple[DeviceUsage, ...] = ()
+    aggregates: tuple[UsageAggregate, ...] = ()  # in the order of the policy
+    numa: tuple[NumaAggregate, ...] = ()
+    pods: tuple[PodAggregate, ...] = ()
+    applications: tuple[ApplicationAggregate, ...] = ()  # by name
+
+
+class SharedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process on one card of a region; `host_pid` is 0 while HAMi-core has not found it."""
+
+    host_pid: int
+    memory_bytes: int
+
+
+class SharedCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One card of a container as HAMi-core counts it: sums over the container's processes."""
+
+    index: int  # position in the container
+    uuid: str
+    used_bytes: int = 0
+    context_bytes: int = 0
+    module_bytes: int = 0
+    buffer_bytes: int = 0
+    offset_bytes: int = 0
+    core_percent: int = 0
+    limit_bytes: int | None = None  # None: unlimited
+    core_limit_percent: int | None = None  # None: unlimited
+    processes: tuple[SharedProcess, ...] = ()
+    measured_bytes: int | None = None  # the driver's, told where the count has drifted off
+
+
+class SharedRegion(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container's region says."""
+
+    pod_uid: str
+    container: str  # name
+    layout: str  # A, B, O
+    cards: tuple[SharedCard, ...] = ()
+    last_kernel_s: int | None = None  # Unix time; None: no kernel yet, or the layout has no such
+
+
+class MpsDaemon(msgspec.Struct, frozen=True, kw_only=True):
+    """One running MPS control daemon."""
+
+    pid: int
+    pipe_dir: str | None = None  # None: its environment is not readable
+    log_dir: str | None = None
+    cards: tuple[str, ...] = ()  # as its CUDA_VISIBLE_DEVICES; empty: all, or not readable
+    servers: tuple[int, ...] = ()  # pids of its servers, one for each user at work
+
+    def serves(self, uuid: str) -> bool:
+        """Say whether the daemon was started for this very card."""
+        return uuid in self.cards
+
+    def reaches(self, uuid: str) -> bool:
+        """Say whether its clients can use the card; one that was told no cards reaches them all."""
+        return uuid in self.cards or (self.pipe_dir is not None and not self.cards)
+
+
+class SharingView(msgspec.Struct, frozen=True, kw_only=True):
+    """All regions and daemons of the node, and what could not be read of them."""
+
+    regions: tuple[SharedRegion, ...] = ()  # by pod uid, then container
+    mps: tuple[MpsDaemon, ...] = ()  # by pid
+    problems: tuple[Problem, ...] = ()
+    wall_s: float = 0.0  # Unix time of the look, which times in the regions are compared with

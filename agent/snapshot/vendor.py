@@ -1,0 +1,254 @@
+"""What a vendor's plug-in provides: the Protocols `DeviceVendor` and `VendorSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from agent.snapshot.allocation import AllocatedDevice, DeviceAllocation
+from agent.snapshot.container import ContainerSpec
+from agent.snapshot.device import Device, VendorDevice
+from agent.snapshot.device_plugin import DeviceUnit
+from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.host_devices import HostDeviceQuery, HostDevices, RdmaFunction
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import (
+    DeviceEvent,
+    DeviceSample,
+    Inventory,
+    MetricFamily,
+    Problem,
+    SliceRequest,
+)
+from agent.snapshot.settings import HealthOverrides, SettingRule
+
+
+class VendorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of a vendor's section of `discovery`: `Annotated` fields, each with a `SettingRule`."""
+
+    def check(self, *, is_forced: bool = False) -> None:
+        """Raise `BadConfig` that names the key of a value that the field's rule cannot refuse.
+
+        Called in the agent for each vendor that is not switched off; `is_forced`: it is switched
+        on. Reads no file.
+        """
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the vendor can work with these settings; one that cannot is left out."""
+        return True
+
+    @property
+    def library_folders(self) -> tuple[str, ...]:
+        """Folders that the dynamic linker searches first in the vendor's worker."""
+        return ()
+
+
+class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session must know of its surroundings beside its settings."""
+
+    state_dir: str = ""  # folder for what must survive a restart; empty: nothing is stored
+    is_replay: bool = False  # the host is a recording: no library may be loaded
+
+    def as_mapping(self, settings: VendorSettings) -> dict[str, object]:
+        """Return settings and context as plain data."""
+        values: dict[str, object] = msgspec.structs.asdict(settings)
+        if self.state_dir:
+            values["state_dir"] = self.state_dir
+        return {**values, "replay": True} if self.is_replay else values
+
+
+LIVE_CONTEXT = SessionContext()
+
+SWITCH_CHOICES = ("auto", "on", "off")
+
+
+class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent knows about a vendor without calling it."""
+
+    name: str  # key of `discovery.<name>`, of `discovery.vendors`, and of tapes
+    title: str  # of its section in the reference of settings
+    switch: SettingRule  # of `discovery.vendors.<name>`
+    switch_default: str = "auto"
+    settings: type[VendorSettings] = VendorSettings
+    health: HealthOverrides = HealthOverrides()
+    families: tuple[MetricFamily, ...] = ()  # of the values in its samples
+    is_isolated: bool = True  # False: it only reads files, its session lives in the agent
+
+
+class VendorSession(Protocol):
+    """An opened vendor. Lives in the vendor's own process: it may block or crash there."""
+
+    def discover(self) -> Inventory:
+        """Return every device of the vendor; a fact that cannot be told is `None`, never 0."""
+        ...
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Return what the devices do now; a device that does not answer is left out."""
+        ...
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Wait for events at most that long; called on a thread of its own."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the library."""
+        ...
+
+
+class DeviceVendor(Protocol):
+    """A kind of hardware. `detect` runs in the agent, `open` in the worker.
+
+    The session of a vendor that is not isolated lives in the agent, on the thread that reads the
+    host, and its `events` must not wait.
+    """
+
+    description: VendorDescription
+
+    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:
+        """List the vendor's hardware from sysfs and procfs alone, in less than 10 ms.
+
+        Empty: the vendor has nothing here and no worker is started. Each device carries the
+        reason why no more is known; that is what is shown while the worker does not answer.
+        """
+        ...
+
+    def open(
+        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+    ) -> VendorSession:
+        """Start working with the hardware.
+
+        A missing library is no error: the session says so in its inventory, and looks for the
+        library again at each discovery.
+        """
+        ...
+
+
+# Abilities that a vendor may have beside those: it has one if it has all members of its Protocol.
+
+
+@runtime_checkable
+class InjectsDevices(Protocol):
+    """Gives containers the vendor's devices. Called in the agent process; both methods are pure.
+
+    A vendor whose containers need the nodes of their devices and nothing else takes both functions
+    from `plugins.shared.injection`.
+    """
+
+    def host_query(self, settings: Mapping[str, object]) -> HostDeviceQuery:
+        """Return which files of the host `edits` needs, beside the nodes of the devices."""
+        ...
+
+    def edits(
+        self,
+        devices: Sequence[VendorDevice],
+        allocation: DeviceAllocation,
+        container: ContainerSpec,
+        host: HostDevices,
+        /,
+    ) -> ContainerEdits:
+        """Return what a container gets of those of the vendor's `devices` in its allocation.
+
+        Equal arguments give equal edits. Entries of other vendors' devices are ignored; an empty
+        allocation gives nothing but edits that withhold devices. Raises `AllocationRefused` if
+        the container could not use its devices.
+        """
+        ...
+
+
+class FunctionReader(Protocol):
+    """Reads the device nodes behind the PCI functions of one host; belongs to one thread."""
+
+    def read(self, devices: Iterable[VendorDevice], now_s: float) -> tuple[RdmaFunction, ...]:
+        """Return the functions of these devices, virtual ones included, in their order."""
+        ...
+
+
+@runtime_checkable
+class ReadsFunctions(Protocol):
+    """Has devices whose nodes `InjectsDevices.edits` finds by their PCI function."""
+
+    def function_reader(self, host: HostFiles, /) -> FunctionReader:
+        """Return a new reader for a host."""
+        ...
+
+
+@runtime_checkable
+class SlicesDevices(Protocol):
+    """Has devices that are cut into slices for pods. Called in the agent process; all pure."""
+
+    def slices_device(self, device: VendorDevice, /) -> bool:
+        """Return whether the device is of a kind that the vendor can cut."""
+        ...
+
+    def resolve_entry(self, entry: AllocatedDevice, device: VendorDevice, /) -> AllocatedDevice:
+        """Return an entry of an allocation with the amounts that its template takes.
+
+        Raises `AllocationRefused` (`TemplateUnknown`) if the device has no such template.
+        """
+        ...
+
+    def slice_request(
+        self, pod: str, entry: AllocatedDevice, device: VendorDevice, /
+    ) -> SliceRequest | None:
+        """Return the slice that the vendor's worker has to make; `None` if none is needed."""
+        ...
+
+    def is_sliced_by_runtime(self, handler: str, /) -> bool:
+        """Return whether the runtime of this name makes the slices itself."""
+        ...
+
+
+@runtime_checkable
+class WithholdsDevices(Protocol):
+    """Has a container runtime that gives devices to a container that names them in a variable.
+
+    `edits` is called for a container without a device of the vendor only if one of
+    `request_variables` is set.
+    """
+
+    request_variables: frozenset[str]
+
+
+NamedUnits = Iterator[tuple[str, DeviceUnit]]  # name of the resource, and one of its units
+
+
+@runtime_checkable
+class ServesKubelet(Protocol):
+    """Offers devices to the kubelet, with the names and ids of the vendor's own device plug-in."""
+
+    @property
+    def socket_prefixes(self) -> tuple[str, ...]:
+        """Return how names of sockets of the vendor's own device plug-in start."""
+        ...
+
+    def serves_device(self, device: VendorDevice) -> bool:
+        """Return whether the device is one of those that the vendor offers to the kubelet."""
+        ...
+
+    def kubelet_units(
+        self, devices: Sequence[Device], settings: msgspec.Struct, problems: list[Problem]
+    ) -> NamedUnits:
+        """Yield the units of each resource, unhealthy ones included; pure.
+
+        `devices` are those that `serves_device` accepts, `settings` is the section
+        `device_plugin`. What cannot be offered is added to `problems`.
+        """
+        ...
+
+
+def kubelet_vendors(vendors: Mapping[str, DeviceVendor]) -> Mapping[str, ServesKubelet]:
+    """Return the vendors that can serve the kubelet, by name."""
+    return {name: one for name, one in vendors.items() if isinstance(one, ServesKubelet)}
+
+
+def injecting_vendors(vendors: Mapping[str, DeviceVendor]) -> Mapping[str, InjectsDevices]:
+    """Return the vendors that can give containers their devices, by name."""
+    return {name: one for name, one in vendors.items() if isinstance(one, InjectsDevices)}
+
+
+def slicing_vendors(vendors: Mapping[str, DeviceVendor]) -> Mapping[str, SlicesDevices]:
+    """Return the vendors that can cut devices for pods, by name."""
+    return {name: one for name, one in vendors.items() if isinstance(one, SlicesDevices)}

@@ -1,0 +1,1 @@
+"""Resource usage of the node, pods, containers and devices, now and over time."""

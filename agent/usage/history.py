@@ -1,0 +1,490 @@
+"""Usage of the last half hour in bounded memory, and its aggregation for NodeMetric.
+
+Means and percentiles are those of Koordinator's metric cache.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isnan
+
+import msgspec
+
+from agent.snapshot.inventory import DeviceSample
+from agent.snapshot.usage import (
+    ApplicationAggregate,
+    CgroupUsage,
+    DeviceUsage,
+    NodeUsage,
+    NumaAggregate,
+    PodAggregate,
+    ResourceUsage,
+    UsageAggregate,
+    UsageReport,
+    UsageSample,
+)
+from agent.usage.cgroup_usage import CgroupUsageTable
+
+# ("node", "cpu"), ("system", "memory"), ("numa", "0", "cpu"), ("numa-system", "0", "cpu"),
+# ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory"),
+# ("application", name, "cpu")
+SeriesKey = tuple[str, ...]
+
+NAN = float("nan")
+
+
+class MomentRange(msgspec.Struct, frozen=True):
+    """Moments `first` to `last` (not included) of an axis, counted since its start."""
+
+    first: int
+    last: int
+
+
+class _RingSeries:
+    """Values at the slots of the axis; `written` is the number of the moment after the last."""
+
+    __slots__ = ("values", "written")
+
+    def __init__(self, capacity: int, moment: int) -> None:
+        self.values = array("d", [NAN]) * capacity
+        self.written = moment
+
+
+class SeriesTable:
+    """Series by key that share their times; the oldest moment makes room for the newest.
+
+    A moment without a value of a series holds NaN there, which `values` leaves out.
+    """
+
+    def __init__(self, capacity: int, max_series: int) -> None:
+        self.capacity = capacity
+        self.max_series = max_series
+        self._times = array("d", [NAN]) * capacity
+        self._moments = 0
+        self._series: dict[SeriesKey, _RingSeries] = {}
+
+    def begin_moment(self, now_s: float) -> None:
+        """Begin the next moment; times must rise."""
+        self._times[self._moments % self.capacity] = now_s
+        self._moments += 1
+
+    def set_values(self, items: Iterable[tuple[SeriesKey, float | None]]) -> None:
+        """Set values of the moment begun last; absent ones are left out."""
+        moment, capacity, series = self._moments, self.capacity, self._series
+        slot = (moment - 1) % capacity
+        for key, value in items:
+            if value is None:
+                continue
+            one = series.get(key)
+            if one is None:
+                if len(series) >= self.max_series:
+                    continue
+                one = series[key] = _RingSeries(capacity, moment - 1)
+            elif one.written != moment - 1:
+                self._mark_missing(one, moment - 1)
+            one.values[slot] = value
+            one.written = moment
+
+    def retain(self, wanted: Callable[[SeriesKey], bool]) -> None:
+        """Drop the series that are not wanted."""
+        removed = [key for key in self._series if not wanted(key)]
+        for key in removed:
+            del self._series[key]
+
+    def drop_before(self, before_s: float) -> None:
+        """Drop the series without a value since that time."""
+        first = self.window(before_s, float("inf")).first
+        self.retain(lambda key: self._series[key].written > first)
+
+    def series_keys(self) -> tuple[SeriesKey, ...]:
+        """Return the keys that have a series."""
+        return tuple(self._series)
+
+    def window(self, start_s: float, end_s: float) -> MomentRange:
+        """Return the moments of the closed interval that are still kept."""
+        oldest = max(0, self._moments - self.capacity)
+        moments = range(oldest, self._moments)
+        first = bisect_left(moments, start_s, key=self._time)
+        last = bisect_right(moments, end_s, key=self._time)
+        return MomentRange(oldest + first, oldest + last)
+
+    def values(self, key: SeriesKey, window: MomentRange) -> list[float]:
+        """Return the series' values in the window, oldest first."""
+        raw = self._raw_values(key, window)
+        if not isnan(sum(raw)):  # none is missing, as a rule
+            return raw
+        return [value for value in raw if not isnan(value)]
+
+    def span_s(self, key: SeriesKey, window: MomentRange) -> float:
+        """Return the seconds between the series' first and last value in the window."""
+        raw = self._raw_values(key, window)
+        moments = range(len(raw))
+        first = next((i for i in moments if not isnan(raw[i])), None)
+        last = next((i for i in reversed(moments) if not isnan(raw[i])), None)
+        if first is None or last is None:
+            return 0.0
+        return self._time(window.first + last) - self._time(window.first + first)
+
+    def _time(self, moment: int) -> float:
+        return self._times[moment % self.capacity]
+
+    def _raw_values(self, key: SeriesKey, window: MomentRange) -> list[float]:
+        one = self._series.get(key)
+        if one is None or window.first >= window.last:
+            return []
+        self._mark_missing(one, self._moments)
+        first, last = window.first % self.capacity, (window.last - 1) % self.capacity + 1
+        if first < last:
+            return list(one.values[first:last])
+        return [*one.values[first:], *one.values[:last]]
+
+    def _mark_missing(self, one: _RingSeries, moment: int) -> None:
+        """Mark the moments since the last value as without one."""
+        for missed in range(max(one.written, moment - self.capacity), moment):
+            one.values[missed % self.capacity] = NAN
+        one.written = max(one.written, moment)
+
+
+USAGE_WITH_PAGE_CACHE = "usageWithPageCache"
+
+MIN_WINDOW_RATIO = 0.5  # of a window must be there before it is told
+
+MIN_AGGREGATE_S = 60.0  # upstream's floor
+
+PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
+
+REPORT_VALUE_NAMES = ("avg", *(name for name, _ in PERCENTILES))
+
+
+class UsageReportPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """`spec.metricCollectPolicy` of NodeMetric, with its defaults."""
+
+    aggregate_s: float = 300.0
+    windows_s: tuple[int, ...] = (300, 600, 1800)
+    # hot pages need kidled, which mainline kernels lack: as upstream, the first then stands in
+    memory: str = "usageWithoutPageCache"
+
+
+class SeriesTables(msgspec.Struct, frozen=True):
+    """The series that a report is made from; `totals` is the devices' memory in bytes."""
+
+    node: SeriesTable
+    pods: SeriesTable
+    totals: Mapping[str, int]
+
+
+def _float32(value: float) -> float:
+    (rounded,) = struct.unpack("<f", struct.pack("<f", value))
+    return float(rounded)
+
+
+def percentile_index(count: int, percentile: float) -> int:
+    """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
+    return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the arithmetic mean; `None` of nothing."""
+    return sum(values) / len(values) if values else None
+
+
+def aggregate_values(values: Sequence[float]) -> tuple[float | None, ...]:
+    """Return avg, p50, p90, p95, p99 without interpolation; all `None` of nothing."""
+    if not values:
+        return (None,) * len(REPORT_VALUE_NAMES)
+    ranked = sorted(values)
+    return (mean(values), *(ranked[percentile_index(len(ranked), p)] for _, p in PERCENTILES))
+
+
+def build_report(boards: SeriesTables, now_s: float, policy: UsageReportPolicy) -> UsageReport:
+    """Return the report at one moment; a series without samples stays absent."""
+    memory = "memory-with-cache" if policy.memory == USAGE_WITH_PAGE_CACHE else "memory"
+    start_s = now_s - max(policy.aggregate_s, MIN_AGGREGATE_S)
+    window = boards.node.window(start_s, now_s)
+    cards = (
+        _device_usage(boards.node, ("device",), key, boards.totals, window)
+        for key in _names_below(boards.node, ("device",))
+    )
+    pods = boards.pods.window(start_s, now_s)
+    return UsageReport(
+        node=_mean_usage(boards.node, ("node",), memory, window),
+        system=_mean_usage(boards.node, ("system",), "memory", window),
+        devices=tuple(use for use in cards if _has_usage(use)),
+        aggregates=tuple(
+            _aggregate_window(boards, now_s, length, memory) for length in policy.windows_s
+        ),
+        numa=_numa_aggregates(boards.node, window),
+        pods=_pod_aggregates(boards, pods, memory),
+        applications=tuple(
+            ApplicationAggregate(name=name, use=mean_usage)
+            for name, mean_usage in _complete_means(boards.pods, "application", memory, pods)
+        ),
+    )
+
+
+def _mean_usage(
+    table: SeriesTable, of: SeriesKey, memory: str, window: MomentRange
+) -> ResourceUsage:
+    return ResourceUsage(
+        cpu_cores=mean(table.values((*of, "cpu"), window)),
+        memory_bytes=mean(_memory_values(table, of, memory, window)),
+    )
+
+
+def _memory_values(
+    table: SeriesTable, of: SeriesKey, memory: str, window: MomentRange
+) -> list[float]:
+    """Return the values that were asked for, or those without page cache if there are none.
+
+    A report without memory would count the node as degraded, and a pod without it as using
+    nothing.
+    """
+    return table.values((*of, memory), window) or table.values((*of, "memory"), window)
+
+
+def _names_below(table: SeriesTable, of: SeriesKey) -> list[str]:
+    """Return the sorted names that follow the prefix `of` in the board's keys."""
+    size = len(of)
+    return sorted({key[size] for key in table.series_keys() if key[:size] == of})
+
+
+def _device_usage(
+    table: SeriesTable, of: SeriesKey, key: str, totals: Mapping[str, int], window: MomentRange
+) -> DeviceUsage:
+    return DeviceUsage(
+        key=key,
+        core_percent=mean(table.values((*of, key, "core"), window)),
+        memory_bytes=mean(table.values((*of, key, "memory"), window)),
+        memory_total_bytes=totals.get(key),
+    )
+
+
+def _has_usage(use: DeviceUsage) -> bool:
+    return use.core_percent is not None or use.memory_bytes is not None
+
+
+def _numa_aggregates(table: SeriesTable, window: MomentRange) -> tuple[NumaAggregate, ...]:
+    aggregates = []
+    for name in sorted(_names_below(table, ("numa",)), key=int):
+        node = _mean_usage(table, ("numa", name), "memory", window)
+        system = _mean_usage(table, ("numa-system", name), "memory", window)
+        if node != ResourceUsage():
+            system_usage = system if system != ResourceUsage() else None
+            aggregates.append(NumaAggregate(node_id=int(name), node=node, system=system_usage))
+    return tuple(aggregates)
+
+
+def _pod_aggregates(
+    boards: SeriesTables, window: MomentRange, memory: str
+) -> tuple[PodAggregate, ...]:
+    """Return the pods of which both values are known: half a pod would count as using nothing."""
+    devices: dict[str, list[DeviceUsage]] = {}
+    owned = {key[1:3] for key in boards.pods.series_keys() if key[0] == "pod-device"}
+    for uid, key in sorted(owned):
+        use = _device_usage(boards.pods, ("pod-device", uid), key, boards.totals, window)
+        if _has_usage(use):
+            devices.setdefault(uid, []).append(use)
+    return tuple(
+        PodAggregate(uid=uid, use=mean_usage, devices=tuple(devices.get(uid, ())))
+        for uid, mean_usage in _complete_means(boards.pods, "pod", memory, window)
+    )
+
+
+def _complete_means(
+    table: SeriesTable, of: str, memory: str, window: MomentRange
+) -> Iterator[tuple[str, ResourceUsage]]:
+    for name in _names_below(table, (of,)):
+        mean_usage = _mean_usage(table, (of, name), memory, window)
+        if mean_usage.cpu_cores is not None and mean_usage.memory_bytes is not None:
+            yield name, mean_usage
+
+
+def _aggregate_window(
+    boards: SeriesTables, now_s: float, length_s: int, memory: str
+) -> UsageAggregate:
+    table = boards.node
+    window = table.window(now_s - length_s, now_s)
+    node = _aggregate_usage(table, "node", memory, window, length_s)
+    devices = _aggregate_devices(boards, window) if node else ()
+    system = _aggregate_usage(table, "system", "memory", window, length_s)
+    return UsageAggregate(duration_s=length_s, node=node, system=system, devices=devices)
+
+
+def _aggregate_usage(
+    table: SeriesTable, of: str, memory: str, window: MomentRange, length_s: int
+) -> tuple[tuple[str, ResourceUsage], ...]:
+    """Return the five values; none while the CPU's samples span less than half the window."""
+    if table.span_s((of, "cpu"), window) < MIN_WINDOW_RATIO * length_s:
+        return ()
+    cpu = aggregate_values(table.values((of, "cpu"), window))
+    used = aggregate_values(_memory_values(table, (of,), memory, window))
+    pairs = zip(REPORT_VALUE_NAMES, cpu, used, strict=True)
+    return tuple((name, ResourceUsage(cpu_cores=c, memory_bytes=m)) for name, c, m in pairs)
+
+
+def _aggregate_devices(
+    boards: SeriesTables, window: MomentRange
+) -> tuple[tuple[str, tuple[DeviceUsage, ...]], ...]:
+    """Return each card's five values, by name of the value."""
+    columns = [
+        list(_aggregate_device(boards, key, window))
+        for key in _names_below(boards.node, ("device",))
+    ]
+    if not columns:
+        return ()
+    return tuple(
+        (name, tuple(column[i] for column in columns if _has_usage(column[i])))
+        for i, name in enumerate(REPORT_VALUE_NAMES)
+    )
+
+
+def _aggregate_device(boards: SeriesTables, key: str, window: MomentRange) -> Iterable[DeviceUsage]:
+    core = aggregate_values(boards.node.values(("device", key, "core"), window))
+    memory = aggregate_values(boards.node.values(("device", key, "memory"), window))
+    total = boards.totals.get(key)
+    for c, m in zip(core, memory, strict=True):
+        yield DeviceUsage(key=key, core_percent=c, memory_bytes=m, memory_total_bytes=total)
+
+
+SeriesValue = tuple[SeriesKey, float | None]
+
+ProcessOwners = Mapping[int, tuple[str, str]]  # pod uid and container id, by pid
+
+MAX_WINDOW_S = 1800.0
+
+MAX_NODE_SERIES = 4096  # 512 devices and as many memory nodes as a machine may have
+
+MAX_POD_SERIES = 8192  # 2,000 pods and their devices
+
+MAX_POD_VALUES = MAX_POD_SERIES * 301  # 20 MB: with a longer window fewer series fit
+
+
+class UsageHistory:
+    """Bounded series: node, system, memory nodes and devices for half an hour, pods for less.
+
+    `interval_s` is that of the samples: faster ones reach back less far.
+    """
+
+    def __init__(self, interval_s: float = 1.0, pod_window_s: float = 300.0) -> None:
+        self._interval_s = interval_s
+        self._node: SeriesTable = SeriesTable(_capacity(MAX_WINDOW_S, interval_s), MAX_NODE_SERIES)
+        self._pods: SeriesTable = SeriesTable(_capacity(pod_window_s, interval_s), MAX_POD_SERIES)
+        self._device_memory: dict[str, int] = {}
+        self._live_names: set[str] = set()  # uids of pods, names of applications that have series
+
+    def add(
+        self,
+        now_s: float,
+        sample: UsageSample,
+        devices: Iterable[DeviceSample] = (),
+        owners: ProcessOwners | None = None,
+    ) -> None:
+        """Take in one cycle; `devices` are those sampled since the last one, once each."""
+        samples = tuple(devices)
+        self._node.begin_moment(now_s)
+        self._node.set_values(node_items(sample.node))
+        self._node.set_values(device_items(samples))
+        alive = {uid for uid, _ in (owners or {}).values()} | sample.pods.keys()
+        alive |= sample.applications.keys()
+        if self._live_names - alive:
+            self._pods.retain(lambda key: key[1] in alive)
+        self._live_names = alive
+        self._pods.begin_moment(now_s)
+        self._pods.set_values(pod_items(sample.pods))
+        self._pods.set_values(group_items("application", sample.applications))
+        self._pods.set_values(pod_device_items(samples, owners or {}))
+        totals = {d.key: d.memory_total_bytes for d in samples if d.memory_total_bytes is not None}
+        self._device_memory.update(totals)
+
+    def set_pod_window(self, window_s: float) -> None:
+        """Reach back that far for pods from now on, at most half an hour.
+
+        What was kept so far is dropped when it must reach back farther: pods are told again with
+        the next cycle, and their means grow into the window as after a start.
+        """
+        capacity = _capacity(min(window_s, MAX_WINDOW_S), self._interval_s)
+        if capacity > self._pods.capacity:
+            self._pods = SeriesTable(capacity, min(MAX_POD_SERIES, MAX_POD_VALUES // capacity))
+            self._live_names = set()
+
+    def report(self, now_s: float, policy: UsageReportPolicy | None = None) -> UsageReport:
+        """Return means over the aggregation period and percentiles over the policy's windows."""
+        self._node.drop_before(now_s - MAX_WINDOW_S)
+        keys = {key[1] for key in self._node.series_keys() if key[0] == "device"}
+        self._device_memory = {
+            key: total for key, total in self._device_memory.items() if key in keys
+        }
+        boards = SeriesTables(self._node, self._pods, self._device_memory)
+        return build_report(boards, now_s, policy or UsageReportPolicy())
+
+
+def _capacity(window_s: float, interval_s: float) -> int:
+    return math.ceil(window_s / interval_s) + 1  # a closed window has both ends
+
+
+def node_items(node: NodeUsage) -> Iterator[SeriesValue]:
+    """Yield the node's, the system's and the memory nodes' values."""
+    yield ("node", "cpu"), node.cpu_cores
+    yield ("node", "memory"), node.memory_bytes
+    yield ("node", "memory-with-cache"), node.memory_with_cache_bytes
+    yield ("system", "cpu"), node.system_cpu_cores
+    yield ("system", "memory"), node.system_memory_bytes
+    all_cores = sum(numa.cpu_cores or 0.0 for numa in node.numa)
+    for numa in node.numa:
+        name = str(numa.node_id)
+        yield ("numa", name, "cpu"), numa.cpu_cores
+        yield ("numa", name, "memory"), numa.memory_bytes
+        if numa.cpu_cores is not None and node.system_cpu_cores is not None:
+            share = numa.cpu_cores / all_cores if all_cores else 0.0
+            yield ("numa-system", name, "cpu"), node.system_cpu_cores * share
+        if numa.memory_bytes is not None and numa.pods_memory_bytes is not None:
+            system = max(0, numa.memory_bytes - numa.pods_memory_bytes)
+            yield ("numa-system", name, "memory"), system
+
+
+def pod_items(pods: Mapping[str, CgroupUsage]) -> Iterator[SeriesValue]:
+    """Yield each pod's values; of a cycle's own table without making a `GroupUsage` a pod."""
+    if isinstance(pods, CgroupUsageTable):
+        for uid, cpu, memory in zip(pods.index, pods.cpu_cores, pods.memory, strict=True):
+            yield ("pod", uid, "cpu"), cpu
+            if memory is not None:
+                yield ("pod", uid, "memory"), memory[0]
+                yield ("pod", uid, "memory-with-cache"), memory[1]
+        return
+    yield from group_items("pod", pods)
+
+
+def group_items(of: str, groups: Mapping[str, CgroupUsage]) -> Iterator[SeriesValue]:
+    """Yield each group's values below the prefix `of`."""
+    for key, use in groups.items():
+        yield (of, key, "cpu"), use.cpu_cores
+        yield (of, key, "memory"), use.memory_bytes
+        yield (of, key, "memory-with-cache"), use.memory_with_cache_bytes
+
+
+def device_items(samples: Iterable[DeviceSample]) -> Iterator[SeriesValue]:
+    """Yield the cards' own values; what a driver does not tell is left out."""
+    for sample in samples:
+        yield ("device", sample.key, "core"), sample.core_percent
+        yield ("device", sample.key, "memory"), sample.memory_used_bytes
+
+
+def pod_device_items(
+    samples: Iterable[DeviceSample], owners: ProcessOwners
+) -> Iterator[SeriesValue]:
+    """Yield each pod's part of each device: the sum over its processes, of what they tell."""
+    sums: dict[SeriesKey, float] = {}
+    for sample in samples:
+        for process in sample.processes or ():
+            if process.pid not in owners:
+                continue
+            uid = owners[process.pid][0]
+            for name, value in (("core", process.core_percent), ("memory", process.memory_bytes)):
+                if value is not None:
+                    key = ("pod-device", uid, sample.key, name)
+                    sums[key] = sums.get(key, 0) + value
+    yield from sums.items()

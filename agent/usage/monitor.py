@@ -1,0 +1,404 @@
+"""Measures usage once a cycle, puts it into the snapshot, and renders reports from the history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.cgroup.layout import (
+    CgroupLayout,
+    KubeletRoot,
+    LayoutLocator,
+    no_kubelet_root,
+    parse_owner,
+)
+from agent.clock import Clock
+from agent.config.settings import Settings
+from agent.errors import HostFileError
+from agent.recording.host_source import HostSource
+from agent.snapshot.cluster import MetricCollectPolicy
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import DeviceSample
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerView, PodView, static_uid
+from agent.snapshot.usage import UsageSample
+from agent.usage.cgroup_usage import CgroupUsageReader, CgroupUsageTable, PodCgroupTree
+from agent.usage.file_reader import DescriptorCache, NumaMemoryReader, ReadSchedule, RotatingReader
+from agent.usage.history import MIN_AGGREGATE_S, UsageHistory, UsageReportPolicy
+from agent.usage.host_applications import ApplicationSource, HostApplicationReader, no_applications
+from agent.usage.node_usage import (
+    NodeCounterReader,
+    NodeCounters,
+    busy_cores,
+    node_usage,
+    numa_usage,
+    sum_known,
+)
+from agent.usage.shared_devices import SharedDeviceCollector
+
+MAX_PROCESSES = 4096  # looked up in one cycle
+
+MAX_CGROUP_BYTES = 16 * 1024
+
+ProcessOwner = tuple[str, str]  # pod uid, container id
+
+
+def join_pods(running: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:
+    """Return every pod that is seen or listed, by uid. A seen pod keeps its cgroup's uid and QoS.
+
+    Containers of both are joined by id: the list knows names, the cgroups know what runs. Anybody
+    may claim to be a static pod's mirror: of two that claim the same one none is believed.
+    """
+    by_uid = {pod.uid: pod for pod in listed}
+    static_uids = [
+        (uid, pod.uid) for pod in by_uid.values() if (uid := static_uid(pod)) is not None
+    ]
+    times = Counter(uid for uid, _ in static_uids)
+    by_hash = {uid: own for uid, own in static_uids if times[uid] == 1}
+    pods = []
+    for pod in running:
+        listed_pod = by_uid.pop(pod.uid, None) or by_uid.pop(by_hash.get(pod.uid, ""), None)
+        if listed_pod is None:
+            pods.append(pod)
+            continue
+        containers = _join_containers(pod.containers, listed_pod.containers)
+        pods.append(
+            msgspec.structs.replace(
+                listed_pod, uid=pod.uid, qos=pod.qos, cgroup=pod.cgroup, containers=containers
+            )
+        )
+    return tuple(sorted([*pods, *by_uid.values()], key=lambda pod: (pod.uid, pod.cgroup)))
+
+
+def _join_containers(
+    running: Iterable[ContainerView], listed: Iterable[ContainerView]
+) -> tuple[ContainerView, ...]:
+    by_id = {container.id: container for container in listed}
+    for container in running:
+        listed_container = by_id.get(container.id, container)
+        by_id[container.id] = msgspec.structs.replace(listed_container, cgroup=container.cgroup)
+    return tuple(sorted(by_id.values(), key=lambda container: container.id))
+
+
+def parse_process_cgroup(data: bytes) -> ProcessOwner | None:
+    """Return the owner that `/proc/<pid>/cgroup` names in any hierarchy; `None`: no pod's."""
+    for line in data.decode("utf-8", "replace").splitlines():
+        owner = parse_owner(line.rpartition(":")[2])
+        if owner is not None:
+            return owner
+    return None
+
+
+def process_owners(host: HostFiles, samples: Iterable[DeviceSample]) -> dict[int, ProcessOwner]:
+    """Return the owners of all processes on devices, by pid on the host.
+
+    Asks each process for its cgroup: devices have few processes where a node has hundreds of
+    containers, and one such read costs no more than one `cgroup.procs`.
+    """
+    pids = {p.pid for sample in samples for p in sample.processes or ()}
+    owners: dict[int, ProcessOwner] = {}
+    for pid in sorted(pids)[:MAX_PROCESSES]:
+        try:
+            owner = parse_process_cgroup(host.read(f"/proc/{pid}/cgroup", MAX_CGROUP_BYTES))
+        except HostFileError:  # it has ended
+            continue
+        if owner is not None:
+            owners[pid] = owner
+    return owners
+
+
+LAYOUT_RETRY_S = 10.0  # for cgroups and the kubelet's root while they are not there
+
+PodSource = Callable[[], tuple[PodView, ...]]
+
+
+def no_pods() -> tuple[PodView, ...]:
+    """Know no pods but those that the cgroups show."""
+    return ()
+
+
+class PodUsageReader:
+    """Reads pods and containers below the kubelet's root, whoever they are at the moment."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        descriptors: DescriptorCache,
+        layout: CgroupLayout,
+        nodes: tuple[int, ...],
+        pace: ReadSchedule,
+    ) -> None:
+        self.tree = PodCgroupTree(host, descriptors, layout)
+        self.pods = CgroupUsageReader(host, descriptors, layout, pace)
+        self.containers = CgroupUsageReader(host, descriptors, layout, pace)
+        self._nodes = nodes
+        self._node_memory = RotatingReader(
+            NumaMemoryReader(descriptors, layout).read, pace.numa_memory_period
+        )
+
+    def refresh(self) -> bool:
+        """Follow pods that came or went; say whether there were any."""
+        changed = self.tree.refresh()
+        if changed:
+            views = self.tree.pods
+            pods = {pod.uid: pod.cgroup for pod in views}
+            self.pods.set_cgroups(pods)
+            self.containers.set_cgroups({c.id: c.cgroup for pod in views for c in pod.containers})
+            self._node_memory.set_keys(tuple(pods.values()) if len(self._nodes) > 1 else ())
+        return changed
+
+    def read(self, now_s: float) -> tuple[CgroupUsageTable, CgroupUsageTable]:
+        """Read pods and containers; a file that went makes the next refresh look closely."""
+        tables = self.pods.read(now_s), self.containers.read(now_s)
+        if self.pods.has_lost_file() | self.containers.has_lost_file():
+            self.tree.must_rescan = True
+        return tables
+
+    def memory_by_node(self, pods: CgroupUsageTable) -> dict[int, float | None]:
+        """Return the pods' memory on each memory node, page cache included."""
+        if len(self._nodes) == 1:  # all of it is there
+            return {self._nodes[0]: sum_known([m[1] if m else None for m in pods.memory])}
+        maps = self._node_memory.read()
+        return {
+            node: sum_known([None if memory is None else memory.get(node, 0) for memory in maps])
+            for node in self._nodes
+        }
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        self.tree.close()
+        self.pods.close()
+        self.containers.close()
+        self._node_memory.set_keys(())
+
+
+class UsageCollector:
+    """Measures one host. Not for two threads; what it returns is never changed afterwards."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        list_pods: PodSource = no_pods,
+        *,
+        interval_s: float = 1.0,
+        pressure_interval_s: float | None = 10.0,
+        pods: bool = True,
+        layout: CgroupLayout | None = None,
+        applications: ApplicationSource = no_applications,
+        kubelet_root: KubeletRoot = no_kubelet_root,
+    ) -> None:
+        """Begin without a look at the host's cgroups.
+
+        `interval_s` is that of the cycles, from which the pace of slow files follows; without a
+        `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
+        `layout` is for who knows it; else it is looked for until the kubelet's root is there.
+        `applications` tells, at any moment, which host applications are to be measured, and
+        `kubelet_root` where the kubelet says that its cgroups are.
+        """
+        self._host = host
+        self._pod_source = list_pods
+        self._layout = layout
+        self._locator = LayoutLocator(host, kubelet_root)
+        self._found_layout: CgroupLayout | None = None
+        self._reads_pods = pods
+        self._schedule = ReadSchedule.for_intervals(interval_s, pressure_interval_s)
+        self._descriptors = DescriptorCache(host)
+        self._node = NodeCounterReader(host, self._descriptors, self._schedule)
+        self._applications = HostApplicationReader(host, self._descriptors, applications)
+        self._pod_usage: PodUsageReader | None = None
+        self._layout_checked_s: float | None = None
+        self._last_listed: tuple[PodView, ...] = ()
+        self._before: tuple[float, NodeCounters] | None = None
+        self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with what is known
+
+    def measure(self, now_s: float) -> UsageSample:
+        """Measure once. `now_s` is monotonic; a cycle without time since the last has no rates."""
+        self._find_layout(now_s)
+        pods = containers = CgroupUsageTable(index={})
+        by_node: dict[int, float | None] = {}
+        if self._reads_pods:
+            by_node = {node: 0 for node, _ in self._node.nodes}
+        self._refresh_pods()
+        if self._pod_usage is not None:
+            pods, containers = self._pod_usage.read(now_s)
+            by_node = self._pod_usage.memory_by_node(pods)
+        applications = self._applications.read(now_s, self._layout or self._found_layout)
+        counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
+        before_s, before = self._before or (now_s, None)
+        self._before = (now_s, counters)
+        busy = busy_cores(before, counters, (now_s - before_s) * ticks_per_s)
+        numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
+        measured = pods if self._reads_pods else None
+        node = node_usage(counters, busy, ticks_per_s, measured, numa, applications)
+        return UsageSample(
+            node=node, pods=pods, containers=containers, applications=applications.by_name
+        )
+
+    def process_owners(self, samples: Iterable[DeviceSample]) -> dict[int, tuple[str, str]]:
+        """Return (pod uid, container id) of the devices' processes, by pid."""
+        return process_owners(self._host, samples)
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        self._node.close()
+        self._applications.close()
+        if self._pod_usage is not None:
+            self._pod_usage.close()
+
+    def _find_layout(self, now_s: float) -> None:
+        """Look for the kubelet's root while there are no pods: its driver may have been changed."""
+        if not self._reads_pods or (self._pod_usage is not None and self._pod_usage.tree.pods):
+            return
+        if self._layout_checked_s is not None and now_s - self._layout_checked_s < LAYOUT_RETRY_S:
+            return
+        self._layout_checked_s = now_s
+        layout = self._layout or self._locator.refresh(now_s)
+        if layout is not None and layout.root is not None and layout != self._found_layout:
+            self._found_layout = layout
+            if self._pod_usage is not None:
+                self._pod_usage.close()
+            nodes = tuple(node for node, _ in self._node.nodes)
+            self._pod_usage = PodUsageReader(
+                self._host, self._descriptors, layout, nodes, self._schedule
+            )
+
+    def _refresh_pods(self) -> None:
+        listed = self._pod_source()
+        changed = self._pod_usage is not None and self._pod_usage.refresh()
+        if changed or listed is not self._last_listed:
+            self._last_listed = listed
+            self.pods = join_pods(self._pod_usage.tree.pods if self._pod_usage else (), listed)
+
+
+MAX_REPORT_WINDOWS = 8  # of percentiles: each is sorted anew for every report
+
+MAX_REPORT_WINDOW_S = 86400
+
+
+def report_policy(
+    settings: Settings, policy: MetricCollectPolicy | None = None
+) -> UsageReportPolicy:
+    """Return the windows and the memory rule: what the NodeMetric object says, else the settings.
+
+    Field by field; what cannot be meant is passed over, and the means' window is never shorter
+    than a minute. A window longer than the history stays without values.
+    """
+    publish = settings.publish
+    default = UsageReportPolicy(
+        aggregate_s=publish.aggregate_duration_s, memory=publish.memory_policy
+    )
+    if policy is None:
+        return default
+    windows = (window for window in policy.durations_s or () if 0 < window <= MAX_REPORT_WINDOW_S)
+    return UsageReportPolicy(
+        aggregate_s=max(policy.aggregate_s or default.aggregate_s, MIN_AGGREGATE_S),
+        windows_s=tuple(dict.fromkeys(windows))[:MAX_REPORT_WINDOWS] or default.windows_s,
+        memory=policy.memory or default.memory,
+    )
+
+
+class UsageMonitor:
+    """One collector and its history. Belongs to the collector thread.
+
+    A recorded host stands still: its counters are read with a time that does not move, so that
+    it has totals but no rates, which would all be a false 0.
+    """
+
+    def __init__(
+        self,
+        opened: HostSource,
+        settings: Settings,
+        store: SnapshotStore,
+        clock: Clock,
+        list_pods: PodSource = no_pods,
+        *,
+        kubelet_root: KubeletRoot = no_kubelet_root,
+    ) -> None:
+        collect = settings.collect
+        self._collector = UsageCollector(
+            opened.files,
+            list_pods,
+            interval_s=collect.interval_s,
+            pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
+            pods=collect.pods,
+            applications=lambda: store.current.cluster.slo.value.slo.host_applications,
+            kubelet_root=kubelet_root,
+        )
+        self._history = UsageHistory(
+            collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
+        )
+        self._sharing = SharedDeviceCollector(opened.files, collect.hami_regions)
+        self._settings = settings
+        self._is_recorded_host = opened.spec is not None
+        self._store = store
+        self._clock = clock
+        self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
+        self._owners: dict[int, tuple[str, str]] = {}  # of the processes on devices, by pid
+        self.cycle_count = 0  # that are in the history
+
+    def cycle(self) -> None:
+        """Measure once and take the devices' new samples into the history."""
+        now_s = self._clock.monotonic()
+        sample = self._collector.measure(0.0 if self._is_recorded_host else now_s)
+        devices = self._new_samples(self._store.current)
+        owners = (
+            self._collector.process_owners(devices)
+            if devices and not self._is_recorded_host
+            else None
+        )
+        self._history.add(now_s, sample, devices, owners)
+        if owners is not None:
+            self._update_owners(owners)
+        sample = replace(sample, owners=MappingProxyType(self._owners))
+        self._store.put(
+            usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
+        )
+        self.cycle_count += 1
+        self._measure_sharing(now_s)
+
+    def _update_owners(self, owners: dict[int, tuple[str, str]]) -> None:
+        """Keep the owners of processes that the last samples of all vendors have."""
+        samples = (one for vendor in self._store.current.vendors for one in vendor.samples.value)
+        pids = {process.pid for one in samples for process in one.processes or ()}
+        self._owners = {p: who for p, who in (self._owners | owners).items() if p in pids}
+
+    def report(self) -> None:
+        """Put means and percentiles of the windows that stand now into the snapshot.
+
+        A cluster without a NodeMetric is told of none: looking for it often costs nothing then.
+        """
+        cluster = self._store.current.cluster
+        told = cluster.metric_policy.value
+        if cluster.is_clustered and told is None:
+            return
+        now_s = self._clock.monotonic()
+        policy = report_policy(self._settings, told)
+        report = self._history.report(now_s, policy)
+        self._history.set_pod_window(policy.aggregate_s)  # it may drop what was kept: not before
+        self._store.put(report=SnapshotPart(report, now_s))
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        self._collector.close()
+
+    def _measure_sharing(self, now_s: float) -> None:
+        now, wall_s = self._store.current, self._clock.wall()
+        samples = [sample for vendor in now.vendors for sample in vendor.samples.value]
+        devices = now.devices.value.devices
+        view = self._sharing.collect(now_s, wall_s, self._collector.pods, devices, samples)
+        if view is not None:
+            self._store.put(sharing=SnapshotPart(view, now_s))
+
+    def _new_samples(self, snapshot: NodeSnapshot) -> tuple[DeviceSample, ...]:
+        fresh: list[DeviceSample] = []
+        for vendor in snapshot.vendors:
+            taken_s = vendor.samples.taken_s
+            if taken_s is not None and self._sampled_s.get(vendor.vendor) != taken_s:
+                self._sampled_s[vendor.vendor] = taken_s
+                fresh += vendor.samples.value
+        return tuple(fresh)

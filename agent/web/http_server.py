@@ -1,0 +1,80 @@
+"""The addresses that the HTTP server listens on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from agent.config.address import ListenAddress
+from agent.errors import AgentError
+from agent.web.view import AgentView
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from agent.web.connections import HttpListener
+
+
+class ListenError(AgentError):
+    """The address is taken, not of this machine, or not allowed."""
+
+
+class HttpServer:
+    """The HTTP server at its addresses; all of them serve the same pages."""
+
+    def __init__(self, addresses: Iterable[ListenAddress]) -> None:
+        self._addresses = tuple(addresses)
+        self._runner: web.AppRunner | None = None
+        self._listeners: list[HttpListener] = []
+
+    async def open(self, view: AgentView) -> str:
+        """Listen everywhere and return the first page's address; raise `CannotServe`."""
+        from aiohttp import web  # noqa: PLC0415 - the HTTP server
+
+        from agent.web import connections, server  # noqa: PLC0415 - aiohttp
+
+        self._runner = runner = web.AppRunner(
+            server.create_page_app(view),
+            access_log=None,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,
+        )
+        await runner.setup()
+        assert runner.server is not None  # noqa: S101 - made by `setup`
+        for address in self._addresses:
+            try:
+                for bound in await _bind_address(address, connections.BACKLOG):
+                    limit = connections.max_connections()
+                    listener = connections.HttpListener(runner.server, bound, limit)
+                    self._listeners.append(listener)
+                    listener.open()
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                where = f"{address.host}:{address.port}"
+                raise ListenError(
+                    f"cannot listen on {where}: {reason}; choose with --listen"
+                ) from error
+        return ListenAddress(self._addresses[0].host, self._listeners[0].port).url()
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        for listener in self._listeners:
+            listener.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+async def _bind_address(address: ListenAddress, backlog: int) -> list[socket.socket]:
+    """Return listening sockets of an address; raise `OSError`."""
+    # asyncio resolves the name and binds the sockets; `Listener` accepts on them
+    server = await asyncio.get_running_loop().create_server(
+        asyncio.Protocol, address.host, address.port, start_serving=False
+    )
+    sockets = [bound.dup() for bound in server.sockets]
+    server.close()
+    for one in sockets:
+        one.listen(backlog)
+    return sockets

@@ -1,1 +1,0 @@
-"""Tables of the status page that have a subject of their own."""

@@ -1,0 +1,1 @@
+"""Annotations and objects of other programs, parsed and rendered. Pure."""

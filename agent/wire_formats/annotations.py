@@ -1,0 +1,236 @@
+"""Annotations of pods and nodes, and Koordinator's QoS and priority classes. Text is untrusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from agent.errors import AgentError, ParseError
+from agent.snapshot.cluster import NodeView
+from agent.snapshot.cpu import CpuSet
+from agent.snapshot.device import Pairs
+from agent.snapshot.pod import KubeQos, PodView
+from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
+from agent.wire_formats.quantities import parse_quantity
+
+MAX_BYTES = 64 * 1024
+
+MAX_CPUS = 8192  # no machine has more, and every pod may have its list read at each change
+
+MAX_LIST_CHARS = 4096
+
+
+class AnnotationError(AgentError):
+    """It is not used; the message says why, and never repeats its value."""
+
+
+class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
+    """An annotation, or one member of it, that is not used."""
+
+    path: str  # "node.koordinator.sh/reservation.reservedCPUs"
+    why: str
+    pod: PodView | None = None  # whose; None: the Node's
+
+    @property
+    def object_name(self) -> str:
+        """Name the object: `Node`, or `Pod namespace/name`."""
+        return "Node" if self.pod is None else f"Pod {self.pod.namespace}/{self.pod.name}"
+
+
+def parse_json_object(text: str) -> Mapping[str, object]:
+    """Return the members of a JSON object; raise `BadAnnotation` for anything else."""
+    if len(text) > MAX_BYTES:
+        raise AnnotationError(f"longer than {MAX_BYTES} characters")
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise AnnotationError("no JSON") from error
+    if not isinstance(document, dict):
+        raise AnnotationError("no JSON object")
+    return document
+
+
+def parse_cpus(value: object) -> CpuSet:
+    """Return the CPUs of a Linux list, `0-3,8`; raise `BadAnnotation` for anything else."""
+    if not isinstance(value, str):
+        raise AnnotationError("no text; a list of CPUs is written as 0-3,8")
+    if len(value) > MAX_LIST_CHARS:
+        raise AnnotationError(f"a list of CPUs longer than {MAX_LIST_CHARS} characters")
+    if ":" in value:  # the kernel's `0-31:2/4`, which no scheduler writes and which takes long
+        raise AnnotationError("no list of CPUs such as 0-3,8")
+    try:
+        return parse_cpu_list(value, MAX_CPUS)
+    except ParseError as error:
+        raise AnnotationError("no list of CPUs such as 0-3,8") from error
+
+
+QOS_LABEL = "koordinator.sh/qosClass"
+
+PRIORITY_LABEL = "koordinator.sh/priority-class"
+
+QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
+
+PRIORITY_CLASSES = ("koord-prod", "koord-mid", "koord-batch", "koord-free")
+
+_BY_KUBE_QOS = {
+    KubeQos.GUARANTEED: "LSR",
+    KubeQos.BURSTABLE: "LS",
+    KubeQos.BEST_EFFORT: "BE",
+}
+
+_BY_PRIORITY = (
+    (range(9000, 10000), "koord-prod"),
+    (range(7000, 8000), "koord-mid"),
+    (range(5000, 6000), "koord-batch"),
+    (range(3000, 4000), "koord-free"),
+)
+
+
+def qos_class(pod: PodView) -> str:
+    """Return the QoS class: of the label, if it is one, else by Kubernetes' own class."""
+    label = pod.label(QOS_LABEL)
+    return label if label in QOS_CLASSES else _BY_KUBE_QOS[pod.qos]
+
+
+def priority_class(pod: PodView) -> str:
+    """Return the priority class. A label that is none keeps `spec.priority` from being asked."""
+    label = pod.label(PRIORITY_LABEL)
+    if label in PRIORITY_CLASSES:
+        return label
+    if label is None and pod.priority is not None:
+        for span, name in _BY_PRIORITY:
+            if pod.priority in span:
+                return name
+    return "koord-batch" if qos_class(pod) == "BE" else "koord-prod"
+
+
+RESERVATION = "node.koordinator.sh/reservation"
+
+SYSTEM_QOS = "node.koordinator.sh/system-qos-resource"
+
+POLICIES = ("Default", "ReservedCPUsOnly")
+
+MAX_RESOURCES = 64
+
+_RESOURCE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]{0,252}")
+
+
+class NodeReservation(msgspec.Struct, frozen=True, kw_only=True):
+    """What pods must leave alone. CPUs are named, or counted where only an amount is given."""
+
+    resources: Pairs = ()  # canonical quantities, by name
+    cpus: CpuSet = frozenset()
+    count: int = 0  # CPUs to be chosen, if none are named
+    policy: str = ""  # Default, ReservedCPUsOnly; empty: not said
+
+
+class SystemQos(msgspec.Struct, frozen=True, kw_only=True):
+    """The CPUs of system services. Only exclusive ones are missing for others."""
+
+    cpus: CpuSet = frozenset()
+    exclusive: bool | None = None  # None: not said, which means so
+
+    @property
+    def exclusive_cpus(self) -> CpuSet:
+        """Return the CPUs that no pod shares."""
+        return frozenset() if self.exclusive is False else self.cpus
+
+
+class NodeAnnotations(msgspec.Struct, frozen=True, kw_only=True):
+    """Both annotations, and what of them is not used."""
+
+    reservation: NodeReservation = NodeReservation()
+    system_qos: SystemQos | None = None  # None: the Node has no annotation at all
+    invalid: tuple[InvalidAnnotation, ...] = ()
+
+
+class _AnnotationReader:
+    """One annotation being read: a member that cannot be used costs itself only."""
+
+    def __init__(self, node: NodeView, key: str, machine: CpuSet) -> None:
+        self.refused: list[InvalidAnnotation] = []
+        self._key = key
+        self._machine = machine
+        self.members: Mapping[str, object] = {}
+        text = node.annotation(key)
+        try:
+            self.members = parse_json_object(text) if text else {}
+        except AnnotationError as error:
+            self.refuse("", str(error))
+
+    def refuse(self, member: str, why: str) -> None:
+        path = f"{self._key}.{member}" if member else self._key
+        self.refused.append(InvalidAnnotation(path=path, why=why))
+
+    def cpus(self, member: str) -> CpuSet:
+        """Return the CPUs named by a member that this machine has."""
+        try:
+            named = parse_cpus(self.members.get(member) or "")
+        except AnnotationError as error:
+            self.refuse(member, str(error))
+            return frozenset()
+        if strange := named - self._machine:
+            self.refuse(member, f"this machine has no CPU {format_cpu_list(strange)[:40]}")
+        return named & self._machine
+
+
+def parse_node_annotations(node: NodeView | None, machine: CpuSet) -> NodeAnnotations:
+    """Decode what the Node says; `machine` are the CPUs there are. Nothing without a Node."""
+    if node is None:
+        return NodeAnnotations()
+    kept = _AnnotationReader(node, RESERVATION, machine)
+    services = _AnnotationReader(node, SYSTEM_QOS, machine)
+    reservation, system_qos = _reservation(kept, machine), _system_qos(services)
+    return NodeAnnotations(
+        reservation=reservation,
+        system_qos=system_qos if node.annotations else None,
+        invalid=(*kept.refused, *services.refused),
+    )
+
+
+def _reservation(reading: _AnnotationReader, machine: CpuSet) -> NodeReservation:
+    resources = tuple(sorted(_reserved_resources(reading)))
+    cpus = reading.cpus("reservedCPUs")
+    count = 0 if cpus else _whole_cpus(dict(resources).get("cpu", "0"))
+    if count > len(machine):
+        reading.refuse("resources.cpu", f"more than the {len(machine)} CPUs of this machine")
+        count = 0
+    policy = reading.members.get("applyPolicy") or ""
+    if policy and policy not in POLICIES:
+        reading.refuse("applyPolicy", f"neither {POLICIES[0]} nor {POLICIES[1]}")
+        policy = ""
+    return NodeReservation(resources=resources, cpus=cpus, count=count, policy=str(policy))
+
+
+def _reserved_resources(reading: _AnnotationReader) -> Iterator[tuple[str, str]]:
+    resources = reading.members.get("resources") or {}
+    if not isinstance(resources, dict) or len(resources) > MAX_RESOURCES:
+        reading.refuse("resources", f"no object of at most {MAX_RESOURCES} quantities by name")
+        return
+    for name, value in resources.items():
+        quantity = parse_quantity(value if isinstance(value, str) else _number_text(value))
+        if quantity is None or not _RESOURCE.fullmatch(name):
+            reading.refuse("resources", "a member is no quantity of 0 or more")
+        else:
+            yield name, quantity.text
+
+
+def _number_text(value: object) -> str:
+    """Return the text of a bare number, which Kubernetes takes for a quantity too."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def _whole_cpus(text: str) -> int:
+    """Return a canonical quantity of CPUs, rounded up: a part of one cannot be kept apart."""
+    quantity = parse_quantity(text)
+    return quantity.value if quantity is not None else 0
+
+
+def _system_qos(reading: _AnnotationReader) -> SystemQos:
+    exclusive = reading.members.get("cpusetExclusive")
+    if exclusive is not None and not isinstance(exclusive, bool):
+        reading.refuse("cpusetExclusive", "neither true nor false; taken for true")
+        exclusive = None
+    return SystemQos(cpus=reading.cpus("cpuset"), exclusive=exclusive)

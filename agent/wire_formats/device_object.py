@@ -1,0 +1,204 @@
+"""The Device object's format as several packages need it.
+
+Which devices it can list, its health annotation, and the transition times of an earlier object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from agent.snapshot.device import (
+    Device,
+)
+from agent.snapshot.publications import Json
+from agent.wire_formats import api_values
+from agent.wire_formats.api_values import TIME_PATTERN
+from agent.wire_formats.json_values import JsonDict, compact_json
+
+DEVICE_API_VERSION = "scheduling.koordinator.sh/v1alpha1"
+
+DEVICE_KIND = "Device"
+
+UNMANAGED = "Unmanaged"
+
+NO_MINOR = "NoMinor"
+
+MINOR_OUT_OF_RANGE = "MinorOutOfRange"
+
+SAME_MINOR = "SameMinor"
+
+SAME_UUID = "SameUUID"
+
+
+class DeviceSelection(msgspec.Struct, frozen=True):
+    """Which devices the object lists, by type and number, and why each other one is missing."""
+
+    published: tuple[Device, ...]
+    omissions: tuple[tuple[Device, str], ...]
+
+
+def select_devices(devices: Iterable[Device]) -> DeviceSelection:
+    """Choose what can be published; the order of the input does not matter.
+
+    A device without a number crashes the scheduler, a number used twice loses one device, and an
+    id used twice grants one for the other: of two devices with one number or id the smaller bus
+    id wins.
+    """
+    devices = tuple(devices)
+    times_seen = Counter(device.key for device in devices)
+
+    def order(device: Device) -> tuple[str, str]:
+        return device.key, repr(device) if times_seen[device.key] > 1 else ""
+
+    chosen: dict[tuple[str, int], Device] = {}
+    ids: set[tuple[str, str]] = set()
+    left_out: list[tuple[Device, str]] = []
+    for device in sorted(devices, key=order):
+        kind, minor, uuid = device.info.kind.wire_type, device.info.minor, device_id(device)
+        if not device.info.managed:
+            left_out.append((device, UNMANAGED))
+        elif minor is None:
+            left_out.append((device, NO_MINOR))
+        elif minor < 0 or api_values.as_int32(minor) is None:
+            left_out.append((device, MINOR_OUT_OF_RANGE))
+        elif uuid and (kind, uuid) in ids:
+            left_out.append((device, SAME_UUID))
+        elif chosen.setdefault((kind, minor), device) is not device:
+            left_out.append((device, SAME_MINOR))
+        else:
+            ids.add((kind, uuid))
+    return DeviceSelection(tuple(chosen[key] for key in sorted(chosen)), tuple(left_out))
+
+
+def device_id(device: Device) -> str:
+    """Return the id of a device in the Device object."""
+    return api_values.clean_text(device.info.uuid or "")
+
+
+_ConditionKey = tuple[tuple[str, str], str]  # of which device, of which type
+
+
+def keep_transition_times(previous: object, body: Json, now_s: float) -> Json:
+    """Return `body` with the transition times of `previous` where a status did not change.
+
+    To be done before two bodies are compared, else any condition looks like a change for ever. A
+    change that nobody saw, for instance while no agent ran, is dated `now_s` (wall clock) rather
+    than before the last one. `previous` is whatever stands at the destination: anything
+    unexpected in it is passed over.
+    """
+    spec = body.get("spec")
+    previous_conditions = _PreviousConditions(previous)
+    if not previous_conditions.moments or not isinstance(spec, Mapping) or "devices" not in spec:
+        return body
+    now = api_values.format_first_time(now_s)
+    return {
+        **body,
+        "spec": {
+            **spec,
+            "devices": [_keep_times_of_device(d, previous_conditions, now) for d in _devices(body)],
+        },
+    }
+
+
+class _PreviousConditions:
+    """Statuses and transition times of an object that was published before."""
+
+    def __init__(self, previous: object) -> None:
+        self.moments: dict[_ConditionKey, tuple[str, str]] = {}
+        self.last_times: dict[tuple[str, str], str] = {}  # of each device
+        for device in _devices(previous):
+            name = _identity(device)
+            for condition in _entries(device.get("conditions")):
+                moment = condition.get("lastTransitionTime")
+                if isinstance(moment, str) and api_values.TIME_PATTERN.fullmatch(moment):
+                    kind, status = str(condition.get("type")), str(condition.get("status"))
+                    self.moments[name, kind] = (status, moment)
+                    self.last_times[name] = max(moment, self.last_times.get(name, ""))
+
+
+def _keep_times_of_device(
+    device: Mapping[str, object], previous_conditions: _PreviousConditions, now: str
+) -> JsonDict:
+    if "conditions" not in device:
+        return dict(device)
+    name = _identity(device)
+    renewed: list[JsonDict] = []
+    for condition in _entries(device["conditions"]):
+        # one that is new was not there yet when the device's last change was published
+        unknown = ("", previous_conditions.last_times.get(name, ""))
+        status, moment = previous_conditions.moments.get(
+            (name, str(condition.get("type"))), unknown
+        )
+        own = str(condition.get("lastTransitionTime"))
+        if status == condition.get("status"):
+            own = moment
+        elif moment and own <= moment:  # of this form times compare as text
+            own = now
+        renewed.append({**condition, "lastTransitionTime": own})
+    return {**device, "conditions": renewed}
+
+
+def _identity(device: Mapping[str, object]) -> tuple[str, str]:
+    """Name a device: by its id, else by its number. Text, because the source may hold anything."""
+    name = device.get("id") or device.get("minor")
+    return str(device.get("type")), str(name)
+
+
+def _devices(body: object) -> Iterator[Mapping[str, object]]:
+    spec = body.get("spec") if isinstance(body, Mapping) else None
+    return _entries(spec.get("devices") if isinstance(spec, Mapping) else None)
+
+
+def _entries(listed: object) -> Iterator[Mapping[str, object]]:
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, Mapping):
+            yield entry
+
+
+HEALTH_ANNOTATION = "xpu-agent.io/health"
+
+MAX_ANNOTATION_BYTES = 64 * 1024
+
+
+def keep_health_times(previous: object, body: Json) -> Json:
+    """Return `body` with the times of `previous` in its health, of devices in the same state.
+
+    An agent that has just started saw no change, and would take the last one's time away.
+    """
+    previous_entries, entries = _health_entries(previous), _health_entries(body)
+    for key, entry in entries.items():
+        old = previous_entries.get(key, {})
+        since = old.get("since")
+        same = old.get("state") == entry.get("state")
+        if (
+            same
+            and "since" not in entry
+            and isinstance(since, str)
+            and TIME_PATTERN.fullmatch(since)
+        ):
+            entry["since"] = since
+    text = compact_json(entries)
+    if not entries or entries == _health_entries(body) or len(text.encode()) > MAX_ANNOTATION_BYTES:
+        return body
+    metadata = body["metadata"]
+    assert isinstance(metadata, Mapping)  # noqa: S101 - its annotations were read just now
+    annotations = {**metadata["annotations"], HEALTH_ANNOTATION: text}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _health_entries(body: object) -> dict[str, JsonDict]:
+    """Return the entries of an object's health annotation; none of what is no such thing."""
+    metadata = body.get("metadata") if isinstance(body, Mapping) else None
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    text = annotations.get(HEALTH_ANNOTATION) if isinstance(annotations, Mapping) else None
+    try:
+        document = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return {key: entry for key, entry in document.items() if isinstance(entry, dict)}

@@ -1,0 +1,318 @@
+"""Parses pods of the API server's watch, the kubelet's `/pods` and files. Text is untrusted."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.snapshot.device import Pairs
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.wire_formats.foreign_text import repair_json
+from agent.wire_formats.json_values import JSON_ERRORS
+from agent.wire_formats.quantities import parse_amount
+from agent.wire_formats.resource_requests import requested_amounts_of, resource_requests_of
+
+T = TypeVar("T")
+
+MAX_PODS = 4096
+
+MAX_CONTAINERS = 256  # of one pod
+
+MAX_TIME = 40  # characters of a time
+
+MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
+
+_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+_CONTAINER_ID = re.compile(r"[0-9a-f]{12,128}")
+
+_KINDS: Final = ("PodList", "List")
+
+_ABSENT = msgspec.Raw(b"null")
+
+_ITEMS, _BETWEEN, _END = b'"items":[', b'},{"metadata":{', b"]}"
+
+
+# none of these holds itself, so the collector of cycles need not look at thousands of them
+
+
+class _ResourceQuantities(msgspec.Struct, gc=False):
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
+
+
+class _PodContainer(msgspec.Struct, gc=False):
+    name: str = ""
+    image: str = ""
+    resources: msgspec.Raw = _ABSENT  # read only where nobody says the QoS class
+
+
+class _ContainerStatus(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class _PodMetadata(msgspec.Struct, rename="camel", gc=False):
+    uid: str
+    name: str
+    namespace: str = "default"
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+    host_network: bool = False
+    priority: int | None = None
+    containers: list[_PodContainer] | None = None  # Go may write an empty list as null
+    init_containers: list[_PodContainer] | None = None
+
+
+class _PodStatus(msgspec.Struct, rename="camel", gc=False):
+    phase: str = ""
+    qos_class: str = ""
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    ephemeral_container_statuses: list[_ContainerStatus] | None = None
+
+
+class PodObject(msgspec.Struct, gc=False):
+    """What is read of a pod's JSON; `pod_view` makes a picture of it."""
+
+    metadata: _PodMetadata
+    spec: _PodSpec | None = None
+    status: _PodStatus | None = None
+
+
+class _PodListObject(msgspec.Struct):
+    kind: str
+    items: list[msgspec.Raw] | None
+
+
+class _PlainPodList(msgspec.Struct):
+    kind: str
+    items: list[object] | None
+
+
+_POD_DECODER = msgspec.json.Decoder(PodObject)
+
+_POD_LIST_DECODER = msgspec.json.Decoder(_PodListObject)
+
+_RESOURCES_DECODER = msgspec.json.Decoder(_ResourceQuantities | None)
+
+
+def decode_pod(data: bytes | memoryview | msgspec.Raw) -> PodView:
+    """Return one pod from its JSON; raise `ParseError` if it cannot be used."""
+    try:
+        return build_pod_view(_POD_DECODER.decode(data))
+    except JSON_ERRORS as error:
+        raise _parse_error("pod", error) from error
+
+
+def decode_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
+    """Return the pods of a PodList in JSON by uid, and how many were left out as malformed.
+
+    Raises `ParseError` when the whole is not one; a single odd pod costs itself only.
+    """
+    sliced = _slices(data)
+    if sliced is not None:
+        with contextlib.suppress(ParseError):
+            kind, slices = sliced
+            return _pods(kind, slices, decode_pod, strict=True)
+    try:
+        pod_list = _POD_LIST_DECODER.decode(data)
+    except JSON_ERRORS:
+        pod_list = _decode_repaired(data)
+    return _pods(pod_list.kind, pod_list.items or [], decode_pod)
+
+
+def pod_list_from_data(plain: object) -> tuple[tuple[PodView, ...], int]:
+    """Return the pods of a PodList that a reader of YAML made, as `decode_pod_list` does."""
+    try:
+        pod_list = msgspec.convert(plain, _PlainPodList)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _parse_error("pod list", error) from error
+    return _pods(pod_list.kind, pod_list.items or [], _pod_from_data)
+
+
+def build_pod_view(pod: PodObject) -> PodView:
+    """Return the picture of a pod; raise `ParseError` if it cannot be used."""
+    meta, spec, status = pod.metadata, pod.spec or _PodSpec(), pod.status or _PodStatus()
+    if not _UID.fullmatch(meta.uid):
+        raise ParseError("pod uid", meta.uid)
+    if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
+        raise ParseError("pod name", f"{meta.namespace}/{meta.name}")
+    requests = _resources(spec)
+    return PodView(
+        uid=meta.uid,
+        name=meta.name,
+        namespace=meta.namespace,
+        qos=_qos(spec, status),
+        labels=_pairs("labels", meta.labels or {}),
+        annotations=_pairs("annotations", meta.annotations or {}),
+        priority=spec.priority,
+        containers=_containers(spec, status),
+        asks=resource_requests_of(requests),
+        wants=requested_amounts_of(requests),
+        phase=status.phase,
+        terminating=meta.deletion_timestamp is not None,
+        host_network=spec.host_network,
+        node_name=spec.node_name,
+        created=(meta.creation_timestamp or "")[:MAX_TIME],
+        resource_version=meta.resource_version,
+    )
+
+
+def _slices(data: bytes) -> tuple[str, list[memoryview]] | None:
+    """Return kind and pods of a list as Go writes it, found without decoding it; else `None`.
+
+    One call for a list of megabytes would hold up all threads for milliseconds. A mark is never
+    within a text, where its quotes would be escaped; and one deeper within a pod leaves slices
+    that are no JSON, so that the list is then decoded whole.
+    """
+    begin, end = data.find(_ITEMS), len(data.rstrip()) - len(_END)
+    if begin < 0 or not data.startswith(_END, end):
+        return None
+    begin += len(_ITEMS)
+    try:
+        kind = _POD_LIST_DECODER.decode(data[:begin] + _END).kind
+    except JSON_ERRORS:
+        return None
+    view, slices = memoryview(data), []
+    while (mark := data.find(_BETWEEN, begin, end)) >= 0:
+        slices.append(view[begin : mark + 1])
+        begin = mark + 2
+    return kind, [*slices, view[begin:end]]
+
+
+def _decode_repaired(data: bytes) -> _PodListObject:
+    try:
+        return _POD_LIST_DECODER.decode(repair_json(data))
+    except JSON_ERRORS as error:
+        raise _parse_error("pod list", error) from error
+
+
+def _pod_from_data(plain: object) -> PodView:
+    try:
+        data = msgspec.json.encode(plain)
+    except (*JSON_ERRORS, TypeError) as error:
+        raise _parse_error("pod", error) from error
+    return decode_pod(data)
+
+
+def _parse_error(what: str, error: Exception) -> ParseError:
+    return ParseError(f"{what}: {type(error).__name__}: {str(error)[:120]}", "")
+
+
+def _pods(
+    kind: str, items: list[T], read: Callable[[T], PodView], *, strict: bool = False
+) -> tuple[tuple[PodView, ...], int]:
+    if kind not in _KINDS:
+        raise ParseError("pod list: kind", kind)
+    if len(items) > MAX_PODS:
+        raise ParseError(f"pod list: more than {MAX_PODS} pods", "")
+    views: dict[str, PodView] = {}
+    for item in items:
+        try:
+            view = read(item)
+        except ParseError:
+            if strict:
+                raise
+            continue
+        views[view.uid] = view
+    return tuple(views[uid] for uid in sorted(views)), len(items) - len(views)
+
+
+def _pairs(what: str, pairs: Mapping[str, str]) -> Pairs:
+    if sum(map(len, pairs)) + sum(map(len, pairs.values())) > MAX_PAIRS_CHARS:
+        raise ParseError(f"pod {what}: more than {MAX_PAIRS_CHARS} characters", "")
+    return tuple(sorted(pairs.items()))
+
+
+def _qos(spec: _PodSpec, status: _PodStatus) -> KubeQos:
+    try:
+        return KubeQos(status.qos_class)
+    except ValueError:  # the kubelet may list a pod before its status is there
+        all_containers = [*(spec.containers or ()), *(spec.init_containers or ())]
+        return compute_qos(
+            [_requirements(one.resources) for one in all_containers[:MAX_CONTAINERS]]
+        )
+
+
+def _requirements(resources: msgspec.Raw) -> ResourceRequirements:
+    try:
+        quantities = _RESOURCES_DECODER.decode(resources) or _ResourceQuantities()
+    except JSON_ERRORS as error:
+        raise _parse_error("pod resources", error) from error
+    limits = {name: str(value) for name, value in (quantities.limits or {}).items()}
+    requests = {name: str(value) for name, value in (quantities.requests or {}).items()}
+    return ResourceRequirements(requests={**limits, **requests}, limits=limits)
+
+
+def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]:
+    """Return the containers that have run, by id; the id is without the runtime's scheme."""
+    images = {
+        one.name: one.image
+        for specs in (spec.containers, spec.init_containers)
+        for one in specs or ()
+    }
+    containers: dict[str, ContainerView] = {}
+    for statuses in (
+        status.container_statuses,
+        status.init_container_statuses,
+        status.ephemeral_container_statuses,
+    ):
+        for one in statuses or ():
+            container_id = one.container_id.rpartition("://")[2]
+            if _CONTAINER_ID.fullmatch(container_id) and len(containers) < MAX_CONTAINERS:
+                containers[container_id] = ContainerView(
+                    id=container_id, name=one.name, image=images.get(one.name, "")
+                )
+    return tuple(containers[key] for key in sorted(containers))
+
+
+def _resources(spec: _PodSpec) -> list[tuple[str, msgspec.Raw, bool]]:
+    containers = [(one, True) for one in spec.init_containers or ()]
+    containers += [(one, False) for one in spec.containers or ()]
+    return [(one.name, one.resources, init) for one, init in containers[:MAX_CONTAINERS]]
+
+
+QOS_RESOURCES = ("cpu", "memory")
+
+
+class ResourceRequirements(msgspec.Struct, frozen=True):
+    """One container's quantities by resource; requests are those given or else the limits."""
+
+    requests: Mapping[str, str]
+    limits: Mapping[str, str]
+
+
+def compute_qos(containers: Sequence[ResourceRequirements]) -> KubeQos:
+    """Return the class that the kubelet gives; a quantity of zero counts as not given.
+
+    Guaranteed: every container has CPU and memory limits, equal to its requests. BestEffort: none
+    has any. All else is Burstable.
+    """
+    pairs = [
+        (
+            parse_amount(c.requests.get(name, "0")) or None,
+            parse_amount(c.limits.get(name, "0")) or None,
+        )
+        for c in containers
+        for name in QOS_RESOURCES
+    ]
+    if all(request is None and limit is None for request, limit in pairs):
+        return KubeQos.BEST_EFFORT
+    if all(limit is not None and request == limit for request, limit in pairs):
+        return KubeQos.GUARANTEED
+    return KubeQos.BURSTABLE

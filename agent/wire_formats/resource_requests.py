@@ -1,0 +1,96 @@
+"""Extended resources that containers request of device plug-ins and schedulers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+import msgspec
+
+from agent.snapshot.pod import RequestedAmounts, ResourceRequest
+from agent.wire_formats.json_values import JSON_ERRORS
+from agent.wire_formats.quantities import parse_quantity
+
+MAX_REQUESTS = 64  # of one pod
+MAX_NAME = 316  # characters of a resource with its domain
+_COUNT = re.compile(r"[1-9][0-9]{0,5}")
+_NOT_OF_PLUGINS = ("kubernetes.io", "koordinator.sh")  # ends of domains
+
+
+# what a scheduler grants devices for, by the type that they have in the grant
+SCHEDULED_RESOURCES: Mapping[str, tuple[str, ...]] = {
+    "gpu": (
+        *("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu", "koordinator.sh/gpu"),
+        *("koordinator.sh/gpu.shared", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"),
+        "koordinator.sh/gpu-memory-ratio",
+        *("huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"),
+    ),
+    "rdma": ("koordinator.sh/rdma",),
+    "fpga": ("koordinator.sh/fpga",),
+}
+_MARKS = (b"gpu", b"npu", b"rdma", b"fpga")  # one of them is in each of those names
+_SCHEDULED = frozenset(chain.from_iterable(SCHEDULED_RESOURCES.values()))
+
+
+class _ContainerResources(msgspec.Struct, gc=False):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+_DECODER = msgspec.json.Decoder(_ContainerResources | None)
+
+
+def resource_requests_of(
+    containers: Iterable[tuple[str, msgspec.Raw, bool]],
+) -> tuple[ResourceRequest, ...]:
+    """Return the asks of containers: each with its name, its resources in JSON, and if it is init.
+
+    Resources that no device plug-in has are left out, and so are those of malformed JSON: the
+    kubelet would not run such a pod. Nearly all pods ask for none, and nothing of them is decoded.
+    """
+    requests: list[ResourceRequest] = []
+    for name, resources, init in containers:
+        data = bytes(resources)
+        if b"/" in data:
+            requests += (
+                ResourceRequest(container=name, resource=resource, count=count, init=init)
+                for resource, count in _plugin_limits(data)
+            )
+    return tuple(requests[:MAX_REQUESTS])
+
+
+def requested_amounts_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> RequestedAmounts:
+    """Return how much all containers together want of what schedulers grant devices for, by name.
+
+    It is the most that they can have been granted: init containers are added, too.
+    """
+    amounts: dict[str, int] = {}
+    for _, resources, _ in containers:
+        data = bytes(resources)
+        decoded = _decode(data) if any(mark in data for mark in _MARKS) else None
+        if decoded is None:
+            continue
+        for name, value in {**(decoded.requests or {}), **(decoded.limits or {})}.items():
+            quantity = parse_quantity(str(value)) if name in _SCHEDULED else None
+            if quantity is not None and quantity.value:
+                amounts[name] = amounts.get(name, 0) + quantity.value
+    return tuple(sorted(amounts.items()))
+
+
+def _decode(data: bytes) -> _ContainerResources | None:
+    try:
+        decoded: _ContainerResources | None = _DECODER.decode(data)
+    except JSON_ERRORS:
+        return None
+    return decoded
+
+
+def _plugin_limits(data: bytes) -> Iterator[tuple[str, int]]:
+    decoded = _decode(data)
+    for name, value in ((decoded and decoded.limits) or {}).items():
+        domain, slash, _ = name.partition("/")
+        if not slash or len(name) > MAX_NAME or domain.endswith(_NOT_OF_PLUGINS):
+            continue
+        if _COUNT.fullmatch(str(value)):
+            yield name, int(value)

@@ -1,0 +1,1 @@
+"""Vendor libraries in processes of their own, where they may hang or crash."""

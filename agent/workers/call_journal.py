@@ -1,0 +1,315 @@
+"""Records the library call that a worker executes, in a file that outlives the worker.
+
+A call that hangs in the kernel ends its process. The vendor's next process reads the file and
+skips that call of that device for a while; if another call of the device hangs, too, it skips the
+whole device. It tries again later, less and less often.
+
+The file is mapped into the worker, so that a call costs no system call. It has one slot for each
+thread, with the call in progress, and after them the list of calls that hung.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.clock import rfc3339
+from agent.errors import CALL_HUNG, CallSuspended
+from agent.snapshot.device import DEGRADED, DeviceCondition, Health, HealthState, VendorDevice
+from agent.snapshot.inventory import DeviceEvent, Inventory, Problem
+from agent.wire_formats.json_values import JSON_ERRORS
+
+FIRST_PAUSE_S = 600.0  # before a call that hung is made again; doubles each time
+LONGEST_PAUSE_S = 86_400.0
+MAX_HANGS = 64
+SLOTS = 8  # threads that call the library
+SLOT_BYTES = 256
+LIST_AT = SLOTS * SLOT_BYTES
+FILE_BYTES = 64 * 1024
+FILE_MODE = 0o600
+_MAX_NAMES = 4096  # encoded calls in memory
+_MEMFD: dict[str, int] = {}  # of this process, by vendor; they live as long as it does
+
+
+class LibraryCall(msgspec.Struct, frozen=True):
+    """A function of the library, the device that it is about, and when it was called."""
+
+    symbol: str
+    device: str  # key of the device; empty: it is about no single one
+    began_s: float = 0.0  # monotonic
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        return f"{self.symbol} of {self.device}" if self.device else self.symbol
+
+
+class LibraryHang(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that did not return. Monotonic seconds are those of the boot, wall time is for people.
+
+    `every_call` says that another call of the device hung before: all its calls are left out.
+    """
+
+    device: str
+    symbol: str
+    count: int = 1  # of hangs, this one included
+    wall_s: float
+    until_s: float  # monotonic; from then on the call is made again
+    every_call: bool = False
+
+    @property
+    def description(self) -> str:
+        """Say for people what hung, and until when what is left out."""
+        what = "no call about it is made" if self.every_call else "the call is left out"
+        until = rfc3339(self.wall_s + _pause_s(self.count))
+        return f"{self.symbol} of {self.device} did not return: {what} until {until}"
+
+
+def _pause_s(count: int) -> float:
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
+
+
+LibraryHangs = tuple[LibraryHang, ...]
+
+
+def add_hang(hangs: LibraryHangs, call: LibraryCall, now_s: float, wall_s: float) -> LibraryHangs:
+    """Return the list with one more hang.
+
+    The second call of a device that hangs takes the whole device; a call that hangs again waits
+    twice as long as before. A hang is dropped once its pause has passed again without another.
+    """
+    recent = [hang for hang in hangs if now_s < hang.until_s + _pause_s(hang.count)]
+    same = [hang for hang in recent if hang.device == call.device]
+    others = [hang for hang in recent if hang.device != call.device]
+    every_call = any(hang.every_call or hang.symbol != call.symbol for hang in same)
+    level = [hang.count for hang in same if hang.every_call is every_call]
+    count = max(level, default=0) + 1
+    hang = LibraryHang(
+        device=call.device,
+        symbol=call.symbol,
+        count=count,
+        wall_s=wall_s,
+        until_s=now_s + _pause_s(count),
+        every_call=every_call,
+    )
+    return (*others, hang)[-MAX_HANGS:]
+
+
+def active_hangs(hangs: Iterable[LibraryHang], now_s: float) -> LibraryHangs:
+    """Return the hangs whose calls are left out now."""
+    return tuple(hang for hang in hangs if now_s < hang.until_s)
+
+
+def call_in_progress(data: bytes) -> LibraryCall | None:
+    """Return the oldest call that a journal shows, one about a device if there is one.
+
+    Threads may wait for each other inside the library: the oldest call holds up the others.
+    """
+    calls: list[LibraryCall] = []
+    for place in range(SLOTS):
+        slot = data[place * SLOT_BYTES : (place + 1) * SLOT_BYTES]
+        words = slot.partition(b"\0")[0].decode("utf-8", "replace").split("\t")
+        if len(words) == 3:
+            try:
+                calls.append(LibraryCall(words[1], words[2], float(words[0])))
+            except ValueError:
+                continue  # cut off while it was written
+    return min(calls, key=lambda call: (not call.device, call.began_s), default=None)
+
+
+def read_hangs(data: bytes) -> LibraryHangs:
+    """Return the list in a journal; empty if it is damaged: the call then hangs once more."""
+    try:
+        return msgspec.json.decode(data[LIST_AT:].partition(b"\0")[0], type=LibraryHangs)
+    except JSON_ERRORS:
+        return ()
+
+
+def prepare_journal(folder: str, vendor: str) -> str:
+    """Return the path of a vendor's journal, with room for all of it; empty: there is none.
+
+    Without a folder that can be written it lies in this process's memory, and ends with it. Room
+    is taken now: a mapped file on a full disk would kill who writes it.
+    """
+    name = f"calls-{vendor}"
+    if folder:
+        path = os.path.join(folder, name)
+        try:
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(path, flags, FILE_MODE)
+            try:
+                os.posix_fallocate(fd, 0, FILE_BYTES)
+            finally:
+                os.close(fd)
+        except OSError:
+            pass  # the journal is in the memory of this process instead
+        else:
+            return path
+    try:
+        fd = _MEMFD[vendor] if vendor in _MEMFD else os.memfd_create(name, os.MFD_CLOEXEC)
+        os.posix_fallocate(fd, 0, FILE_BYTES)
+    except OSError:
+        return ""
+    _MEMFD[vendor] = fd
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def find_journal(folder: str, vendor: str) -> str:
+    """Return the path of the journal that a running agent keeps here; empty if there is none."""
+    path = os.path.join(folder, f"calls-{vendor}")
+    return path if folder and os.access(path, os.R_OK) else ""
+
+
+def read_journal(path: str) -> bytes:
+    """Return a journal's bytes; nothing if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, FILE_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+class CallJournal:
+    """Takes note of each call of a worker's bindings. Any thread may call it."""
+
+    def __init__(
+        self,
+        path: str = "",
+        *,
+        record: bool = True,
+        hung: LibraryCall | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Read the file, and add the call that ended the process before this one.
+
+        Without `record` the file is only read: another process keeps it.
+        """
+        self._clock = clock
+        self._map = _map_file(path) if path and record else None
+        self._slots: dict[int, int] = {}  # by thread
+        self._lock = threading.Lock()
+        self._devices: dict[str, str] = {}  # key of a device, by the library's name for it
+        self._names: dict[tuple[str, str], bytes] = {}
+        data = bytes(self._map) if self._map is not None else read_journal(path) if path else b""
+        self.hangs = read_hangs(data)
+        self.last_hang: LibraryHang | None = None  # the call that ended the process before this one
+        if hung is not None and hung.device:
+            self.hangs = add_hang(self.hangs, hung, clock(), wall())
+            self.last_hang = self.hangs[-1]
+        if self._map is not None:
+            self._begin(self._map)
+
+    def _begin(self, to: mmap.mmap) -> None:
+        """Write the list and clear the slots of the process before this one."""
+        data = msgspec.json.encode(self.hangs)
+        if len(data) < FILE_BYTES - LIST_AT:
+            to[LIST_AT:] = data.ljust(FILE_BYTES - LIST_AT, b"\0")
+        to[:LIST_AT] = bytes(LIST_AT)
+
+    def enter(self, symbol: str, device: str) -> None:
+        """Note that a call begins; raise `CallSuspended` if it is one that is left out."""
+        if self.hangs and device:
+            self._refuse(symbol, device)
+        if self._map is None:
+            return
+        at = self._slot() * SLOT_BYTES
+        name = self._name(symbol, device)
+        self._map[at : at + SLOT_BYTES] = (b"%.6f" % self._clock() + name)[:SLOT_BYTES].ljust(
+            SLOT_BYTES, b"\0"
+        )
+
+    def leave(self) -> None:
+        """Note that the call of this thread has returned."""
+        if self._map is not None:
+            self._map[self._slot() * SLOT_BYTES] = 0
+
+    def assign(self, name: str, device: str) -> None:
+        """Note that calls about `name` are about the device with this key."""
+        if name in self._devices or len(self._devices) < _MAX_NAMES:
+            self._devices[name] = device
+
+    def _refuse(self, symbol: str, device: str) -> None:
+        for hang in self.hangs:
+            fits = hang.device == device and (hang.every_call or hang.symbol == symbol)
+            if fits and self._clock() < hang.until_s:
+                raise CallSuspended(hang.description)
+
+    def _slot(self) -> int:
+        thread = threading.get_ident()
+        found = self._slots.get(thread)
+        if found is None:
+            with self._lock:  # beyond their number threads share the last one
+                found = self._slots[thread] = min(len(self._slots), SLOTS - 1)
+        return found
+
+    def _name(self, symbol: str, device: str) -> bytes:
+        call = (symbol, device)
+        found = self._names.get(call)
+        if found is None:
+            if len(self._names) >= _MAX_NAMES:
+                self._names.clear()
+            plain = (text.replace("\t", " ").replace("\0", " ") for text in (symbol, device))
+            found = self._names[call] = "\t".join(("", *plain)).encode("utf-8", "replace")
+        return found
+
+    def annotate(self, inventory: Inventory) -> Inventory:
+        """Return the inventory with the calls that are left out: as conditions and as problems."""
+        hangs = active_hangs(self.hangs, self._clock())
+        if not hangs:
+            return inventory
+        by_device = {self._devices.get(hang.device, hang.device): hang for hang in hangs}
+        devices = tuple(
+            _mark_device(device, by_device[device.key]) if device.key in by_device else device
+            for device in inventory.devices
+        )
+        problems = tuple(Problem(reason=CALL_HUNG, message=hang.description) for hang in hangs)
+        return replace(inventory, devices=devices, problems=(*inventory.problems, *problems))
+
+    def events(self) -> tuple[DeviceEvent, ...]:
+        """Return an event if a call ended the process before this one."""
+        if self.last_hang is None:
+            return ()
+        return (
+            DeviceEvent(
+                key=self.last_hang.device, reason=CALL_HUNG, message=self.last_hang.description
+            ),
+        )
+
+
+def _map_file(path: str) -> mmap.mmap | None:
+    """Map the file; `None` if that fails: the worker then has no journal."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return mmap.mmap(fd, FILE_BYTES) if os.fstat(fd).st_size >= FILE_BYTES else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _mark_device(device: VendorDevice, hang: LibraryHang) -> VendorDevice:
+    """Return the device with the condition `Degraded`, out of service if no call of it is made."""
+    others = [f"also {c.reason}: {c.message}" for c in device.conditions if c.type == DEGRADED]
+    condition = DeviceCondition(
+        type=DEGRADED, status=True, reason=CALL_HUNG, message="; ".join((hang.description, *others))
+    )
+    conditions = (*(c for c in device.conditions if c.type != DEGRADED), condition)
+    health = device.health
+    if hang.every_call and device.managed:
+        health = Health(state=HealthState.FAILED, reason=CALL_HUNG, message=hang.description)
+    return replace(device, conditions=conditions, health=health)

@@ -1,0 +1,143 @@
+"""Loads the vendors: those shipped with the agent, and those of installed packages.
+
+Which device vendors there are: those we ship, and those installed beside us.
+"""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from agent.config.settings import Settings
+from agent.errors import BadConfig
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.vendor import DeviceVendor, VendorDescription, VendorSettings
+from plugins.vendors import BUILTIN
+
+
+def vendor_settings(
+    settings: Settings, vendors: Mapping[str, DeviceVendor]
+) -> dict[str, VendorSettings]:
+    """Return each vendor's own section of `discovery`."""
+    return {name: settings.discovery.of(vendor.description) for name, vendor in vendors.items()}
+
+
+def vendor_descriptions() -> tuple[VendorDescription, ...]:
+    """Return the descriptions of all vendors; raises as `load_vendors`."""
+    return tuple(vendor.description for vendor in load_vendors().values())
+
+
+def load_enabled_vendors(settings: Settings) -> dict[str, DeviceVendor]:
+    """Return the vendors that no setting switches off.
+
+    Raises `BadConfig` on a clash of names, and for a wrong value in a vendor's settings.
+    """
+    vendors = {}
+    for name, vendor in load_vendors().items():
+        switch = settings.discovery.switch(vendor.description)
+        own = settings.discovery.of(vendor.description)
+        if switch == "off":
+            continue
+        own.check(is_forced=switch == "on")
+        if own.is_complete:
+            vendors[name] = vendor
+    return vendors
+
+
+def is_forced(settings: Settings, vendor: DeviceVendor) -> bool:
+    """Return whether a vendor is started although sysfs shows nothing of it."""
+    return settings.discovery.switch(vendor.description) == "on"
+
+
+def detect_devices(
+    vendor: DeviceVendor, files: HostFiles, settings: Settings
+) -> tuple[VendorDevice, ...]:
+    """Return the devices that a vendor sees here, from sysfs alone."""
+    return vendor.detect(files, settings.discovery.of(vendor.description))
+
+
+def any_vendor_has_devices(
+    files: HostFiles, vendors: Mapping[str, DeviceVendor], settings: Settings
+) -> bool:
+    """Return whether any vendor sees hardware here, from sysfs alone."""
+    return any(detect_devices(vendor, files, settings) for vendor in vendors.values())
+
+
+ENTRY_POINT_GROUP = "xpu_node_agent.vendors"
+
+MAX_ENTRY_POINTS_BYTES = 1 << 20
+
+
+def load_vendors() -> dict[str, DeviceVendor]:
+    """Return all vendors by name; a name that is taken twice is a `BadConfig`.
+
+    An installed package offers one as an entry point whose name is the vendor's name.
+    """
+    vendors = {name: _load_builtin(name, reference) for name, reference in BUILTIN}
+    for point in _entry_points():
+        if point.name in vendors:
+            raise BadConfig(
+                f"two device vendors are called {point.name!r}; "
+                f"one is {point.value}: uninstall or rename it"
+            )
+        vendors[point.name] = _load_entry_point(point)
+    return vendors
+
+
+def load_vendor(name: str) -> DeviceVendor:
+    """Return one vendor and import nothing of the others."""
+    reference = dict(BUILTIN).get(name)
+    if reference is not None:
+        return _load_builtin(name, reference)
+    found = [point for point in _entry_points() if point.name == name]
+    if len(found) != 1:
+        raise BadConfig(f"{len(found)} device vendors are called {name!r}")
+    return _load_entry_point(found[0])
+
+
+def _load_builtin(name: str, reference: str) -> DeviceVendor:
+    return _check_name(_vendor_class(reference)(), name)
+
+
+def _vendor_class(reference: str) -> Callable[..., DeviceVendor]:
+    module, _, attribute = reference.partition(":")
+    vendor_class: Callable[..., DeviceVendor] = getattr(import_module(module), attribute)
+    return vendor_class
+
+
+def _has_entry_points() -> bool:
+    """Say whether any installed package names our group; costs a twentieth of asking properly."""
+    for folder in sys.path:
+        for table in glob.iglob(f"{glob.escape(folder)}/*.*-info/entry_points.txt"):
+            try:
+                with open(table, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as glob
+                    if ENTRY_POINT_GROUP in file.read(MAX_ENTRY_POINTS_BYTES):
+                        return True
+            except OSError:
+                continue
+    return False
+
+
+def _entry_points() -> tuple[EntryPoint, ...]:
+    if not _has_entry_points():
+        return ()
+    return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)))
+
+
+def _load_entry_point(point: EntryPoint) -> DeviceVendor:
+    try:
+        vendor: DeviceVendor = point.load()()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise BadConfig(f"device vendor {point.name!r} ({point.value}): {error}") from error
+    return _check_name(vendor, point.name)
+
+
+def _check_name(vendor: DeviceVendor, name: str) -> DeviceVendor:
+    own_name = vendor.description.name
+    if own_name != name:
+        raise BadConfig(f"device vendor {name!r} calls itself {own_name!r}")
+    return vendor

@@ -1,0 +1,220 @@
+"""Recorded answers of a vendor, written on a real node and played back on any machine.
+
+A tape is a text file of JSON lines. The first is the header:
+
+    {"tape": 1, "vendor": "nvidia"}
+
+Every other line is one answer, in order. `elapsed_s` is the duration of the call; `at_s` is the
+time of the events, in seconds after the session was opened:
+
+    {"method": "discover", "elapsed_s": 0.8, "answer": {"vendor": "nvidia", "devices": [...]}}
+    {"method": "sample", "elapsed_s": 0.01, "answer": [{"key": "0000:3b:00.0", ...}]}
+    {"method": "events", "at_s": 12.5, "answer": [{"key": "0000:3b:00.0", "reason": "Xid79"}]}
+
+Answers have the fields of `agent.snapshot.inventory`. A reader refuses other versions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.errors import NotSupported, ParseError
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, MetricValue
+from agent.wire_formats.json_values import JSON_ERRORS
+from agent.workers.protocol import MAX_LINE, drop_non_finite
+
+VERSION = 1
+MAX_TAPE = 64 * 1024 * 1024  # bytes
+MAX_ANSWERS = 100_000
+
+
+class TapeHeader(msgspec.Struct, frozen=True):
+    """The first line."""
+
+    tape: int
+    vendor: str
+
+
+class DiscoverLine(msgspec.Struct, frozen=True, tag_field="method", tag="discover"):
+    """One answer to `discover`."""
+
+    elapsed_s: float
+    answer: Inventory
+
+
+class SampleLine(msgspec.Struct, frozen=True, tag_field="method", tag="sample"):
+    """One answer to `sample`."""
+
+    elapsed_s: float
+    answer: tuple[DeviceSample, ...]
+
+
+class EventsLine(msgspec.Struct, frozen=True, tag_field="method", tag="events"):
+    """Events that came together."""
+
+    at_s: float
+    answer: tuple[DeviceEvent, ...]
+
+
+TapeLine = DiscoverLine | SampleLine | EventsLine
+
+_HEADER = msgspec.json.Decoder(TapeHeader)
+_LINE: msgspec.json.Decoder[TapeLine] = msgspec.json.Decoder(TapeLine)
+
+
+class Tape(msgspec.Struct, frozen=True, kw_only=True):
+    """A tape's content by method; there is at least one inventory."""
+
+    vendor: str
+    inventories: tuple[Inventory, ...]
+    samples: tuple[tuple[DeviceSample, ...], ...] = ()
+    events: tuple[tuple[float, tuple[DeviceEvent, ...]], ...] = ()  # by offset in seconds
+
+
+class TapeWriter:
+    """Writes a session's answers, line by line, to `write`; the header at once."""
+
+    def __init__(self, vendor: str, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._put(TapeHeader(VERSION, vendor))
+
+    def write_inventory(self, inventory: Inventory, elapsed_s: float) -> None:
+        """Add an answer to `discover`."""
+        self._put(DiscoverLine(elapsed_s, inventory))
+
+    def write_samples(self, samples: tuple[DeviceSample, ...], elapsed_s: float) -> None:
+        """Add an answer to `sample`."""
+        self._put(SampleLine(elapsed_s, drop_non_finite(samples)))
+
+    def write_events(self, events: tuple[DeviceEvent, ...], at_s: float) -> None:
+        """Add events."""
+        self._put(EventsLine(at_s, events))
+
+    def _put(self, line: TapeHeader | TapeLine) -> None:
+        self._write(msgspec.json.encode(line) + b"\n")
+
+
+def parse_tape(data: bytes, vendor: str) -> Tape:
+    """Read a tape of this vendor; anything else, or too much of it, raises `ParseError`."""
+    lines = data.split(b"\n", MAX_ANSWERS + 1)
+    if len(data) > MAX_TAPE or len(lines) > MAX_ANSWERS + 1 or max(map(len, lines)) > MAX_LINE:
+        raise ParseError("tape: too large, begins with", _extract(data))
+    try:
+        header = _HEADER.decode(lines[0])
+        answers = [_LINE.decode(line) for line in lines[1:] if line.strip()]
+    except JSON_ERRORS as error:
+        raise ParseError(f"tape of {vendor} ({error})", _extract(data)) from error
+    if header.tape != VERSION or header.vendor != vendor:
+        raise ParseError(f"tape: version {VERSION} of {vendor} wanted, found", _extract(data))
+    inventories = tuple(
+        _fill_vendor_minors(a.answer) for a in answers if isinstance(a, DiscoverLine)
+    )
+    if not inventories:
+        raise ParseError("tape: no answer to discover in", _extract(data))
+    events = ((a.at_s, a.answer) for a in answers if isinstance(a, EventsLine))
+    return Tape(
+        vendor=vendor,
+        inventories=inventories,
+        samples=tuple(a.answer for a in answers if isinstance(a, SampleLine)),
+        events=tuple(sorted(events, key=lambda pair: pair[0])),
+    )
+
+
+def _fill_vendor_minors(inventory: Inventory) -> Inventory:
+    """Fill in the drivers' numbers that tapes of earlier versions have as `minor` only."""
+    if any(device.vendor_minor is not None for device in inventory.devices):
+        return inventory
+    devices = (replace(device, vendor_minor=device.minor) for device in inventory.devices)
+    return replace(inventory, devices=tuple(devices))
+
+
+_ReadingKey = tuple[str, str, tuple[str, ...]]  # device, family, labels
+
+
+def _reading_key(sample: DeviceSample, reading: MetricValue) -> _ReadingKey:
+    return sample.key, reading.family, reading.labels
+
+
+def _is_counter(reading: MetricValue) -> bool:
+    return reading.family.endswith("_total")  # as only counters may be called
+
+
+def _counter_increases(samples: tuple[tuple[DeviceSample, ...], ...]) -> dict[_ReadingKey, float]:
+    """Return by how much each counter grows from its first value of the tape to its last."""
+    first: dict[_ReadingKey, float] = {}
+    last: dict[_ReadingKey, float] = {}
+    for sample in (sample for answer in samples for sample in answer):
+        for reading in filter(_is_counter, sample.readings):
+            first.setdefault(_reading_key(sample, reading), reading.value)
+            last[_reading_key(sample, reading)] = reading.value
+    return {series: max(0.0, value - first[series]) for series, value in last.items()}
+
+
+class TapeSession:
+    """Plays a tape as a `VendorSession`: at once, without the delays of its recording.
+
+    `discover` gives one inventory after the other and stays at the last. `sample` starts over, with
+    counters that go on from where they were: one that falls would be taken for a restart.
+    """
+
+    def __init__(self, tape: Tape, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._tape = tape
+        self._monotonic = monotonic
+        self._opened_s = monotonic()
+        self._discovered = 0
+        self._sampled = 0
+        self._increase = _counter_increases(tape.samples)
+        self._played = 0  # events
+        self._closed = threading.Event()
+
+    def discover(self) -> Inventory:
+        """Return the next inventory."""
+        inventories = self._tape.inventories
+        found = inventories[min(self._discovered, len(inventories) - 1)]
+        self._discovered += 1
+        return found
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        """Return the next samples; a tape without any cannot tell."""
+        if not self._tape.samples:
+            raise NotSupported(f"the tape of {self._tape.vendor} has no samples")
+        lap, at = divmod(self._sampled, len(self._tape.samples))
+        self._sampled += 1
+        found = self._tape.samples[at]
+        return found if lap == 0 else tuple(self._advanced(sample, lap) for sample in found)
+
+    def _advanced(self, sample: DeviceSample, lap: int) -> DeviceSample:
+        """Return a sample with the increase of all earlier laps in its counters."""
+        readings = tuple(
+            replace(
+                reading, value=reading.value + lap * self._increase[_reading_key(sample, reading)]
+            )
+            if _is_counter(reading)
+            else reading
+            for reading in sample.readings
+        )
+        return replace(sample, readings=readings)
+
+    def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Return what is due; wait for the next at most that long."""
+        left = self._tape.events[self._played :]
+        until_s = self._opened_s + left[0][0] - self._monotonic() if left else wait_s
+        if until_s > 0:
+            self._closed.wait(min(until_s, wait_s))
+        now_s = self._monotonic() - self._opened_s
+        due = [events for at_s, events in left if at_s <= now_s]
+        self._played += len(due)
+        return tuple(event for events in due for event in events)
+
+    def close(self) -> None:
+        """Wake who waits for events."""
+        self._closed.set()
+
+
+def _extract(data: bytes) -> str:
+    return data[:80].decode("utf-8", "replace")

@@ -1,1 +1,0 @@
-"""The edge to NVML."""

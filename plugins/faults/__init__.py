@@ -1,1 +1,0 @@
-"""What faults mean: codes of the vendors, their gravity, and when they are over."""

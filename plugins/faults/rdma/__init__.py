@@ -1,1 +1,0 @@
-"""What the states of RDMA ports and lines of the kernel log mean for an RDMA device."""

@@ -1,1 +1,0 @@
-"""What a container needs of a granted device: nodes, mounts, environment. Pure."""

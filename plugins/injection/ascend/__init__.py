@@ -1,1 +1,0 @@
-"""Ascend: the runtime's environment, and what a container needs without that runtime."""

@@ -1,1 +1,0 @@
-"""Which of the free devices are best granted together."""

@@ -1,0 +1,1 @@
+"""What several vendors need: loading of libraries, C structures, state files, metric families."""

@@ -1,0 +1,177 @@
+"""Names of devices on their way into environments, CDI names and paths.
+
+Settings of injection as typed data; what else stands in a vendor's section is passed over.
+
+Device nodes for containers: at the host's path or below the driver's root, once each.
+
+Containers without a grant whose image or spec asks the vendor's runtime for devices.
+
+What a container gets of devices that need their own nodes and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from agent.errors import BadConfig
+from agent.snapshot.allocation import (
+    AllocationRefused,
+    DeviceAllocation,
+    DeviceMatch,
+    RefusalReason,
+    match_devices,
+)
+from agent.snapshot.container import ContainerSpec
+from agent.snapshot.device import DeviceNode, VendorDevice
+from agent.snapshot.edits import NO_EDITS, ContainerEdits, ContainerNote, DeviceNodeEdit
+from agent.snapshot.host_devices import EMPTY_QUERY, HostDeviceQuery, HostDevices
+
+# what UUIDs of cards and slices, PCI addresses and RDMA devices are made of; no list separators
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+
+
+def safe_name(name: str | None, what: str) -> str:
+    """Return a name that no list or path can be broken with; `BadDeviceId` for any other.
+
+    Libraries lie and annotations are written by users; neither may add a card to a list.
+    """
+    if not name or not _SAFE_NAME.fullmatch(name) or "/../" in f"/{name}/":
+        raise AllocationRefused(RefusalReason.BAD_DEVICE_ID, f"{what}: {(name or '')[:64]!r}")
+    return name
+
+
+def unambiguous_id(match: DeviceMatch) -> str | None:
+    """Return the uuid of a card, or of the slice of it; `None` for one that may mean others.
+
+    A library that calls a card `all` or `0` would have its runtime show other cards.
+    """
+    uuid = match.partition.uuid if match.partition else match.device.uuid
+    return uuid if uuid and "-" in uuid else None
+
+
+def visible_id(match: DeviceMatch) -> str:
+    """Return what names a card, or the slice of it, to the vendor's runtime; else `BadDeviceId`."""
+    uuid = unambiguous_id(match)
+    if uuid is None:
+        said = match.partition.uuid if match.partition else match.device.uuid
+        raise AllocationRefused(
+            RefusalReason.BAD_DEVICE_ID, f"{match.device.key}: {(said or '')[:64]!r}"
+        )
+    return safe_name(uuid, match.device.key)
+
+
+PolicyT = TypeVar("PolicyT", bound=msgspec.Struct)
+
+
+def decode_policy(settings: Mapping[str, object], kind: type[PolicyT], section: str) -> PolicyT:
+    """Return the keys of `kind` that are set, the others at their defaults; `BadConfig` else."""
+    known = {name: settings[name] for name in kind.__struct_fields__ if name in settings}
+    try:
+        return msgspec.convert(known, kind)
+    except msgspec.ValidationError as error:
+        raise BadConfig(f"{section}: {str(error)[:120]}") from error
+
+
+def node_edit(node: DeviceNode, path: str = "", *, file_mode: int | None = None) -> DeviceNodeEdit:
+    """Show a node of the host in the container, at the same path unless another is given."""
+    return DeviceNodeEdit(
+        host_path=node.path,
+        path=path or node.path,
+        major=node.major,
+        minor=node.minor,
+        file_mode=file_mode,
+    )
+
+
+def existing_nodes(host: HostDevices, paths: Iterable[str]) -> tuple[DeviceNodeEdit, ...]:
+    """Show those of the paths that exist, in their order."""
+    found = (host.node(path) for path in paths)
+    return tuple(node_edit(node) for node in found if node is not None)
+
+
+def nodes_below(host: HostDevices, folder: str) -> tuple[DeviceNodeEdit, ...]:
+    """Show every node in a folder, by path."""
+    nodes = sorted(host.nodes, key=lambda node: node.path)
+    return tuple(node_edit(node) for node in nodes if node.path.rpartition("/")[0] == folder)
+
+
+def missing_nodes(
+    container: ContainerSpec, nodes: Iterable[DeviceNodeEdit]
+) -> tuple[DeviceNodeEdit, ...]:
+    """Return the nodes that the container does not have, each path once.
+
+    `DeviceConflict` if a path stands for other numbers already.
+    """
+    taken = {node.path: (node.major, node.minor) for node in container.nodes}
+    new: list[DeviceNodeEdit] = []
+    for node in nodes:
+        numbers = (node.major, node.minor)
+        if node.path not in taken:
+            taken[node.path] = numbers
+            new.append(node)
+        elif taken[node.path] != numbers:
+            raise AllocationRefused(
+                RefusalReason.DEVICE_CONFLICT,
+                f"{node.path} is {taken[node.path]} in the container, {numbers} on the host",
+            )
+    return tuple(new)
+
+
+OFF, WARN, VOID = "off", "warn", "void"
+
+_ASKS_FOR_NONE = ("", "void", "none")
+
+
+def withhold_devices(
+    container: ContainerSpec, variable: str, wanted: str, *, ours: bool, implied: bool = False
+) -> ContainerEdits:
+    """Tell of a container that helps itself to devices, or with `void` set its variable to void.
+
+    `ours`: the container's runtime handler is the vendor's, which reads the variable, or with
+    `implied` takes its absence for a request. Privileged and protected containers, and those that
+    another plug-in gave devices, keep what they have.
+    """
+    value = (container.env_value(variable) or "").strip()
+    if not ours or wanted == OFF or (value in _ASKS_FOR_NONE and not implied):
+        return NO_EDITS
+    if container.given_elsewhere:
+        return NO_EDITS
+    asked = f"container {container.name!r} asks for devices with {variable} and was granted none"
+    if wanted == WARN or container.privileged or container.protected:
+        return ContainerEdits(notes=(ContainerNote(reason="UngrantedDevices", message=asked),))
+    message = f"{asked}; it gets none"
+    return ContainerEdits(
+        env=((variable, "void"),),
+        notes=(ContainerNote(reason="UngrantedDevices", message=message),),
+    )
+
+
+def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+    """Return an empty query: the nodes of the devices suffice."""
+    return EMPTY_QUERY
+
+
+def edits(
+    devices: Sequence[VendorDevice],
+    grant: DeviceAllocation,
+    container: ContainerSpec,
+    host: HostDevices,
+) -> ContainerEdits:
+    """Show each granted device's nodes, or those of the granted slice, in the grant's order.
+
+    `DeviceNodeMissing` if one is not on the host any more, `NodeMismatch` if it is another.
+    """
+    nodes = []
+    for match in match_devices(grant, devices):
+        part = match.partition
+        for node in (*match.device.nodes, *(part.nodes if part else ())):
+            found = host.require_node(node.path)
+            if found != node:
+                numbers = f"{found.major}:{found.minor}, was {node.major}:{node.minor}"
+                raise AllocationRefused(RefusalReason.NODE_MISMATCH, f"{node.path} is {numbers}")
+            nodes.append(node_edit(found))
+    return ContainerEdits(nodes=missing_nodes(container, nodes))

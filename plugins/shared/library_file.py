@@ -1,0 +1,89 @@
+"""Finds a vendor's library file, checks that it may be loaded, and detects its replacement."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from agent.errors import VendorFault
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class LibraryUnavailable(VendorFault):
+    """The library cannot be used now; `reason` says why, and the next discovery tries again."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class LibraryFile(msgspec.Struct, frozen=True):
+    """A file as it was when it was loaded; a driver upgrade puts another in its place."""
+
+    path: str
+    identity: tuple[int, ...] | None  # device, inode, size, ns of change; None: by the loader
+
+    @classmethod
+    def stat(cls, path: str) -> LibraryFile:
+        """Note what stands at the path now."""
+        if "/" not in path:
+            return cls(path, None)  # the loader's own search, which does not look in this folder
+        try:
+            found = os.stat(path)
+        except OSError:
+            return cls(path, None)
+        return cls(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+    def is_replaced(self) -> bool:
+        """Say whether another file stands there; one that is missing may be on its way."""
+        now = LibraryFile.stat(self.path).identity
+        return self.identity is not None and now is not None and now != self.identity
+
+
+def find_library(
+    soname: str, folders: Sequence[str], settings: Mapping[str, object], search: str
+) -> str:
+    """Return the library's real path, or its bare name for the loader's own search.
+
+    The setting `library_path`, if there is one, is the only candidate; then come the linker's
+    `search` path and the usual `folders` below the setting `driver_root`. Raises `LibraryAbsent`
+    if the file that was set is not there, or if others than root and this process's user could
+    have put a file there.
+    """
+    for path in _candidates(soname, folders, settings, search):
+        if os.path.isfile(path):
+            real = os.path.realpath(path)
+            refuse_untrusted(real)
+            return real
+    if settings.get("library_path"):
+        told = f"{settings['library_path']} is not there: install the driver, or correct the path"
+        raise LibraryUnavailable("LibraryMissing", told)
+    return soname
+
+
+def _candidates(
+    soname: str, folders: Sequence[str], settings: Mapping[str, object], search: str
+) -> Iterator[str]:
+    given = settings.get("library_path")
+    if isinstance(given, str) and given:
+        yield given
+        return
+    root = str(settings.get("driver_root") or "/").rstrip("/")
+    for folder in (*filter(None, search.split(":")), *(root + place for place in folders)):
+        yield os.path.join(folder, soname)
+
+
+def refuse_untrusted(path: str) -> None:
+    """Raise `LibraryAbsent` unless only root or this process's user can change what is loaded."""
+    for checked in (path, os.path.dirname(path)):
+        try:
+            found = os.stat(checked)
+        except OSError as error:
+            raise LibraryUnavailable("LibraryMissing", f"{checked}: {error.strerror}") from error
+        if found.st_mode & _OTHERS_WRITE or found.st_uid not in (0, os.geteuid()):
+            told = f"{checked} can be changed by others than root: chmod go-w and chown root"
+            raise LibraryUnavailable("LibraryUntrusted", told)

@@ -1,0 +1,58 @@
+"""The cycle that creates missing slices and removes those of pods that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from agent.errors import AgentError
+from agent.snapshot.device import DevicePartition
+from agent.snapshot.inventory import CreatedSlice, SliceFailure, SliceRequest
+
+SliceKey = tuple[str, str]  # pod's uid, device's key
+
+
+def limited_pause(pause: Callable[[float], object], times: int) -> Callable[[float], None]:
+    """Return a pause that is made so many times and then no more.
+
+    The agent waits for all that is asked at once: many that are in use must not use up its patience
+    with the worker, nor hold up those that wait for a slice.
+    """
+    left = iter(range(times))
+
+    def rest(seconds: float) -> None:
+        if next(left, None) is not None:
+            pause(seconds)
+
+    return rest
+
+
+def make_missing_slices(
+    wishes: Iterable[SliceRequest],
+    there: Mapping[SliceKey, DevicePartition],
+    make: Callable[[SliceRequest], DevicePartition],
+) -> tuple[tuple[CreatedSlice, ...], tuple[SliceFailure, ...], bool]:
+    """Make what is wished for and not there; say what stands, what does not, what changed.
+
+    A pod has at most one slice of a device. One that cannot be made keeps no other from it.
+    """
+    made: list[CreatedSlice] = []
+    unmade: list[SliceFailure] = []
+    known, changed = dict(there), False
+    for wish in wishes:
+        key = (wish.pod, wish.device)
+        if key not in known:
+            try:
+                known[key] = make(wish)
+            except AgentError as error:
+                unmade.append(
+                    SliceFailure(
+                        pod=wish.pod,
+                        device=wish.device,
+                        reason=type(error).__name__,
+                        message=str(error)[:200],
+                    )
+                )
+                continue
+            changed = True
+        made.append(CreatedSlice(pod=wish.pod, device=wish.device, partition=known[key]))
+    return tuple(made), tuple(unmade), changed

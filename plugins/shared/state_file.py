@@ -1,0 +1,78 @@
+"""A small JSON file with a vendor's state, replaced atomically."""
+
+from __future__ import annotations
+
+import os
+from typing import Generic, TypeVar
+
+import msgspec
+
+from agent.snapshot.inventory import Problem
+from agent.state_writer import NO_ANSWER, StateWriter
+from agent.wire_formats.json_values import JSON_ERRORS
+
+MAX_FILE = 1 << 20
+T = TypeVar("T")
+
+
+class JsonStateFile(Generic[T]):
+    """A value of one type in `<folder>/<name>`; without a folder nothing outlives the process.
+
+    A file that cannot be used stops nothing: `problem` tells of it. A damaged one is put aside as
+    `.bad`. Writing may be cut off at any step: readers find the old content or the new one.
+    """
+
+    def __init__(self, folder: object, name: str, kind: type[T]) -> None:
+        self.problem: Problem | None = None
+        self._path = os.path.join(folder, name) if isinstance(folder, str) and folder else None
+        self._decoder = msgspec.json.Decoder(kind)
+        self._writer = StateWriter(name)
+        self._file = self._writer.file(self._path) if self._path is not None else None
+
+    def load(self) -> T | None:
+        """Return what is stored; `None` if nothing is, or nothing that can be used."""
+        if self._path is None:
+            return None
+        try:
+            data = self._writer.read(self._path, MAX_FILE)
+        except OSError as error:
+            self._tell("StateFileUnreadable", f"{self._path}: {error.strerror}")
+            return None
+        if data is None:
+            return None
+        try:
+            return self._decoder.decode(data)
+        except JSON_ERRORS as error:
+            self._put_aside(str(error))
+            return None
+
+    def _put_aside(self, why: str) -> None:
+        told = f"{self._path}: put aside as .bad and begun anew: {why[:120]}"
+        try:
+            self._writer.set_aside(f"{self._path}")
+        except OSError as error:
+            told = f"{self._path}: {why[:120]}; not put aside: {error.strerror}"
+        self._tell("StateFileDamaged", told)
+
+    def save(self, value: T) -> bool:
+        """Write the value if it is another than was written last; say whether it is on disk.
+
+        A file system that does not answer is waited for half a second, and not again while it does
+        not; what was handed over is written when it answers.
+        """
+        data = msgspec.json.encode(value)
+        if self._file is None:
+            return False
+        if len(data) > MAX_FILE:
+            told = f"{self._path}: more than {MAX_FILE} bytes: the last that fitted is kept"
+            self._tell("StateNotWritten", told)
+            return False
+        if not self._file.save(data):
+            error = self._file.error or f"{self._path}: {NO_ANSWER}"
+            self._tell("StateNotWritten", f"{error}: forgotten at a restart")
+            return False
+        self.problem = None
+        return True
+
+    def _tell(self, reason: str, message: str) -> None:
+        self.problem = Problem(reason=reason, message=message)

@@ -1,1 +1,0 @@
-"""Hardware slices of cards: what there is, what still fits, which device files they need."""

@@ -1,1 +1,0 @@
-"""MIG: GPU instances, compute instances, placements, device nodes."""

@@ -1,1 +1,0 @@
-"""Virtual NPUs: templates, instances, rules."""

@@ -1,0 +1,1 @@
+"""Which Ascend chips there are, and how they are connected."""

@@ -1,0 +1,1 @@
+"""The binding of DCMI, Huawei's device library."""

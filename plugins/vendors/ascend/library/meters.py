@@ -1,0 +1,206 @@
+"""Current values of a chip in DCMI's units. A value that the chip does not report is `None`."""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+
+import msgspec
+
+from plugins.vendors.ascend.library.chip import Chip
+from plugins.vendors.ascend.library.facts import MAX_MEMORY_MB
+from plugins.vendors.ascend.library.layout import (
+    number_member,
+    numbers_member,
+    structure,
+    structure_member,
+)
+
+MAX_PROCESSES = 32
+MAX_NUMBER = (1 << 31) - 2  # of clocks and voltages
+AI_CORE, MEMORY, VECTOR, OVERALL, CUBE = 2, 6, 12, 13, 14  # types of utilisation
+CORE_CLOCK = 7  # type of frequency
+HBM = 2  # kind of memory whose errors are counted
+PORTS = 16
+_ROCE = (1, 0)  # port type and port
+_HCCS, _WIDE, _NARROW = 16, 5, 3
+_SIO = 56
+_VDEV, _ACTIVITY = 52, 5
+
+
+class UtilizationRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Busy shares in percent."""
+
+    core: int | None = None
+    vector: int | None = None
+    cube: int | None = None
+    overall: int | None = None
+
+
+class HbmState(msgspec.Struct, frozen=True, kw_only=True):
+    """High-bandwidth memory."""
+
+    total_mb: int
+    used_mb: int | None
+    temperature_celsius: int | None
+    bandwidth_percent: int | None
+
+
+class MemoryErrorCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory errors over the life of the chip."""
+
+    corrected: int
+    uncorrected: int
+
+
+class LinkErrorCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of one port of a link; `kind` is crc, retry, tx_crc or rx_crc."""
+
+    link: str  # hccs, sio
+    port: int
+    kind: str
+    count: int
+
+
+def read_rates(chip: Chip, *, period: bool) -> UtilizationRates | None:
+    """Return the busy shares by the newest call that the driver has.
+
+    `period` allows the one that may block for the second that it looks at.
+    """
+    name = "dcmi_get_device_multi_utilization_rate"
+    record = structure("multi_utilization")()
+    values = period and chip.try_call(f"{name}_period", None, ctypes.byref(record), 1)
+    if values or chip.try_call(name, None, ctypes.byref(record)):
+        aicore, aiv, aic, npu = (
+            chip.within(m, number_member(record, m), 0, 100)
+            for m in ("aicore", "aiv", "aic", "npu")
+        )
+        return UtilizationRates(core=aicore, vector=aiv, cube=aic, overall=npu)
+    core, vector, cube, overall = (read_rate(chip, k) for k in (AI_CORE, VECTOR, CUBE, OVERALL))
+    if core is vector is cube is overall is None:
+        return None
+    return UtilizationRates(core=core, vector=vector, cube=cube, overall=overall)
+
+
+def read_rate(chip: Chip, kind: int) -> int | None:
+    """Return one busy share in percent."""
+    return chip.integer("dcmi_get_device_utilization_rate", kind, low=0, high=100)
+
+
+def read_hbm(chip: Chip) -> HbmState | None:
+    """Return the state of the HBM; a chip without any says so or tells a size of zero."""
+    record = chip.read_structure("dcmi_get_device_hbm_info", "hbm_info")
+    if record is None:
+        return None
+    total = chip.within("hbm", number_member(record, "memory_size"), 1, MAX_MEMORY_MB)
+    if total is None:
+        return None
+    return HbmState(
+        total_mb=total,
+        used_mb=chip.within("hbm used", number_member(record, "memory_usage"), 0, total),
+        temperature_celsius=chip.within("hbm temp", number_member(record, "temp"), -275, 1000),
+        bandwidth_percent=chip.within("hbm busy", number_member(record, "bandwidth_util"), 0, 100),
+    )
+
+
+def read_ddr(chip: Chip) -> tuple[int, int | None] | None:
+    """Return total and used MB of the DDR memory; used is `None` if it cannot be true."""
+    record = chip.read_structure("dcmi_get_device_memory_info_v3", "memory_info_v3")
+    if record is None:
+        return None
+    total, free = number_member(record, "memory_size"), number_member(record, "memory_available")
+    if not 0 < total <= MAX_MEMORY_MB:
+        return None
+    free_known = chip.within("ddr available", free, 0, total)
+    return total, None if free_known is None else total - free_known
+
+
+def power_deciwatt(chip: Chip, *, of_card: bool) -> int | None:
+    """Return the power; `of_card` asks the card's controller, whose answer is for all chips."""
+    symbol = "dcmi_mcu_get_power_info" if of_card else "dcmi_get_device_power_info"
+    return chip.integer(symbol, low=0, high=MAX_NUMBER, signed=True)
+
+
+def temperature_celsius(chip: Chip) -> int | None:
+    """Return the temperature of the chip."""
+    symbol = "dcmi_get_device_temperature"
+    return chip.integer(symbol, low=-275, high=1000, signed=True)
+
+
+def voltage_centivolt(chip: Chip) -> int | None:
+    """Return the voltage."""
+    return chip.integer("dcmi_get_device_voltage", low=0, high=MAX_NUMBER)
+
+
+def core_clock_mhz(chip: Chip) -> int | None:
+    """Return the clock of the AI cores."""
+    return chip.integer("dcmi_get_device_frequency", CORE_CLOCK, low=0, high=MAX_NUMBER)
+
+
+def hbm_errors(chip: Chip) -> MemoryErrorCounts | None:
+    """Return the memory errors that the chip counted, over all its life."""
+    record = chip.read_structure("dcmi_get_device_ecc_info", "ecc_info", HBM)
+    if record is None:
+        return None
+    single = chip.within("ecc", number_member(record, "total_single"), 0, MAX_NUMBER)
+    double = chip.within("ecc", number_member(record, "total_double"), 0, MAX_NUMBER)
+    if single is None or double is None:
+        return None
+    return MemoryErrorCounts(corrected=single, uncorrected=double)
+
+
+def read_processes(chip: Chip) -> tuple[tuple[int, int], ...] | None:
+    """Return process id and bytes of every process on the chip."""
+    room = (structure("proc_mem_info") * MAX_PROCESSES)()
+    count = ctypes.c_int32(0)
+    if not chip.try_call("dcmi_get_device_resource_info", None, room, ctypes.byref(count)):
+        return None
+    known = chip.within("processes", int(count.value), 0, MAX_PROCESSES)
+    if known is None:
+        return None
+    values = ((number_member(p, "pid"), number_member(p, "bytes")) for p in room[:known])
+    return tuple((pid, size) for pid, size in values if pid > 0 and size <= MAX_MEMORY_MB << 20)
+
+
+def read_port_address(chip: Chip) -> str | None:
+    """Return the address of the chip's RoCE port; `None` if none is configured."""
+    record, mask = structure("ip_addr")(), structure("ip_addr")()
+    args = (*_ROCE, ctypes.byref(record), ctypes.byref(mask))
+    if not chip.try_call("dcmi_get_device_ip", None, *args):
+        return None
+    raw = bytes(numbers_member(record, "addr"))
+    values = ipaddress.ip_address(raw if number_member(record, "type") == 1 else raw[:4])
+    return None if values.is_unspecified else str(values)
+
+
+def link_errors(chip: Chip) -> tuple[LinkErrorCount, ...]:
+    """Return the error counters of HCCS ports that carried anything, and of the dies' own link."""
+    record = chip.read_info(_HCCS, _WIDE, "hccs_statistic_u64")
+    record = record or chip.read_info(_HCCS, _NARROW, "hccs_statistic")
+    counts: list[LinkErrorCount] = []
+    if record is not None:
+        tx, rx, crc, retry = (numbers_member(record, m) for m in ("tx", "rx", "crc_err", "retry"))
+        for port in (p for p in range(PORTS) if tx[p] or rx[p] or crc[p] or retry[p]):
+            counts.append(LinkErrorCount(link="hccs", port=port, kind="crc", count=crc[port]))
+            counts.append(LinkErrorCount(link="hccs", port=port, kind="retry", count=retry[port]))
+    sio = chip.read_info(_SIO, 0, "sio_crc")
+    if sio is not None:
+        for kind, member in (("tx_crc", "tx_err"), ("rx_crc", "rx_err")):
+            counts.append(
+                LinkErrorCount(link="sio", port=0, kind=kind, count=number_member(sio, member))
+            )
+    return tuple(counts)
+
+
+def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None:
+    """Return percent and used MB of one vNPU."""
+    query = structure("vdev_query")(vdev_id=vdev)
+    if not chip.fill_info(_VDEV, _ACTIVITY, query):
+        return None
+    computing = structure_member(structure_member(query, "info"), "computing")
+    total, free = (
+        number_member(computing, "vdev_mem_total"),
+        number_member(computing, "vdev_mem_free"),
+    )
+    used = total - free if 0 <= free <= total <= MAX_MEMORY_MB else None
+    return chip.within("vnpu", number_member(computing, "vdev_aicore_util"), 0, 100), used

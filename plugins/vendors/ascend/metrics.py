@@ -1,0 +1,54 @@
+"""Metric families of Ascend NPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.snapshot.inventory import MetricFamily
+from plugins.shared import metric_families
+
+if TYPE_CHECKING:
+    pass
+
+FAMILIES = (
+    metric_families.POWER,
+    metric_families.TEMPERATURE,
+    metric_families.CLOCK,
+    metric_families.ECC_ERRORS,
+    MetricFamily(
+        name="xpu_npu_utilization_ratio",
+        type="gauge",
+        help="Busy share of a unit of the chip, or used share of its memory.",
+        labels=("unit",),
+    ),
+    MetricFamily(name="xpu_npu_voltage_volts", type="gauge", help="Voltage of the chip."),
+    MetricFamily(
+        name="xpu_npu_ddr_used_bytes",
+        type="gauge",
+        help="Memory in use beside the high-bandwidth memory.",
+    ),
+    MetricFamily(
+        name="xpu_npu_link_errors_total",
+        type="counter",
+        help="Transfers that the chip's own links had to repeat or found damaged.",
+        labels=("link", "port", "kind"),
+    ),
+    MetricFamily(
+        name="xpu_npu_network_up",
+        type="gauge",
+        help="Whether the chip's network port works.",
+        labels=("address",),
+    ),
+    MetricFamily(
+        name="xpu_npu_vnpu_utilization_ratio",
+        type="gauge",
+        help="Busy share of the AI cores of a vNPU.",
+        labels=("vnpu",),
+    ),
+    MetricFamily(
+        name="xpu_npu_vnpu_memory_used_bytes",
+        type="gauge",
+        help="Memory in use of a vNPU.",
+        labels=("vnpu",),
+    ),
+)

@@ -1,0 +1,170 @@
+"""Samples a chip: one round of calls as typed values and readings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
+from plugins.shared import metric_families
+from plugins.vendors.ascend.discovery.descriptions import MIB, ChipDescription
+from plugins.vendors.ascend.discovery.models import A3, A910, B310, B910, P310, S310, WITH_HBM
+from plugins.vendors.ascend.library import meters
+from plugins.vendors.ascend.library.chip import Chip
+from plugins.vendors.ascend.library.facts import ChipFacts
+from plugins.vendors.ascend.library.meters import HbmState, UtilizationRates
+from plugins.vendors.ascend.library.network import RocePortState
+
+PERIOD_FROM_S = 10.0  # the call that may block for a second is used from this interval on
+LATE_S = 0.3  # a chip that takes longer was waited for
+_WITH_DDR = (A910, P310, B310, S310)
+_WITH_ERRORS = (B910, A3)
+
+
+class AscendSampler:
+    """Samples chips one after the other.
+
+    With a long interval busy shares are asked for over a full second, as long as the call for
+    that does not block for it: all chips together have to be done within the deadline.
+    """
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._period = interval_s >= PERIOD_FROM_S
+        self._clock = clock
+
+    def sample(
+        self, described: ChipDescription, chip: Chip, port: RocePortState | None
+    ) -> DeviceSample:
+        """Sample one chip. It never raises: a call that fails leaves its value out."""
+        began_s = self._clock()
+        sample = _sample(described, chip, port, period=self._period)
+        self._period = self._period and self._clock() - began_s < LATE_S
+        return sample
+
+
+def _sample(
+    described: ChipDescription, chip: Chip, port: RocePortState | None, *, period: bool
+) -> DeviceSample:
+    of = described.family
+    busy = meters.read_rates(chip, period=period)
+    hbm = meters.read_hbm(chip) if of in WITH_HBM or not described.facts.ddr_mb else None
+    ddr = meters.read_ddr(chip) if of in _WITH_DDR else None
+    total, used = _memory(described.facts, hbm, ddr)
+    return DeviceSample(
+        key=described.key,
+        core_percent=None if busy is None or busy.core is None else float(busy.core),
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+        processes=_processes(chip),
+        readings=(
+            *_electric(described, chip),
+            *_heat(chip, hbm),
+            *_busy(chip, busy, hbm),
+            *_errors(described, chip),
+            *_ddr(hbm, ddr),
+            *_vnpus(described, chip),
+            *_port(port),
+        ),
+    )
+
+
+def _memory(
+    facts: ChipFacts, hbm: HbmState | None, ddr: tuple[int, int | None] | None
+) -> tuple[int | None, int | None]:
+    """Return total and used bytes of the memory for tensors."""
+    if hbm is not None:
+        return hbm.total_mb * MIB, None if hbm.used_mb is None else hbm.used_mb * MIB
+    if ddr is None or facts.hbm_mb:
+        return None, None
+    total, used = ddr
+    return total * MIB, None if used is None else used * MIB
+
+
+def _processes(chip: Chip) -> tuple[ProcessSample, ...] | None:
+    processes = meters.read_processes(chip)
+    if processes is None:
+        return None
+    used: dict[int, int] = {}
+    for pid, size in processes:
+        used[pid] = used.get(pid, 0) + size
+    return tuple(ProcessSample(pid=pid, memory_bytes=used[pid]) for pid in sorted(used))
+
+
+def _electric(described: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+    # the controller of a 310P card speaks for the whole card: counted once
+    of_card = described.family == P310
+    if not of_card or described.number == 0:
+        power = meters.power_deciwatt(chip, of_card=of_card)
+        yield from _reading(metric_families.POWER, None if power is None else power / 10)
+    voltage = meters.voltage_centivolt(chip)
+    volts = None if voltage is None else voltage / 100
+    yield from _reading_of("xpu_npu_voltage_volts", volts)
+    clock = meters.core_clock_mhz(chip)
+    yield from _reading(metric_families.CLOCK, None if clock is None else clock * 1e6, "aicore")
+
+
+def _heat(chip: Chip, hbm: HbmState | None) -> Iterator[MetricValue]:
+    yield from _reading(metric_families.TEMPERATURE, meters.temperature_celsius(chip), "chip")
+    of_memory = hbm.temperature_celsius if hbm is not None else None
+    yield from _reading(metric_families.TEMPERATURE, of_memory, "memory")
+
+
+def _busy(chip: Chip, busy: UtilizationRates | None, hbm: HbmState | None) -> Iterator[MetricValue]:
+    values = () if busy is None else (busy.core, busy.vector, busy.cube, busy.overall)
+    for unit, percent in zip(("aicore", "vector", "cube", "overall"), values, strict=False):
+        yield from _ratio(percent, unit)
+    if hbm is not None:
+        memory = meters.read_rate(chip, meters.MEMORY)
+        if memory is None and hbm.used_mb is not None:
+            memory = round(100 * hbm.used_mb / hbm.total_mb)
+        yield from _ratio(memory, "memory")
+        yield from _ratio(hbm.bandwidth_percent, "memory_bandwidth")
+
+
+def _ratio(percent: int | None, unit: str) -> Iterator[MetricValue]:
+    ratio = None if percent is None else percent / 100
+    yield from _reading_of("xpu_npu_utilization_ratio", ratio, unit)
+
+
+def _errors(described: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+    if described.family not in _WITH_ERRORS:
+        return
+    counted = meters.hbm_errors(chip)
+    if counted is not None:
+        yield from _reading(metric_families.ECC_ERRORS, counted.corrected, "corrected")
+        yield from _reading(metric_families.ECC_ERRORS, counted.uncorrected, "uncorrected")
+    for found in meters.link_errors(chip):
+        labels = (found.link, str(found.port), found.kind)
+        yield from _reading_of("xpu_npu_link_errors_total", found.count, *labels)
+
+
+def _ddr(hbm: HbmState | None, ddr: tuple[int, int | None] | None) -> Iterator[MetricValue]:
+    """Tell the memory beside the HBM, where a chip has both."""
+    if hbm is not None and ddr is not None and ddr[1] is not None:
+        yield from _reading_of("xpu_npu_ddr_used_bytes", ddr[1] * MIB)
+
+
+def _vnpus(described: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+    for number in described.vdevs:
+        told = meters.vdev_activity(chip, number)
+        if told is None:
+            continue
+        percent, used = told
+        ratio = None if percent is None else percent / 100
+        yield from _reading_of("xpu_npu_vnpu_utilization_ratio", ratio, str(number))
+        size = None if used is None else used * MIB
+        yield from _reading_of("xpu_npu_vnpu_memory_used_bytes", size, str(number))
+
+
+def _port(port: RocePortState | None) -> Iterator[MetricValue]:
+    if port is not None:
+        yield from _reading_of("xpu_npu_network_up", 1 if port.is_working else 0, port.address)
+
+
+def _reading(family: MetricFamily, value: float | None, *labels: str) -> Iterator[MetricValue]:
+    yield from _reading_of(family.name, value, *labels)
+
+
+def _reading_of(family: str, value: float | None, *labels: str) -> Iterator[MetricValue]:
+    if value is not None:
+        yield MetricValue(family=family, value=float(value), labels=labels)

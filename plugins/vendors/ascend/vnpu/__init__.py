@@ -1,0 +1,1 @@
+"""Virtual NPUs: templates, creation, ownership."""

@@ -1,0 +1,1 @@
+"""Which MLUs there are, and how they are connected."""

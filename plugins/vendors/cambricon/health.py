@@ -1,0 +1,223 @@
+"""Computes the health of a Cambricon card from its state and from Xid events."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from agent.errors import NotSupported
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.inventory import DeviceEvent
+from plugins.vendors.cambricon.library import codes
+from plugins.vendors.cambricon.library.card import CndevCard, MluStatus
+from plugins.vendors.cambricon.library.cndev import Cndev
+from plugins.vendors.cambricon.library.codes import DEVICE_IN_PROBLEM, NO_PERMISSION
+
+RUNNING = 4  # of the driver
+
+MAX_FAILING = 3  # calls in a row
+
+_DRIVER: dict[int, tuple[str, str]] = {
+    0: ("DriverStarting", "early start"),
+    1: ("DriverStarting", "bring-up"),
+    2: ("DriverStarting", "booting"),
+    3: ("DriverStarting", "late start"),
+    5: ("DriverFault", "boot error"),
+    6: ("Resetting", "resetting"),
+    7: ("DriverFault", "reset error"),
+    8: ("DriverFault", "unknown"),
+}
+
+_PROHIBITED = 2
+
+_WARN, _FAIL = 10, 20
+
+# gravest first; a card that starts or resets says little that is true of anything else
+PRECEDENCE = ("Resetting", "DriverFault", "DriverStarting", "DeviceInProblem")
+
+INCIDENTS: dict[int, str] = {
+    1: "unknown",
+    3: "Xid",
+    9: "MLULink down",
+    15: "double-bit error",
+    22: "memory repair failed",
+    26: "temperature",
+    29: "driver",
+    30: "device system",
+}
+
+
+def judge_status(status: MluStatus, xid: int | None = None) -> Health:
+    """Return the verdict of one look; `xid` is the last one, which is worth a word if it is bad."""
+    causes = sorted(_causes(status), key=lambda cause: _rank(cause[0]))
+    if causes:
+        reason, message = causes[0]
+        told = message if xid is None else f"{message}; last Xid {xid:#018x}"
+        return Health(state=HealthState.FAILED, reason=reason, message=told)
+    if status.overall == _WARN:
+        told = f"the card warns{_incident_words(status)}"
+        return Health(state=HealthState.SUSPECT, reason="SubHealth", message=told)
+    return Health()
+
+
+def _causes(status: MluStatus) -> Iterator[tuple[str, str]]:
+    if status.driver is not None and status.driver != RUNNING:
+        reason, words = _DRIVER.get(status.driver, ("DriverFault", "unknown"))
+        yield reason, f"the card's driver is in state {status.driver} ({words})"
+    if status.device is not None and status.device != 1:
+        yield "DeviceInProblem", f"the card reports device state {status.device}"
+    if status.overall == _FAIL:
+        code = status.incidents[0][0] if status.incidents else 1
+        yield f"Incident{max(0, code)}", f"the card fails{_incident_words(status)}"
+    elif status.health is not None and status.health != 1:
+        yield "DeviceInProblem", f"the card reports health {status.health}"
+    if status.compute == _PROHIBITED:
+        yield "ComputeProhibited", "the card's compute mode is prohibited"
+
+
+def _rank(reason: str) -> int:
+    if reason in PRECEDENCE:
+        return PRECEDENCE.index(reason)
+    return len(PRECEDENCE) + (reason == "ComputeProhibited")
+
+
+def _incident_words(status: MluStatus) -> str:
+    words = [text or INCIDENTS.get(code, f"incident {code}") for code, text in status.incidents[:3]]
+    return ": " + ", ".join(words) if words else ""
+
+
+def judge_silence(calls: int, code: int) -> Health | None:
+    """Return the verdict on a card whose health could not be read that often in a row.
+
+    One failing call says nothing yet; that the device is in problem is said at once. That we may
+    not ask is no fault of the card.
+    """
+    if code == NO_PERMISSION:
+        message = "its health cannot be read: the agent lacks the permission (CNDev error 13)"
+        return Health(state=HealthState.SUSPECT, reason="PermissionDenied", message=message)
+    if code == DEVICE_IN_PROBLEM:
+        message = f"its health cannot be read (CNDev error {code})"
+        return Health(state=HealthState.FAILED, reason="DeviceInProblem", message=message)
+    if calls < MAX_FAILING:
+        return None
+    message = (
+        f"its health could not be read {MAX_FAILING} times in a row or more (CNDev error {code})"
+    )
+    return Health(state=HealthState.FAILED, reason="DriverError", message=message)
+
+
+XID_EVENT = 1
+
+SETTLE_S = 0.2  # from an Xid to the look at the card
+
+PAUSE_S = 1.0  # after a wait that fails at once
+
+MAX_XIDS = 4096  # kinds that are counted
+
+MAX_PENDING = 256
+
+CheckHealth = Callable[[str], Health | None]  # the verdict on a card now; None: nothing is known
+
+
+class XidWatch:
+    """The driver's events. `watch` is called by the thread that discovers, `wait` by its own."""
+
+    def __init__(self, look: CheckHealth, clock: Callable[[], float] = time.monotonic) -> None:
+        self.counts: Counter[tuple[str, int]] = Counter()  # (device, Xid)
+        self.last: dict[str, int] = {}
+        self._look = look
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._cndev: Cndev | None = None
+        self._set = ctypes.c_void_p()
+        self._keys: dict[int, str] = {}  # by handle
+        self._due: list[tuple[float, str, int]] = []  # when to look, at whom, after which Xid
+
+    def watch(self, cndev: Cndev, cards: Mapping[str, CndevCard]) -> None:
+        """Hear of these cards; one without events is looked at by its samples only."""
+        with self._lock:
+            if self._cndev is not cndev:  # at the start, or the driver was loaded anew
+                self._cndev, self._keys = None, {}
+                if not self._ready(cndev):
+                    return
+                self._cndev = cndev
+            before, self._keys = self._keys, {}
+            for key, card in cards.items():
+                if before.get(card.handle) == key or self._register(cndev, card):
+                    self._keys[card.handle] = key
+
+    def _ready(self, cndev: Cndev) -> bool:
+        fresh = ctypes.c_void_p()  # the thread of events may still wait with the one before
+        try:
+            cndev.call("cndevEventHandleCreate", ctypes.byref(fresh))
+        except (codes.CndevFault, NotSupported):
+            return False
+        self._set = fresh
+        return True
+
+    def _register(self, cndev: Cndev, card: CndevCard) -> bool:
+        types = ctypes.c_uint64(XID_EVENT)
+        try:
+            cndev.call("cndevRegisterEvents", self._set, types, card.handle)
+        except (codes.CndevFault, NotSupported):
+            return False
+        return True
+
+    def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
+        """Return events as soon as there are some, nothing after `wait_s`."""
+        until_s = self._clock() + wait_s
+        while True:
+            if told := self._looked():
+                return told
+            now_s = self._clock()
+            if now_s >= until_s or self._closed.is_set():
+                return ()
+            self._listen(min((until_s, *(due_s for due_s, _, _ in self._due))) - now_s)
+
+    def _looked(self) -> tuple[DeviceEvent, ...]:
+        now_s = self._clock()
+        ripe = [item for item in self._due if item[0] <= now_s]
+        self._due = [item for item in self._due if item[0] > now_s]
+        return tuple(self._event(key, xid) for _, key, xid in ripe)
+
+    def _event(self, key: str, xid: int) -> DeviceEvent:
+        health = self._look(key)
+        message = f"Xid {xid:#018x}"
+        if health is None or health.is_in_service:
+            return DeviceEvent(key=key, reason=f"Xid{xid}", message=message)
+        return DeviceEvent(
+            key=key, reason=health.reason, message=health.message, state=health.state
+        )
+
+    def _listen(self, wait_s: float) -> None:
+        with self._lock:
+            cndev, listened = self._cndev, self._set
+        if cndev is None:
+            self._closed.wait(max(0.001, wait_s))
+            return
+        event = cndev.record("Event")
+        try:
+            cndev.wait("cndevEventWait", listened, ctypes.byref(event), max(1, int(wait_s * 1000)))
+        except (codes.CndevFault, NotSupported) as error:
+            if getattr(error, "code", 0) != codes.TIMED_OUT:
+                self._closed.wait(min(PAUSE_S, max(0.001, wait_s)))
+            return
+        self._heard(int(event.device), int(event.type), int(event.data))
+
+    def _heard(self, handle: int, kind: int, xid: int) -> None:
+        key = self._keys.get(handle)
+        if key is None or kind != XID_EVENT:
+            return
+        if len(self.counts) < MAX_XIDS or (key, xid) in self.counts:
+            self.counts[key, xid] += 1
+        self.last[key] = xid
+        if len(self._due) < MAX_PENDING:
+            self._due.append((self._clock() + SETTLE_S, key, xid))
+
+    def close(self) -> None:
+        """Wake who waits."""
+        self._closed.set()

@@ -1,0 +1,172 @@
+"""What a container gets of Cambricon cards and sMLU slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from agent.snapshot.allocation import (
+    CORE,
+    RATIO,
+    AllocationRefused,
+    DeviceAllocation,
+    DeviceMatch,
+    RefusalReason,
+    match_devices,
+)
+from agent.snapshot.container import ContainerSpec
+from agent.snapshot.device import VendorDevice
+from agent.snapshot.edits import BIND_READ_ONLY, ContainerEdits, DeviceNodeEdit, MountEdit
+from agent.snapshot.host_devices import HostDeviceQuery, HostDevices
+from agent.wire_formats.cdi_specs import has_name, qualified_names
+from plugins.shared.injection import (
+    VOID,
+    WARN,
+    decode_policy,
+    existing_nodes,
+    missing_nodes,
+    node_edit,
+    nodes_below,
+    withhold_devices,
+)
+
+VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
+SLICES = "VIRTUAL_DEVICES"
+CDI_KINDS = ("cambricon.com/mlu", "xpu-agent.io/mlu")
+TOOL = "/usr/bin/cnmon"
+WHOLE = 100  # percent
+OLD_FOLDER = "/dev/cambricon"  # of old drivers
+_CONTROL_NODES = ("/dev/cambricon_ctl", "/dev/cambricon_gdr")
+# per card, before its own node; each driver has some of them
+_CARD_NODES = (
+    "/dev/cambr-msgq:{}",
+    "/dev/cambr-rpc:{}",
+    "/dev/cmsg_ctrl{}",
+    "/dev/commu{}",
+    "/dev/cambricon_ipcm{}",
+)
+
+
+class CambriconPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What people decide about injection."""
+
+    injection: Literal["auto", "cdi"] = "auto"
+    ungranted: Literal["off", "warn", "void"] = "warn"
+
+
+def _at_most_warn(policy: CambriconPolicy) -> str:
+    """Return `warn` for `void`: no value is known that the maker's runtime takes for none."""
+    return WARN if policy.ungranted == VOID else policy.ungranted
+
+
+def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+    """Name the cards' and slices' nodes, and the maker's tool."""
+    of_card = (path.format("*") for path in _CARD_NODES)
+    nodes = (
+        *_CONTROL_NODES,
+        *of_card,
+        "/dev/cambricon_dev*",
+        f"{OLD_FOLDER}/*",
+        "/dev/cambricon-caps/*",
+    )
+    return HostDeviceQuery(nodes=nodes, paths=(TOOL,))
+
+
+def edits(
+    devices: Sequence[VendorDevice],
+    grant: DeviceAllocation,
+    container: ContainerSpec,
+    host: HostDevices,
+) -> ContainerEdits:
+    """Return what a grant changes; without one, what is said of a container that helps itself.
+
+    Raises `GrantRefused` when the container could not use what it was granted.
+    """
+    policy = decode_policy(host.settings, CambriconPolicy, "cambricon")
+    granted = sorted(match_devices(grant, devices), key=_order)
+    ours = "cambricon" in host.effective_handler(container.runtime_handler).lower()
+    if not granted:
+        return withhold_devices(container, VISIBLE, _at_most_warn(policy), ours=ours)
+    for match in granted:
+        if match.partition is None and _is_share(match):
+            raise AllocationRefused(
+                RefusalReason.PARTITION_MISSING, f"no slice of {match.device.key} was made"
+            )
+    sliced = [match for match in granted if match.partition is not None]
+    if sliced and len({match.device.key for match in granted}) > 1:
+        raise AllocationRefused(RefusalReason.MIXED_GRANT, "slices of one card, or whole cards")
+    if ours:
+        given = _environment(granted, host)
+        other = VISIBLE if given[0] == SLICES else SLICES
+        notes = withhold_devices(container, other, _at_most_warn(policy), ours=ours).notes
+        return ContainerEdits(env=(given,), notes=notes)
+    if policy.injection == "cdi" and host.cdi_enabled and not sliced:
+        return ContainerEdits(cdi=_names(granted, host))
+    nodes = missing_nodes(container, _nodes(granted, host))
+    mounted = TOOL not in host.paths or TOOL in container.mounts
+    mounts = () if mounted else (MountEdit(host_path=TOOL, path=TOOL, options=BIND_READ_ONLY),)
+    return ContainerEdits(nodes=nodes, mounts=mounts)
+
+
+def _is_share(match: DeviceMatch) -> bool:
+    """Say whether less than the card was granted: then its slice is shown, never the card."""
+    amounts = (match.entry.amount(name) for name in (CORE, RATIO))
+    return any(amount is not None and amount < WHOLE for amount in amounts)
+
+
+def _order(match: DeviceMatch) -> tuple[int, int]:
+    instance = match.partition.instance if match.partition else None
+    return match.vendor_minor, -1 if instance is None else instance
+
+
+def _nodes(granted: Sequence[DeviceMatch], host: HostDevices) -> Iterator[DeviceNodeEdit]:
+    """Yield control nodes, each card's, then those of slices; each path is looked for itself."""
+    yield from existing_nodes(host, _CONTROL_NODES)
+    yield from nodes_below(host, OLD_FOLDER)
+    whole = granted[0].partition is None
+    for minor in dict.fromkeys(match.vendor_minor for match in granted):
+        card = node_edit(host.require_node(f"/dev/cambricon_dev{minor}"))
+        if whole:
+            yield from existing_nodes(host, (path.format(minor) for path in _CARD_NODES))
+            yield card
+        else:
+            yield card
+            yield from existing_nodes(host, (f"/dev/cambricon_ipcm{minor}",))
+    for match in granted:
+        yield from (node_edit(host.require_node(path)) for path in _caps(match))
+
+
+def _caps(match: DeviceMatch) -> tuple[str, ...]:
+    part = match.partition
+    if part is None:
+        return ()
+    if not part.nodes:
+        raise AllocationRefused(RefusalReason.DEVICE_NODE_MISSING, f"slice {part.uuid} has no node")
+    return tuple(node.path for node in part.nodes)
+
+
+def _environment(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, str]:
+    if granted[0].partition is None:
+        return VISIBLE, ",".join(str(match.vendor_minor) for match in granted)
+    slices = []
+    for match in granted:
+        card = (
+            f"/dev/cambricon_dev{match.vendor_minor}",
+            f"/dev/cambricon_ipcm{match.vendor_minor}",
+        )
+        nodes = [*(node.host_path for node in existing_nodes(host, card)), *_caps(match)]
+        slices.append(",".join(dict.fromkeys(nodes)))
+    return SLICES, ";".join(slices)
+
+
+def _names(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, ...]:
+    wanted = [f"mlu-{match.vendor_minor}" for match in granted]
+    for kind in CDI_KINDS:
+        names = qualified_names(host.cdi, kind, map(has_name, wanted))
+        if names is not None:
+            return names
+    raise AllocationRefused(
+        RefusalReason.CDI_NAME_MISSING, f"no CDI spec of {CDI_KINDS[0]} has {wanted}"
+    )

@@ -1,0 +1,1 @@
+"""The binding of CNDev, Cambricon's device library."""

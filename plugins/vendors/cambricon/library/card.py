@@ -1,0 +1,304 @@
+"""Calls about one card: values in the agent's units, `None` for unsupported ones."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from agent.errors import AgentError, CallSuspended, NotSupported, ParseError
+from agent.snapshot.pci import parse_address
+from plugins.shared.c_structures import decode_c_text
+from plugins.vendors.cambricon.library import codes
+from plugins.vendors.cambricon.library.cndev import Cndev, card_name
+
+MIB = 1 << 20
+KIB = 1 << 10
+MAX_MEMORY_MIB = 1 << 24  # 16 TiB
+MAX_WATTS = 10_000
+MAX_CELSIUS = 200
+MAX_PORTS = 64
+MAX_INCIDENTS = 64
+_NO_NUMBER = (1 << 64) - 1  # all bits set: no answer
+_MAX_COUNT = 1 << 53  # what a reading holds exactly; no card lives to see that many errors
+_FAIL = 20  # of an incident
+_MAX_STATE = 31  # of a driver; nine are known
+_OVERALL = (0, 10, _FAIL)
+T = TypeVar("T")
+
+
+class MluStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a card says of its health; numbers are the library's own, `None` is not told."""
+
+    health: int | None = None  # 1 good
+    device: int | None = None  # 1 good
+    driver: int | None = None  # 4 running
+    compute: int | None = None  # 2 prohibited
+    overall: int | None = None  # 0 pass, 10 warn, 20 fail
+    incidents: tuple[tuple[int, str], ...] = ()  # code, text; those that failed first
+
+
+class MluProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One host process on the card."""
+
+    pid: int
+    memory_bytes: int
+    core_percent: float | None = None
+
+
+class MluInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """One sMLU or MIM instance. Percent and bytes are (most, used); MIM tells no use."""
+
+    number: int
+    profile: int
+    name: str  # of the profile
+    uuid: str
+    nodes: tuple[str, ...]  # its own, beside those of the card
+    cores: int
+    memory_bytes: int
+    used_percent: int | None = None
+    used_bytes: int | None = None
+
+
+class CndevCard:
+    """A card by its index. What it cannot tell is not asked again of this object.
+
+    Codes other than `not supported` are kept in `faults`, by what was asked, until `begin`.
+    """
+
+    def __init__(self, cndev: Cndev, index: int) -> None:
+        self.cndev = cndev
+        self.index = index
+        self.handle = cndev.handle(index)
+        self.faults: dict[str, int] = {}
+        self._suspended: set[str] = set()  # calls that hung before and were left out
+        self._mute: set[str] = set()
+
+    def begin_round(self) -> None:
+        """Start a round: what went wrong before is over unless it shows again."""
+        self.faults = {}
+        self._suspended.clear()
+
+    def has_answered(self, what: str) -> bool:
+        """Say whether an answer to `what` means something: nothing went wrong, and it can tell."""
+        return what not in self.faults and what not in self._mute | self._suspended
+
+    def ask(self, what: str, call: Callable[[], T]) -> T | None:
+        """Run calls named `what`; a stale handle is taken anew once."""
+        if what in self._mute:
+            return None
+        try:
+            self.cndev.calls.enter(what, card_name(self.index))
+            try:
+                return call()
+            except codes.CndevFault as error:
+                if error.code != codes.BAD_HANDLE:
+                    raise
+                self.handle = self.cndev.handle(self.index)
+                return call()
+            finally:
+                self.cndev.calls.leave()
+        except CallSuspended:
+            self._suspended.add(what)  # for a while only: it is asked again
+        except NotSupported:
+            self._mute.add(what)
+        except codes.CndevFault as error:
+            self.faults[what] = error.code
+        return None
+
+    def _read(self, symbol: str, name: str, *args: object) -> ctypes.Structure | None:
+        return self.ask(symbol, lambda: self.cndev.read(symbol, name, self.handle, *args))
+
+    def _all(self, symbol: str, name: str) -> tuple[ctypes.Structure, ...] | None:
+        return self.ask(symbol, lambda: self.cndev.read_all(symbol, name, self.handle))
+
+    def uuid(self) -> str | None:
+        """Return the card's UUID as the library spells it."""
+        record = self._read("cndevGetUUID", "UUID")
+        return (decode_c_text(record.uuid) or None) if record else None
+
+    def name(self) -> str | None:
+        """Return the model's name."""
+        symbol = "cndevGetCardNameStringByDevId"
+        return self.ask(symbol, lambda: self.cndev.text(symbol, self.handle)) or None
+
+    def name_id(self) -> int | None:
+        """Return the model's number."""
+        record = self._read("cndevGetCardName", "CardName")
+        return int(record.id) if record else None
+
+    def serial(self) -> str | None:
+        """Return the serial number in hexadecimal."""
+        record = self._read("cndevGetCardSN", "CardSN")
+        return f"{record.sn:x}" if record and 0 < record.sn < _NO_NUMBER else None
+
+    def driver(self) -> str | None:
+        """Return the version of the driver."""
+        record = self._read("cndevGetVersionInfo", "VersionInfo")
+        parts = tuple(record.driver) if record else ()
+        return ".".join(map(str, parts)) if parts and max(parts) < 1 << 16 else None
+
+    def memory(self) -> tuple[int, int | None] | None:
+        """Return (total, used) bytes; a total that cannot be is no answer."""
+        record = self._read("cndevGetMemoryUsageV2", "MemV2")
+        if record is None or not 0 < record.total <= MAX_MEMORY_MIB:
+            return None
+        used = int(record.used) * MIB if 0 <= record.used <= record.total else None
+        return int(record.total) * MIB, used
+
+    def bus_id(self) -> str | None:
+        """Return the PCI address; parts that make none are no answer."""
+        record = self._read("cndevGetPCIeInfoV2", "PcieV2")
+        if record is None:
+            return None
+        address = f"{record.domain:04x}:{record.bus:02x}:{record.dev:02x}.{record.func:x}"
+        try:
+            return parse_address(address)
+        except ParseError:
+            return None
+
+    def numa(self) -> int | None:
+        """Return the NUMA node; negative is unknown."""
+        record = self._read("cndevGetNUMANodeIdByDevId", "Numa")
+        return int(record.node) if record and 0 <= record.node < 1024 else None
+
+    def status(self) -> MluStatus | None:
+        """Return what the card says of its health; `None` if that very call failed."""
+        record = self._read("cndevGetCardHealthState", "Health")
+        if record is None:
+            return None
+        if record.health not in (0, 1) or not 0 <= record.driver <= _MAX_STATE:
+            self.faults["cndevGetCardHealthState"] = codes.GARBLED
+            return None
+        compute = self._read("cndevGetComputeMode", "Mode")
+        more = self._read("cndevGetCardHealthStateV2", "HealthV2")
+        return MluStatus(
+            health=int(record.health),
+            device=int(record.device),
+            driver=int(record.driver),
+            compute=int(compute.mode) if compute else None,
+            overall=int(more.overall) if more and more.overall in _OVERALL else None,
+            incidents=_incidents(more) if more and more.overall in _OVERALL else (),
+        )
+
+    def utilisation(self) -> float | None:
+        """Return the busy time in percent."""
+        record = self._read("cndevGetDeviceUtilizationInfo", "Util")
+        return float(record.average) if record and 0 <= record.average <= 100 else None
+
+    def power_watts(self) -> float | None:
+        """Return the power drawn."""
+        record = self._read("cndevGetDevicePowerInfo", "Power")
+        return float(record.usage) if record and 0 <= record.usage <= MAX_WATTS else None
+
+    def temperatures(self) -> tuple[tuple[str, float], ...]:
+        """Return (sensor, degrees Celsius) of the board, the chip and its memory."""
+        record = self._read("cndevGetTemperatureInfo", "Temp")
+        if record is None:
+            return ()
+        values = (("board", record.board), ("chip", record.chip), ("memory", record.memory))
+        return tuple((name, float(value)) for name, value in values if 0 <= value <= MAX_CELSIUS)
+
+    def ecc(self) -> tuple[tuple[str, int], ...]:
+        """Return (kind, count) of memory errors."""
+        record = self._read("cndevGetECCInfo", "Ecc")
+        if record is None:
+            return ()
+        values = (("corrected", record.corrected), ("uncorrected", record.uncorrected))
+        return tuple((kind, int(count)) for kind, count in values if count <= _MAX_COUNT)
+
+    def processes(self) -> tuple[MluProcess, ...] | None:
+        """Return the processes on the card, with their busy time where it is told."""
+        record = self._all("cndevGetProcessInfo", "Proc")
+        if record is None:
+            return None
+        busy = {p.pid: p.mlu for p in self._all("cndevGetProcessUtilization", "ProcUtil") or ()}
+        return tuple(
+            MluProcess(
+                pid=int(p.pid),
+                memory_bytes=int(p.physical) * KIB,
+                core_percent=float(busy[p.pid]) if busy.get(p.pid, 101) <= 100 else None,
+            )
+            for p in record
+            if 0 < p.pid < 1 << 31 and p.physical <= MAX_MEMORY_MIB * KIB
+        )
+
+    def linked_uuids(self) -> tuple[str, ...]:
+        """Return the card's UUID at the other end of every MLULink port that is up."""
+        symbol = "cndevGetMLULinkPortNumber"
+        ports = self.ask(symbol, lambda: self.cndev.number(symbol, self.handle)) or 0
+        if ports < 0:
+            self.faults[symbol] = codes.GARBLED
+        record: list[str] = []
+        for port in range(min(ports, MAX_PORTS) if ports > 0 else 0):
+            state = self._port("cndevGetMLULinkStatusV2", "LinkV2", port)
+            if state is None or state.mac == 0:
+                continue
+            remote = self._port("cndevGetMLULinkRemoteInfo", "Remote", port)
+            if remote is not None and (uuid := decode_c_text(remote.uuid)):
+                record.append(uuid)
+        return tuple(record)
+
+    def _port(self, symbol: str, name: str, port: int) -> ctypes.Structure | None:
+        # by port: one that cannot tell says nothing of the others
+        what = f"{symbol} {port}"
+        return self.ask(what, lambda: self.cndev.read(symbol, name, self.handle, port))
+
+    def mode(self, symbol: str) -> bool | None:
+        """Return whether sMLU or MIM (`cndevGetSMLUMode`, `cndevGetMimMode`) is on."""
+        record = self._read(symbol, "Mode")
+        return None if record is None or record.mode not in (0, 1) else record.mode == 1
+
+    def smlu_instances(self) -> tuple[MluInstance, ...]:
+        """Return the sMLU instances."""
+        return tuple(
+            MluInstance(
+                number=int(s.instance),
+                profile=int(s.profile),
+                name=decode_c_text(s.profile_name),
+                uuid=decode_c_text(s.uuid),
+                nodes=(decode_c_text(s.dev_node),) if decode_c_text(s.dev_node) else (),
+                cores=int(s.quota[0]),
+                memory_bytes=int(s.memory[0]),
+                used_percent=int(s.quota[1]) if s.quota[1] <= 100 else None,
+                used_bytes=int(s.memory[1]) if s.memory[1] <= s.memory[0] else None,
+            )
+            for s in self._all("cndevGetAllSMluInstanceInfo", "SMlu") or ()
+            if s.instance >= 0 and s.quota[0] <= 100 and s.memory[0] <= MAX_MEMORY_MIB * MIB
+        )
+
+    def mim_instances(self) -> tuple[MluInstance, ...]:
+        """Return the MIM instances."""
+        return tuple(
+            MluInstance(
+                number=int(m.instance),
+                profile=int(m.profile),
+                name=decode_c_text(m.profile_name),
+                uuid=decode_c_text(m.uuid),
+                nodes=(decode_c_text(m.dev_node),) if decode_c_text(m.dev_node) else (),
+                cores=int(m.cores),
+                memory_bytes=int(m.memory) * MIB,
+            )
+            for m in self._all("cndevGetAllMluInstanceInfo", "Mim") or ()
+            if m.instance >= 0 and 0 <= m.memory <= MAX_MEMORY_MIB
+        )
+
+
+def _incidents(record: ctypes.Structure) -> tuple[tuple[int, str], ...]:
+    listed = record.incidents[: min(record.count, MAX_INCIDENTS)]
+    ordered = sorted(listed, key=lambda incident: incident.health != _FAIL)
+    return tuple((int(i.code), decode_c_text(i.msg)[:80]) for i in ordered)
+
+
+def open_cards(cndev: Cndev, most: int) -> tuple[dict[int, CndevCard], dict[int, AgentError]]:
+    """Return the cards by index, and why there is no handle for the others."""
+    cards: dict[int, CndevCard] = {}
+    failed: dict[int, AgentError] = {}
+    for index in range(min(cndev.count(), most)):
+        try:
+            cards[index] = CndevCard(cndev, index)
+        except AgentError as error:
+            failed[index] = error
+    return cards, failed

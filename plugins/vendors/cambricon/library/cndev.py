@@ -1,0 +1,293 @@
+"""Loads libcndev and its structures (interface version 6, 64-bit); maps return codes to errors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent.errors import AgentError, NotSupported
+from plugins.shared.c_structures import StructureTable, decode_c_text
+from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
+from plugins.shared.library_file import LibraryUnavailable, find_library
+from plugins.vendors.cambricon.library import codes
+
+_VERSION = "version@0:i32 "
+
+# name: (a version comes first, size, alignment and members)
+_TABLE: dict[str, tuple[bool, str]] = {
+    "CardInfo": (True, "8 4: number@4:u32"),
+    "UUID": (True, "56 8: uuid@4:c37 ncs@48:u64"),
+    "CardName": (True, "8 4: id@4:i32"),
+    "Mode": (True, "8 4: mode@4:i32"),
+    "Numa": (True, "8 4: node@4:i32"),
+    "CardSN": (True, "24 8: sn@8:u64 motherboard@16:u64"),
+    "VersionInfo": (True, "28 4: mcu@4:u32*3 driver@16:u32*3"),
+    "MemV2": (False, "176 8: total@0:i64 used@8:i64 reserved@16:i64 vtotal@24:i64 vused@32:i64"),
+    "PcieV2": (
+        False,
+        "64 4: subsystem@0:u32 device@4:u32 vendor@8:u16 subvendor@10:u16 domain@12:u32"
+        " bus@16:u32 dev@20:u32 func@24:u32 module@28:u16 slot@30:u16",
+    ),
+    "Health": (True, "16 4: health@4:i32 device@8:i32 driver@12:i32"),
+    "Incident": (
+        False,
+        "540 4: system@0:i32 health@4:i32 msg@8:c512 device_id@520:i32 bdf@524:u32 code@528:i32",
+    ),
+    "HealthV2": (
+        False,
+        "34612 4: health@0:i32 device@4:i32 driver@8:i32 overall@12:i32 count@16:u32"
+        " incidents@20:Incident*64",
+    ),
+    "Util": (True, "328 4: average@4:i32 core@8:i32*80"),
+    "Power": (False, "84 4: usage@0:i32 cap@4:i32 machine@8:i32 tdp@12:i32 max@16:i32"),
+    "Temp": (True, "148 4: board@4:i32 cluster@8:i32*20 die@88:i32*8 chip@120:i32 memory@132:i32"),
+    "Ecc": (True, "72 8: one@8:u64 corrected@40:u64 uncorrected@48:u64 total@56:u64"),
+    "Proc": (True, "24 8: pid@4:u32 physical@8:u64 virtual@16:u64"),
+    "ProcUtil": (True, "28 4: pid@4:u32 mlu@8:u32 jpu@12:u32 dec@16:u32 enc@20:u32 mem@24:u32"),
+    "LinkV2": (False, "44 4: mac@0:i32 serdes@4:i32 presence@8:i32 progress@12:i32"),
+    "Remote": (
+        True,
+        "376 8: mc_sn@8:u64 ba_sn@16:u64 slot@24:u32 port@28:u32 ip@32:u8*16 uuid@48:c37"
+        " ipver@88:u32 ipvalid@92:u32 connect@96:i32 ncs@104:u64 mac@112:u8*6 port_name@118:c256",
+    ),
+    "Mim": (
+        True,
+        "1016 4: parent@4:i32 instance@8:i32 profile@12:i32 uuid@16:c37 bdf@56:u32*4"
+        " placement@72:i32 cores@84:i32 memory@100:i32 profile_name@104:c100 dev_node@204:c100"
+        " ipcm_node@304:c100 name@404:c100",
+    ),
+    "SMlu": (
+        True,
+        "904 8: profile@4:i32 instance@8:i32 uuid@12:c37 bdf@52:u32*4 profile_name@68:c100"
+        " name@168:c100 dev_node@268:c100 quota@368:u32*2 memory@376:u64*2",
+    ),
+    "ProfIds": (True, "520 4: count@4:i32 id@8:i32*128"),
+    "Prof": (
+        True,
+        "144 8: id@4:i32 name@8:c100 total@108:u32 remain@112:u32 quota@116:u32*2 memory@128:u64*2",
+    ),
+    "Set": (True, "16 8: quota@4:u32 memory@8:u64"),
+    "Event": (
+        True,
+        "104 8: device@4:i32 data@8:u64 type@16:u64 time@24:u64 cpu@32:u32 mlu@36:u32",
+    ),
+}
+
+STRUCTURE_NAMES = tuple(_TABLE)
+
+VERSIONED = frozenset(name for name, (versioned, _) in _TABLE.items() if versioned)
+
+STRUCTURES = StructureTable(
+    {
+        name: text.replace(": ", f": {_VERSION}", 1) if versioned else text
+        for name, (versioned, text) in _TABLE.items()
+    }
+)
+
+SONAME = "libcndev.so"
+
+FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/neuware/lib64",
+)
+
+VERSIONS = (6, 5)  # of the structures, newest first; libraries before 3 refuse 6
+
+FIRST_ROOM = 16  # elements that a list is first asked for with
+
+MAX_ROOM = 4096
+
+MAX_TRIES = 3
+
+MANDATORY = (
+    "cndevInit",
+    "cndevGetDeviceCount",
+    "cndevGetDeviceHandleByIndex",
+    "cndevGetUUID",
+    "cndevGetCardNameStringByDevId",
+    "cndevGetMemoryUsageV2",
+    "cndevGetCardHealthState",
+)
+
+TEXTS = ("cndevGetCardNameStringByDevId", "cndevGetErrorString")  # they return what they say
+
+OPTIONAL = (
+    "cndevRelease",
+    "cndevGetErrorString",
+    "cndevGetCardName",
+    "cndevGetCardSN",
+    "cndevGetVersionInfo",
+    "cndevGetPCIeInfoV2",
+    "cndevGetNUMANodeIdByDevId",
+    "cndevGetCardHealthStateV2",
+    "cndevGetComputeMode",
+    "cndevGetDeviceUtilizationInfo",
+    "cndevGetDevicePowerInfo",
+    "cndevGetTemperatureInfo",
+    "cndevGetECCInfo",
+    "cndevGetProcessInfo",
+    "cndevGetProcessUtilization",
+    "cndevGetMLULinkPortNumber",
+    "cndevGetMLULinkStatusV2",
+    "cndevGetMLULinkRemoteInfo",
+    "cndevGetMimMode",
+    "cndevGetSMLUMode",
+    "cndevSetSMLUMode",
+    "cndevGetAllMluInstanceInfo",
+    "cndevGetAllSMluInstanceInfo",
+    "cndevGetSMluProfileIdInfo",
+    "cndevGetSMluProfileInfo",
+    "cndevCreateSMluProfileInfo",
+    "cndevDestroySMluProfileInfo",
+    "cndevCreateSMluInstanceByProfileId",
+    "cndevDestroySMluInstanceByHandle",
+    "cndevUpdateSMluInstanceQuotaByHandle",
+    "cndevEventHandleCreate",
+    "cndevRegisterEvents",
+    "cndevEventWait",
+    "cndevResetDevice",
+)
+
+
+def locate_cndev(settings: Mapping[str, object]) -> str:
+    """Return where the library is; see `plugins.shared.library_file`."""
+    return find_library(SONAME, FOLDERS, settings, os.environ.get("LD_LIBRARY_PATH", ""))
+
+
+def card_name(index: int) -> str:
+    """Return the library's name for a card: its place among them."""
+    return f"card {index}"
+
+
+class Cndev:
+    """The library of this process. `missing` are symbols it lacks: what they tell stays absent.
+
+    Calls of different threads take turns, except the wait for events.
+    """
+
+    def __init__(self, path: str, calls: LibraryCallJournal = NO_JOURNAL) -> None:
+        self.path = path
+        self.calls = calls  # told which call of which card is in progress
+        self._lock = threading.Lock()
+        try:
+            self._dll = ctypes.CDLL(path)
+        except OSError as error:
+            message = f"{path} cannot be loaded: {str(error)[:120]}"
+            raise LibraryUnavailable("LibraryMissing", message) from error
+        self.missing = frozenset(n for n in (*MANDATORY, *OPTIONAL) if not hasattr(self._dll, n))
+        if lacking := [name for name in MANDATORY if name in self.missing]:
+            message = f"{path} lacks {lacking[0]}: install a newer driver"
+            raise LibraryUnavailable("LibraryUnfit", message)
+        for name in TEXTS:
+            if name not in self.missing:
+                getattr(self._dll, name).restype = ctypes.c_char_p
+        self.version = VERSIONS[0]
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self.call("cndevInit", 0)
+            self._agree()
+        except codes.CndevFault as error:
+            loaded = error.code not in codes.NOT_LOADED
+            reason = "LibraryUnfit" if loaded else "DriverNotLoaded"
+            message = f"{error}; check that the kernel module of this driver is loaded"
+            raise LibraryUnavailable(reason, message) from error
+
+    def _agree(self) -> None:
+        """Find the newest version of structures that the library takes."""
+        for version in VERSIONS:
+            self.version = version
+            try:
+                self.count()
+            except codes.CndevFault as error:
+                if error.code != codes.BAD_VERSION or version == VERSIONS[-1]:
+                    raise
+            else:
+                return
+
+    def call(self, symbol: str, *args: object) -> None:
+        """Call a function; a symbol that is missing is `NotSupported`, codes as in `error_of`."""
+        with self._lock:
+            self._call(symbol, args)
+
+    def wait(self, symbol: str, *args: object) -> None:
+        """Call a function that may wait, beside the calls of other threads."""
+        self._call(symbol, args)
+
+    def _call(self, symbol: str, args: tuple[object, ...]) -> None:
+        code = int(self._function(symbol)(*args))
+        if code != codes.OK:
+            raise codes.error_of(symbol, code)
+
+    def _function(self, symbol: str) -> Callable[..., Any]:
+        if symbol in self.missing:
+            raise NotSupported(f"{self.path} has no {symbol}")
+        function: Callable[..., Any] = getattr(self._dll, symbol)
+        return function
+
+    def record(self, name: str) -> ctypes.Structure:
+        """Return an empty structure that says its version."""
+        structure = STRUCTURES[name]()
+        if name in VERSIONED:
+            structure.version = self.version
+        return structure
+
+    def read(self, symbol: str, name: str, *args: object) -> ctypes.Structure:
+        """Return the structure that a function fills; `args` follow it."""
+        to = self.record(name)
+        self.call(symbol, ctypes.byref(to), *args)
+        return to
+
+    def read_all(self, symbol: str, name: str, handle: int) -> tuple[ctypes.Structure, ...]:
+        """Return a list of structures, asking again with more room as long as there are more."""
+        room = FIRST_ROOM
+        for last in (*[False] * (MAX_TRIES - 1), True):
+            to = (STRUCTURES[name] * room)()
+            to[0].version = self.version
+            number = ctypes.c_uint32(room)
+            try:
+                self.call(symbol, ctypes.byref(number), to, handle)
+            except codes.CndevFault as error:
+                if error.code != codes.INSUFFICIENT_SPACE or last:
+                    raise
+                room = max(2 * room, min(number.value, MAX_ROOM))
+            else:
+                return tuple(to[: min(number.value, room)])
+        return ()
+
+    def text(self, symbol: str, *args: object) -> str:
+        """Return the text that a function returns; "" if it has none."""
+        with self._lock:
+            return decode_c_text(self._function(symbol)(*args))
+
+    def number(self, symbol: str, *args: object) -> int:
+        """Return the number that a function returns instead of a code."""
+        with self._lock:
+            return int(self._function(symbol)(*args))
+
+    def count(self) -> int:
+        """Return the number of cards."""
+        return int(self.read("cndevGetDeviceCount", "CardInfo").number)
+
+    def handle(self, index: int) -> int:
+        """Return the handle of a card; after a reset it is another."""
+        to, symbol = ctypes.c_int32(), "cndevGetDeviceHandleByIndex"
+        self.calls.enter(symbol, card_name(index))
+        try:
+            self.call(symbol, index, ctypes.byref(to))
+        finally:
+            self.calls.leave()
+        return to.value
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        try:
+            self.call("cndevRelease")
+        except AgentError:
+            return  # the process ends anyway

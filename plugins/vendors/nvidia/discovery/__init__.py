@@ -1,0 +1,1 @@
+"""Which NVIDIA GPUs there are: cards, MIG devices, NVLinks, fabric."""

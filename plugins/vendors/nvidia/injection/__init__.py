@@ -1,0 +1,1 @@
+"""NVIDIA devices in containers: whole cards, MIG devices, HAMi-core and MPS."""

@@ -1,0 +1,1 @@
+"""The binding of NVML, NVIDIA's device library."""

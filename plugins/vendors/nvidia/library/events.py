@@ -1,0 +1,266 @@
+"""Receives driver events on a thread of its own, because the library may hang."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from agent.errors import DeviceGone, NotSupported, VendorFault
+from plugins.vendors.nvidia.library import codes
+from plugins.vendors.nvidia.library.card import NvmlCard
+from plugins.vendors.nvidia.library.nvml import Nvml, handle_address
+from plugins.vendors.nvidia.library.structures import BOUND, SystemEvents, read_fields
+
+MAX_XID = 999_999
+SLICE_MS = 500  # of one wait; how long an orderly end may take
+JOIN_S = 0.55
+SYSTEM_EVERY = 4  # waits between two looks for cards that are bound or taken away
+PAUSE_S = 1.0  # after an answer that comes at once and again
+RECOVERY_ACTION = ((230, 0),)
+NO_INSTANCE = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
+
+DOUBLE_BIT, XID, MIG_CHANGED = 0x2, 0x8, 0x100
+SINGLE_BIT_STORM, DRAM_RETIRED, DRAM_NOT_RETIRED = 0x200, 0x400, 0x800
+POISON, FATAL_POISON = 0x1000, 0x2000
+UNAVAILABLE, ACTION_CHANGED = 0x4000, 0x8000
+EVENT_TYPES = (
+    DOUBLE_BIT
+    | XID
+    | MIG_CHANGED
+    | (SINGLE_BIT_STORM | DRAM_RETIRED | DRAM_NOT_RETIRED)
+    | (POISON | FATAL_POISON)
+    | (UNAVAILABLE | ACTION_CHANGED)
+)
+LOST, DRIVER_BOUND, DRIVER_UNBOUND = -1, -2, -3  # kinds of our own
+RECOVERY_ACTION_XIDS = frozenset(
+    {74, *range(144, 151), 154}
+)  # Xids after which the driver is asked
+
+
+class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event: of a card by bus id, or of nobody in particular, whose key is empty."""
+
+    key: str
+    kind: int
+    at_s: float  # monotonic
+    number: int = 0
+    instance: int = NO_INSTANCE
+    compute_instance: int = NO_INSTANCE
+    action: int | None = None  # that the driver asks for since
+
+
+class NvmlEventListener:
+    """One event set. `watch` is called by the thread that discovers; `put` gets every notice."""
+
+    def __init__(
+        self, put: Callable[[NvmlEvent], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._put = put
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._nvml: Nvml | None = None
+        self._set: object | None = None
+        self._system: SystemEvents | None = None
+        self._cards: Mapping[str, NvmlCard] = {}
+        self._registered: dict[str, int] = {}  # card: pointer of its handle
+        self._lost: frozenset[str] = frozenset()
+        self._probed_s = -PAUSE_S
+
+    def start(self) -> None:
+        """Begin to listen; once is enough."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._listen, name="nvml-events", daemon=True)
+            self._thread.start()
+
+    def watch(self, nvml: Nvml, cards: Mapping[str, NvmlCard]) -> None:
+        """Register cards that are new or came back; those that have no events stay polled."""
+        with self._lock:
+            if self._nvml is not nvml:
+                self._system = _system_events(nvml)
+            self._nvml, self._cards = nvml, dict(cards)
+            self._registered = {k: v for k, v in self._registered.items() if k in cards}
+            self._register()
+
+    def _register(self) -> None:
+        if self._nvml is None:
+            return
+        if self._set is None:
+            self._registered.clear()
+            self._set = _call_or_none(self._nvml, "nvmlEventSetCreate")
+        for key, card in self._cards.items():
+            pointer = handle_address(card.handle)
+            if self._set is None or self._registered.get(key) == pointer:
+                continue
+            mask = _call_or_none(self._nvml, "nvmlDeviceGetSupportedEventTypes", card.handle)
+            wanted = mask & EVENT_TYPES if isinstance(mask, int) else 0
+            if wanted:
+                _call_or_none(
+                    self._nvml, "nvmlDeviceRegisterEvents", card.handle, wanted, self._set
+                )
+            self._registered[key] = pointer
+
+    def _listen(self) -> None:
+        waits = 0
+        while not self._stop.is_set():
+            waits += 1
+            with self._lock:
+                nvml, event_set, system = self._nvml, self._set, self._system
+            if nvml is None:
+                self._stop.wait(SLICE_MS / 1000)
+                continue
+            if system is not None and waits % SYSTEM_EVERY == 0:
+                self._take_system(system)
+            self._take(nvml, event_set)
+
+    def _take_system(self, system: SystemEvents) -> None:
+        try:
+            kinds = system.read()
+        except (NotSupported, DeviceGone, VendorFault):
+            with self._lock:
+                self._system = None  # the slow look finds out too
+            return
+        for kind in kinds:
+            told = DRIVER_BOUND if kind & BOUND else DRIVER_UNBOUND
+            self._put(NvmlEvent(key="", kind=told, at_s=self._clock()))
+
+    def _take(self, nvml: Nvml, event_set: object | None) -> None:
+        """Wait one slice for an event."""
+        if event_set is None:
+            self._stop.wait(SLICE_MS / 1000)
+            return
+        try:
+            event = nvml.call("nvmlEventSetWait_v2", event_set, SLICE_MS)
+        except DeviceGone:
+            known = self._lost
+            self._probe(nvml)
+            if self._lost != known:
+                self._renew(nvml)  # a set without the lost card hears of the others
+            self._stop.wait(PAUSE_S)  # it may say so again at once
+        except (codes.NvmlFault, NotSupported) as error:
+            if codes.code_of(error) != codes.TIMEOUT:
+                self._renew(nvml)
+                self._stop.wait(PAUSE_S)
+        else:
+            self._heard(nvml, event)
+
+    def _heard(self, nvml: Nvml, event: object) -> None:
+        at_s = self._clock()
+        kind, number = int(getattr(event, "eventType", 0)), int(getattr(event, "eventData", 0))
+        if kind == XID and not 0 < number <= MAX_XID:
+            number = codes.UNKNOWN  # as the driver calls one that it cannot name
+        card = self._owner(nvml, getattr(event, "device", None))
+        if kind == UNAVAILABLE:
+            self._probe(nvml)
+        asks = kind == ACTION_CHANGED or (kind == XID and number in RECOVERY_ACTION_XIDS)
+        self._put(
+            NvmlEvent(
+                key=card.bus_id if card else "",
+                kind=kind,
+                at_s=at_s,
+                number=number,
+                instance=int(getattr(event, "gpuInstanceId", NO_INSTANCE)),
+                compute_instance=int(getattr(event, "computeInstanceId", NO_INSTANCE)),
+                action=_action(nvml, card.handle) if card and asks else None,
+            )
+        )
+
+    def _renew(self, nvml: Nvml) -> None:
+        with self._lock:
+            if self._set is not None:
+                _call_or_none(nvml, "nvmlEventSetFree", self._set)
+            self._set = None
+            self._register()
+
+    def _probe(self, nvml: Nvml) -> tuple[str, ...]:
+        """Look every card up, once a second at most, and tell of those that are newly lost."""
+        now_s = self._clock()
+        if now_s - self._probed_s >= PAUSE_S:
+            self._probed_s = now_s
+            lost = frozenset(key for key in self._cards if is_gone(nvml, key))
+            for key in sorted(lost - self._lost):
+                self._put(NvmlEvent(key=key, kind=LOST, at_s=now_s))
+            self._lost = lost
+        return tuple(sorted(self._lost))
+
+    def _owner(self, nvml: Nvml, handle: object) -> NvmlCard | None:
+        """Return the card of an event; `None` if it cannot be told, rather than blame any."""
+        pointer = handle_address(handle) if handle is not None else 0
+        for card in self._cards.values():
+            if pointer and pointer == handle_address(card.handle):
+                return card
+        uuid = _call_or_none(nvml, "nvmlDeviceGetUUID", handle) if pointer else None
+        for card in self._cards.values():
+            if uuid is not None and _call_or_none(nvml, "nvmlDeviceGetUUID", card.handle) == uuid:
+                return card
+        lost = self._probe(nvml)
+        return self._cards.get(lost[0]) if len(lost) == 1 else None
+
+    def close(self) -> bool:
+        """Free the sets; `False` if the library still waits in one of them: leave it alone."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(JOIN_S)
+            if self._thread.is_alive():
+                return False
+        with self._lock:
+            if self._nvml is not None and self._set is not None:
+                _call_or_none(self._nvml, "nvmlEventSetFree", self._set)
+            if self._system is not None:
+                _close(self._system)
+            self._nvml = self._set = self._system = None
+        return True
+
+
+def _system_events(nvml: Nvml) -> SystemEvents | None:
+    try:
+        return SystemEvents(nvml)
+    except (NotSupported, DeviceGone, VendorFault):
+        return None  # uevents and the slow look find new cards too
+
+
+def _close(system: SystemEvents) -> None:
+    try:
+        system.close()
+    except (NotSupported, DeviceGone, VendorFault):
+        return  # the process ends anyway
+
+
+def _action(nvml: Nvml, handle: object) -> int | None:
+    try:
+        found = read_fields(nvml, handle, RECOVERY_ACTION)[0][0]
+    except (NotSupported, DeviceGone, VendorFault):
+        return None
+    return int(found) if found is not None else None
+
+
+def _call_or_none(nvml: Nvml, name: str, *args: object) -> object | None:
+    # events are a second source: a card without them is polled like any other
+    try:
+        return nvml.call(name, *args)
+    except (NotSupported, DeviceGone, VendorFault):
+        return None
+
+
+def is_answering(nvml: Nvml, bus_id: str) -> bool:
+    """Say whether a card can be looked up by its address and is not lost when it is asked."""
+    found = _call_or_none(nvml, "nvmlDeviceGetHandleByPciBusId", bus_id)
+    return found is not None and not is_gone(nvml, bus_id)
+
+
+def is_gone(nvml: Nvml, bus_id: str) -> bool:
+    """Say whether a card cannot be looked up by its address, or is lost when it is asked."""
+    try:
+        handle = nvml.call("nvmlDeviceGetHandleByPciBusId", bus_id)
+        nvml.memory(handle, version2=False)
+    except NotSupported:
+        return False
+    except DeviceGone:
+        return True
+    except codes.NvmlFault as error:
+        return error.code in codes.HARMLESS or error.code in codes.CARD_UNAVAILABLE
+    return False

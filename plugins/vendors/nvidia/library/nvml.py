@@ -1,0 +1,191 @@
+"""Finds and loads NVML; maps its return codes to values and typed errors."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from collections.abc import Mapping
+from types import ModuleType
+
+from agent.errors import DeviceGone, NotSupported
+from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
+from plugins.shared.library_file import LibraryUnavailable
+from plugins.vendors.nvidia.library.codes import (
+    FUNCTION_NOT_FOUND,
+    SUCCESS,
+    GarbledAnswer,
+    NvmlFault,
+    error_of,
+    reason_of,
+)
+
+SONAME = "libnvidia-ml.so.1"
+
+INIT_NO_GPUS = 1  # a node whose cards all belong to somebody else is no error
+
+DRIVER_ROOTS = ("/", "/run/nvidia/driver")
+
+DIRS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "usr/local/nvidia/lib64",
+    "usr/lib/wsl/lib",  # that of Windows around us
+)
+
+_HANDLES = ("c_nvmlDevice_t", "c_nvmlGpuInstance_t", "c_nvmlComputeInstance_t")
+
+MAX_HANDLES = 4096
+
+_BLOCKING_CALLS = frozenset({"nvmlEventSetWait_v2"})  # it is in progress most of the time
+
+
+def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the directories to search: `library_dirs`, else the usual ones of `driver_root`."""
+    given = settings.get("library_dirs")
+    if isinstance(given, list | tuple) and given:
+        return tuple(str(item) for item in given)
+    root = str(settings.get("driver_root") or "/")
+    roots = (root,) if root != "/" else DRIVER_ROOTS  # a driver container is the usual second
+    return tuple(os.path.join(r, d) for r in roots for d in DIRS)
+
+
+def find_library(settings: Mapping[str, object]) -> str:
+    """Return the library's absolute path, or its bare name for the loader's own search.
+
+    Directories that were set are the only ones: raises `LibraryAbsent` if it is in none.
+    """
+    dirs = library_dirs(settings)
+    for directory in dirs:
+        path = os.path.join(directory, SONAME)
+        if os.path.isfile(path):
+            return path
+    if settings.get("library_dirs"):
+        where = ", ".join(dirs)
+        raise LibraryUnavailable(
+            "LibraryMissing", f"{SONAME} is not in {where}: install the driver"
+        )
+    return SONAME
+
+
+class Nvml:
+    """NVML, loaded and initialised; calls are by their name in the binding.
+
+    Once loaded a library stays for the life of the process, as do its entry points. The journal
+    of calls is told which call of which card is in progress.
+    """
+
+    def __init__(self, path: str, calls: LibraryCallJournal = NO_JOURNAL) -> None:
+        self._calls = calls
+        self._devices: dict[int, str] = {}  # by pointer of a handle: whose it is
+        try:
+            # the absolute path first: the binding's bare name then means this very file
+            self._dll = ctypes.CDLL(path)
+        except OSError as error:
+            message = f"{path} cannot be loaded: {str(error)[:120]}"
+            raise LibraryUnavailable("LibraryMissing", message) from error
+        self._binding: ModuleType = importlib.import_module("pynvml")
+        self._handles = tuple(getattr(self._binding, name) for name in _HANDLES)
+        self.path = path
+        self.missing: set[str] = set()  # calls that this driver does not have, as they are met
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self.call("nvmlInitWithFlags", INIT_NO_GPUS)
+        except (NotSupported, DeviceGone) as error:
+            raise LibraryUnavailable("LibraryUnfit", f"{self.path}: {error}") from error
+        except NvmlFault as error:
+            advice = f"{error}; check that the kernel module of this driver is loaded"
+            raise LibraryUnavailable(reason_of(error.code), advice) from error
+
+    def call(self, name: str, *args: object, of: object = None) -> object:
+        """Call one function of the binding; raise what `error_of` makes of its code.
+
+        `of` is the handle of the card that it is about, where no argument tells.
+        """
+        function = getattr(self._binding, name)
+        device = self._device_of(args if of is None else (of,))
+        if name not in _BLOCKING_CALLS:
+            self._calls.enter(name, device)
+        try:
+            answer = function(*args)
+        except self._binding.NVMLError as error:
+            if error.value == FUNCTION_NOT_FOUND:
+                self.missing.add(name)
+            raise error_of(name, int(error.value)) from error
+        except UnicodeDecodeError as error:
+            raise GarbledAnswer(f"{name}: the answer is not text") from error
+        finally:
+            if name not in _BLOCKING_CALLS:
+                self._calls.leave()
+        if device and isinstance(answer, self._handles):
+            self.assign(answer, device)
+        return answer
+
+    def assign(self, handle: object, device: str) -> None:
+        """Note whose a handle is: of a card, or of an instance of it."""
+        if len(self._devices) >= MAX_HANDLES:
+            self._devices.clear()  # handles of instances that are long gone
+        self._devices[handle_address(handle)] = device
+
+    def _device_of(self, args: tuple[object, ...]) -> str:
+        """Return the card that a call is about, by its handle or its name; empty if none."""
+        first = args[0] if args else None
+        if isinstance(first, str):
+            return first
+        return (
+            self._devices.get(handle_address(first), "") if isinstance(first, self._handles) else ""
+        )
+
+    def memory(self, handle: object, *, version2: bool) -> tuple[int, int]:
+        """Return (total, used) bytes; version 1 counts the driver's reserve as used."""
+        version = (self._binding.nvmlMemory_v2,) if version2 else ()
+        found = self.call("nvmlDeviceGetMemoryInfo", handle, *version)
+        return int(getattr(found, "total")), int(getattr(found, "used"))  # noqa: B009 - a ctypes structure
+
+    def bus_id(self, name: str, *args: object) -> str:
+        """Return the text of the long bus id in what a call says of a PCI function."""
+        info = self.call(name, *args)
+        try:
+            return str(getattr(info, "busId", ""))  # the binding decodes as it is read
+        except UnicodeDecodeError as error:
+            raise GarbledAnswer(f"{name}: the bus id is not text") from error
+
+    def fabric(self, handle: object, version: int) -> object:
+        """Ask the state of the NVLink fabric in one version of its structure: 3, 2 or 1."""
+        types = {3: "c_nvmlGpuFabricInfo_v3_t", 2: "c_nvmlGpuFabricInfo_v2_t"}
+        info = getattr(self._binding, types.get(version, "c_nvmlGpuFabricInfo_t"))()
+        name = "nvmlDeviceGetGpuFabricInfoV" if version > 1 else "nvmlDeviceGetGpuFabricInfo"
+        self.call(name, handle, ctypes.byref(info))
+        return info
+
+    def allocate(self, name: str, count: int) -> ctypes.Array[ctypes.Structure]:
+        """Return an array of the binding's structures, for a call that fills it."""
+        kind: type[ctypes.Structure] = getattr(self._binding, name)
+        return (kind * count)()
+
+    def call_symbol(self, symbol: str, *args: object) -> object:
+        """Call an entry point that the binding no longer uses, as drivers before its successor."""
+        function = getattr(self._dll, symbol, None)
+        if function is None:
+            raise error_of(symbol, FUNCTION_NOT_FOUND)
+        self._calls.enter(symbol, self._device_of(args))
+        try:
+            code = int(function(*args))
+        finally:
+            self._calls.leave()
+        if code != SUCCESS:
+            raise error_of(symbol, code)
+        return code
+
+    def close(self) -> None:
+        """Let go of the driver; the file stays loaded."""
+        self.call("nvmlShutdown")
+
+
+def handle_address(handle: object) -> int:
+    """Return a handle's pointer, which names the card in events."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # opaque

@@ -1,0 +1,130 @@
+"""NVML's values of a card as readings in base units; unsupported values are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from agent.snapshot.inventory import MetricValue
+from plugins.vendors.nvidia.library import bounds
+from plugins.vendors.nvidia.library.card import NvmlCard
+from plugins.vendors.nvidia.library.processes import first_window_start_us
+from plugins.vendors.nvidia.library.structures import read_samples
+
+ALL_LINKS = 0xFFFFFFFF
+POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT = (186, 0), (185, 0), (83, 0), (82, 0)
+PCIE = ((197, 0), (198, 0))  # bytes sent, received
+NVLINK_KIB = ((138, ALL_LINKS), (139, ALL_LINKS))
+NVLINK_BYTES = ((202, ALL_LINKS), (204, ALL_LINKS))  # NVLink 5
+FIELDS = (POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT, *PCIE, *NVLINK_KIB, *NVLINK_BYTES)
+SM_ACTIVE = 2
+# metrics of GPU performance monitoring; all are percent
+PERFORMANCE: dict[int, tuple[str, tuple[str, ...]]] = {
+    SM_ACTIVE: ("xpu_device_sm_active_ratio", ()),
+    3: ("xpu_device_sm_occupancy_ratio", ()),
+    5: ("xpu_device_pipe_active_ratio", ("tensor",)),
+    10: ("xpu_device_pipe_active_ratio", ("dram",)),
+    11: ("xpu_device_pipe_active_ratio", ("fp64",)),
+    12: ("xpu_device_pipe_active_ratio", ("fp32",)),
+    13: ("xpu_device_pipe_active_ratio", ("fp16",)),
+}
+_GPU_SAMPLES = 1
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
+
+Fields = Mapping[tuple[int, int], float]
+
+
+def core_percent(card: NvmlCard, wall_s: float) -> float | None:
+    """Return the mean of the busy samples since the last cycle, else the driver's own rate."""
+    last = card.seen.get("gpu", first_window_start_us(wall_s))
+    found = card.attempt(
+        ("samples",), lambda: read_samples(card.nvml, card.handle, _GPU_SAMPLES, last)
+    )
+    stamps = (0, wall_s * 1e6 + bounds.MAX_AHEAD_US)
+    told = [
+        (stamp, value)
+        for stamp, value in (found if isinstance(found, tuple) else ())
+        if card.within("nvmlDeviceGetSamples", value, bounds.PERCENT) is not None
+        and card.within("time stamp of a sample", stamp, stamps) is not None
+    ]
+    if told:
+        card.seen["gpu"] = max(stamp for stamp, _ in told)
+        return float(sum(value for _, value in told) / len(told))
+    return _rate(card, "gpu")
+
+
+def _rate(card: NvmlCard, member: str) -> float | None:
+    """Return a share of the driver's last period in percent."""
+    name = "nvmlDeviceGetUtilizationRates"
+    rates = card.ask(name)
+    if rates is None:
+        return None
+    return card.within(name, float(getattr(rates, member)), bounds.PERCENT)
+
+
+def cycle_readings(card: NvmlCard, fields: Fields) -> Iterator[MetricValue]:
+    """Yield power, energy, heat and traffic; `fields` holds what `FIELDS` names."""
+    power = _first(fields, (POWER_NOW, POWER_MEAN))
+    power = (
+        power if power is not None else card.measure("nvmlDeviceGetPowerUsage", bounds.MILLIWATTS)
+    )
+    energy = fields.get(ENERGY)
+    if energy is None:
+        energy = card.measure("nvmlDeviceGetTotalEnergyConsumption", bounds.COUNTER)
+    yield from optional_reading("xpu_device_power_watts", _thousandth(power))
+    yield from optional_reading("xpu_device_energy_joules_total", _thousandth(energy))
+    heat = card.measure("nvmlDeviceGetTemperature", bounds.CELSIUS, 0)
+    yield from optional_reading("xpu_device_temperature_celsius", heat, "gpu")
+    yield from optional_reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), "memory")
+    for direction, pcie, kib, five in zip(
+        ("tx", "rx"), PCIE, NVLINK_KIB, NVLINK_BYTES, strict=True
+    ):
+        yield from optional_reading("xpu_device_pcie_bytes_total", fields.get(pcie), direction)
+        sent = fields[kib] * 1024 if kib in fields else fields.get(five)
+        yield from optional_reading("xpu_device_nvlink_bytes_total", sent, direction)
+
+
+def engine_readings(card: NvmlCard) -> Iterator[MetricValue]:
+    """Yield clocks, and how busy memory and video engines were over the driver's last period."""
+    for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
+        clock = card.measure("nvmlDeviceGetClockInfo", bounds.MEGAHERTZ, number)
+        hertz = clock * 1e6 if clock is not None else None
+        yield from optional_reading("xpu_device_clock_hertz", hertz, name)
+    yield from optional_reading("xpu_device_memory_busy_ratio", _hundredth(_rate(card, "memory")))
+    for name in ("Encoder", "Decoder"):
+        call = f"nvmlDeviceGet{name}Utilization"
+        found = card.numbers(call)
+        percent = card.within(call, found[0], bounds.PERCENT) if found else None
+        yield from optional_reading(
+            "xpu_device_engine_busy_ratio", _hundredth(percent), name.lower()
+        )
+
+
+def noise_readings(card: NvmlCard) -> Iterator[MetricValue]:
+    """Yield how often each call answered what cannot be."""
+    for what, count in sorted(card.implausible.items()):
+        yield from optional_reading("xpu_device_implausible_readings_total", count, what)
+
+
+def performance_readings(values: Mapping[int, float]) -> Iterator[MetricValue]:
+    """Yield the card's own counters as shares."""
+    for number, (family, labels) in PERFORMANCE.items():
+        yield from optional_reading(family, _hundredth(values.get(number)), *labels)
+
+
+def optional_reading(family: str, value: float | None, *labels: str) -> Iterator[MetricValue]:
+    """Yield a reading, or nothing if the value is not told."""
+    if value is not None:
+        yield MetricValue(family=family, value=float(value), labels=labels)
+
+
+def _thousandth(value: float | None) -> float | None:
+    # dividing is exact where multiplying by 0.001 is not
+    return value / 1000 if value is not None else None
+
+
+def _hundredth(value: float | None) -> float | None:
+    return value / 100 if value is not None else None
+
+
+def _first(fields: Fields, keys: Iterable[tuple[int, int]]) -> float | None:
+    return next((fields[key] for key in keys if key in fields), None)

@@ -1,0 +1,1 @@
+"""MIG: profiles, placements, instances, capabilities."""

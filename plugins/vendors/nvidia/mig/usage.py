@@ -1,0 +1,70 @@
+"""Utilization of the instances of a card, and of the whole card. Pure but for memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from agent.errors import DeviceGone, NotSupported, VendorFault
+from agent.snapshot.device import DevicePartition
+from agent.snapshot.inventory import MetricValue
+from plugins.vendors.nvidia.library import bounds
+from plugins.vendors.nvidia.library.card import NvmlCard
+from plugins.vendors.nvidia.library.readings import SM_ACTIVE, optional_reading
+
+_SLICES = re.compile(r"(?:[0-9]{1,4}c\.)?([0-9]{1,4})g\b")
+Values = Mapping[int | None, Mapping[int, float]]  # percent by GPU instance and metric
+
+
+def compute_share(part: DevicePartition, total_bytes: int) -> float | None:
+    """Return the share of a card's compute slices that an instance's GPU instance has.
+
+    A card of eight memory slices has seven for computing, one of four has four.
+    """
+    match = _SLICES.match(part.profile)
+    if match is None or not part.memory_bytes or not part.size:
+        return None
+    slices = 7 if total_bytes * part.size > 6 * part.memory_bytes else 4
+    return min(1.0, int(match[1]) / slices)
+
+
+def card_percent(
+    parts: Iterable[DevicePartition], values: Values, total_bytes: int
+) -> float | None:
+    """Return how busy a card is by its GPU instances; `None` if none of them tells."""
+    told: dict[int, float] = {}
+    for part in parts:
+        own = values.get(part.instance, {})
+        share = compute_share(part, total_bytes)
+        if part.instance is not None and share is not None and SM_ACTIVE in own:
+            told[part.instance] = own[SM_ACTIVE] * share
+    return min(100.0, sum(told.values())) if told else None
+
+
+def slice_readings(
+    card: NvmlCard, parts: Iterable[DevicePartition], values: Values
+) -> Iterator[MetricValue]:
+    """Yield use and memory of each instance; those that went while we look have only their size."""
+    for part in parts:
+        labels = (part.uuid, part.profile)
+        own = values.get(part.instance, {})
+        share = own[SM_ACTIVE] / 100 if SM_ACTIVE in own else None
+        yield from optional_reading("xpu_device_slice_utilization_ratio", share, *labels)
+        total, used = _memory(card, part.uuid) or (part.memory_bytes, None)
+        yield from optional_reading("xpu_device_slice_memory_total_bytes", total, *labels)
+        yield from optional_reading("xpu_device_slice_memory_used_bytes", used, *labels)
+
+
+def _memory(card: NvmlCard, uuid: str) -> tuple[int, int | None] | None:
+    """Return (total, used) bytes, with the driver's reserve in `used` before 510 only."""
+    for version2 in (True, False):
+        try:
+            handle = card.nvml.call("nvmlDeviceGetHandleByUUID", uuid)
+            total, used = card.nvml.memory(handle, version2=version2)
+        except (VendorFault, DeviceGone, NotSupported):
+            continue
+        sound = card.within("memory total of a slice", total, bounds.MEMORY_BYTES)
+        if sound is None:
+            return None
+        return sound, card.within("memory used of a slice", used, (0, sound))
+    return None

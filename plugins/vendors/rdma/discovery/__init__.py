@@ -1,0 +1,1 @@
+"""Which RDMA devices there are: NICs, their virtual functions, their numbers."""

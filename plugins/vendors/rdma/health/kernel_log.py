@@ -1,0 +1,187 @@
+"""Kernel log lines about broken NICs, and how long each one counts.
+
+A line about a function counts until the function left and came back, or until its port was active
+for five minutes without another such line. Lines are those of the kernel's mlx5, bnxt_en and hns3
+drivers and of its AER service, in old and new wording.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.errors import HostFileError, NotSupported
+from agent.host.kernel_log import KernelLog
+from agent.snapshot.device import Health, HealthState
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import Problem
+
+CLEAN_S = 300.0
+
+MAX_LINE = 400  # characters that are looked at
+
+MAX_SHOWN = 200  # and shown
+
+FIRMWARE, PCIE = "FirmwareFatal", "PCIeUncorrectable"
+
+_ADDRESS = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+
+_LINES = (
+    (
+        FIRMWARE,
+        re.compile(
+            rf"mlx5_core {_ADDRESS}: .*?(?:health compromised - reached miss count"
+            r"|Fatal error [0-9]+ detected|synd 0x[0-9a-f]+: unrecoverable hardware error)"
+        ),
+    ),
+    (FIRMWARE, re.compile(rf"bnxt_en {_ADDRESS}.*?\b[Ff]irmware\b.*?\bfatal\b")),
+    (FIRMWARE, re.compile(rf"hns3 {_ADDRESS}.*?\b(?:IMP|[Gg]lobal|core) reset\b")),
+    (
+        PCIE,
+        re.compile(rf"{_ADDRESS}: (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able)\b"),
+    ),
+    (
+        PCIE,
+        re.compile(
+            r"AER: (?:Multiple )?Uncorrect(?:ed|able) \([A-Za-z-]+\) error "
+            rf"(?:message )?received(?:: | from ){_ADDRESS}"
+        ),
+    ),
+)
+
+_HINTS = ("mlx5_core", "bnxt_en", "hns3", "Uncorrect")
+
+
+class KernelLogLine(msgspec.Struct, frozen=True):
+    """A line that says that a function is broken."""
+
+    address: str  # as the kernel prints it: lower case, at least four digits of domain
+    reason: str
+    text: str
+
+
+def parse_line(text: str) -> KernelLogLine | None:
+    """Read one line of the log; `None` for what says nothing of a NIC's end."""
+    line = text[:MAX_LINE]
+    if not any(hint in line for hint in _HINTS):
+        return None
+    for reason, pattern in _LINES:
+        if match := pattern.search(line):
+            return KernelLogLine(match[1], reason, " ".join(line.split())[:MAX_SHOWN])
+    return None
+
+
+class KernelLogFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log said of one function, and since when its port has been active again."""
+
+    reason: str
+    text: str
+    last_s: float  # monotonic, of the last such line
+    active_s: float | None = None  # since when the port is active without a break
+
+    @property
+    def health(self) -> Health:
+        """The verdict while the cause holds."""
+        return Health(state=HealthState.FAILED, reason=self.reason, message=self.text)
+
+
+def record_line(known: KernelLogFault | None, line: KernelLogLine, at_s: float) -> KernelLogFault:
+    """Take a line in. A broken firmware explains errors of the bus, so it is what is told."""
+    if known is not None and known.reason == FIRMWARE != line.reason:
+        return replace(known, last_s=max(at_s, known.last_s))
+    last_s = at_s if known is None else max(at_s, known.last_s)
+    return KernelLogFault(reason=line.reason, text=line.text, last_s=last_s)
+
+
+def check_port(
+    cause: KernelLogFault, *, active: bool, now_s: float, first: bool = False
+) -> KernelLogFault | None:
+    """Take a look at the port in; `None` when the cause is over.
+
+    Of a line that is older than the first look, nobody saw the port in between: one that is
+    active now is taken to have been.
+    """
+    if not active:
+        return replace(cause, active_s=None)
+    since_s = cause.active_s
+    if since_s is None:
+        since_s = min(cause.last_s, now_s) if first else now_s
+    if now_s - max(since_s, cause.last_s) >= CLEAN_S:
+        return None
+    return replace(cause, active_s=since_s)
+
+
+MAX_FAULTS = 512
+
+UNREAD = "KernelLogUnread"
+
+
+class KernelLogFaults:
+    """Causes by address of the function. One thread at a time; reading never waits.
+
+    A recorded host has no log. A log that is refused is a problem to tell, and nothing else.
+    """
+
+    def __init__(self, host: HostFiles, *, replay: bool) -> None:
+        self.problem: Problem | None = None
+        self._found: dict[str, KernelLogFault] = {}
+        self._seen: set[str] = set()  # functions whose port was looked at
+        self._log: KernelLog | None = None
+        try:
+            self._log = None if replay else KernelLog(host)
+        except (HostFileError, NotSupported) as error:
+            self.problem = self._told(error)
+
+    def read(self, now_s: float) -> None:
+        """Take in what the log holds since the last time. Both clocks start with the boot."""
+        if self._log is None:
+            return
+        try:
+            records = self._log.read()
+        except HostFileError as error:
+            self.problem = self._told(error)
+            self.close()
+            return
+        for record in records:
+            line = parse_line(record.text)
+            if line is None or (line.address not in self._found and len(self._found) >= MAX_FAULTS):
+                continue
+            at_s = min(now_s, record.stamp_us / 1e6)
+            self._found[line.address] = record_line(self._found.get(line.address), line, at_s)
+
+    def check_port(self, address: str, *, active: bool, now_s: float) -> None:
+        """Take in whether a function's port is active now."""
+        cause = self._found.get(address)
+        first = address not in self._seen
+        self._seen.add(address)
+        after = check_port(cause, active=active, now_s=now_s, first=first) if cause else None
+        if after is not None:
+            self._found[address] = after
+        elif cause is not None:
+            del self._found[address]
+
+    def health(self, address: str | None) -> Health | None:
+        """Return the verdict on a function; `None` if nothing is known against it."""
+        cause = self._found.get(address or "")
+        return cause.health if cause is not None else None
+
+    def forget(self, addresses: Iterable[str]) -> None:
+        """Drop what was said of functions that left: whatever comes back starts anew."""
+        for address in addresses:
+            self._found.pop(address, None)
+            self._seen.discard(address)
+
+    def close(self) -> None:
+        """Let go of the log; may be called twice."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _told(self, error: Exception) -> Problem | None:
+        if isinstance(error, NotSupported):
+            return None
+        message = f"{error}: fatal errors of firmware and of the bus are not heard"
+        return Problem(reason=UNREAD, message=message)

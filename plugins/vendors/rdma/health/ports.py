@@ -1,0 +1,309 @@
+"""The health of an RDMA device as a pure state machine of its ports and time.
+
+Seconds are monotonic unless called `wall_s`. Nothing is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
+
+from agent.snapshot.device import Health, HealthState
+
+DOWN, INIT, ARMED, ACTIVE, ACTIVE_DEFER = 1, 2, 3, 4, 5  # port states
+DISABLED = 3  # physical state
+
+CONFIRM_DOWN_S = 2.0
+CONFIRM_UP_S = 10.0
+FLAP_WINDOW_S = 600.0
+FLAP_EDGES = 3
+FLAP_HOLD_S = 1800.0
+ERROR_WINDOW_S = 300.0
+ERROR_LIMITS: Mapping[str, int] = MappingProxyType(
+    {  # growth within the window beyond which a person is told
+        "symbol_error": 10,
+        "port_rcv_errors": 10,
+        "local_link_integrity_errors": 0,
+        "excessive_buffer_overrun_errors": 0,
+        "rx_icrc_encapsulated": 0,
+    }
+)
+
+_WORDS = {
+    "DeviceHealthy": "device is healthy",
+    "PortActiveDefer": "port is active but defers traffic: its link recovers from errors",
+    "PortDisabled": "all ports are disabled: enable them, or take the setting off the card",
+    "PortDown": "no port has a link: check cable, transceiver and the switch's port",
+    "NoSubnetManager": "link is up but no subnet manager has configured the port",
+    "PortInit": "port waits for the subnet manager",
+    "PortArmed": "port is armed but not activated by the subnet manager",
+    "NoPorts": "the device shows no readable port",
+    "PortStateUnknown": "port states cannot be understood",
+    "LagDegraded": "one member of the bond has no carrier",
+    "DeviceNodeMissing": "the device's node for applications is missing",
+    "DeviceGone": "the device is no longer on its bus",
+    "DriverUnbound": "no driver is bound to the function: somebody else's, or left over",
+    "BoundToVFIO": "bound to vfio-pci: a virtual machine's device",
+    "NoRdmaDevice": "a driver is bound but has registered no RDMA device: is its module loaded",
+    "LinkFlapping": "the link went down three times or more within ten minutes",
+}
+
+_CABLE = "check the cable, the transceiver and the switch's port"
+_SUBNET = "start a subnet manager, or see why it does not configure the port"
+_DRIVER = "bind the function to its driver, and load the driver's RDMA module (mlx5_ib)"
+REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        "PortActiveDefer": _CABLE,
+        "PortDisabled": "enable the port (`ip link set NETDEV up`, `mlxlink --port_state UP`)",
+        "PortDown": _CABLE,
+        "NoSubnetManager": _SUBNET,
+        "PortInit": _SUBNET,
+        "PortArmed": _SUBNET,
+        "NoPorts": "see the kernel's log of the driver; reload it",
+        "PortStateUnknown": "see the kernel's log of the driver; reload it",
+        "LagDegraded": f"{_CABLE} of the bond's member without carrier",
+        "DeviceNodeMissing": "load the module ib_uverbs, and let udev make its nodes",
+        "DeviceGone": "look at the slot and the kernel's log, unless it was taken out",
+        "DriverUnbound": _DRIVER,
+        "NoRdmaDevice": _DRIVER,
+        "LinkFlapping": _CABLE,
+        "SoftDevice": "nothing: discovery.rdma.soft decides whether it is granted",
+        "NotOnPCI": "nothing: it is listed only",
+        "FirmwareFatal": "reset the function, or reboot the node; then look at the firmware",
+        "PCIeUncorrectable": "reseat the card; look at the slot and at its bridge",
+    }
+)
+
+
+def remedy(reason: str, _message: str) -> str:
+    """Return what to do about a reason; empty if there is nothing to say."""
+    return REMEDIES.get(reason, "")
+
+
+class PortReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one port."""
+
+    number: int
+    state: int | None  # None: unreadable, or a text that is no state
+    physical: int | None = None
+    sm_lid: int | None = None
+    is_infiniband: bool = False
+    is_readable: bool = True  # False: the state file gave an error or nothing
+
+
+class PortHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a port between looks."""
+
+    number: int
+    is_used: bool = False  # was active once in this boot, or is expected to be
+    is_up: bool | None = None  # as last known
+    edges: tuple[float, ...] = ()  # times of the last own down edges
+    flaps: int = 0  # all own down edges
+    downed: int | None = None  # the port's own counter, last value
+    steps: tuple[tuple[float, int], ...] = ()  # (time, increase) of that counter
+
+
+class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a device; `health` is what others are told."""
+
+    ports: tuple[PortHistory, ...] = ()
+    health: Health | None = None  # None: never looked at
+    doubt_s: float | None = None  # since when the looks contradict `health` without a break
+    flapping_until_s: float = 0.0
+
+    @property
+    def used_ports(self) -> frozenset[int]:
+        """Numbers of the used ports."""
+        return frozenset(port.number for port in self.ports if port.is_used)
+
+    def port(self, number: int) -> PortHistory:
+        """Return what is known of a port, a blank if nothing."""
+        blank = PortHistory(number=number)
+        return next((port for port in self.ports if port.number == number), blank)
+
+
+def health_of(reason: str, state: HealthState) -> Health:
+    """Build a health with its reason in words."""
+    return Health(state=state, reason=reason, message=_WORDS[reason])
+
+
+def mark_used_ports(memory: DeviceHistory, numbers: Iterable[int]) -> DeviceHistory:
+    """Mark ports as used: those stored in this boot and those that settings expect."""
+    wanted = set(numbers)
+    known = {port.number: port for port in memory.ports}
+    for number in wanted - set(known):
+        known[number] = PortHistory(number=number)
+    ports = (
+        replace(port, is_used=port.is_used or n in wanted) for n, port in sorted(known.items())
+    )
+    return replace(memory, ports=tuple(ports))
+
+
+def _cause(ports: tuple[PortReading, ...], best: int) -> str:
+    """Name why no port is active; the best level of them is given."""
+    if best == ARMED:
+        return "PortArmed"
+    if best == INIT:
+        waiting = [port for port in ports if port.state == INIT]
+        lost = any(port.is_infiniband and port.sm_lid == 0 for port in waiting)
+        return "NoSubnetManager" if lost else "PortInit"
+    off = all(port.state == DOWN and port.physical == DISABLED for port in ports)
+    return "PortDisabled" if off else "PortDown"
+
+
+def _not_all(known: tuple[PortReading, ...]) -> Health:
+    numbers = ", ".join(str(port.number) for port in known if port.state != ACTIVE)
+    told = f"port {numbers} is not active, and all that are in use have to be"
+    message = f"{told} (discovery.rdma.port_policy)"
+    return Health(state=HealthState.FAILED, reason="PortDown", message=message)
+
+
+def judge_ports(
+    ports: tuple[PortReading, ...], used: frozenset[int], policy: str = "any"
+) -> Health:
+    """Judge one look. Used ports count; while none was ever used, all ports do.
+
+    `policy` "all" wants every used port active, "any" one of them.
+    """
+    counted = tuple(port for port in ports if port.number in used) or ports
+    if not any(port.is_readable for port in counted):
+        return health_of("NoPorts", HealthState.FAILED)
+    known = tuple(port for port in counted if port.state is not None)
+    # a number beyond those that the kernel documents is not active, and no better than down
+    levels = [port.state if (port.state or 0) <= ACTIVE_DEFER else 0 for port in known]
+    best = max((level or 0 for level in levels), default=0)
+    if policy == "all" and best >= ACTIVE and any(level != ACTIVE for level in levels):
+        return _not_all(known)
+    if ACTIVE in levels:
+        return health_of("DeviceHealthy", HealthState.HEALTHY)
+    if ACTIVE_DEFER in levels:
+        return health_of("PortActiveDefer", HealthState.SUSPECT)
+    if len(known) < len(counted):
+        return health_of("PortStateUnknown", HealthState.SUSPECT)
+    return health_of(_cause(known, best), HealthState.FAILED)
+
+
+def _after(port: PortHistory, seen: PortReading, now_s: float) -> PortHistory:
+    """Take one look into a port's memory: used, edges, flaps."""
+    if seen.state is None:
+        return port  # unknown is neither up nor down
+    up = seen.state in (ACTIVE, ACTIVE_DEFER)
+    edge = port.is_up is True and not up
+    edges = (*port.edges, now_s) if edge else port.edges
+    return replace(
+        port,
+        is_used=port.is_used or up,
+        is_up=up,
+        edges=tuple(at for at in edges if now_s - at < FLAP_WINDOW_S)[-FLAP_EDGES:],
+        flaps=port.flaps + edge,
+    )
+
+
+def count_downed(memory: DeviceHistory, number: int, value: int, now_s: float) -> DeviceHistory:
+    """Take a port's `link_downed` in; a smaller value than before is a restart of the counter."""
+    port = memory.port(number)
+    grown = value - port.downed if port.downed is not None else 0
+    steps = (*port.steps, (now_s, grown)) if grown > 0 else port.steps
+    # one look in ten seconds: at most sixty steps fit into the window
+    steps = tuple(step for step in steps if now_s - step[0] < FLAP_WINDOW_S)
+    port = replace(port, downed=value, steps=steps)
+    return _hold_flapping(_with_ports(memory, {number: port}), now_s)
+
+
+def _with_ports(memory: DeviceHistory, changed: dict[int, PortHistory]) -> DeviceHistory:
+    ports = {port.number: port for port in memory.ports} | changed
+    return replace(memory, ports=tuple(port for _, port in sorted(ports.items())))
+
+
+def _hold_flapping(memory: DeviceHistory, now_s: float) -> DeviceHistory:
+    """Hold the device suspect from the third edge on, half an hour beyond the last."""
+    until_s = memory.flapping_until_s
+    for port in memory.ports:
+        edges = [at for at in port.edges if now_s - at < FLAP_WINDOW_S]
+        steps = [step for step in port.steps if now_s - step[0] < FLAP_WINDOW_S]
+        if len(edges) >= FLAP_EDGES:
+            until_s = max(until_s, edges[-1] + FLAP_HOLD_S)
+        if sum(grown for _, grown in steps) >= FLAP_EDGES:
+            until_s = max(until_s, steps[-1][0] + FLAP_HOLD_S)
+    return replace(memory, flapping_until_s=until_s)
+
+
+def _shade(health: Health, *, lag_degraded: bool, flapping: bool) -> Health:
+    """Turn a healthy verdict into a suspect one where something beside the states is wrong."""
+    if health.state is not HealthState.HEALTHY or not (lag_degraded or flapping):
+        return health
+    return health_of("LagDegraded" if lag_degraded else "LinkFlapping", HealthState.SUSPECT)
+
+
+def observe_ports(
+    memory: DeviceHistory,
+    ports: tuple[PortReading, ...],
+    *,
+    now_s: float,
+    wall_s: float,
+    policy: str = "any",
+    lag_degraded: bool = False,
+) -> DeviceHistory:
+    """Take one look in and return the new memory; its `health` is what may be published.
+
+    The first look counts at once. Going out of service needs a second look that agrees, two
+    seconds later; coming back needs ten seconds without a break.
+    """
+    after = {seen.number: _after(memory.port(seen.number), seen, now_s) for seen in ports}
+    memory = _hold_flapping(_with_ports(memory, after), now_s)
+    raw = judge_ports(ports, memory.used_ports, policy)
+    raw = _shade(raw, lag_degraded=lag_degraded, flapping=now_s < memory.flapping_until_s)
+    old = memory.health
+    if old is None:
+        return replace(memory, health=raw)
+    if raw.reason == "PortStateUnknown" or raw == replace(old, since_s=None):
+        return replace(memory, doubt_s=None)
+    if raw.is_in_service != old.is_in_service:
+        since_s = now_s if memory.doubt_s is None else memory.doubt_s
+        needed_s = CONFIRM_UP_S if raw.is_in_service else CONFIRM_DOWN_S
+        if now_s - since_s < needed_s:
+            return replace(memory, doubt_s=since_s)
+    return replace(memory, health=replace(raw, since_s=wall_s), doubt_s=None)
+
+
+class ErrorWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Error counters of one port at the start of the current five minutes."""
+
+    since_s: float
+    base: tuple[tuple[str, int], ...]
+    is_reported: bool = False  # once a window is enough
+
+
+def check_errors(
+    window: ErrorWindow | None,
+    values: tuple[tuple[str, int], ...],
+    now_s: float,
+    limits: Mapping[str, int] = ERROR_LIMITS,
+) -> tuple[ErrorWindow, str]:
+    """Compare counters with the window's start; the text names those that grew too fast.
+
+    Errors change no health. A counter that is smaller than before, or new, starts anew.
+    """
+    if window is None or now_s - window.since_s >= ERROR_WINDOW_S:
+        return ErrorWindow(since_s=now_s, base=values), ""
+    now = dict(values)
+    before = {name: min(value, now.get(name, value)) for name, value in window.base}
+    before = {**now, **before}
+    window = replace(window, base=tuple(before.items()))
+    fast = [
+        f"{name} +{now[name] - before[name]}"
+        for name, limit in limits.items()
+        if name in now and now[name] - before[name] > limit
+    ]
+    if window.is_reported or not fast:
+        return window, ""
+    return replace(window, is_reported=True), ", ".join(fast)
+
+
+def pause(memory: DeviceHistory) -> DeviceHistory:
+    """Forget what was pending: nobody looks at the device until it comes back."""
+    ports = tuple(replace(port, is_up=None) for port in memory.ports)
+    return replace(memory, ports=ports, doubt_s=None)

@@ -1,0 +1,188 @@
+"""What a container gets of RDMA devices: verbs, the connection manager, unlimited locked memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from agent.snapshot.allocation import (
+    AllocationRefused,
+    DeviceAllocation,
+    DeviceMatch,
+    RefusalReason,
+    match_devices,
+)
+from agent.snapshot.container import ContainerSpec
+from agent.snapshot.device import DeviceNode, VendorDevice
+from agent.snapshot.edits import (
+    UNLIMITED_RLIMIT,
+    ContainerEdits,
+    ContainerNote,
+    DeviceNodeEdit,
+    RlimitEdit,
+)
+from agent.snapshot.host_devices import HostDeviceQuery, HostDevices, RdmaFunction
+from plugins.shared.injection import decode_policy, missing_nodes, node_edit, safe_name
+
+MANAGER = "/dev/infiniband/rdma_cm"
+NAMES, ADDRESSES = "XPU_RDMA_DEVICES", "XPU_RDMA_PCI"
+PLUGIN_ADDRESSES = "PCIDEVICE_KOORDINATOR_SH_RDMA"  # convention of the SR-IOV plug-in
+NCCL = "NCCL_IB_HCA"
+_ALL_MAY = 0o666
+_MEMLOCK = RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED_RLIMIT, hard=UNLIMITED_RLIMIT)
+
+
+class RdmaPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What people decide about injection."""
+
+    inject_all_ports: bool = True  # of LAG and several RDMA devices on one function
+    inject_umad: bool = False  # lets the container change the fabric
+    require_rdma_cm: bool = False
+    memlock: bool = True
+    nccl_env: bool = False
+
+
+class _GrantedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """One granted function: what of it is shown, and under which names."""
+
+    address: str
+    names: tuple[str, ...]
+    nodes: tuple[DeviceNode, ...]
+    netdevs: tuple[str, ...] = ()  # of RoCE, outside the pod's own network namespace
+
+
+def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+    """Name the nodes of RDMA."""
+    return HostDeviceQuery(nodes=("/dev/infiniband/*",))
+
+
+def edits(
+    devices: Sequence[VendorDevice],
+    grant: DeviceAllocation,
+    container: ContainerSpec,
+    host: HostDevices,
+) -> ContainerEdits:
+    """Return what a grant changes; nothing without one.
+
+    Of a granted virtual function its own verbs device is shown and not the card's. Raises
+    `GrantRefused` that names the address of a function that has none.
+    """
+    policy = decode_policy(host.settings, RdmaPolicy, "rdma")
+    given = [
+        item
+        for match in match_devices(grant, devices)
+        for item in _granted_functions(match, host, policy)
+    ]
+    if not given:
+        return ContainerEdits()
+    nodes, notes = list(_manager(host, policy)), []
+    if not nodes:
+        text = f"{MANAGER} does not exist: programs that connect by it will fail"
+        notes.append(ContainerNote(reason="RdmaManagerMissing", message=text))
+    nodes += [node_edit(node, file_mode=_ALL_MAY) for item in given for node in item.nodes]
+    notes += _netdev_notes(given, container)
+    return ContainerEdits(
+        nodes=missing_nodes(container, nodes),
+        env=_environment(given, container, policy),
+        rlimits=(_MEMLOCK,) if policy.memlock else (),
+        notes=tuple(notes),
+    )
+
+
+def _netdev_notes(
+    given: Sequence[_GrantedFunction], container: ContainerSpec
+) -> Iterator[ContainerNote]:
+    """Tell of RoCE functions whose network device the pod does not have: their GIDs are its."""
+    for item in given if not container.host_network else ():
+        if item.netdevs:
+            text = f"{item.address}: {item.netdevs[0]} is not in the pod's network namespace"
+            yield ContainerNote(reason="RdmaWithoutNetdev", message=text)
+
+
+def _manager(host: HostDevices, policy: RdmaPolicy) -> Iterator[DeviceNodeEdit]:
+    node = host.require_node(MANAGER) if policy.require_rdma_cm else host.node(MANAGER)
+    if node is not None:
+        yield node_edit(node, file_mode=_ALL_MAY)
+
+
+def _granted_functions(
+    match: DeviceMatch, host: HostDevices, policy: RdmaPolicy
+) -> Iterator[_GrantedFunction]:
+    functions = {function.address: function for function in host.functions}
+    roce = any(port.link_layer == "Ethernet" for port in match.device.ports)
+    if match.entry.vfs:
+        for address in match.entry.vfs:
+            yield _function(functions.get(address), address, policy, roce=roce)
+        return
+    device = match.device
+    address = device.bus_id or device.uuid or ""
+    seen = functions.get(address)
+    if seen is not None and seen.verbs:
+        yield _function(seen, address, policy, roce=roce)
+    elif seen is not None and seen.driver == "vfio-pci":
+        raise AllocationRefused(RefusalReason.BOUND_TO_VFIO, f"{address} is a virtual machine's")
+    else:
+        # a device that moved into a pod's namespace is in no class here; its number stays
+        yield _function_of_device(device, address, policy)
+    if policy.inject_all_ports:
+        # a member of a bond has no RDMA device of its own: that of the first function serves all
+        for member in _members(device):
+            found = functions.get(member)
+            if found is not None and found.verbs:
+                yield _function(found, member, policy, roce=roce)
+
+
+def _members(device: VendorDevice) -> tuple[str, ...]:
+    """Return the other functions of a bonded device."""
+    listed = dict(device.facts).get("members", "").split(",")
+    return tuple(address for address in listed if address and address != device.bus_id)
+
+
+def _function(
+    seen: RdmaFunction | None, address: str, policy: RdmaPolicy, *, roce: bool
+) -> _GrantedFunction:
+    safe_name(address, "RDMA function")
+    if seen is not None and seen.driver == "vfio-pci":
+        raise AllocationRefused(RefusalReason.BOUND_TO_VFIO, f"{address} is a virtual machine's")
+    if seen is None or not seen.verbs:
+        why = "is not on this host" if seen is None else "has no verbs device"
+        raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} {why}")
+    count = None if policy.inject_all_ports else 1
+    umad = seen.umad if policy.inject_umad else ()
+    return _GrantedFunction(
+        address=address,
+        names=seen.names[:count],
+        nodes=(*seen.verbs[:count], *umad),
+        netdevs=seen.netdevs if roce else (),
+    )
+
+
+def _function_of_device(device: VendorDevice, address: str, policy: RdmaPolicy) -> _GrantedFunction:
+    """Show what the last discovery knew of a device."""
+    verbs = tuple(node for node in device.nodes if "/uverbs" in node.path)
+    if not verbs:
+        raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} has no verbs device")
+    umad = tuple(node for node in device.nodes if "/umad" in node.path)
+    name = dict(device.facts).get("name")
+    return _GrantedFunction(
+        address=address,
+        names=(name,) if name else (),
+        nodes=(*verbs, *(umad if policy.inject_umad else ())),
+    )
+
+
+def _environment(
+    given: Sequence[_GrantedFunction], container: ContainerSpec, policy: RdmaPolicy
+) -> tuple[tuple[str, str], ...]:
+    names = list(
+        dict.fromkeys(safe_name(name, item.address) for item in given for name in item.names)
+    )
+    addresses = ",".join(dict.fromkeys(safe_name(item.address, "RDMA function") for item in given))
+    env = [(ADDRESSES, addresses), (PLUGIN_ADDRESSES, addresses)]
+    if names:
+        env.insert(0, (NAMES, ",".join(names)))
+    if names and policy.nccl_env and container.env_value(NCCL) is None:
+        # the first = makes NCCL compare whole names
+        env.append((NCCL, "=" + ",".join(f"{name}:1" for name in names)))
+    return tuple(env)

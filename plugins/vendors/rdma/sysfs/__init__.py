@@ -1,0 +1,1 @@
+"""The kernel's RDMA files, parsed into plain data."""

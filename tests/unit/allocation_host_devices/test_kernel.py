@@ -1,0 +1,81 @@
+"""What a kernel has for hooks, of both versions of cgroups."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.allocation.host_devices import KernelFeatureReader
+from agent.recording.tree import EntryKind, TreeFiles
+from agent.snapshot.host_devices import KernelFeatures
+
+V1 = """\
+cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0
+cgroup /sys/fs/cgroup/cpuset cgroup rw,relatime,cpuset 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
+"""
+V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0\n"
+SYSTEMD = "kubepods.slice/kubepods-besteffort.slice"
+IDENTITY = "/proc/sys/kernel/sched_group_identity_enabled"
+
+
+def host(mounts: str, **files: bytes) -> TreeFiles:
+    below: dict[str, bytes | EntryKind] = {
+        f"/sys/fs/cgroup/{name}/{folder}": EntryKind.DIRECTORY
+        for name in ("cpu", "cpuset", "memory")
+        for folder in ("kubepods", "kubepods/besteffort")
+        if mounts == V1
+    }
+    return TreeFiles.from_entries({"/proc/mounts": mounts.encode(), **below, **files})
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        (b"0-1\n", frozenset({0, 1})),
+        (b"\n", None),
+        (b"nonsense\n", None),
+    ],
+)
+def test_the_squeezed_directory_of_version_1(text: bytes, cpus: frozenset[int] | None) -> None:
+    path = "/sys/fs/cgroup/cpuset/kubepods/besteffort/cpuset.cpus"
+    found = KernelFeatureReader(host(V1, **{path: text})).read(0.0)
+    assert found == KernelFeatures(cgroup_version=1, besteffort_cpus=cpus)
+
+
+def test_version_2_needs_no_look() -> None:
+    path = f"/sys/fs/cgroup/{SYSTEMD}/cpuset.cpus"
+    found = KernelFeatureReader(host(V2, **{path: b"0-1\n"})).read(0.0)
+    assert found == KernelFeatures(cgroup_version=2)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"/sys/fs/cgroup/cpu/kubepods/cpu.bvt_warp_ns": b"0\n"},
+            KernelFeatures(cgroup_version=1, bvt_file=True),
+        ),
+        (
+            {IDENTITY: b"1\n", "/proc/sys/kernel/sched_core": b"0\n"},
+            KernelFeatures(
+                cgroup_version=1,
+                identity_switch=1,
+                identity_switch_present=True,
+                core_scheduling=True,
+                core_switch=0,
+            ),
+        ),
+        ({IDENTITY: b"x\n"}, KernelFeatures(cgroup_version=1, identity_switch_present=True)),
+    ],
+)
+def test_files_that_only_some_kernels_have(
+    files: dict[str, bytes], expected: KernelFeatures
+) -> None:
+    assert KernelFeatureReader(host(V1, **files)).read(0.0) == expected
+
+
+def test_a_host_without_cgroups_tells_nothing() -> None:
+    assert (
+        KernelFeatureReader(TreeFiles.from_entries({"/proc/mounts": b""})).read(0.0)
+        == KernelFeatures()
+    )

@@ -1,0 +1,60 @@
+"""Pods on their way from a watch and the kubelet into the snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.app.cluster_facts import ClusterFactsUpdater
+from agent.app.identity import MachineIdentity
+from agent.clock import ManualClock
+from agent.snapshot.node import NodeSnapshot, SnapshotChange, SnapshotStore
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import KubeQos, PodView
+from tests.clustered import NAME, snapshot
+
+
+class CountingStore(SnapshotStore):
+    """Counts how often the snapshot was replaced."""
+
+    changes = 0
+
+    def change(self, make: SnapshotChange) -> NodeSnapshot:
+        self.changes += 1
+        return super().change(make)
+
+
+def test_pods_that_change_in_one_go_are_joined_with_the_kubelet_s_once() -> None:
+    async def scenario() -> None:
+        store = CountingStore(snapshot())
+        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), lambda: None)
+        before = store.changes
+        for number in range(20):
+            pods = [
+                PodView(uid=f"u-{index}", qos=KubeQos.BURSTABLE, name=f"p-{index}")
+                for index in range(number)
+            ]
+            known.update_api_pods({pod.name: pod for pod in pods})
+        await asyncio.sleep(0)
+        assert store.changes == before + 1
+        assert len(store.current.cluster.pods) == 19
+
+    asyncio.run(scenario())
+
+
+def test_who_lists_devices_hears_of_pods_when_the_snapshot_has_them_and_of_those_deleted() -> None:
+    async def scenario() -> None:
+        store = CountingStore(snapshot())
+        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), lambda: None)
+        heard: list[tuple[int, frozenset[str]]] = []
+        known.on_pods_changed = lambda: heard.append(
+            (len(store.current.cluster.pods), store.current.cluster.deleted_pods)
+        )
+        one = PodView(uid="u", qos=KubeQos.BURSTABLE, name="p")
+        known.update_api_pods({"p": one})
+        await asyncio.sleep(0)
+        known.update_kubelet_pods(SnapshotPart((one,), 1.0))
+        known.update_api_pods({})
+        await asyncio.sleep(0)
+        assert heard == [(1, frozenset()), (0, frozenset({"u"}))]
+
+    asyncio.run(scenario())

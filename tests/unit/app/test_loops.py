@@ -1,0 +1,83 @@
+"""What the loops are built with."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.app.context import build_context
+from agent.app.loops import PeriodicLoops
+from agent.app.publishing import FolderPublishSink
+from agent.clock import ManualClock
+from agent.config.settings import Settings
+from agent.messages import MessageQueue
+from agent.recording.host_source import HostSource
+from tests.cgroups import CgroupHost
+from tests.pipelines import build_pipeline
+
+PODS = 300  # with two files each
+
+
+def built(folder: Path) -> PeriodicLoops:
+    host = CgroupHost(folder / "host")
+    parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
+    outlet = FolderPublishSink(str(folder / "out"), parts.store, parts.clock)
+    changes = build_pipeline(parts, outlet)
+    return PeriodicLoops(parts, changes, outlet, MessageQueue())
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_low_limit(
+    tmp_path: Path,
+) -> None:
+    host = CgroupHost(tmp_path / "host")
+    for number in range(PODS):
+        host.group(f"/pod{number}")
+    parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
+    out = str(tmp_path / "out")
+    outlet = FolderPublishSink(out, parts.store, parts.clock)
+    changes = build_pipeline(parts, outlet)
+    loops = PeriodicLoops(parts, changes, outlet, MessageQueue())
+    loops.usage_monitor.cycle()
+    kept = len(os.listdir("/proc/self/fd"))
+    loops.usage_monitor.close()
+    assert kept > 2 * PODS
+
+
+def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path: Path) -> None:
+    loops = built(tmp_path)
+    loops.usage_monitor.close()
+    threads = {timed.loop.name: timed.is_on_devices_thread for timed in loops.scheduled_loops}
+    assert {name for name, devices in threads.items() if devices} == {
+        "publish-device",
+        "publish-topology",
+        "events",
+    }
+    assert {"collect", "host", "publish-node_metric"} <= set(threads)
+
+
+def test_a_report_waits_for_the_second_cycle_without_which_no_rate_is_known(tmp_path: Path) -> None:
+    loops = built(tmp_path)
+    (report,) = (
+        one.loop for one in loops.scheduled_loops if one.loop.name == "publish-node_metric"
+    )
+    written = tmp_path / "out" / "nodemetric.yaml"
+    loops.usage_monitor.cycle()
+    assert report.step(0.0) == Settings().collect.interval_s
+    assert not written.exists()
+    loops.usage_monitor.cycle()
+    assert report.step(0.0) == Settings().publish.report_interval_s
+    assert written.exists()
+    loops.usage_monitor.close()

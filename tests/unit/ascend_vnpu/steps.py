@@ -1,0 +1,55 @@
+"""Runs in a process with the stub: what a session does to vNPUs, one JSON line a step.
+
+    python -m tests.unit.ascend_vnpu.steps HOST SETTINGS STEP...
+
+A step is JSON: ["create", key, template, pod], ["reconcile", pods], ["changed", pods].
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from agent.errors import AgentError
+from agent.recording.host_source import open_host
+from agent.snapshot.inventory import SliceRequest
+from plugins.vendors.ascend.session import AscendSession
+
+
+def main() -> None:
+    """Do the steps in order; an error is an answer."""
+    host, settings, *steps = sys.argv[1:]
+    session = AscendSession(open_host(host).files, json.loads(settings))
+    session.discover()
+    for step in steps:
+        try:
+            answer = do(session, json.loads(step))
+        except AgentError as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+
+
+def do(session: AscendSession, step: list[object]) -> object:
+    """Do one step."""
+    what, *rest = step
+    if what == "create":
+        device, template, pod = map(str, rest)
+        wish = SliceRequest(pod=pod, device=device, template=template)
+        kept = session.slices([wish], None)
+        for refused in kept.unmade:
+            return {"error": refused.reason, "message": refused.message}
+        found = kept.made[0].partition
+        return {"instance": found.instance, "memory": found.memory_bytes, "cores": found.cores}
+    pods = rest[0]
+    told = session.slices([], set(map(str, pods)) if isinstance(pods, list) else None)
+    if what == "changed":
+        return {"changed": told.changed}
+    return {
+        "destroyed": list(told.reclaimed),
+        "lost": list(told.lost),
+        "failed": len(told.failed),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A pod's part of cache and bandwidth, and its class only where that is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.containers.resctrl import (
+    GROUP_MISSING,
+    RESCTRL,
+    ResctrlHook,
+    ResctrlRequest,
+    group_name,
+    parse_resctrl_request,
+)
+from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookStage
+from agent.wire_formats.annotations import AnnotationError
+from tests.unit.containers.scene import UID, ask, pod, scene, to_json
+
+GROUP = f"koordlet-{UID}"
+WISH = (
+    '{"llc":{"schemata":{"range":[20,80]},"schemataPerCache":[{"cacheID":1,"range":[20,50]}]},'
+    '"mb":{"schemata":{"percent":20}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            WISH,
+            ResctrlRequest(cache=(20, 80), caches=((1, (20, 50)),), bandwidth_percent=20),
+            id="V42",
+        ),
+        pytest.param(
+            '{"llc":{"schemataPerCache":[{"range":[0,50]}]}}',
+            ResctrlRequest(caches=((0, (0, 50)),)),
+            id="V43, and no id is 0",
+        ),
+        pytest.param(
+            '{"MB":{"SchemataPerCache":[{"cacheid":2,"Percent":7},{"cacheid":2,"percent":9}]}}',
+            ResctrlRequest(bandwidths_percent=((2, 9),)),
+            id="keys without regard to case, the last counts",
+        ),
+        pytest.param('{"mb":{"schemata":{"percent":0}}}', ResctrlRequest(), id="0 is none"),
+        pytest.param('{"llc":{"schemata":{"range":[1]}}}', ResctrlRequest(), id="one end is none"),
+        pytest.param("{}", ResctrlRequest(), id="nothing"),
+        pytest.param('{"llc":null,"mb":{"schemata":null}}', ResctrlRequest(), id="null"),
+    ],
+)
+def test_what_a_pod_asks_for(text: str, expected: ResctrlRequest) -> None:
+    assert parse_resctrl_request(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"llc":[]}',
+        '{"llc":{"schemata":{"range":[30,30]}}}',
+        '{"llc":{"schemata":{"range":[-10,100]}}}',
+        '{"llc":{"schemata":{"range":[0,101]}}}',
+        '{"llc":{"schemata":{"range":[0,true]}}}',
+        '{"llc":{"schemata":{"range":[0,1e99]}}}',
+        '{"llc":{"schemata":{"range":"0-100"}}}',
+        '{"mb":{"schemata":{"percent":101}}}',
+        '{"mb":{"schemata":{"percent":-1}}}',
+        '{"mb":{"schemata":{"percent":NaN}}}',
+        '{"mb":{"schemataPerCache":{}}}',
+        '{"mb":{"schemataPerCache":[7]}}',
+        '{"mb":{"schemataPerCache":[{"cacheID":-1,"percent":5}]}}',
+        '{"mb":{"schemataPerCache":[{"cacheID":99999999999999999999,"percent":5}]}}',
+        to_json({"mb": {"schemataPerCache": [{}] * 1025}}),
+        '{"llc":' + '{"llc":' * 2000,
+    ],
+)
+def test_a_hostile_wish_is_refused_whole(text: str) -> None:
+    with pytest.raises(AnnotationError, match="resctrl"):
+        parse_resctrl_request(text)
+
+
+def test_the_class_is_that_of_a_group_that_exists() -> None:
+    asked = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
+    there = scene(groups=("BE", GROUP))
+    assert ResctrlHook().adjust(asked, there) == Adjustment(rdt_class=GROUP)
+
+
+def test_without_its_group_a_pod_gets_no_class_and_people_are_told() -> None:  # V45
+    asked = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
+    found = ResctrlHook().adjust(asked, scene(groups=("BE",)))
+    assert found.rdt_class is None
+    assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
+
+
+@pytest.mark.parametrize("annotations", [{}, {RESCTRL: "{}"}])
+def test_who_asks_for_nothing_gets_nothing(annotations: dict[str, str]) -> None:
+    asked = ask(HookStage.CREATE, pod(annotations=annotations))
+    assert ResctrlHook().adjust(asked, scene(groups=(GROUP,))) == NO_ADJUSTMENT
+
+
+@pytest.mark.parametrize("uid", ["", "../../x", "a/b", "A" * 36, "a" * 33, UID + "\n"])
+def test_a_uid_that_is_none_names_no_group(uid: str) -> None:
+    assert group_name(uid) is None

@@ -1,0 +1,90 @@
+"""What is told of containers from one snapshot to the next."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.nri.runtime_view import RuntimeViewStore
+from agent.objects.events import container_events
+from agent.snapshot.allocation import (
+    AllocationView,
+    ContainerVerification,
+    PodAllocation,
+    VerificationStatus,
+    VerificationView,
+)
+from agent.snapshot.container import RuntimeView
+from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from tests.runtime.handler import FunctionHandler
+from tests.unit.nri.talk import nothing
+
+NODE = NodeSnapshot(node=NodeIdentity(name="node-a"))
+
+
+def told(*snapshots: NodeSnapshot) -> list[str]:
+    """Return the reasons of all events from the first to the last."""
+    before: tuple[NodeSnapshot | None, ...] = (None, *snapshots)
+    pairs = zip(before, snapshots, strict=False)
+    return [event.reason for old, new in pairs for event in container_events(old, new, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("waiting", "synchronized"), []),
+        (("waiting", "registered", "synchronized"), []),
+        (("synchronized", "waiting", "synchronized"), ["RuntimeLost", "RuntimeBack"]),
+        (("synchronized", "waiting", "registered", "synchronized"), ["RuntimeLost", "RuntimeBack"]),
+        (("synchronized", "refused"), ["RuntimeLost"]),
+        (("waiting", "refused", "refused"), ["RuntimeRefused"]),
+    ],
+)
+def test_the_runtime_is_told_of_when_it_is_lost_and_back_but_not_when_it_is_met(
+    states: tuple[str, ...], expected: list[str]
+) -> None:
+    views: list[RuntimeView] = []
+    picture = RuntimeViewStore(FunctionHandler(nothing, views.append))
+    snapshots = []
+    for state in states:
+        picture.set_state(state, "Reason")
+        seen = replace(picture.view, runtime="" if state == "waiting" else "containerd")
+        snapshots.append(replace(NODE, runtime=SnapshotPart(seen, 1.0)))
+    assert told(*snapshots) == expected
+
+
+def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something_else() -> None:
+    def refused(reason: str) -> NodeSnapshot:
+        grant = PodAllocation(
+            uid="u", namespace="d", name="p", refusal=reason, message=f"{reason}: x"
+        )
+        return replace(NODE, grants=SnapshotPart(AllocationView(pods={"u": grant}), 1.0))
+
+    first = refused("DeviceTaken")
+    same = refused("DeviceTaken")
+    assert told(first, same, refused("WrongNode"), refused("")) == ["GrantRefused"] * 2
+    # the sandbox is often made before the pod is listed: the refusal of a container has an event
+    unknown = refused("PodRequestsUnknown")
+    assert told(unknown) == []
+    assert told(unknown, refused("GrantNotAskedFor")) == ["GrantRefused"]
+
+
+def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_news() -> None:
+    def found(verdict: VerificationStatus) -> NodeSnapshot:
+        proof = ContainerVerification(
+            container_id="1", pod_uid="u", namespace="d", pod="p", container="c", verdict=verdict
+        )
+        return replace(NODE, proof=SnapshotPart(VerificationView(containers={"1": proof}), 1.0))
+
+    verdicts = (
+        VerificationStatus.VERIFIED,
+        VerificationStatus.MISSING,
+        VerificationStatus.MISSING,
+        VerificationStatus.VERIFIED,
+    )
+    expected = ["AllocationNotVerified", "AllocationVerified"]
+    assert told(*map(found, verdicts)) == expected
+    assert told(found(VerificationStatus.UNKNOWN), found(VerificationStatus.EXCESS)) == [
+        "AllocationNotVerified"
+    ]

@@ -1,0 +1,54 @@
+"""When an object has to be read again: what a watch reports against what the server answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.clock import ManualClock
+from agent.kube.writer.context import WriterContext
+from agent.kube.writer.object_cache import ObjectCache
+from agent.messages import MessageQueue
+from tests.unit.kube_watch.script import ScriptedApi
+
+
+def answered(version: str | None) -> ObjectCache:
+    clock = ManualClock()
+    api = ScriptedApi(clock)
+    known = ObjectCache(
+        "Device",
+        WriterContext(api=api, clock=clock, node_uid=lambda: "u", messages=MessageQueue()),
+    )
+    known.store(None if version is None else {"metadata": {"resourceVersion": version}}, None)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("answer", "event", "outdated"),
+    [
+        ("9", "9", False),
+        ("9", "10", True),
+        ("10", "9", False),  # the event of an earlier write of ours comes after the next answer
+        ("9", None, True),
+        (None, "9", True),
+        (None, None, False),
+        ("a", "b", True),  # versions without an order
+    ],
+)
+def test_an_object_is_read_again_where_a_watch_reports_a_version_that_was_not_answered(
+    answer: str | None, event: str | None, outdated: bool
+) -> None:
+    known = answered(answer)
+    known.note_version(event)
+    assert known.is_outdated is outdated
+    assert (known.due_in_s() == 0.0) is outdated
+
+
+def test_an_event_during_a_read_counts_if_the_answer_is_older() -> None:
+    known = answered("9")
+    known.begin_read()
+    known.note_version("11")
+    known.store({"metadata": {"resourceVersion": "10"}}, None)
+    assert known.is_outdated
+    known.begin_read()
+    known.store({"metadata": {"resourceVersion": "11"}}, None)
+    assert not known.is_outdated

@@ -1,0 +1,64 @@
+"""RDMA ports under node_exporter's names: the same values, where a setting asks for them."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.metrics.exposition import MetricsRenderer
+from agent.snapshot.inventory import DeviceSample
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
+from plugins.vendors.rdma.vendor import RdmaVendor
+from tests.unit.rdma import made
+from tests.vendors import open_session
+
+VENDORS = {"rdma": RdmaVendor.description.families}
+
+
+PF = "0000:18:00.0"
+COUNTERS = f"{made.place(PF)}/infiniband/mlx5_0/ports/1/counters"
+
+
+def samples() -> tuple[DeviceSample, ...]:
+    entries = made.nic(PF, "mlx5_0") | {
+        f"{COUNTERS}/port_xmit_data": b"26509113295\n",
+        f"{COUNTERS}/symbol_error": b"N/A (no PMA)\n",
+    }
+    session = open_session(RdmaVendor(), made.tree(entries), {"replay": True})
+    session.discover()
+    return session.sample()
+
+
+def page(told: tuple[DeviceSample, ...], *aliases: str) -> dict[str, dict[tuple[str, ...], float]]:
+    state = VendorState(vendor="rdma", samples=SnapshotPart(told, 1.0))
+    snapshot = NodeSnapshot(node=NodeIdentity(name="n"), vendors=(state,))
+    text = MetricsRenderer(VENDORS, aliases=aliases).render(snapshot, 2.0).decode()
+    return {
+        family.name: {tuple(s.labels.values()): s.value for s in family.samples}
+        for family in text_string_to_metric_families(text)
+        if family.name.startswith("node_infiniband_")
+    }
+
+
+def test_a_port_has_node_exporters_names_and_our_values() -> None:
+    found = page(samples(), "node_exporter")
+    port = ("mlx5_0", "1")
+    assert found["node_infiniband_port_data_transmitted_bytes"] == {port: 106036453180}
+    assert found["node_infiniband_state_id"] == {port: 4}
+    assert found["node_infiniband_physical_state_id"] == {port: 5}
+    assert found["node_infiniband_rate_bytes_per_second"] == {port: 50_000_000_000}
+    assert "node_infiniband_symbol_error" not in found
+    assert [labels[0] for labels in found["node_infiniband_info"]] == ["mlx5_0"]
+
+
+def test_nobody_who_does_not_ask_gets_them() -> None:
+    assert page(samples()) == {}
+    assert page(samples(), "hami") == {}
+
+
+def test_every_alias_is_of_a_family_that_the_vendor_declares() -> None:
+    declared = {family.name for family in RdmaVendor.description.families}
+    renderer = MetricsRenderer(VENDORS, aliases=("node_exporter",))
+    aliases = [f for f in renderer.families if f.name.startswith("node_infiniband_")]
+    assert {family.alias_of for family in aliases} <= declared
+    assert all(family.name.endswith("_total") == (family.type == "counter") for family in aliases)

@@ -1,0 +1,79 @@
+"""The Node's condition `DeviceInjectionReady`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from agent.objects.node import GRACE_S, NodeConditionPublisher, keep_condition_times
+from agent.snapshot.container import RuntimeView
+from agent.snapshot.part import SnapshotPart
+from tests.factory import BOOT_S, gpu, nic
+from tests.unit.objects_node.test_condition import seen
+
+NOW_S = BOOT_S + 7200
+TURNED_S = NOW_S - GRACE_S
+Tree = Any
+
+
+def conditions(view: RuntimeView, now_s: float = NOW_S) -> dict[str, Tree] | None:
+    """Return the conditions by type; `None` where nothing is written."""
+    found = NodeConditionPublisher().render(
+        replace(seen(gpu(0)), runtime=SnapshotPart(view, 1.0)), now_s
+    )
+    if not found:
+        return None
+    listed: Tree = found[0].body
+    return {one["type"]: one for one in listed["status"]["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "reason"),
+    [
+        ("synchronized", "True", "RuntimeAsks"),
+        ("waiting", "False", "RuntimeDoesNotAsk"),
+        ("refused", "False", "RuntimeDoesNotAsk"),
+        ("registered", "False", "RuntimeDoesNotAsk"),
+    ],
+)
+def test_it_says_whether_new_containers_get_their_devices(
+    state: str, status: str, reason: str
+) -> None:
+    found = conditions(RuntimeView(state=state, reason="NoSocket", turned_s=TURNED_S))
+    assert found is not None
+    one = found["DeviceInjectionReady"]
+    assert (one["status"], one["reason"]) == (status, reason)
+    assert ("NoSocket" in one["message"]) is (status == "False")
+    assert "AcceleratorsHealthy" in found
+
+
+def test_where_no_runtime_is_dialled_nothing_is_said_of_it() -> None:
+    found = conditions(RuntimeView())
+    assert found is not None
+    assert set(found) == {"AcceleratorsHealthy"}
+
+
+def test_a_node_without_accelerators_has_neither() -> None:
+    now = replace(seen(nic(0)), runtime=SnapshotPart(RuntimeView(state="waiting"), 1.0))
+    body: Tree = NodeConditionPublisher().render(now, NOW_S)[0].body
+    assert body["status"]["conditions"] == []
+
+
+@pytest.mark.parametrize("turned_s", [None, TURNED_S + 0.1, NOW_S])
+def test_a_runtime_that_is_started_anew_is_no_news(turned_s: float | None) -> None:
+    assert conditions(RuntimeView(state="waiting", turned_s=turned_s)) is None
+
+
+def test_times_of_each_condition_stand_while_its_own_status_does() -> None:
+    before = conditions(RuntimeView(state="synchronized", turned_s=BOOT_S + 10))
+    after = conditions(RuntimeView(state="waiting", turned_s=TURNED_S), NOW_S)
+    assert before is not None
+    assert after is not None
+    live = {"status": {"conditions": list(before.values())}}
+    wanted = {"status": {"conditions": list(after.values())}}
+    kept: Tree = keep_condition_times(live, wanted)
+    times = {one["type"]: one["lastTransitionTime"] for one in kept["status"]["conditions"]}
+    assert times["AcceleratorsHealthy"] == before["AcceleratorsHealthy"]["lastTransitionTime"]
+    assert times["DeviceInjectionReady"] == after["DeviceInjectionReady"]["lastTransitionTime"]

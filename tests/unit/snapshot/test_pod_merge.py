@@ -1,0 +1,127 @@
+"""A merge that remembers tells the same as one that begins anew."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.kubelet import pod_merge as merging
+from agent.kubelet.pod_merge import PodMerger, merge_pods
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
+
+HASH = "0123456789abcdef0123456789abcdef"
+UIDS = ("a", "b", "c", HASH)
+
+pods = st.builds(
+    PodView,
+    uid=st.sampled_from(UIDS),
+    qos=st.just(KubeQos.BURSTABLE),
+    name=st.sampled_from(("p", "q")),
+    namespace=st.just("d"),
+    phase=st.sampled_from(("", "Pending", "Running", "Failed")),
+    terminating=st.booleans(),
+    node_name=st.sampled_from(("", "n", "n", "n", "other")),
+    annotations=st.sampled_from(((), (), (("kubernetes.io/config.mirror", HASH),))),
+    containers=st.sampled_from(((), (ContainerView(id="1"),), (ContainerView(id="2"),))),
+)
+
+
+def unique(found: list[PodView]) -> tuple[PodView, ...]:
+    """Return one pod a uid, as a view has them."""
+    return tuple({pod.uid: pod for pod in found}.values())
+
+
+lists = st.lists(pods, max_size=5).map(unique)
+# what follows another list is often that list with one pod changed
+changes = st.tuples(st.integers(0, 4), pods)
+
+
+def changed(now: tuple[PodView, ...], change: tuple[int, PodView]) -> tuple[PodView, ...]:
+    """Return the list with one pod in the place of another's."""
+    place, pod = change
+    if place >= len(now):
+        return now
+    return unique([*now[:place], pod, *now[place + 1 :]])
+
+
+@given(
+    lists,
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), lists, changes, changes, changes),
+            st.one_of(st.none(), lists),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=8,
+    ),
+)
+def test_it_tells_what_a_merge_from_nothing_tells(
+    first: tuple[PodView, ...],
+    steps: list[tuple[object, tuple[PodView, ...] | None, bool, bool]],
+) -> None:
+    kept, api, kubelet = PodMerger("n"), first, first
+    for change, listed, api_fresh, kubelet_fresh in steps:
+        if isinstance(change, tuple) and change and isinstance(change[0], int):
+            api = changed(api, (change[0], change[1]))
+        elif isinstance(change, tuple):
+            api = change
+        kubelet = kubelet if listed is None else listed
+        told = None if change is None and not api else api
+        fresh = {"api_fresh": api_fresh, "kubelet_fresh": kubelet_fresh}
+        found = kept.merge(told, kubelet, **fresh)
+        deleted = frozenset(kept.deleted)
+        assert found == merge_pods("n", told, kubelet, deleted=deleted, **fresh)
+
+
+def test_an_api_server_that_has_said_nothing_is_not_one_that_has_no_pods() -> None:
+    listed = (PodView(uid="a", qos=KubeQos.BURSTABLE, name="a", node_name="n"),)
+    kept = PodMerger("n")
+    assert kept.merge((), listed, kubelet_fresh=False) == ()
+    assert kept.merge(None, listed, kubelet_fresh=False) == listed
+
+
+def test_of_pods_that_did_not_change_the_very_same_are_told() -> None:
+    one = tuple(PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, node_name="n") for uid in "abc")
+    listed = tuple(
+        PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, phase="Running", node_name="n")
+        for uid in "abc"
+    )
+    kept = PodMerger("n")
+    before = kept.merge(one, listed)
+    other = PodView(uid="b", qos=KubeQos.BURSTABLE, name="b", priority=5, node_name="n")
+    after = kept.merge((one[0], other, one[2]), listed)
+    assert [a is b for a, b in zip(before, after, strict=True)] == [True, False, True]
+    assert (after[1].priority, after[1].phase) == (5, "Running")
+
+
+def test_a_pod_that_the_api_server_deleted_is_gone_while_the_kubelets_list_has_it_still() -> None:
+    one, other, new = (
+        PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, phase="Running", node_name="n")
+        for uid in "abc"
+    )
+    kept = PodMerger("n")
+    kept.merge((one, other), (one, other))
+    # the kubelet's watch is ahead of ours with a new pod: nobody deleted that one
+    assert kept.merge((other,), (one, other, new)) == (other, new)
+    assert kept.deleted == ("a",)
+    assert kept.merge((other,), (one, other, new), api_fresh=False) == (other, new)
+    assert kept.merge(None, (one, other)) == (other,)
+
+
+def test_a_static_pod_outlives_its_mirror() -> None:
+    mark = (("kubernetes.io/config.hash", HASH),)
+    static = PodView(uid=HASH, qos=KubeQos.BURSTABLE, name="s", annotations=mark, node_name="n")
+    mirror = PodView(uid="m", qos=KubeQos.BURSTABLE, name="s", annotations=mark, node_name="n")
+    kept = PodMerger("n")
+    assert [pod.uid for pod in kept.merge((mirror,), (static,))] == [HASH]
+    assert [pod.uid for pod in kept.merge((), (static,))] == [HASH]
+
+
+def test_deleted_pods_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "MAX_DELETED", 2)
+    kept = PodMerger("n")
+    for uid in "abcd":
+        kept.merge((PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid),), ())
+    assert kept.deleted == ("b", "c")

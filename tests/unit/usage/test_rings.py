@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.usage.history import SeriesTable
+
+A, B = ("a",), ("b",)
+
+
+def board(values: list[float | None], capacity: int = 4) -> SeriesTable:
+    """Put one value a second, from second 0."""
+    made = SeriesTable(capacity, max_series=8)
+    for now_s, value in enumerate(values):
+        made.begin_moment(float(now_s))
+        made.set_values([(A, value)])
+    return made
+
+
+def test_a_window_is_closed_at_both_ends() -> None:
+    made = board([10, 11, 12, 13])
+    assert made.values(A, made.window(1, 2)) == [11, 12]
+    assert made.values(A, made.window(0.5, 2.5)) == [11, 12]
+
+
+def test_the_oldest_moment_makes_room() -> None:
+    made = board([10, 11, 12, 13, 14, 15])
+    assert made.values(A, made.window(0, 9)) == [12, 13, 14, 15]
+
+
+def test_moments_without_a_value_are_left_out_and_old_values_do_not_return() -> None:
+    made = board([10, 11, 12, 13, None, None])
+    assert made.values(A, made.window(0, 9)) == [12, 13]
+    made.begin_moment(6.0)
+    made.set_values([(A, 16)])
+    assert made.values(A, made.window(0, 9)) == [13, 16]
+
+
+def test_a_series_that_pauses_longer_than_the_ring_is_empty() -> None:
+    made = board([10, *[None] * 9])
+    assert made.values(A, made.window(0, 99)) == []
+    assert made.span_s(A, made.window(0, 99)) == 0.0
+
+
+def test_series_that_start_late_have_no_values_before() -> None:
+    made = board([1, 2])
+    made.set_values([(B, 5)])
+    assert made.values(B, made.window(0, 9)) == [5]
+
+
+def test_an_unknown_series_and_an_empty_window_have_no_values() -> None:
+    made = board([1, 2])
+    assert made.values(B, made.window(0, 9)) == []
+    assert made.values(A, made.window(5, 9)) == []
+
+
+def test_the_span_is_from_first_to_last_value() -> None:
+    made = board([None, 11, None, 13])
+    assert made.span_s(A, made.window(0, 9)) == 2.0
+
+
+def test_no_more_series_are_kept_than_allowed() -> None:
+    made = SeriesTable(2, max_series=2)
+    made.begin_moment(0.0)
+    made.set_values([((str(i),), i) for i in range(5)])
+    assert len(made.series_keys()) == 2
+
+
+def test_unwanted_series_are_dropped() -> None:
+    made = board([1])
+    made.set_values([(B, 2)])
+    made.retain(lambda key: key == B)
+    assert made.series_keys() == (B,)
+
+
+def test_series_without_recent_values_are_forgotten() -> None:
+    made = board([1, None, None])
+    made.set_values([(B, 2)])
+    made.drop_before(1.0)
+    assert made.series_keys() == (B,)
+
+
+@given(
+    st.lists(st.none() | st.integers(-5, 5), max_size=40),
+    st.integers(1, 9),
+    st.integers(0, 40),
+    st.integers(0, 40),
+)
+def test_a_ring_tells_what_a_list_would(
+    values: list[int | None], capacity: int, start: int, end: int
+) -> None:
+    made = board(list(values), capacity)
+    kept = list(enumerate(values))[-capacity:]
+    wanted = [v for now_s, v in kept if v is not None and start <= now_s <= end]
+    assert made.values(A, made.window(start, end)) == wanted

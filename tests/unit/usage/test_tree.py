@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.layout import detect_layout
+from agent.recording.tree import EntryKind, TreeFiles
+from agent.snapshot.pod import KubeQos
+from agent.usage.cgroup_usage import PodCgroupTree
+from agent.usage.file_reader import DescriptorCache
+from tests.cgroups import CgroupHost, container_id
+
+A, B = container_id(10), container_id(11)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> CgroupHost:
+    return CgroupHost(tmp_path)
+
+
+def tree(host: CgroupHost, limit: int | None = None) -> PodCgroupTree:
+    layout = detect_layout(host.files)
+    assert layout is not None
+    return PodCgroupTree(host.files, DescriptorCache(host.files, limit=limit), layout)
+
+
+def shape(tree: PodCgroupTree) -> dict[str, list[str]]:
+    return {pod.uid: [container.id for container in pod.containers] for pod in tree.pods}
+
+
+def test_pods_of_all_classes_are_found_with_their_containers(host: CgroupHost) -> None:
+    host.group(f"/podg/{A}")
+    host.group(f"/burstable/podbu/{B}")
+    host.group("/besteffort/podbe")
+    found = tree(host)
+    assert found.refresh()
+    assert [(pod.uid, pod.qos, pod.cgroup) for pod in found.pods] == [
+        ("be", KubeQos.BEST_EFFORT, "/kubepods/besteffort/podbe"),
+        ("bu", KubeQos.BURSTABLE, "/kubepods/burstable/podbu"),
+        ("g", KubeQos.GUARANTEED, "/kubepods/podg"),
+    ]
+    assert found.pods[2].containers[0].cgroup == f"/kubepods/podg/{A}"
+
+
+def test_an_idle_tree_is_not_listed_again(host: CgroupHost) -> None:
+    host.group(f"/podg/{A}")
+    found = tree(host)
+    found.refresh()
+    pods = found.pods
+    assert not found.refresh()
+    assert found.pods is pods
+
+
+def test_pods_and_containers_that_come_are_seen_by_the_next_refresh(host: CgroupHost) -> None:
+    host.group("/podg")
+    found = tree(host)
+    found.refresh()
+    host.group(f"/podg/{A}")
+    assert found.refresh()
+    host.group(f"/burstable/podn/{B}")
+    assert found.refresh()
+    assert shape(found) == {"g": [A], "n": [B]}
+
+
+def test_pods_and_containers_that_go_are_seen_by_the_next_refresh(host: CgroupHost) -> None:
+    for cgroup in (f"/poda/{A}", f"/podb/{B}"):
+        host.group(cgroup)
+    found = tree(host)
+    found.refresh()
+    host.remove("/poda")
+    host.remove(f"/podb/{B}")
+    assert found.refresh()
+    assert shape(found) == {"b": []}
+
+
+def test_one_that_takes_anothers_place_is_seen_after_distrust(host: CgroupHost) -> None:
+    host.group(f"/poda/{A}")
+    found = tree(host)
+    found.refresh()
+    host.remove(f"/poda/{A}")
+    host.group(f"/poda/{B}")
+    found.must_rescan = True
+    assert found.refresh()
+    assert shape(found) == {"a": [B]}
+
+
+def test_other_directories_are_ignored(host: CgroupHost) -> None:
+    for cgroup in ("/system", f"/poda/crio-conmon-{A}.scope", "/poda/init", f"/poda/{A}/podz"):
+        host.group(cgroup)
+    found = tree(host)
+    found.refresh()
+    assert shape(found) == {"a": [A]}
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_without_descriptors_to_spare_the_tree_is_still_followed(
+    host: CgroupHost, limit: int
+) -> None:
+    host.group(f"/poda/{A}")
+    found = tree(host, limit)
+    found.refresh()
+    host.group(f"/podb/{B}")
+    assert found.refresh()
+    assert not found.refresh()
+    assert shape(found) == {"a": [A], "b": [B]}
+
+
+def test_a_recorded_tree_is_read() -> None:
+    entries: dict[str, bytes | EntryKind] = {
+        "/sys/fs/cgroup/cgroup.controllers": b"cpu memory\n",
+        f"/sys/fs/cgroup/kubepods.slice/kubepods-pod1_2.slice/crio-{A}.scope": EntryKind.DIRECTORY,
+    }
+    host = TreeFiles.from_entries(entries)
+    layout = detect_layout(host)
+    assert layout is not None
+    found = PodCgroupTree(host, DescriptorCache(host), layout)
+    assert found.refresh()
+    assert shape(found) == {"1-2": [A]}
+    assert not found.refresh()
+
+
+def test_all_descriptors_are_given_back(host: CgroupHost) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    host.group(f"/poda/{A}")
+    found = tree(host)
+    found.refresh()
+    found.close()
+    assert len(os.listdir("/proc/self/fd")) == before

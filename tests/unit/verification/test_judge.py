@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from agent.snapshot.allocation import VerificationStatus
+from agent.snapshot.device import DeviceNode
+from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit
+from agent.verification.container_check import MAX_DETAILS, DeviceNodes, check_container
+from agent.verification.observation import (
+    ContainerObservation,
+    DeviceRule,
+    MountOrigin,
+    ObservedMount,
+    ObservedNode,
+    ResourceLimit,
+    RuntimeRecord,
+)
+from tests.unit.verification.found import (
+    CARD,
+    CARDS,
+    DENIED,
+    EDITS,
+    LIBRARY,
+    MAY,
+    MOUNT,
+    OTHER,
+    OWN,
+    RECORD,
+    SEEN,
+)
+
+SECRET = "hunter2"
+
+
+def test_a_container_that_has_everything_is_verified_without_a_word() -> None:
+    found = check_container(EDITS, OWN, CARDS, SEEN)
+    assert (found.verdict, found.details) == (VerificationStatus.VERIFIED, ())
+
+
+def without_record(**changes: object) -> ContainerObservation:
+    return replace(SEEN, record=None, **changes)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "detail"),
+    [
+        (replace(SEEN, nodes=()), "/dev/nvidia0 is not there"),
+        (
+            replace(SEEN, nodes=(ObservedNode("/dev/nvidia0", "c", 1, 3),)),
+            "/dev/nvidia0 is c 1:3, not c 195:0",
+        ),
+        (
+            replace(SEEN, nodes=(ObservedNode("/dev/nvidia0", "b", 195, 0),)),
+            "/dev/nvidia0 is b 195:0, not c 195:0",
+        ),
+        (replace(SEEN, rules=()), "/dev/nvidia0: the device cgroup denies rw"),
+        (
+            replace(SEEN, rules=(DeviceRule("c", 195, 0, "r"),)),
+            "/dev/nvidia0: the device cgroup denies w",
+        ),
+        (
+            without_record(env=(("PATH", "/bin"), ("LD_PRELOAD", LIBRARY))),
+            "the variable CUDA_DEVICE_SM_LIMIT is not set",
+        ),
+        (
+            without_record(env=(("CUDA_DEVICE_SM_LIMIT", SECRET), *RECORD.env[2:], ("HOME", "/"))),
+            "the variable CUDA_DEVICE_SM_LIMIT has another value",
+        ),
+        (
+            replace(SEEN, env=(), record=replace(RECORD, env=(("PATH", "/bin"), *EDITS.env[1:]))),
+            "the variable CUDA_DEVICE_SM_LIMIT is not set",
+        ),
+        (
+            without_record(env=(("PATH", "/bin"), EDITS.env[0], ("LD_PRELOAD", "/own.so"))),
+            "the variable LD_PRELOAD has another value",
+        ),
+        (replace(SEEN, mounts=()), f"{LIBRARY} is not mounted"),
+        (
+            replace(SEEN, mounts=(ObservedMount(LIBRARY, MountOrigin("0:1", "/"), "tmpfs"),)),
+            f"what is mounted at {LIBRARY} is not {LIBRARY}",
+        ),
+        (
+            replace(SEEN, mounts=(MOUNT, ObservedMount(LIBRARY, MountOrigin("0:1", "/"), "tmpfs"))),
+            f"what is mounted at {LIBRARY} is not {LIBRARY}",
+        ),
+        (
+            without_record(limits=(ResourceLimit("RLIMIT_MEMLOCK", 65536, 65536),)),
+            "the limit RLIMIT_MEMLOCK is lower",
+        ),
+    ],
+)
+def test_what_is_not_there_is_missing_and_named(
+    evidence: ContainerObservation, detail: str
+) -> None:
+    found = check_container(EDITS, OWN, CARDS, evidence)
+    assert (found.verdict, found.details) == (VerificationStatus.MISSING, (detail,))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "detail"),
+    [
+        (ContainerObservation(absence_reason="it has no process (yet)"), "it has no process (yet)"),
+        (without_record(nodes=None), "/dev/nvidia0: the container's /dev could not be looked into"),
+        (without_record(rules=None), "nobody could read whether /dev/nvidia0 may be opened"),
+        (without_record(mounts=None), f"{LIBRARY}: its mount could not be compared"),
+        (without_record(origins={}), f"{LIBRARY}: its mount could not be compared"),
+        (without_record(limits=None), "the limit RLIMIT_MEMLOCK could not be read"),
+    ],
+)
+def test_what_could_not_be_looked_at_is_unknown_and_not_missing(
+    evidence: ContainerObservation, detail: str
+) -> None:
+    found = check_container(EDITS, OWN, CARDS, evidence)
+    assert (found.verdict, found.details) == (VerificationStatus.UNKNOWN, (detail,))
+
+
+@pytest.mark.parametrize("env", [None, (), (("LANG", "C"),)])
+def test_a_process_that_cleaned_its_environment_is_unknown_without_the_runtimes_record(
+    env: tuple[tuple[str, str], ...] | None,
+) -> None:
+    found = check_container(EDITS, OWN, CARDS, without_record(env=env))
+    assert found.verdict is VerificationStatus.UNKNOWN
+    assert len(found.details) == 2
+    assert (
+        check_container(EDITS, OWN, CARDS, replace(SEEN, env=env)).verdict
+        is VerificationStatus.VERIFIED
+    )
+
+
+def test_the_record_decides_where_nothing_else_can_be_seen() -> None:
+    blind = ContainerObservation(record=RECORD)
+    assert check_container(EDITS, OWN, CARDS, blind).verdict is VerificationStatus.VERIFIED
+    poor = check_container(EDITS, OWN, CARDS, ContainerObservation(record=RuntimeRecord()))
+    assert poor.verdict is VerificationStatus.MISSING
+    assert len(poor.details) == 5
+
+
+def test_a_preloaded_library_beside_the_containers_own_is_there() -> None:
+    env = (("PATH", "/bin"), EDITS.env[0], ("LD_PRELOAD", f"{LIBRARY}:/own.so /more.so"))
+    assert (
+        check_container(EDITS, OWN, CARDS, without_record(env=env)).verdict
+        is VerificationStatus.VERIFIED
+    )
+
+
+def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> None:
+    lowered = replace(SEEN, limits=(ResourceLimit("RLIMIT_MEMLOCK", 1, 1),))
+    assert check_container(EDITS, OWN, CARDS, lowered).verdict is VerificationStatus.VERIFIED
+
+
+@pytest.mark.parametrize(
+    ("evidence", "detail"),
+    [
+        (
+            replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/x", "c", *OTHER))),
+            "/dev/x shows card-1, which was not granted, though the device cgroup keeps it shut",
+        ),
+        (
+            replace(
+                SEEN,
+                nodes=(*RECORD.nodes, ObservedNode("/dev/x", "c", *OTHER)),
+                rules=(MAY, DeviceRule("c", 195, None, "rw")),
+            ),
+            "/dev/x shows card-1, which was not granted",
+        ),
+        (
+            replace(SEEN, rules=(MAY, DeviceRule("c", *OTHER, "r"))),
+            "card-1 may be opened, which was not granted",
+        ),
+        (
+            replace(
+                SEEN, rules=None, record=replace(RECORD, rules=(DeviceRule("c", 195, None, "rwm"),))
+            ),
+            "card-1 may be opened, which was not granted",
+        ),
+    ],
+)
+def test_a_device_of_somebody_else_is_excess_and_named(
+    evidence: ContainerObservation, detail: str
+) -> None:
+    found = check_container(EDITS, OWN, CARDS, evidence)
+    assert (found.verdict, found.details) == (VerificationStatus.EXCESS, (detail,))
+
+
+def test_nodes_belong_to_whom_they_are_whatever_the_edits_name() -> None:
+    """An injector that takes the wrong card is found out, also when it got what it asked for."""
+    wrong = DeviceNodeEdit(
+        host_path="/dev/nvidia1", path="/dev/nvidia1", major=OTHER[0], minor=OTHER[1]
+    )
+    seen = replace(
+        SEEN,
+        nodes=(ObservedNode("/dev/nvidia1", "c", *OTHER),),
+        rules=(DeviceRule("c", *OTHER, "rw"),),
+    )
+    found = check_container(replace(EDITS, nodes=(wrong,)), OWN, CARDS, seen)
+    assert found.verdict is VerificationStatus.EXCESS
+    assert found.details == (
+        "/dev/nvidia1 shows card-1, which was not granted",
+        "card-0 is not there: no node is c 195:0",
+    )
+
+
+BY_VARIABLE = replace(EDITS, nodes=())  # a maker's runtime brings the nodes
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "detail"),
+    [
+        (SEEN, VerificationStatus.VERIFIED, ""),
+        (
+            replace(SEEN, nodes=(ObservedNode("/elsewhere", "c", *CARD),)),
+            VerificationStatus.VERIFIED,
+            "",
+        ),
+        # a hook of the maker's runtime, of which the record says nothing
+        (
+            replace(SEEN, rules=None, record=replace(RECORD, nodes=())),
+            VerificationStatus.VERIFIED,
+            "",
+        ),
+        (
+            replace(SEEN, nodes=(), record=replace(RECORD, nodes=())),
+            VerificationStatus.MISSING,
+            "card-0 is not there: no node is c 195:0",
+        ),
+        (
+            replace(SEEN, nodes=(ObservedNode("/dev/nvidia0", "b", *CARD),), record=None),
+            VerificationStatus.MISSING,
+            "card-0 is not there: no node is c 195:0",
+        ),
+        (
+            replace(SEEN, rules=(DeviceRule("c", *CARD, "r"),)),
+            VerificationStatus.MISSING,
+            "card-0: the device cgroup denies w",
+        ),
+        (
+            replace(SEEN, rules=None, record=replace(RECORD, rules=(DENIED,))),
+            VerificationStatus.MISSING,
+            "card-0: the device cgroup denies rw",
+        ),
+        (
+            replace(SEEN, nodes=None, record=replace(RECORD, nodes=())),
+            VerificationStatus.UNKNOWN,
+            "card-0: the container's /dev could not be looked into",
+        ),
+    ],
+)
+def test_a_granted_card_must_be_there_by_its_own_numbers(
+    evidence: ContainerObservation, verdict: VerificationStatus, detail: str
+) -> None:
+    found = check_container(BY_VARIABLE, OWN, CARDS, evidence)
+    assert (found.verdict, found.details) == (verdict, (detail,) if detail else ())
+
+
+def test_a_device_whose_nodes_nobody_knows_is_never_verified() -> None:
+    found = check_container(BY_VARIABLE, (DeviceNodes(name="card-0"),), CARDS, SEEN)
+    assert (found.verdict, found.details) == (
+        VerificationStatus.UNKNOWN,
+        ("no device node of card-0 is known",),
+    )
+
+
+def test_of_a_device_with_several_nodes_one_may_be_enough() -> None:
+    nodes = (*OWN[0].nodes, DeviceNode(path="/dev/more", major=7, minor=7))
+    both = (DeviceNodes(name="card-0", nodes=nodes),)
+    assert check_container(BY_VARIABLE, both, CARDS, SEEN).verdict is VerificationStatus.MISSING
+    one = (replace(both[0], is_one_enough=True),)
+    assert check_container(BY_VARIABLE, one, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
+    assert check_container(EDITS, one, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
+    none = replace(SEEN, nodes=(), record=None)
+    assert check_container(BY_VARIABLE, one, CARDS, none).verdict is VerificationStatus.MISSING
+
+
+def test_a_device_that_may_be_there_is_neither_missing_nor_excess() -> None:
+    free = (*OWN, DeviceNodes(name="card-1", is_optional=True))
+    shown = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
+    assert check_container(EDITS, free, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
+    assert check_container(EDITS, free, CARDS, shown).verdict is VerificationStatus.VERIFIED
+    assert check_container(EDITS, OWN, CARDS, shown).verdict is VerificationStatus.EXCESS
+
+
+def test_what_is_not_known_does_not_keep_the_devices_from_being_compared() -> None:
+    nothing = ContainerEdits()
+    found = check_container(nothing, OWN, CARDS, SEEN, "DeviceUnknown: gone")
+    assert (found.verdict, found.details) == (
+        VerificationStatus.UNKNOWN,
+        ("what it should have cannot be told: DeviceUnknown: gone",),
+    )
+    shown = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
+    assert check_container(nothing, OWN, CARDS, shown, "gone").verdict is VerificationStatus.EXCESS
+
+
+def test_rules_of_the_record_are_not_believed_after_systemd_dropped_them() -> None:
+    by_record = replace(SEEN, rules=None, denied_after_reload=frozenset((CARD,)))
+    told = "systemd was reloaded since, without /dev/char/195:0 it denies the device"
+    found = check_container(EDITS, OWN, CARDS, by_record)
+    assert (found.verdict, found.details) == (
+        VerificationStatus.UNKNOWN,
+        (f"/dev/nvidia0: {told}",),
+    )
+    other = replace(by_record, denied_after_reload=frozenset((OTHER,)))
+    assert check_container(EDITS, OWN, CARDS, other).verdict is VerificationStatus.VERIFIED
+    # the kernel's own rules are what counts
+    kernel = replace(SEEN, denied_after_reload=frozenset((CARD,)))
+    assert check_container(EDITS, OWN, CARDS, kernel).verdict is VerificationStatus.VERIFIED
+
+
+def test_a_privileged_container_is_not_blamed_for_what_it_does_not_show() -> None:
+    everything = replace(SEEN, rules=(DeviceRule("a", None, None, "rwm"),))
+    assert check_container(EDITS, OWN, CARDS, everything).verdict is VerificationStatus.VERIFIED
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        DeviceRule("b", *OTHER, "rw"),
+        DeviceRule("c", *OTHER, "m"),
+        DeviceRule("c", 10, None, "rw"),
+        DENIED,
+    ],
+)
+def test_rules_about_something_else_are_no_excess(rule: DeviceRule) -> None:
+    assert (
+        check_container(EDITS, OWN, CARDS, replace(SEEN, rules=(rule, MAY))).verdict
+        is VerificationStatus.VERIFIED
+    )
+
+
+def test_excess_weighs_more_than_missing_and_both_are_told() -> None:
+    both = replace(SEEN, nodes=(ObservedNode("/dev/x", "c", *OTHER),))
+    found = check_container(EDITS, OWN, CARDS, both)
+    assert found.verdict is VerificationStatus.EXCESS
+    assert [detail.split()[0] for detail in found.details] == ["/dev/x", "/dev/nvidia0"]
+
+
+def test_no_value_of_a_containers_environment_is_ever_told() -> None:
+    env = (("CUDA_DEVICE_SM_LIMIT", SECRET), ("LD_PRELOAD", SECRET), ("PATH", SECRET))
+    found = check_container(EDITS, OWN, CARDS, without_record(env=env))
+    assert SECRET not in "".join(found.details)
+
+
+def test_the_details_of_one_container_have_a_bound() -> None:
+    node = EDITS.nodes[0]
+    many = tuple(replace(node, path=f"/dev/n{i}", minor=i) for i in range(100))
+    found = check_container(
+        ContainerEdits(nodes=many), (), CARDS, replace(SEEN, nodes=(), rules=None)
+    )
+    assert len(found.details) == MAX_DETAILS
