@@ -11,6 +11,7 @@ from bench.harness import Row, report
 
 BENCHES = (
     "cgroup_read",
+    "cgroup_read_kernel",
     "device_scan",
     "exposition",
     "startup",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cgroup_v2.session import CACHE_BYTES
 from tests.guest.initramfs import NICS, write_initramfs
+from tests.guest.known import FILE, FILE_BYTES, UNREAD_FILES
 from tests.guest.monitor import Monitor, answer_requests
-from tests.guest.packages import QEMU, Parts
+from tests.guest.packages import QEMU, CannotRun, Parts, prepare
 from tests.guest.pci_ids import H100, set_ids
 
 ROOT = Path(__file__).parents[2]
+CACHE = ROOT / "build" / "guest"
+LAST_RUN = CACHE / "last"  # remains until the next run, to look into after a failure
+LIMIT = ROOT / "bench" / "usage" / "cgroup_read_limit.c"
 NODES = 4
 NODE_MIB = 768
 DEADLINE_S = 700.0
@@ -31,14 +38,40 @@ class Ended:
     wall_s: float
 
 
-def run(parts: Parts, folder: Path, share: Path) -> Ended:
+def boot(names: Collection[str]) -> Ended:
+    """Boot, run these parts of `tests.guest.inside`, and return what the machine left.
+
+    Raises `CannotRun` where there is no root, no emulator, or no compiler for the part "bench".
+    """
+    if os.geteuid() != 0:
+        raise CannotRun("only root may hand out this machine's root and edit the emulator's memory")
+    parts = prepare(CACHE)
+    shutil.rmtree(LAST_RUN, ignore_errors=True)
+    share = LAST_RUN / "share"
+    share.mkdir(parents=True)
+    (share / FILE).write_bytes(b"x" * FILE_BYTES)
+    for name in UNREAD_FILES.values():
+        (share / name).write_bytes(b"y" * CACHE_BYTES)
+    if "bench" in names:
+        _compile_limit(share / "limit.so")
+    return run(parts, LAST_RUN, share, names)
+
+
+def _compile_limit(library: Path) -> None:
+    if shutil.which("cc") is None:
+        raise CannotRun("no C compiler for the reader that is the bench's limit")
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(LIMIT)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def run(parts: Parts, folder: Path, share: Path, names: Collection[str]) -> Ended:
     """Boot, let `tests.guest.inside` run as process 1, and wait for the end of the machine.
 
     After the deadline the machine is ended: what it left until then counts. The process is gone in
     any case.
     """
     write_initramfs(parts, folder / "initramfs")
-    command = shlex.join([sys.executable, "-m", "tests.guest.inside", str(share)])
+    command = shlex.join([sys.executable, "-m", "tests.guest.inside", str(share), *names])
     (share / "start.sh").write_text(f"cd {shlex.quote(str(ROOT))} && exec {command}\n")
     console = folder / "console"
     began_s = time.monotonic()

@@ -16,21 +16,29 @@ SHARE = Path("/share")
 
 
 def main() -> None:
-    """Run each part; one that fails leaves its error in place of its facts."""
+    """Run each part that the command line names, in this order.
+
+    A part that fails leaves its error in place of its facts.
+    """
     from tests.guest.inside import bench, devices, hotplug, pods, restore, session
 
     outside = Path(sys.argv[1])  # where the share is in this machine's cached root
-    part("soft_roce", devices.add_soft_roce)
-    part("pods", lambda: pods.cgroupfs(outside))
-    part("session", lambda: session.facts(outside / UNREAD_FILES["session"]))
-    part("restore", lambda: restore.facts(outside / UNREAD_FILES["restore"]))
-    part("devices", lambda: devices.facts(SHARE))
-    part("hotplug", lambda: hotplug.run(SHARE))
-    part("systemd", lambda: pods.systemd(outside))
-    part("bench", lambda: bench.rows(SHARE / "limit.so"))
+    parts: dict[str, Callable[[], object]] = {
+        "soft_roce": devices.add_soft_roce,
+        "pods": lambda: pods.cgroupfs(outside),
+        "session": lambda: session.facts(outside / UNREAD_FILES["session"]),
+        "restore": lambda: restore.facts(outside / UNREAD_FILES["restore"]),
+        "devices": lambda: devices.facts(SHARE),
+        "hotplug": lambda: hotplug.run(SHARE),
+        "systemd": lambda: pods.systemd(outside),
+        "bench": lambda: bench.rows(SHARE / "limit.so"),
+    }
+    for name, work in parts.items():
+        if name in sys.argv[2:]:
+            run_part(name, work)
 
 
-def part(name: str, work: Callable[[], object]) -> None:
+def run_part(name: str, work: Callable[[], object]) -> None:
     """Write what a part returns, or its error, to the share."""
     began_s = time.monotonic()
     try:
