@@ -39,7 +39,6 @@ class CdiFolderChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    retained: tuple[str, ...] = ()  # stale, but containers may be started with them again
 
 
 class CdiFolder:
@@ -62,14 +61,12 @@ class CdiFolder:
                 self._folder.chmod(FOLDER_MODE)  # whatever the umask
             present = self._read_own_files()
             wanted = {file.name: file.text for file in files}
-            spared = []
             for name, text in present.items():
                 kind = _kind_of(text)
                 if kind in in_use:
                     kept = keep_old_devices(text, wanted.get(name))
                     if kept != wanted.get(name):
                         wanted[name] = kept
-                        spared.append(name)
             written = self._write(wanted, present)
             removed = tuple(name for name in present if name not in wanted)
             for name in removed:
@@ -77,7 +74,7 @@ class CdiFolder:
         except OSError as error:
             detail = "the folder of CDI files cannot be kept"
             raise PublishError(str(self._folder), detail, error.errno or 0) from error
-        return CdiFolderChanges(written=written, removed=removed, retained=tuple(spared))
+        return CdiFolderChanges(written=written, removed=removed)
 
     def remove_all(self) -> tuple[str, ...]:
         """Remove every file of ours, as when the agent leaves the node for good."""

@@ -35,7 +35,7 @@ from agent.kube.writer.context import WriterContext, WriterTiming
 from agent.kubelet.client import KubeletClient
 from agent.kubelet.pod_resources_proxy import PodResourcesChannel, PodResourcesProxy, kubelet_socket
 from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
-from agent.loop import run_forever
+from agent.loop import log_failure, run_forever
 from agent.messages import ClusterFactsChanged, MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
 from agent.snapshot.cluster import ClusterServiceStatus, NodeView, PodResourcesProxyStatus
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 FIRST_WATCH = "node"  # followed before all others: nothing is written until it is known
 
 AGES_INTERVAL_S = 2.0  # how often ages are carried into the snapshot
+
+TASK_LOST = "cluster_task_lost"
 
 RETRY_S = 1.0  # after a bug, doubled each time
 
@@ -212,7 +214,8 @@ class ClusterService:
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_log_failed_task)
+        # a bug: this part of the cluster service stands still
+        task.add_done_callback(lambda done: log_failure(done, log, TASK_LOST, task=name))
         self._tasks.append(task)
 
     def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
@@ -225,7 +228,7 @@ class ClusterService:
         errand = asyncio.create_task(asyncio.to_thread(work), name="errand")
         self._short_tasks.add(errand)
         errand.add_done_callback(self._short_tasks.discard)
-        errand.add_done_callback(_log_failed_task)
+        errand.add_done_callback(lambda done: log_failure(done, log, TASK_LOST, task="errand"))
 
     def _uid_of(self, kind: str) -> str:
         if kind == "Node":
@@ -266,14 +269,6 @@ async def read_device(
             failures += 1
             after_s = error.retry_after_s if isinstance(error, ApiError) else None
             await sleep(backoff.wait_s(failures, after_s, uniform))
-
-
-def _log_failed_task(task: asyncio.Task[None]) -> None:
-    error = None
-    with contextlib.suppress(asyncio.CancelledError):
-        error = task.exception()
-    if error is not None:  # a bug of ours: that part of the cluster side stands still
-        log.error("cluster_task_lost", extra={"task": task.get_name()}, exc_info=error)
 
 
 StartWork = Callable[[], Coroutine[object, object, None]]

@@ -55,11 +55,6 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
     unified: str | None  # where cgroup2 is mounted
     root: str | None = None  # "/kubepods.slice"; None: the kubelet has made none (yet)
 
-    @property
-    def is_hybrid(self) -> bool:
-        """Say whether cgroup2 is mounted beside version 1 controllers."""
-        return self.version == 1 and self.unified is not None
-
     def mount(self, controller: str) -> str | None:
         """Return the mount point of a controller; `None` if it is not mounted."""
         if self.version == 2:

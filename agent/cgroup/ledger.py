@@ -207,7 +207,6 @@ class ChangeLedger:
         self.newer_lines: list[
             NewerLedgerLine
         ] = []  # of a newer version: kept in the file for that version
-        self.is_writable = True  # the last flush went through
         self._loaded = path is None
         self._boot = boot_id
         self._pending: list[LedgerLine] = []
@@ -341,13 +340,11 @@ class ChangeLedger:
             raise self._failed(error) from error
         if error is not None:
             raise error
-        self.is_writable = True
         if not self._cleared:
             del self._pending[: write.pending]
             self._lines, self._size = write.lines, write.size
 
     def _failed(self, error: OSError) -> LedgerError:
-        self.is_writable = False
         self._bound()
         return LedgerError(str(self.path), error)
 

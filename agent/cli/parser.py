@@ -9,8 +9,7 @@ import argparse
 import enum
 
 from agent.version import VERSION
-
-MIN_RELEASE_S, MAX_RELEASE_S = 1.0, 3600.0  # as the admin socket takes them
+from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S
 
 
 class ExitStatus(enum.IntEnum):

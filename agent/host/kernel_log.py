@@ -63,7 +63,6 @@ class KernelLog:
         except OSError as error:
             raise HostFileError(PATH, error.errno or 0) from error
         self._rest = b""
-        self.lost_count = 0  # times that records were overwritten unread
         self.is_drained = False  # the last read left nothing behind
         # poll() tells when a device has more; a file or pipe would say so for ever
         self.is_pollable = stat.S_ISCHR(os.fstat(self._fd).st_mode)
@@ -98,7 +97,7 @@ class KernelLog:
             except OSError as error:
                 if error.errno != errno.EPIPE:
                     raise HostFileError(PATH, error.errno or 0) from error
-                self.lost_count += 1  # the next read begins at the oldest record that is left
+                # records were overwritten: the next read begins at the oldest that is left
         return b""
 
     def close(self) -> None:

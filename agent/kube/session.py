@@ -125,7 +125,6 @@ class SessionStatusTracker:
             state,
             reachable=False if gone else state.reachable,
             last_error=str(error),
-            last_error_s=self._clock.monotonic(),
         )
 
     def record_clock_skew(self, date_s: float, sent_s: float) -> None:
@@ -180,7 +179,6 @@ class ApiSession:
         """Return how the server has answered so far; any thread may ask."""
         return replace(
             self._keeper.state,
-            open_connections=self._connections.open_count,
             opened_connections=self._connections.opened_count,
             token_read_errors=self.credentials.read_errors,
             ca_read_errors=self._trust.read_errors,

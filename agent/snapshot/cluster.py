@@ -100,11 +100,9 @@ class ApiSessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_answer_s: float | None = None  # an answer of any status
     last_ok_s: float | None = None  # a 2xx
     last_error: str = ""
-    last_error_s: float | None = None
     requests: Mapping[tuple[str, str], int] = {}  # (GET, 200), (WATCH, 410), (PATCH, none)
     in_flight: int = 0
     streams: int = 0
-    open_connections: int = 0
     opened_connections: int = 0
     retries: int = 0  # second tries: after a 401, or on a connection that had been closed
     token_read_errors: int = 0

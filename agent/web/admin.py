@@ -19,12 +19,11 @@ import msgspec
 from aiohttp import web
 
 from agent.errors import AgentError, UnknownTarget
-from agent.web.admin_socket import peer_uid
+from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S, peer_uid
 from agent.web.connections import BODY_S, add_security_headers, track_request
 from agent.wire_formats.json_values import JSON_ERRORS
 
 MAX_BODY_BYTES = 4096  # bytes
-MAX_RELEASE_S = 3600.0
 ROOT_UID = 0
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ class ReleaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which vendor, and for how long."""
 
     vendor: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
-    for_s: Annotated[float, msgspec.Meta(ge=1, le=MAX_RELEASE_S)] = 600.0
+    for_s: Annotated[float, msgspec.Meta(ge=MIN_RELEASE_S, le=MAX_RELEASE_S)] = 600.0
 
 
 class ClearRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

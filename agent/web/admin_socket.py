@@ -16,6 +16,7 @@ SOCKET_NAME = "admin.sock"
 SOCKET_OFF = "off"
 SOCKET_MODE = 0o600
 CONNECT_DEADLINE_S = 10.0
+MIN_RELEASE_S, MAX_RELEASE_S = 1.0, 3600.0  # for how long a vendor's library may be released
 _CREDENTIALS = struct.Struct("=iII")  # process, user, group
 _BACKLOG = 64
 

@@ -27,7 +27,6 @@ class DeviceBox(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     state: str
     key: str
-    is_linked: bool
 
 
 class BridgeLabel(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,9 +115,7 @@ def _state(device: Device) -> str:
     return health.state.value if health.certain or not health.is_in_service else "suspect"
 
 
-def _device_box(
-    device: Device, x: float, y: float, width: float, linked: frozenset[str]
-) -> DeviceBox:
+def _device_box(device: Device, x: float, y: float, width: float) -> DeviceBox:
     return DeviceBox(
         x=x,
         y=y,
@@ -128,7 +125,6 @@ def _device_box(
         detail=_detail(device),
         state=_state(device),
         key=device.key,
-        is_linked=device.key in linked,
     )
 
 
@@ -149,9 +145,7 @@ def _group_by_bridge(devices: list[Device]) -> list[tuple[str, str, list[Device]
     return [(root, switch, found) for (root, switch), found in grouped.items()]
 
 
-def _numa_panel(
-    title: str, subtitle: str, devices: list[Device], x: float, y: float, linked: frozenset[str]
-) -> NumaPanel:
+def _numa_panel(title: str, subtitle: str, devices: list[Device], x: float, y: float) -> NumaPanel:
     bridges, cards = [], []
     at, shown_root = y + HEAD, None
     for root, switch, found in _group_by_bridge(devices):
@@ -163,7 +157,7 @@ def _numa_panel(
             at += BRIDGE_ROW
         left = x + PAD + INDENT * (2 if switch else 1)
         for device in found:
-            cards.append(_device_box(device, left, at, x + PANEL_WIDTH - PAD - left, linked))
+            cards.append(_device_box(device, left, at, x + PANEL_WIDTH - PAD - left))
             at += DEVICE_ROW
     stems = _bridge_labels(bridges, cards)
     height = max(at - y, HEAD + BRIDGE_ROW) + PAD
@@ -199,7 +193,6 @@ def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
     view = snapshot.devices.value
     shown = view.devices[:MAX_DEVICES]
     groups = linked_groups(view.links)
-    linked = frozenset(key for members, _ in groups for key in members)
     contents = []
     for node in snapshot.numa.value.nodes:
         memory = "" if not node.memory_bytes else f" · {node.memory_bytes / 2**30:.1f} GiB"
@@ -213,7 +206,7 @@ def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
     y = float(MARGIN)
     for first in range(0, len(contents), columns):
         row = [
-            _numa_panel(*content, MARGIN + index * (PANEL_WIDTH + GUTTER), y, linked)
+            _numa_panel(*content, MARGIN + index * (PANEL_WIDTH + GUTTER), y)
             for index, content in enumerate(contents[first : first + columns])
         ]
         tallest = max(panel.height for panel in row)

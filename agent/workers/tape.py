@@ -91,10 +91,6 @@ class TapeWriter:
         """Add an answer to `sample`."""
         self._put(SampleLine(elapsed_s, drop_non_finite(samples)))
 
-    def write_events(self, events: tuple[DeviceEvent, ...], at_s: float) -> None:
-        """Add events."""
-        self._put(EventsLine(at_s, events))
-
     def _put(self, line: TapeHeader | TapeLine) -> None:
         self._write(msgspec.json.encode(line) + b"\n")
 

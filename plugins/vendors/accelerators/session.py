@@ -12,8 +12,8 @@ from agent.errors import HostFileError, NotSupported
 from agent.snapshot.device import DeviceNode, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
-from agent.wire_formats.quantities import format_binary
 from plugins.shared.pci_functions import DEVICES
+from plugins.shared.resources import card_resources
 from plugins.vendors.accelerators.settings import DEV_NUMBER, CardRule, decode_rules, rule_for
 from plugins.vendors.accelerators.sysfs import (
     VFIO,
@@ -66,11 +66,7 @@ def _describe_managed(
         managed=True,
         minor=minor,
         memory_bytes=memory_bytes,
-        resources=(
-            ("koordinator.sh/gpu-core", str(card.core)),
-            ("koordinator.sh/gpu-memory", format_binary(memory_bytes)),
-            ("koordinator.sh/gpu-memory-ratio", "100"),
-        ),
+        resources=card_resources(memory_bytes, card.core),
         nodes=(node,) if node else (),
         health=fault or Health(),
     )

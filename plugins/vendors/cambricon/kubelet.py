@@ -9,7 +9,7 @@ import msgspec
 from agent.snapshot.device import Device, DeviceKind, DevicePartition, VendorDevice
 from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.inventory import Problem
-from plugins.shared.resource_names import slice_resource_name
+from plugins.shared.resources import slice_resource_name
 
 RESOURCE = "cambricon.com/mlu"
 

@@ -48,7 +48,7 @@ def test_a_server_that_is_down_is_out_of_reach_and_named(account: Path) -> None:
         async with session_with(url, account) as session:
             error = await error_of(session)
             assert str(error) == f"GET /api/v1/nodes/n: {url}: Connection refused"
-            assert session.state.open_connections == 0
+            assert session._connections.open_count == 0
 
     asyncio.run(run())
 

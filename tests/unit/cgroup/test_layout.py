@@ -102,11 +102,11 @@ def test_version_1_with_controllers_apart() -> None:
     roots = [f"/sys/fs/cgroup/{c}/kubepods.slice" for c in ("cpu", "cpuacct", "memory")]
     found = layout.detect_layout(host(SPLIT, *roots))
     assert found is not None
-    assert (found.version, found.driver, found.root, found.is_hybrid) == (
+    assert (found.version, found.driver, found.root, found.unified) == (
         1,
         "systemd",
         "/kubepods.slice",
-        False,
+        None,
     )
     assert found.directory("cpuacct", "/a") == "/sys/fs/cgroup/cpuacct/a"
     assert found.directory("blkio", "/a") is None
@@ -116,7 +116,7 @@ def test_version_1_with_cpu_and_cpuacct_mounted_together_beside_cgroup2() -> Non
     roots = [f"/sys/fs/cgroup/{c}/kubepods" for c in ("cpu,cpuacct", "memory", "unified")]
     found = layout.detect_layout(host(JOINED, *roots))
     assert found is not None
-    assert (found.version, found.driver, found.is_hybrid) == (1, "cgroupfs", True)
+    assert (found.version, found.driver) == (1, "cgroupfs")
     assert found.mount("cpu") == found.mount("cpuacct") == "/sys/fs/cgroup/cpu,cpuacct"
     assert found.unified == "/sys/fs/cgroup/unified"
 

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.cli.output import format_table
-from agent.cli.parser import MAX_RELEASE_S, MIN_RELEASE_S
 from agent.cli.terminal import MIN_WIDTH, Terminal, fit_lines, terminal_of, wrap
 from agent.web.admin import ReleaseRequest
+from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S
 
 WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Zs")), max_size=60)
 ROWS = st.lists(

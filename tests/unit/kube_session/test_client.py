@@ -122,7 +122,7 @@ def test_connections_are_kept(account: Path, authority: Authority) -> None:
                 await session.call(GET)
             assert server.connections == 1
             state = session.state
-            assert (state.open_connections, state.opened_connections) == (1, 1)
+            assert (session._connections.open_count, state.opened_connections) == (1, 1)
             assert state.requests == {("GET", "200"): 5}
             assert (state.retries, state.in_flight) == (0, 0)
 

@@ -37,7 +37,7 @@ PF = "0000:18:00.0"
         ),
         pytest.param(
             "../../devices/pci0000:17/0000:18:00.0/mlx5_core.sf.4/infiniband/mlx5_10",
-            DeviceOrigin(ClassKind.SUBFUNCTION, PF, 4),
+            DeviceOrigin(ClassKind.SUBFUNCTION, PF),
             id="subfunction",
         ),
         pytest.param(

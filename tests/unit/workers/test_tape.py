@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from agent.clock import ManualClock
 from agent.errors import NotSupported, ParseError
 from agent.snapshot.device import DeviceKind, VendorDevice
-from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, MetricValue
+from agent.snapshot.inventory import DeviceSample, Inventory, MetricValue
 from agent.workers import tape
 from agent.workers.protocol import MAX_LINE
 
 HEADER = b'{"tape": 1, "vendor": "x"}\n'
 DISCOVER = b'{"method": "discover", "elapsed_s": 0.8, "answer": {"vendor": "x"}}\n'
+EVENTS = (
+    b'{"method": "events", "at_s": 20.0, "answer": [{"key": "a", "reason": "Late"}]}\n'
+    b'{"method": "events", "at_s": 10.0, "answer": [{"key": "a", "reason": "Early"}]}\n'
+)
 
 
 def _inventory(uuid: str) -> Inventory:
@@ -27,8 +31,7 @@ def _recorded() -> bytes:
     writer = tape.TapeWriter("x", data.extend)
     writer.write_inventory(_inventory("a"), 0.5)
     writer.write_samples((DeviceSample(key="a", core_percent=1.0),), 0.1)
-    writer.write_events((DeviceEvent(key="a", reason="Late"),), 20.0)
-    writer.write_events((DeviceEvent(key="a", reason="Early"),), 10.0)
+    data.extend(EVENTS)
     writer.write_samples((DeviceSample(key="a", core_percent=2.0),), 0.1)
     writer.write_inventory(_inventory("b"), 0.5)
     return bytes(data)

@@ -31,7 +31,6 @@ OPTIONAL: tuple[str, ...] = (
     "dcmi_get_device_type",
     "dcmi_get_device_pcie_info_v2",
     "dcmi_get_device_board_info",
-    "dcmi_get_mainboard_id",
     "dcmi_get_product_type",
     "dcmi_get_card_elabel_v2",
     "dcmi_get_device_die_v2",

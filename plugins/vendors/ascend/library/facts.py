@@ -38,7 +38,6 @@ class ChipFacts(msgspec.Struct, frozen=True, kw_only=True):
     bus_id: str | None = None
     pci_device: int | None = None
     board_id: int | None = None
-    mainboard_id: int | None = None
     product: str | None = None
     vdie: str | None = None
     serial: str | None = None
@@ -60,7 +59,6 @@ def read_facts(chip: Chip) -> ChipFacts:
         bus_id=bus_id,
         pci_device=device,
         board_id=_board(chip),
-        mainboard_id=chip.integer("dcmi_get_mainboard_id", low=0, high=U32 - 1),
         product=_product(chip),
         vdie=_vdie(chip),
         serial=_serial(chip),

@@ -16,8 +16,8 @@ from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Inventory, Problem
 from agent.snapshot.pci import parse_address
-from agent.wire_formats.quantities import format_binary
 from plugins.shared.library_file import LibraryUnavailable, refuse_untrusted
+from plugins.shared.resources import card_resources
 from plugins.vendors.cambricon.discovery.descriptions import device_id, model_label
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, read_node
 
@@ -242,13 +242,7 @@ def _device(card: CnmonCard, host: HostFiles, known: frozenset[str]) -> VendorDe
         model=model,
         memory_bytes=total,
         health=_health(detail),
-        resources=(
-            ("koordinator.sh/gpu-core", "100"),
-            ("koordinator.sh/gpu-memory", format_binary(total)),
-            ("koordinator.sh/gpu-memory-ratio", "100"),
-        )
-        if total
-        else (),
+        resources=card_resources(total) if total else (),
         labels=(("xpu-agent.io/model", model),) if model else (),
         facts=() if total else (("unschedulable", "MemoryUnknown"),),
         nodes=read_node(host, f"/dev/cambricon_dev{listed.index}"),

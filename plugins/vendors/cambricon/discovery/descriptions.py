@@ -11,8 +11,8 @@ from agent.host.files import read_text
 from agent.snapshot.device import DeviceKind, DevicePartition, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.wire_formats.device_info import NUMA_NODE_FACT
-from agent.wire_formats.quantities import format_binary
 from plugins.shared.pci_functions import DEVICES
+from plugins.shared.resources import card_resources
 from plugins.vendors.cambricon.discovery.sysfs import read_node
 from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance
 from plugins.vendors.cambricon.smlu.profiles import unit_mib
@@ -108,7 +108,7 @@ def describe_card(
         model=model,
         memory_bytes=total,
         health=_MIM_HEALTH if cut.mim else Health(),
-        resources=_resources(total) if total and not cut.mim else (),
+        resources=card_resources(total) if total and not cut.mim else (),
         labels=((LABEL + "model", model),) if model else (),
         facts=tuple((key, value) for key, value in facts if value),
         nodes=read_node(host, f"/dev/cambricon_dev{card.index}"),
@@ -129,14 +129,6 @@ def _numa_node(
 
 def _switch(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
-
-
-def _resources(total_bytes: int) -> tuple[tuple[str, str], ...]:
-    return (
-        ("koordinator.sh/gpu-core", "100"),
-        ("koordinator.sh/gpu-memory", format_binary(total_bytes)),
-        ("koordinator.sh/gpu-memory-ratio", "100"),
-    )
 
 
 def _partitions(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from agent.errors import CALL_HUNG, CallSuspended, DeviceGone, NotSupported, VendorFault
 from agent.snapshot.device import Health, HealthState, VendorDevice
 from agent.snapshot.inventory import Problem
+from plugins.shared.resources import card_resources
 from plugins.vendors.nvidia.discovery import names
 from plugins.vendors.nvidia.discovery.card_store import CardStore, StoredCard
 from plugins.vendors.nvidia.discovery.descriptions import (
@@ -18,7 +19,6 @@ from plugins.vendors.nvidia.discovery.descriptions import (
     MachineFacts,
     describe_card,
     describe_silent_card,
-    resources,
 )
 from plugins.vendors.nvidia.discovery.nvlink import CardLinks
 from plugins.vendors.nvidia.discovery.sysfs import (
@@ -364,7 +364,7 @@ def _with_size(card: VendorDevice, record: StoredCard) -> VendorDevice:
     """Return a card that is still to be asked with what it had: pods may hold all of it."""
     if not record.memory_bytes:
         return card
-    granted = resources(record.memory_bytes) if record.whole else ()
+    granted = card_resources(record.memory_bytes) if record.whole else ()
     return replace(card, memory_bytes=record.memory_bytes, resources=granted)
 
 

@@ -18,7 +18,7 @@ from agent.snapshot.device import (
 )
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
-from agent.wire_formats.quantities import format_binary
+from plugins.shared.resources import card_resources
 from plugins.vendors.nvidia.discovery import names
 from plugins.vendors.nvidia.discovery.nvlink import CardLinks, read_links
 from plugins.vendors.nvidia.discovery.sysfs import (
@@ -113,7 +113,7 @@ def _describe(
         memory_bytes=total,
         module_id=module,
         health=health.judge_facts(polled),
-        resources=() if obstacle or not total else resources(total),
+        resources=() if obstacle or not total else card_resources(total),
         labels=_labels(card, model, mig),
         facts=facts,
         nodes=_nodes(around.host, seen, minor),
@@ -157,15 +157,6 @@ def _memory(
     if memory is not None and not (seen.platform or names.is_integrated(name or "")):
         return None, False
     return system_bytes, system_bytes is not None
-
-
-def resources(total_bytes: int) -> Pairs:
-    """Return what the scheduler grants of one whole card, as canonical quantities."""
-    return (
-        ("koordinator.sh/gpu-core", "100"),
-        ("koordinator.sh/gpu-memory", format_binary(total_bytes)),
-        ("koordinator.sh/gpu-memory-ratio", "100"),
-    )
 
 
 def _obstacle(around: MachineFacts, *, mig: bool, host: bool, total: int | None) -> Pairs:

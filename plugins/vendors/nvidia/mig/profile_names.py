@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from agent.errors import ParseError
-from plugins.shared.resource_names import slice_resource_name
+from plugins.shared.resources import slice_resource_name
 
 _MIB = 1 << 20
 _GIB = 1 << 30

@@ -23,7 +23,7 @@ MAX_TEXT = 64  # characters of a descriptive file that are kept
 _NETNS_MODE = "/sys/module/ib_core/parameters/netns_mode"
 _UVERBS = re.compile(r"uverbs[0-9]{1,5}")
 _MAD = re.compile(r"(umad|issm)[0-9]{1,5}")
-_SUBFUNCTION = re.compile(r"[a-z0-9_]+\.sf\.([0-9]{1,9})")
+_SUBFUNCTION = re.compile(r"[a-z0-9_]+\.sf\.[0-9]{1,9}")
 
 
 class ClassKind(enum.Enum):
@@ -40,7 +40,6 @@ class DeviceOrigin(msgspec.Struct, frozen=True):
 
     kind: ClassKind
     address: str | None = None  # of the PCI function
-    subfunction: int | None = None
 
 
 class RdmaClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,8 +115,8 @@ def origin_of(link: str) -> DeviceOrigin:
     if address is None:
         return DeviceOrigin(ClassKind.OTHER)
     for part in parts:
-        if found := _SUBFUNCTION.fullmatch(part):
-            return DeviceOrigin(ClassKind.SUBFUNCTION, address, int(found[1]))
+        if _SUBFUNCTION.fullmatch(part):
+            return DeviceOrigin(ClassKind.SUBFUNCTION, address)
     return DeviceOrigin(ClassKind.HARDWARE, address)
 
 
