@@ -173,7 +173,9 @@ class NvidiaEventWatch:
         if not notice.key:
             # nobody knows whose it is: all cards are looked at, none is blamed
             heard = self._diagnosis.count_logged("", notice.number, notice.at_s)
-            return (DeviceEvent(key="", reason=f"Xid{notice.number}"),) if heard.is_reported else ()
+            return (
+                (DeviceEvent(key="", reason=f"Xid{notice.number}"),) if heard.is_reportable else ()
+            )
         return self._diagnosis.report_xid(notice.key, report)
 
     def _slices(self, key: str, gi: int, ci: int) -> tuple[str, ...]:
@@ -222,7 +224,7 @@ class NvidiaEventWatch:
         told = f"NVSwitch {found.switch} ({found.card}) reports SXid {found.number}, {grave}"
         heard = self._diagnosis.count_logged(f"nvswitch{found.switch}", found.number, at_s)
         event = DeviceEvent(key="", reason=f"SXid{found.number}", message=told)
-        return (event,) if heard.is_reported and not self._past else ()
+        return (event,) if heard.is_reportable and not self._past else ()
 
     def _line_xid(self, found: LoggedXid, at_s: float, age_s: float, sequence: int) -> EventBatch:
         key = _key(found)

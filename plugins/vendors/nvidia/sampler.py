@@ -17,7 +17,7 @@ from plugins.vendors.nvidia.health.diagnosis import Diagnosis, combine_health, h
 from plugins.vendors.nvidia.health.trends import THROTTLES
 from plugins.vendors.nvidia.library.card import CardUnavailable, NvmlCard
 from plugins.vendors.nvidia.library.codes import NO_PERMISSION, NOT_FOUND
-from plugins.vendors.nvidia.library.events import is_answering
+from plugins.vendors.nvidia.library.events import is_card_answering
 from plugins.vendors.nvidia.library.nvml import Nvml
 from plugins.vendors.nvidia.library.performance import CallRateLimiter, PerformanceCounters
 from plugins.vendors.nvidia.library.processes import (
@@ -123,7 +123,7 @@ class NvidiaSampler:
         known.standing, known.links = standing, None
         known.placeless = device.uuid if device.bus_id is None else None
         known.exact = ("memory-use", "approximate") not in device.facts
-        known.performance.forget()
+        known.performance.reset()
         known.listed, known.rests = False, {}
         try:
             # it was looked up by its address and told who it is: a probe
@@ -151,7 +151,7 @@ class NvidiaSampler:
         """
         self._cycle += 1
         now_s = self._clock()
-        for key in self._diagnosis.cards_in_doubt(self._known):
+        for key in self._diagnosis.suspected_cards(self._known):
             self._known[key].probed_until_s = now_s + PROBED_FOR_S
         samples: list[DeviceSample] = []
         for place, key in enumerate(sorted(self._known)):
@@ -169,7 +169,7 @@ class NvidiaSampler:
             look
             and nvml is not None
             and not has_fallen_off_bus(self._host, key)
-            and is_answering(nvml, key)
+            and is_card_answering(nvml, key)
         ):
             told = "the card answers again: it is looked at anew"
             self._tell(DeviceEvent(key=key, reason="CardAnswers", message=told))
@@ -179,7 +179,7 @@ class NvidiaSampler:
         return combine_health(self._diagnosis.health(key), self._known[key].standing)
 
     def _sampled(self, card: NvmlCard, known: _SampledCard, *, slow: bool) -> DeviceSample:
-        key, was_late = card.bus_id, card.late
+        key, was_late = card.bus_id, card.is_late
         probed = self._clock() < known.probed_until_s
         card.begin_cycle()
         try:
@@ -193,7 +193,7 @@ class NvidiaSampler:
             return DeviceSample(key=key, health=self._health(key))
         finally:
             self._report_noise(card)
-        if card.late and not was_late:
+        if card.is_late and not was_late:
             told = "a call took over a second: the card is sampled every ten seconds"
             self._tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
         health = self._diagnosis.health(key)
@@ -232,7 +232,7 @@ class NvidiaSampler:
         name, arg = (_BY_UUID, known.placeless) if known.placeless else (_LOOK_UP, card.bus_id)
         handle = card.attempt((name,), lambda: card.nvml.call(name, arg))
         if handle is None:
-            unfound = NOT_FOUND if card.nothing else NO_PERMISSION
+            unfound = NOT_FOUND if card.is_last_answer_empty else NO_PERMISSION
             self._say(self._diagnosis.report_lost(card.bus_id, card.faults or {unfound: name}))
             raise CardUnavailable(f"{card.bus_id}: not found")
         card.handle = handle

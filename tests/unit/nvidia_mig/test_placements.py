@@ -9,7 +9,7 @@ import pytest
 from plugins.vendors.nvidia.mig.profiles import InstancePlacement, MigProfile, free_slices
 from tests.captures import SHARED, needs_shared
 
-# name: driver's number, compute slices, most of it, starts, size; real A100s of 40 GB say so
+# name: driver's number, compute slices, maximum of instances, starts, size; from real 40 GB A100s
 A100 = {
     "1g.5gb": (19, 1, 7, range(7), 1),
     "1g.5gb+me": (20, 1, 1, range(7), 1),
@@ -24,10 +24,10 @@ PROFILES = tuple(
         name=name,
         id=number,
         slices=slices,
-        most=most,
+        max_instances=max_instances,
         places=tuple((start, size) for start in starts),
     )
-    for name, (number, slices, most, starts, size) in A100.items()
+    for name, (number, slices, max_instances, starts, size) in A100.items()
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}
 Free = dict[str, tuple[int, ...]]
@@ -90,7 +90,7 @@ def test_a_profile_is_free_where_nothing_overlaps(
 
 
 def test_places_that_nobody_told_are_not_free() -> None:
-    untold = MigProfile(name="1g.5gb", id=19, slices=1, most=7)
+    untold = MigProfile(name="1g.5gb", id=19, slices=1, max_instances=7)
     assert free_slices((untold,), ()) == ()
 
 
@@ -107,7 +107,7 @@ def test_recorded_facts_of_cards_make_a_menu(card: str) -> None:
                     name=name,
                     id=number,
                     slices=table[name]["SliceCount"],
-                    most=table[name]["InstanceCount"],
+                    max_instances=table[name]["InstanceCount"],
                     places=tuple((start, size) for start, size in listed),
                 )
                 for number, (name, listed) in enumerate(places.items())

@@ -37,14 +37,21 @@ def holds(one: FaultCause, **look: Any) -> bool:
     ("found", "look", "expected"),
     [
         pytest.param(cause(Cure.RESET), {"action": 0}, True, id="never-asked-for-anything"),
-        pytest.param(cause(Cure.RESET, asked=True), {"action": 0}, False, id="V41-asked-and-done"),
-        pytest.param(cause(Cure.RESET, asked=True), {"action": 1}, True, id="V41-still-asks"),
         pytest.param(
-            cause(Cure.RESET, asked=True), {"action": 0, "is_good": False}, True, id="no-probe"
+            cause(Cure.RESET, action_requested=True), {"action": 0}, False, id="V41-asked-and-done"
         ),
-        pytest.param(cause(Cure.RESET, reset=True), {"action": 0}, False, id="reset-seen"),
+        pytest.param(
+            cause(Cure.RESET, action_requested=True), {"action": 1}, True, id="V41-still-asks"
+        ),
+        pytest.param(
+            cause(Cure.RESET, action_requested=True),
+            {"action": 0, "is_good": False},
+            True,
+            id="no-probe",
+        ),
+        pytest.param(cause(Cure.RESET, was_reset=True), {"action": 0}, False, id="reset-seen"),
         pytest.param(cause(Cure.RESET), {"was_reset": True}, False, id="reset-seen-without-action"),
-        pytest.param(cause(Cure.RESET, asked=True), {}, True, id="action-not-told"),
+        pytest.param(cause(Cure.RESET, action_requested=True), {}, True, id="action-not-told"),
         pytest.param(cause(Cure.QUIET), {"action": 0, "now_s": 599.0}, True, id="not-yet-quiet"),
         pytest.param(cause(Cure.QUIET), {"action": 0, "now_s": 600.0}, False, id="quiet"),
         pytest.param(cause(Cure.QUIET), {"now_s": 600.0}, True, id="quiet-but-nobody-tells"),
@@ -81,7 +88,7 @@ def test_a_cause_leaves_by_its_rule(
 
 def test_what_the_driver_asked_for_is_remembered_until_it_asks_no_more() -> None:
     causes = remaining_causes((cause(Cure.RESET),), replace(FINE, action=1))
-    assert causes[0].asked
+    assert causes[0].action_requested
     assert remaining_causes(causes, replace(FINE, action=0)) == ()
 
 
@@ -137,9 +144,9 @@ def test_warnings_show_the_present_ones_first_and_not_for_ever() -> None:
 
 def test_coming_again_keeps_the_first_time_and_asks_for_a_new_cure() -> None:
     (found,) = add_cause(
-        (cause(Cure.RESET, reset=True),), cause(Cure.RESET, first_s=9.0, last_s=9.0)
+        (cause(Cure.RESET, was_reset=True),), cause(Cure.RESET, first_s=9.0, last_s=9.0)
     )
-    assert (found.first_s, found.last_s, found.reset) == (0.0, 9.0, False)
+    assert (found.first_s, found.last_s, found.was_reset) == (0.0, 9.0, False)
 
 
 @given(st.lists(st.tuples(st.sampled_from(Cure), st.integers(0, 60)), max_size=120))

@@ -188,7 +188,7 @@ class NvidiaCards:
         card.handle = handle
         nvml.assign(handle, key)
         card.begin_cycle()
-        card.forget()
+        card.reset()
 
     def _unsighted(self, nvml: Nvml, sight: NvidiaHardware, asked: int) -> list[NvidiaFunction]:
         """Add cards that NVML knows and sysfs does not show: odd mounts, WSL, Tegra."""

@@ -152,7 +152,9 @@ def _memory(
     if before is not None and before.memory_bytes and UNIFIED_MEMORY not in before.facts:
         return before.memory_bytes, False
     noise = "memory total" in card.implausible
-    if card.faults or card.denied or card.suspended or noise:  # which says nothing of its kind
+    if (
+        card.faults or card.is_call_denied or card.is_call_suspended or noise
+    ):  # which says nothing of its kind
         return None, False
     if memory is not None and not (seen.platform or names.is_integrated(name or "")):
         return None, False

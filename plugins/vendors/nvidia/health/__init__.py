@@ -1,1 +1,1 @@
-"""Xids, counters and kernel messages, and what they mean for the health of a card."""
+"""Health of cards, derived from Xids, counters and kernel messages."""

@@ -1,4 +1,4 @@
-"""The state of a card as its driver reports it, and the causes that follow from it."""
+"""The state of a card as its driver reports it, and the findings that follow from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RETIRED_LIMIT = 60  # pages; NVIDIA's limit for a card before Ampere
 
 UNKNOWN_LIMIT = 3  # cycles in a row
 
-FULL_SPEED = 0  # performance state P0: only there do link widths count
+FULL_SPEED = 0  # performance state P0; in other states a narrower link is normal
 
 AMPERE = 7  # the first architecture that replaces rows instead of retiring pages
 
@@ -38,43 +38,43 @@ _FATAL_CODES = (codes.GPU_IS_LOST, 16, 11, 8, codes.MISMATCH)
 
 _ODD_CODES = (codes.NO_PERMISSION, 17)
 
-_GONE_CODES = frozenset({codes.GPU_IS_LOST, 16, codes.UNKNOWN})  # of which a probe must be free
+_GONE_CODES = frozenset(
+    {codes.GPU_IS_LOST, 16, codes.UNKNOWN}
+)  # none of them occurs in a good check
 
 
 class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was polled; `None` is what the card cannot tell, and never counts against it."""
+    """Polled values of a card; `None` is unknown, and never a reason for bad health."""
 
-    faults: Mapping[int, str]  # NVML code: the call that gave it
+    faults: Mapping[int, str]  # NVML code: the call that returned it
     unknown_cycles: int = 0
     is_garbled: bool = False
     is_excluded: bool = False
-    answers_lookup: bool | None = (
-        None  # looked up anew and found to be the same card; None: not tried
-    )
+    answers_lookup: bool | None = None  # a new look-up returned the same card; None: not tried
     recovery_action: int | None = None
     remapped_rows: tuple[int, ...] | None = None  # correctable, uncorrectable, pending, failure
     retired_pages: int | None = None
     retired_pending: bool | None = None
     uncorrected: float | None = None  # memory errors since the driver was loaded
     energy_mj: float | None = None
-    replays: float | None = None  # of PCIe packets
+    replays: float | None = None  # replayed PCIe packets
     architecture: int | None = None
     sram_exceeded: bool | None = None
     repair_pending: bool | None = None
     unrepairable: bool | None = None
     throttle: int | None = None  # clock event reasons
-    has_orphaned_memory: bool = False  # memory is in use, and by no process, for minutes
+    has_orphaned_memory: bool = False  # for minutes, memory has been in use without a process
     width: int | None = None  # PCIe lanes at full speed
     max_width: int | None = None
 
     @property
     def is_good(self) -> bool:
-        """Say whether this look counts as a good probe."""
+        """Return whether this check of the card is a good one."""
         return self.answers_lookup is True and not _GONE_CODES & set(self.faults)
 
 
 def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
-    """Ask a card what the judgement needs; raises `CardStopped` as its calls do."""
+    """Read a card's health values; raises `CardUnavailable` if the card stops answering."""
     fields = card.fields(FIELDS)
     remapped = _remapped(card)
     awake = card.number("nvmlDeviceGetPerformanceState") == FULL_SPEED
@@ -82,7 +82,7 @@ def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
     pending, action = fields.get(RETIRED_PENDING), fields.get(RECOVERY_ACTION)
     uncorrected, energy = fields.get(UNCORRECTED), fields.get(ENERGY)
     if uncorrected is None:
-        # of kind 1, uncorrected, since the driver was loaded
+        # error type 1 (uncorrected), counter 0 (since the driver was loaded)
         uncorrected = card.measure("nvmlDeviceGetTotalEccErrors", bounds.ERRORS, 1, 0)
     if energy is None:
         energy = card.measure("nvmlDeviceGetTotalEnergyConsumption", bounds.COUNTER)
@@ -90,7 +90,7 @@ def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
     flag = card.measure("nvmlDeviceGetUnrepairableMemoryFlag_v1", bounds.FLAG)
     sram = card.attempt(("sram",), lambda: sram_exceeded(card.nvml, card.handle))
     exceeded = sram if isinstance(sram, int) else None
-    exceeded = card.within("nvmlDeviceGetSramEccErrorStatus", exceeded, bounds.FLAG)
+    exceeded = card.check_bounds("nvmlDeviceGetSramEccErrorStatus", exceeded, bounds.FLAG)
     return HealthFacts(
         throttle=throttle_mask(card),
         width=_lanes(card, "nvmlDeviceGetCurrPcieLinkWidth") if awake else None,
@@ -98,7 +98,7 @@ def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
         architecture=card.number("nvmlDeviceGetArchitecture"),
         faults=dict(card.faults),
         unknown_cycles=_unknown_cycles(card),
-        is_garbled=card.garbled,
+        is_garbled=card.is_garbled,
         answers_lookup=probed,
         recovery_action=int(action) if action is not None else None,
         remapped_rows=remapped,
@@ -114,7 +114,7 @@ def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
 
 
 def throttle_mask(card: NvmlCard) -> int | None:
-    """Return why the card holds its clocks back, as a set of bits."""
+    """Return the reasons for reduced clocks as a bit mask."""
     mask = card.measure("nvmlDeviceGetCurrentClocksEventReasons", bounds.CLOCK_REASONS)
     if mask is not None:
         return mask
@@ -126,18 +126,20 @@ def _lanes(card: NvmlCard, name: str) -> int | None:
 
 
 def _remapped(card: NvmlCard) -> tuple[int, ...] | None:
-    """Return counts of rows and two flags; one that cannot be takes the others along."""
+    """Return row counts and two flags; `None` if one of them is implausible."""
     name = "nvmlDeviceGetRemappedRows"
-    told = card.numbers(name)
+    rows = card.numbers(name)
     ranges = (bounds.ROWS, bounds.ROWS, bounds.FLAG, bounds.FLAG)
-    if told is None or len(told) != len(ranges):
+    if rows is None or len(rows) != len(ranges):
         return None
-    sound = all(card.within(name, n, r) is not None for n, r in zip(told, ranges, strict=True))
-    return told if sound else None
+    plausible = all(
+        card.check_bounds(name, n, r) is not None for n, r in zip(rows, ranges, strict=True)
+    )
+    return rows if plausible else None
 
 
 def facts_of_unavailable_card(card: NvmlCard, *, excluded: bool = False) -> HealthFacts:
-    """Return the facts of a card that answers nothing more."""
+    """Return the facts of a card that no longer answers."""
     return HealthFacts(
         faults=dict(card.faults), unknown_cycles=_unknown_cycles(card), is_excluded=excluded
     )
@@ -148,7 +150,7 @@ def _unknown_cycles(card: NvmlCard) -> int:
 
 
 class HealthFinding(msgspec.Struct, frozen=True):
-    """Something that speaks against a card, and what has to happen before it is over."""
+    """A reason why a card is unhealthy, and what ends it."""
 
     reason: str
     message: str
@@ -156,22 +158,22 @@ class HealthFinding(msgspec.Struct, frozen=True):
 
 
 def judge_facts(facts: HealthFacts) -> Health:
-    """Return the gravest finding that takes the card out of service, else what is odd.
+    """Return FAILED with the gravest failure, else SUSPECT with an oddity, else healthy.
 
-    Warnings are no matter of health: see `warnings`.
+    Warnings do not change the health: see `warnings`.
     """
-    for found in failures(facts):
-        return Health(state=HealthState.FAILED, reason=found.reason, message=found.message)
+    for finding in failures(facts):
+        return Health(state=HealthState.FAILED, reason=finding.reason, message=finding.message)
     for reason, message in oddities(facts):
         return Health(state=HealthState.SUSPECT, reason=reason, message=message)
     return Health()
 
 
 def action_finding(action: int | None, *, clique: bool = False) -> HealthFinding | None:
-    """Return what a recovery action that the driver asks for means for the card's health."""
+    """Return the finding for a recovery action that the driver requires; `None` if harmless."""
     if action == RECOVER_IMEX and clique:
-        told = "the driver asks to recover the IMEX domain of the card's clique"
-        return HealthFinding("RecoverIMEXDomain", told, Cure.ACTION)
+        message = "the driver asks to recover the IMEX domain of the card's clique"
+        return HealthFinding("RecoverIMEXDomain", message, Cure.ACTION)
     if action not in RECOVERY_ACTIONS:
         return None
     reason, advice = RECOVERY_ACTIONS[action]
@@ -180,27 +182,27 @@ def action_finding(action: int | None, *, clique: bool = False) -> HealthFinding
 
 
 def failures(facts: HealthFacts, *, clique: bool = False) -> Iterator[HealthFinding]:
-    """Yield what takes the card out of service; `clique`: it is on a multi-node NVLink."""
+    """Yield findings that take the card out of service; `clique`: it is on multi-node NVLink."""
     if facts.is_excluded:
         yield HealthFinding("Excluded", "the driver was told to leave this card out", Cure.ANSWER)
     for code in _FATAL_CODES:
         if code in facts.faults:
-            told = f"{facts.faults[code]}: NVML error {code}"
-            yield HealthFinding(codes.reason_of(code), told, Cure.ANSWER)
-    if found := action_finding(facts.recovery_action, clique=clique):
-        yield found
+            message = f"{facts.faults[code]}: NVML error {code}"
+            yield HealthFinding(codes.reason_of(code), message, Cure.ANSWER)
+    if finding := action_finding(facts.recovery_action, clique=clique):
+        yield finding
     if facts.remapped_rows is not None and facts.remapped_rows[3]:
         yield HealthFinding(
             "RowRemapFailure", "a faulty memory row could not be replaced", Cure.REPAIR
         )
     if facts.sram_exceeded:
-        told = "uncorrectable errors of the SRAM are above the threshold"
-        yield HealthFinding("SRAMThreshold", told, Cure.REPAIR)
+        message = "uncorrectable errors of the SRAM are above the threshold"
+        yield HealthFinding("SRAMThreshold", message, Cure.REPAIR)
     if facts.unrepairable:
         yield HealthFinding("UnrepairableMemory", "memory that cannot be repaired", Cure.REPAIR)
     if facts.unknown_cycles >= UNKNOWN_LIMIT:
-        told = f"unknown NVML errors in {facts.unknown_cycles} cycles in a row"
-        yield HealthFinding("NVMLUnknown", told, Cure.ANSWER)
+        message = f"unknown NVML errors in {facts.unknown_cycles} cycles in a row"
+        yield HealthFinding("NVMLUnknown", message, Cure.ANSWER)
 
 
 def oddities(facts: HealthFacts) -> Iterator[tuple[str, str]]:
@@ -213,7 +215,7 @@ def oddities(facts: HealthFacts) -> Iterator[tuple[str, str]]:
 
 
 def warnings(facts: HealthFacts) -> Iterator[tuple[str, str]]:
-    """Yield (reason, message) of what a person should see to; the card works on."""
+    """Yield (reason, message) of conditions that need a person; the card stays in service."""
     if 14 in facts.faults:
         yield "CorruptedInfoROM", f"{facts.faults[14]}: NVML error 14"
     if facts.recovery_action == RECOVER_IMEX:

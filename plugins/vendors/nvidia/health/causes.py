@@ -1,7 +1,7 @@
-"""Causes of bad health: they begin, hold until a stated change, and end. Pure.
+"""Causes of bad health: when they begin and when they are over. Pure.
 
-A card is healthy as long as it has no cause but warnings. The agent decides, for all vendors
-alike, how long a card must be healthy before it takes pods again.
+A card without causes, or with warnings only, is healthy. How long a card must be healthy before
+pods may use it again is decided by the agent, in the same way for all vendors.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from msgspec.structs import replace
 
 from agent.snapshot.device import DeviceCondition, Health, HealthState
 
-QUIET_S = 600.0  # a fault without a known cure that long ago is over if the driver says so
-WARNING_S = 3600.0  # a warning is shown that long after it was last seen
-REFRESH_S = 600.0  # a cause that goes on is written that seldom
+QUIET_S = 600.0  # a fault without a known cure is over after this time if the driver agrees
+WARNING_S = 3600.0  # a warning is published for this time after its last report
+REFRESH_S = 600.0  # the state file has the last time of a lasting cause at this resolution
 MAX_CAUSES = 32  # of one card
 
 
 class Cure(enum.Enum):
-    """What has to happen before a cause leaves; for all but `TIME` the card must answer well."""
+    """What ends a cause; for all but `TIME` the card's check must also be good."""
 
-    RESET = "reset"  # the driver asks for nothing any more, or a reset was seen
-    QUIET = "quiet"  # as RESET, or ten quiet minutes with a driver that asks for nothing
+    RESET = "reset"  # the driver no longer requires an action, or the card was reset
+    QUIET = "quiet"  # as RESET, or ten minutes without the fault and without a required action
     REBOOT = "reboot"  # another boot
     ANSWER = "answer"  # the card answers again
-    ACTION = "action"  # the driver asks for nothing any more
-    REPAIR = "repair"  # a reset, after which the card no longer reports it
-    TIME = "time"  # a warning: an hour without it
+    ACTION = "action"  # the driver no longer requires an action
+    REPAIR = "repair"  # a reset, after which the card no longer reports the fault
+    TIME = "time"  # a warning: an hour without a report
 
 
 class FaultCause(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason; times are wall time in seconds."""
+    """One cause of bad health; times are wall time in seconds."""
 
     reason: str  # CamelCase
     message: str
@@ -40,13 +40,15 @@ class FaultCause(msgspec.Struct, frozen=True, kw_only=True):
     first_s: float
     last_s: float
     boot_id: str = ""
-    partition: str = ""  # uuid of the slice it is confined to
-    asked: bool = False  # since then the driver asked for a recovery action
-    reset: bool = False  # since then a reset was seen
+    partition: str = ""  # UUID of the slice; empty: the whole card
+    action_requested: bool = msgspec.field(
+        default=False, name="asked"
+    )  # by the driver, since the fault
+    was_reset: bool = msgspec.field(default=False, name="reset")  # since the fault
 
 
 class ResetMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters and names that a reset sets back or changes; `None` or "": not told."""
+    """Counters and identities that a reset changes; `None` or "" is unknown."""
 
     energy_mj: float | None = None
     uncorrected: float | None = None  # volatile ECC errors
@@ -55,18 +57,18 @@ class ResetMarks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a card showed."""
+    """The result of one check of a card."""
 
     now_s: float  # wall time
     boot_id: str = ""
-    is_good: bool = False  # found at its address, same UUID, memory told, no grave error
-    action: int | None = None  # recovery action that the driver asks for
-    was_reset: bool = False  # since the look before
-    reasons: frozenset[str] = frozenset()  # reasons that the look itself gave
+    is_good: bool = False  # same card at its address, its memory is readable, no grave error
+    action: int | None = None  # recovery action that the driver requires
+    was_reset: bool = False  # since the previous check
+    reasons: frozenset[str] = frozenset()  # of failures that this check found
 
 
 def was_reset(before: ResetMarks, now: ResetMarks) -> bool:
-    """Say whether the card was reset between two sets of marks, as far as they tell."""
+    """Return whether the marks show a reset of the card between them."""
     renamed = ((before.module, now.module), (before.boot_id, now.boot_id))
     if any(a and b and a != b for a, b in renamed):
         return True
@@ -75,9 +77,9 @@ def was_reset(before: ResetMarks, now: ResetMarks) -> bool:
 
 
 def add_cause(causes: tuple[FaultCause, ...], new: FaultCause) -> tuple[FaultCause, ...]:
-    """Return the causes with one more, or with its last time moved if it is there already.
+    """Return the causes with a new one, or with a newer last time if the cause exists.
 
-    Its words are those of the first time: figures in them would be news at each look.
+    The first message stays: numbers in it would otherwise change at each check.
     """
     for place, cause in enumerate(causes):
         if (cause.reason, cause.partition) == (new.reason, new.partition):
@@ -93,43 +95,47 @@ def add_cause(causes: tuple[FaultCause, ...], new: FaultCause) -> tuple[FaultCau
 
 
 def with_rough_times(causes: tuple[FaultCause, ...]) -> tuple[FaultCause, ...]:
-    """Return the causes with last times only as exact as they are worth being written for."""
+    """Return the causes with last times rounded down, so that the file is not written often."""
     return tuple(
         c if c.cure is Cure.QUIET else replace(c, last_s=c.last_s // REFRESH_S * REFRESH_S)
         for c in causes
     )
 
 
-def remaining_causes(causes: tuple[FaultCause, ...], look: CardCheck) -> tuple[FaultCause, ...]:
-    """Return the causes that still hold after a look."""
-    asks = look.action not in (None, 0)
-    kept = (
-        replace(cause, asked=cause.asked or asks, reset=cause.reset or look.was_reset)
+def remaining_causes(causes: tuple[FaultCause, ...], check: CardCheck) -> tuple[FaultCause, ...]:
+    """Return the causes that are not over after a check."""
+    is_action_requested = check.action not in (None, 0)
+    updated = (
+        replace(
+            cause,
+            action_requested=cause.action_requested or is_action_requested,
+            was_reset=cause.was_reset or check.was_reset,
+        )
         for cause in causes
     )
-    return tuple(cause for cause in kept if not is_over(cause, look))
+    return tuple(cause for cause in updated if not is_over(cause, check))
 
 
-def is_over(cause: FaultCause, look: CardCheck) -> bool:
-    """Say whether a cause is over."""
+def is_over(cause: FaultCause, check: CardCheck) -> bool:
+    """Return whether a cause is over."""
     if cause.cure is Cure.TIME:
-        return look.now_s - cause.last_s >= WARNING_S
-    return look.is_good and cause.reason not in look.reasons and _is_cured(cause, look)
+        return check.now_s - cause.last_s >= WARNING_S
+    return check.is_good and cause.reason not in check.reasons and _is_cured(cause, check)
 
 
-def _is_cured(cause: FaultCause, look: CardCheck) -> bool:
+def _is_cured(cause: FaultCause, check: CardCheck) -> bool:
     match cause.cure:
         case Cure.REBOOT:
-            return bool(look.boot_id and cause.boot_id) and look.boot_id != cause.boot_id
+            return bool(check.boot_id and cause.boot_id) and check.boot_id != cause.boot_id
         case Cure.ACTION:
-            return look.action == 0
+            return check.action == 0
         case Cure.REPAIR:
-            return cause.reset
-        case Cure.RESET | Cure.QUIET if look.action is None:
-            return cause.reset
+            return cause.was_reset
+        case Cure.RESET | Cure.QUIET if check.action is None:
+            return cause.was_reset
         case Cure.RESET | Cure.QUIET:
-            quiet = cause.cure is Cure.QUIET and look.now_s - cause.last_s >= QUIET_S
-            return look.action == 0 and (cause.asked or cause.reset or quiet)
+            quiet = cause.cure is Cure.QUIET and check.now_s - cause.last_s >= QUIET_S
+            return check.action == 0 and (cause.action_requested or cause.was_reset or quiet)
     return True
 
 
@@ -144,9 +150,9 @@ _RANK = {
 
 
 def failures(causes: tuple[FaultCause, ...], partition: str = "") -> tuple[FaultCause, ...]:
-    """Return what takes a card, or one slice of it, out of service; the root of it first.
+    """Return the causes that take a card, or one slice of it, out of service.
 
-    What the driver itself reported comes before what polls then found.
+    The root cause is the first: Xids come before findings of polls.
     """
     own = [c for c in causes if c.cure is not Cure.TIME and c.partition in ("", partition)]
     return tuple(
@@ -155,7 +161,7 @@ def failures(causes: tuple[FaultCause, ...], partition: str = "") -> tuple[Fault
 
 
 def health_of(causes: tuple[FaultCause, ...], partition: str = "") -> Health:
-    """Return the health that the causes leave to a card or a slice of it."""
+    """Return the health of a card, or of a slice of it, with these causes."""
     grave = failures(causes, partition)
     if not grave:
         return Health()
@@ -175,24 +181,24 @@ def _others(reasons: list[str]) -> str:
 def warnings_of(
     causes: tuple[FaultCause, ...], warnings: tuple[tuple[str, str], ...], now_s: float
 ) -> dict[str, str]:
-    """Return (reason, message) of now, then of warnings that last, the newest first."""
+    """Return message by reason: current warnings, then lasting ones, the newest first."""
     lasting = sorted(
         (c for c in causes if c.cure is Cure.TIME and now_s - c.last_s < WARNING_S),
         key=lambda c: -c.last_s,
     )
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for reason, message in (*warnings, *((c.reason, c.message) for c in lasting)):
-        found.setdefault(reason, message)
-    return found
+        messages.setdefault(reason, message)
+    return messages
 
 
 def degraded_conditions(
     causes: tuple[FaultCause, ...], warnings: tuple[tuple[str, str], ...], now_s: float
 ) -> tuple[DeviceCondition, ...]:
-    """Return the condition `Degraded` from (reason, message) of now and warnings that last."""
-    told = list(warnings_of(causes, warnings, now_s).items())
-    if not told:
+    """Return the condition `Degraded` for current and lasting warnings; empty without any."""
+    active = list(warnings_of(causes, warnings, now_s).items())
+    if not active:
         return ()
-    reason, message = told[0]
-    message += _others([other for other, _ in told[1:]])
+    reason, message = active[0]
+    message += _others([other for other, _ in active[1:]])
     return (DeviceCondition(type="Degraded", status=True, reason=reason, message=message),)

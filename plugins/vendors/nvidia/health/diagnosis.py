@@ -17,7 +17,7 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, Problem
 from plugins.shared.state_file import JsonStateFile
 from plugins.vendors.nvidia.health import card_facts
-from plugins.vendors.nvidia.health import causes as why
+from plugins.vendors.nvidia.health import causes as fault_causes
 from plugins.vendors.nvidia.health.card_facts import HealthFacts, HealthFinding
 from plugins.vendors.nvidia.health.card_state import CardFaultState, DiagnosisTime
 from plugins.vendors.nvidia.health.causes import Cure, FaultCause, ResetMarks
@@ -43,7 +43,7 @@ _CURES = {XidClass.RESET: Cure.RESET, XidClass.REBOOT: Cure.REBOOT, XidClass.FAU
 
 
 class CardFaultRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one card."""
+    """One card in the state file."""
 
     uuid: str = ""
     causes: tuple[FaultCause, ...] = ()
@@ -51,71 +51,75 @@ class CardFaultRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiagnosisRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlives the process."""
+    """The content of the state file."""
 
     version: int
     boot_id: str = ""
-    read_to: int = -1  # number of the last kernel record of that boot that was looked at
+    read_to: int = -1  # number of the last kernel log record of that boot that was read
     cards: dict[str, CardFaultRecord] = {}  # by bus id; msgspec copies the default
 
 
 class XidReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid as somebody reported it."""
+    """One Xid as the driver or the kernel log reported it."""
 
     number: int
     source: XidSource
     at_s: float  # monotonic
-    is_fatal: bool = False  # the line says so, of NVLink
-    partitions: tuple[str, ...] = ()  # slices it is confined to; none: the whole card
+    is_fatal: bool = False  # the log line of NVLink says so
+    partitions: tuple[str, ...] = ()  # UUIDs of affected slices; empty: the whole card
     is_past: bool = False  # from before this process
     age_s: float = 0.0
-    sequence: int = -1  # number of the kernel's record
+    sequence: int = -1  # number of the kernel log record
 
 
 class Diagnosis:
-    """The causes of all cards by bus id. Any thread may call any method; none waits for a card."""
+    """The fault causes of all cards by bus id. Thread-safe; no method waits for a card."""
 
     def __init__(self, rules: XidRules, now: Callable[[], DiagnosisTime], folder: object) -> None:
-        """Take up what `folder` keeps; without a folder nothing outlives the process."""
-        self._tally = XidCounter()
-        self.read_to = -1  # kernel records up to this one have been looked at, also by others
-        self._judged_to = -1  # the last of them that says something against a card
+        """Load the state file in `folder`; without a folder nothing survives the process."""
+        self._counter = XidCounter()
+        self.read_to = -1  # number of the last kernel log record that any agent process read
+        self._last_fault_record = -1  # the last one that changed causes
         self._rules = rules
         self._now = now
         self._lock = threading.RLock()
-        self._disk = threading.Lock()  # one writes at a time
+        self._write_lock = threading.Lock()  # one thread writes at a time
         self._cards: dict[str, CardFaultState] = {}
         self._file = JsonStateFile(folder, FILE_NAME, DiagnosisRecord)
-        self._take_up(self._file.load())
+        self._restore(self._file.load())
         self._written: _Content | None = self._content()
 
-    def _take_up(self, record: DiagnosisRecord | None) -> None:
+    def _restore(self, record: DiagnosisRecord | None) -> None:
         if record is None or record.version != VERSION:
             return
         if record.boot_id == self._now().boot_id:
             self.read_to = record.read_to
-        for key, kept in list(record.cards.items())[:MAX_CARDS]:
-            self._cards[key] = CardFaultState(kept.uuid, kept.causes[: why.MAX_CAUSES], kept.marks)
+        for key, card_record in list(record.cards.items())[:MAX_CARDS]:
+            self._cards[key] = CardFaultState(
+                card_record.uuid, card_record.causes[: fault_causes.MAX_CAUSES], card_record.marks
+            )
 
     def _content(self) -> _Content:
-        """Return what the file is about; marks and last times move all the time and go with it."""
+        """Return the values whose change makes a write necessary: not marks, not exact times."""
         cards = self._cards.items()
-        causes = {key: why.with_rough_times(card.causes) for key, card in cards if card.causes}
-        return self._judged_to, causes
+        causes = {
+            key: fault_causes.with_rough_times(card.causes) for key, card in cards if card.causes
+        }
+        return self._last_fault_record, causes
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Say what is wrong with the file."""
+        """The problem of the state file, if there is one."""
         return (self._file.problem,) if self._file.problem is not None else ()
 
     def save(self) -> None:
-        """Write the causes if they are others than were written; as slow as the disk."""
-        with self._disk:
+        """Write the causes if they changed since the last write. Waits for the disk."""
+        with self._write_lock:
             record = self._changed()
             if record is None or self._file.save(record) or self._file.problem is None:
                 return
             with self._lock:
-                self._written = None  # to be tried again
+                self._written = None  # the next call tries again
 
     def _changed(self) -> DiagnosisRecord | None:
         with self._lock:
@@ -132,15 +136,15 @@ class Diagnosis:
             return DiagnosisRecord(version=VERSION, boot_id=boot_id, read_to=read_to, cards=cards)
 
     def _card(self, key: str) -> CardFaultState:
-        found = self._cards.get(key)
-        if found is None:
-            found = CardFaultState()
+        card = self._cards.get(key)
+        if card is None:
+            card = CardFaultState()
             if len(self._cards) < MAX_CARDS:
-                self._cards[key] = found
-        return found
+                self._cards[key] = card
+        return card
 
     def identify(self, key: str, uuid: str | None, *, clique: bool = False) -> None:
-        """Note which card sits at an address, and whether it is on a multi-node NVLink."""
+        """Set the UUID of the card at an address, and whether it is on multi-node NVLink."""
         with self._lock:
             card = self._card(key)
             card.clique = clique
@@ -148,31 +152,31 @@ class Diagnosis:
                 card.identify(uuid)
 
     def uuid_of(self, key: str) -> str:
-        """Return the UUID of the card that was met at an address; "" if none was."""
+        """Return the UUID of the card at an address; "" if it is unknown."""
         with self._lock:
             return self._card(key).uuid
 
-    # What happened
+    # Reports
 
     def report_xid(self, key: str, report: XidReport) -> tuple[DeviceEvent, ...]:
-        """Take a reported Xid; return what others should hear of it."""
+        """Record an Xid; return the events to publish."""
         with self._lock:
-            heard = self._tally.count((key, report.number), report.source, report.at_s)
-            kind = self._class(report, again=heard.is_repeated)
-            if not heard.is_new and not (report.is_fatal and kind is XidClass.RESET):
+            counted = self._counter.count((key, report.number), report.source, report.at_s)
+            kind = self._class(report, again=counted.is_repeated)
+            if not counted.is_new and not (report.is_fatal and kind is XidClass.RESET):
                 return ()
-            found = _finding(report.number, kind)
-            card, news = self._card(key), False
-            if found is not None:
+            finding = _finding(report.number, kind)
+            card, changed = self._card(key), False
+            if finding is not None:
                 now = self._now()
                 then = replace(now, wall_s=now.wall_s - report.age_s)
-                self._judged_to = max(self._judged_to, report.sequence)
+                self._last_fault_record = max(self._last_fault_record, report.sequence)
                 for part in report.partitions or ("",):
-                    news |= card.add(found, then, part, past=report.is_past)
-            if report.is_past or not (heard.is_reported or news):
+                    changed |= card.add(finding, then, part, past=report.is_past)
+            if report.is_past or not (counted.is_reportable or changed):
                 return ()
-            card.told = card.health()
-        fails = found is not None and found.cure is not Cure.TIME
+            card.reported_health = card.health()
+        fails = finding is not None and finding.cure is not Cure.TIME
         return tuple(
             DeviceEvent(
                 key=key,
@@ -185,14 +189,14 @@ class Diagnosis:
         )
 
     def count_logged(self, key: str, number: int, at_s: float) -> CountedXid:
-        """Count a line of the kernel's log, and nothing more."""
+        """Count an Xid of the kernel log without any effect on the health."""
         with self._lock:
-            return self._tally.count((key, number), XidSource.KERNEL_LOG, at_s)
+            return self._counter.count((key, number), XidSource.KERNEL_LOG, at_s)
 
     def xid_counts(self, key: str) -> tuple[tuple[int, int], ...]:
-        """Return (number, count) of the Xids of a card, by number."""
+        """Return (number, count) of the Xids of a card, sorted by number."""
         with self._lock:
-            return self._tally.counts_of(key)
+            return self._counter.counts_of(key)
 
     def _class(self, report: XidReport, *, again: bool) -> XidClass:
         kind = self._rules.class_of(report.number)
@@ -200,37 +204,37 @@ class Diagnosis:
             return kind
         return XidClass.RESET if report.is_fatal or again else XidClass.WARNING
 
-    def report_finding(self, key: str, found: HealthFinding) -> tuple[DeviceEvent, ...]:
-        """Take an event of the driver other than an Xid, as what it means for the card."""
+    def report_finding(self, key: str, finding: HealthFinding) -> tuple[DeviceEvent, ...]:
+        """Record the finding of a driver event other than an Xid; return the event to publish."""
         with self._lock:
             card = self._card(key)
-            card.add(found, self._now())
-            card.told = card.health()
-        state = None if found.cure is Cure.TIME else HealthState.FAILED
-        told = DeviceEvent(key=key, reason=found.reason, message=found.message, state=state)
-        return (told,)
+            card.add(finding, self._now())
+            card.reported_health = card.health()
+        state = None if finding.cure is Cure.TIME else HealthState.FAILED
+        event = DeviceEvent(key=key, reason=finding.reason, message=finding.message, state=state)
+        return (event,)
 
     def report_action(self, key: str, value: int) -> tuple[DeviceEvent, ...]:
-        """Take the recovery action that the driver asks for now."""
+        """Record the recovery action that the driver requires; return the events to publish."""
         with self._lock:
             card = self._card(key)
             if value:
                 card.note_recovery_action()
-            found = card_facts.action_finding(value, clique=card.clique)
-        return self.report_finding(key, found) if found is not None else ()
+            finding = card_facts.action_finding(value, clique=card.clique)
+        return self.report_finding(key, finding) if finding is not None else ()
 
     def note_driver_loaded(self) -> None:
-        """Take note that the kernel module was loaded: every card was reset."""
+        """Record that the kernel module was loaded, which resets every card."""
         with self._lock:
             for card in self._cards.values():
                 card.note_reset()
 
     def note_log_position(self, sequence: int) -> None:
-        """Note that kernel records up to this one have been looked at."""
+        """Record that kernel log records up to this number were read."""
         with self._lock:
             self.read_to = max(self.read_to, sequence)
 
-    # What a look shows
+    # Checks
 
     def check(
         self,
@@ -240,50 +244,51 @@ class Diagnosis:
         *,
         discovery: bool = False,
     ) -> tuple[DeviceEvent, ...]:
-        """Take what a card told when asked; return the change of its health or its warnings.
+        """Record the values of a check; return an event if health or warnings changed.
 
-        A change of warnings asks for a discovery, which reads them: in one it is no news.
+        An event for changed warnings requests a discovery, which publishes them; a check that is
+        part of a discovery therefore returns none.
         """
         with self._lock:
             card = self._card(key)
             moment = self._now()
             card.check(facts, link_errors or {}, moment)
-            now, before = card.health(), card.told
-            card.told = now
-            warned, warns = card.warned, card.warnings(moment)
-            card.warned = warns
+            now, before = card.health(), card.reported_health
+            card.reported_health = now
+            warnings_before, warnings_now = card.reported_warnings, card.warnings(moment)
+            card.reported_warnings = warnings_now
         if (now.state, now.reason) == (before.state, before.reason):
-            return () if discovery else _warning_events(key, warned, warns)
+            return () if discovery else _warning_events(key, warnings_before, warnings_now)
         if now.state is HealthState.HEALTHY:
-            # how long it must look well before it counts is not for the vendor to say
+            # without a state: the agent decides how long the card must stay good
             return (DeviceEvent(key=key, reason="CauseGone", message=f"{before.reason} is over"),)
         return (DeviceEvent(key=key, reason=now.reason, message=now.message, state=now.state),)
 
     def report_lost(self, key: str, codes: Mapping[int, str]) -> tuple[DeviceEvent, ...]:
-        """Take that a card could not be looked up, with the codes and the calls that gave them."""
-        # a look-up that finds nothing while sysfs has the function: the card is gone for NVML
-        plain = {
+        """Record that the look-up of a card failed, with return codes and the names of calls."""
+        # sysfs has the function but NVML does not find it: NVML has lost the card
+        faults = {
             library_codes.GPU_IS_LOST if c in library_codes.HARMLESS else c: n
             for c, n in codes.items()
         }
-        return self.check(key, HealthFacts(faults=plain, answers_lookup=False))
+        return self.check(key, HealthFacts(faults=faults, answers_lookup=False))
 
-    # What follows
+    # Results
 
     def health(self, key: str, partition: str = "") -> Health:
-        """Return the verdict of now on a card, or on a slice of it by UUID."""
+        """Return the current health of a card, or of its slice with that UUID."""
         with self._lock:
-            found = self._cards.get(key)
-            return found.health(partition) if found is not None else Health()
+            card = self._cards.get(key)
+            return card.health(partition) if card is not None else Health()
 
     def conditions(self, key: str) -> tuple[DeviceCondition, ...]:
-        """Return what the card should be watched for: `Degraded`, or nothing."""
+        """Return the condition `Degraded` of a card with warnings, else nothing."""
         with self._lock:
-            found = self._cards.get(key)
-            return found.conditions(self._now()) if found is not None else ()
+            card = self._cards.get(key)
+            return card.conditions(self._now()) if card is not None else ()
 
-    def cards_in_doubt(self, keys: Iterable[str]) -> frozenset[str]:
-        """Return those of the cards that have a cause, also one of a slice, or answer oddly."""
+    def suspected_cards(self, keys: Iterable[str]) -> frozenset[str]:
+        """Return the cards with a failure, also of a slice only, or with odd answers."""
         with self._lock:
             return frozenset(
                 key
@@ -296,23 +301,23 @@ class Diagnosis:
             )
 
     def failure_events(self) -> tuple[DeviceEvent, ...]:
-        """Return an event for each card that is out of service, for who has not heard of it."""
+        """Return an event for each failed card, for an agent that has just connected."""
         with self._lock:
             verdicts = {key: card.health() for key, card in self._cards.items()}
         return tuple(
-            DeviceEvent(key=key, reason=found.reason, message=found.message, state=found.state)
-            for key, found in sorted(verdicts.items())
-            if found.state is HealthState.FAILED
+            DeviceEvent(key=key, reason=health.reason, message=health.message, state=health.state)
+            for key, health in sorted(verdicts.items())
+            if health.state is HealthState.FAILED
         )
 
     def clear(self, key: str) -> bool:
-        """Forget all causes of a card, on a person's word; say whether there were any."""
+        """Remove all causes of a card at a person's request; return whether there were any."""
         with self._lock:
-            found = self._cards.get(key)
-            if found is None or not found.causes:
+            card = self._cards.get(key)
+            if card is None or not card.causes:
                 return False
-            found.causes = ()
-            found.told = found.health()
+            card.causes = ()
+            card.reported_health = card.health()
         self.save()
         return True
 
@@ -320,18 +325,18 @@ class Diagnosis:
 def _warning_events(
     key: str, before: Mapping[str, str], now: Mapping[str, str]
 ) -> tuple[DeviceEvent, ...]:
-    """Return an event if other warnings hold than before: the condition is read by a discovery."""
+    """Return an event if the reasons of warnings changed, so that a discovery publishes them."""
     if before.keys() == now.keys():
         return ()
     new = [reason for reason in now if reason not in before]
     if new:
         return (DeviceEvent(key=key, reason=new[0], message=now[new[0]]),)
-    gone = next(reason for reason in before if reason not in now)
-    return (DeviceEvent(key=key, reason="WarningGone", message=f"{gone} is over"),)
+    ended = next(reason for reason in before if reason not in now)
+    return (DeviceEvent(key=key, reason="WarningGone", message=f"{ended} is over"),)
 
 
 def _finding(number: int, kind: XidClass) -> HealthFinding | None:
-    """Return what an Xid of a class speaks against a card; `None`: nothing."""
+    """Return the finding for an Xid of a class; `None` if the card stays healthy."""
     if kind is XidClass.WARNING:
         cure = None if number in EVENT_ONLY else Cure.TIME
     else:
@@ -348,7 +353,7 @@ def open_diagnosis(
     environment: Mapping[str, str],
     wall: Callable[[], float],
 ) -> Diagnosis:
-    """Return the diagnosis of a host's cards, with what its state folder keeps of them.
+    """Return the diagnosis of a host's cards, loaded from its state folder.
 
     `environment` may hold the variables of NVIDIA's device plug-in.
     """
@@ -361,37 +366,37 @@ def open_diagnosis(
 
 
 def module_identity(host: HostFiles) -> str:
-    """Name the kernel module that is loaded; another one after it was loaded again."""
+    """Return an identity of the loaded kernel module, which differs after a new load."""
     if not isinstance(host, LiveHostFiles):
         return ""
     try:
-        # the kernel gives every object in sysfs a number of its own
+        # the kernel gives every object in sysfs a new inode number
         return str(os.stat(host.path(MODULE)).st_ino)
     except OSError:
         return ""
 
 
 def has_fallen_off_bus(host: HostFiles, bus_id: str) -> bool:
-    """Say whether a function's config space reads all ones: nothing is there any more.
+    """Return whether a function's config space reads all ones, as without a device.
 
-    Only for cards that are under suspicion already; reading wakes a sleeping one.
+    Called for suspected cards only, because the read wakes a sleeping card.
     """
     try:
         return host.read(f"/sys/bus/pci/devices/{bus_id}/config", 2) == b"\xff\xff"
     except HostFileError:
-        return False  # gone from sysfs as well, or not ours to read: the library is asked
+        return False  # not in sysfs, or not readable: the library decides
 
 
-def combine_health(found: Health, standing: Health | None) -> Health:
-    """Return the verdict on a card: its causes first, then what no look at it can lift."""
-    return found if standing is None or found.state is HealthState.FAILED else standing
+def combine_health(diagnosed: Health, other: Health | None) -> Health:
+    """Return the health from the diagnosis if it is FAILED or the only one, else `other`."""
+    return diagnosed if other is None or diagnosed.state is HealthState.FAILED else other
 
 
 def apply_diagnosis(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
-    """Return the device with the verdict of its causes, on its slices as well.
+    """Return the device with the health of its diagnosis, also on its slices.
 
-    What the discovery itself has against the card stays, unless a cause is graver; what takes
-    the card out of service takes its slices along.
+    The health from the discovery stays, unless that of the diagnosis is worse. Slices of a
+    failed card have failed.
     """
     if not device.managed:
         return device
@@ -411,6 +416,6 @@ def apply_diagnosis(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
     return replace(device, health=health, conditions=conditions, partitions=parts)
 
 
-def _graver_health(own: Health, found: Health) -> Health:
+def _graver_health(own: Health, diagnosed: Health) -> Health:
     plain = own.state is HealthState.HEALTHY and own.certain
-    return combine_health(found, None if plain else own)
+    return combine_health(diagnosed, None if plain else own)

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-MAX_TEXT = 300  # characters of a line that are looked at and repeated
+MAX_TEXT = 300  # characters of a line that are parsed
 FALLEN_OFF = 79
 
 _CARD = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
@@ -22,11 +22,11 @@ _SXID = re.compile(
     r"([0-9]{1,6}), (Fatal|Non-fatal)\b(.*)",
     re.DOTALL,
 )
-# of NVLink 5: columns are padded, and drivers before R575 write `XC 1 i 2` for `XC1 i2`
+# NVLink 5: columns are padded, and drivers before R575 write `XC 1 i 2` for `XC1 i2`
 _SEVERITY = re.compile(r"\b(Fatal|Nonfatal) +XC ?[0-9]{1,2} +i ?[0-9]{1,3}\b")
 _LINK = re.compile(r"\bLink +([0-9]{1,3})\b")
 _PID = re.compile(r"\bpid='?([0-9]{1,8})\b")
-# of Xid 154: the action in force before, the one in force now
+# Xid 154: the recovery action before, the action from now on
 _ACTION = re.compile(r"action changed from 0x[0-9a-fA-F]{1,8}\b.{0,60}? to 0x([0-9a-fA-F]{1,8})\b")
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX\b")
 
@@ -36,22 +36,20 @@ class LoggedXid(msgspec.Struct, frozen=True, kw_only=True):
 
     card: str  # PCI address without the function: 0000:05:00
     number: int
-    is_fatal: bool | None = (
-        None  # as the tail of NVLink 5 and of NVSwitches says; None: it does not
-    )
+    is_fatal: bool | None = None  # NVLink 5 and NVSwitches only; None: the line does not say
     instance: int | None = None  # GPU instance of MIG
     link: int | None = None
     pid: int | None = None
-    action: int | None = None  # that the driver asks for from now on, as Xid 154 tells
+    action: int | None = None  # recovery action that the driver requires from now on (Xid 154)
     switch: int | None = None  # number of the NVSwitch; None: a GPU
 
 
 class DriverLoaded(msgspec.Struct, frozen=True):
-    """The module was loaded: every card of this driver was reset."""
+    """The kernel module was loaded, which resets every card of this driver."""
 
 
 def parse_line(text: str) -> LoggedXid | DriverLoaded | None:
-    """Read one line; `None` for what says nothing of a card's errors."""
+    """Parse one line; `None` if it reports neither an error nor a load of the module."""
     if "NVRM" not in text and "SXid" not in text:
         return None
     line = text[:MAX_TEXT]
@@ -91,7 +89,7 @@ def _sxid(match: re.Match[str]) -> LoggedXid:
 
 
 def address(card: str) -> str:
-    """Write an address as sysfs does: lower case, four-digit domain where it fits."""
+    """Return an address as sysfs writes it: lower case, a four-digit domain if it fits."""
     domain, _, rest = card.lower().partition(":")
     short = domain[4:] if len(domain) == 8 and domain.startswith("0000") else domain
     return f"{short}:{rest}"

@@ -1,4 +1,4 @@
-"""A remedy for each reason of an NVIDIA card. Data."""
+"""The remedy for each reason of an NVIDIA card."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ REMEDIES: dict[str, str] = {
 
 
 def remedy(reason: str, _message: str) -> str:
-    """Return what to do about a reason; empty if there is nothing to say."""
+    """Return the remedy for a reason; empty if there is none."""
     if match := _XID_REASON.fullmatch(reason):
         number = int(match[1])
         if number not in xid.CLASSES:

@@ -1,4 +1,4 @@
-"""Trends of a card: clocks that stay throttled, links that recover often. Pure."""
+"""Trends of a card: throttled clocks, memory without a process, errors of NVLinks. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-# clock event reasons as NVML numbers them; idle, application clocks, sync boost and display are
-# somebody's wish and not shown
+# clock event reasons by NVML's bits; idle, application clocks, sync boost and display are
+# requested by users and therefore not listed
 THROTTLES: tuple[tuple[str, int], ...] = (
     ("sw_power_cap", 0x4),
     ("hw_slowdown", 0x8),
@@ -16,14 +16,14 @@ THROTTLES: tuple[tuple[str, int], ...] = (
     ("hw_power_brake", 0x80),
 )
 _WORRYING = frozenset({0x8, 0x40, 0x80})
-THROTTLE_LASTS_S = 60.0  # clocks that are held back that long are worth a warning
+THROTTLE_LASTS_S = 60.0  # throttling for this time is a warning
 
-ORPHAN_BYTES = 256 << 20  # of memory in use that belongs to no process
+ORPHAN_BYTES = 256 << 20  # less memory in use without a process is normal
 ORPHAN_S = 300.0
 
 HOUR_S = 3600.0
 MANY_RECOVERIES = 10  # of a card's NVLinks, within an hour
-MAX_STEPS = 64  # changes of a counter that are remembered
+MAX_STEPS = 64  # stored changes of a counter
 
 LinkField = tuple[int, int]
 RECOVERED = (162, 215)  # fields of recoveries: to NVLink 4, NVLink 5
@@ -39,13 +39,13 @@ LINK_ERROR_KINDS: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def throttle_starts(since: Mapping[int, float], mask: int | None, now_s: float) -> dict[int, float]:
-    """Return since when each worrying reason holds; one that is not told now is over."""
+    """Return the start time of each worrying reason that is active now."""
     bits = [bit for bit in _WORRYING if mask is not None and mask & bit]
     return {bit: since.get(bit, now_s) for bit in bits}
 
 
 def lasting_throttle(since: Mapping[int, float], now_s: float) -> str | None:
-    """Name the reasons that have held the clocks back for a minute; `None`: there are none."""
+    """Return the names of the reasons that have been active for a minute; `None` without any."""
     names = [name for name, bit in THROTTLES if now_s - since.get(bit, now_s) >= THROTTLE_LASTS_S]
     return ", ".join(names) or None
 
@@ -53,9 +53,9 @@ def lasting_throttle(since: Mapping[int, float], now_s: float) -> str | None:
 def orphan_start(
     since_s: float | None, used_bytes: int | None, processes: int | None, now_s: float
 ) -> float | None:
-    """Return since when much memory is in use that belongs to nobody; `None`: it is not now.
+    """Return since when much memory is in use without a process; `None` if it is not so now.
 
-    `processes` is their number, `None` if the driver does not tell.
+    `processes` is the number of processes, `None` if it is unknown.
     """
     if processes != 0 or used_bytes is None or used_bytes < ORPHAN_BYTES:
         return None
@@ -63,7 +63,7 @@ def orphan_start(
 
 
 def is_orphan_lasting(since_s: float | None, now_s: float) -> bool:
-    """Say whether that has lasted long enough to be worth a warning."""
+    """Return whether memory without a process has lasted long enough for a warning."""
     return since_s is not None and now_s - since_s >= ORPHAN_S
 
 
@@ -75,30 +75,30 @@ def link_fields(links: int) -> tuple[LinkField, ...]:
 
 
 def link_totals(fields: Mapping[LinkField, float]) -> dict[str, float]:
-    """Add the counters up over a card's links, by kind; what no link tells is missing."""
+    """Return the sum of the counters of a card's links, by kind; unknown kinds are missing."""
     totals: dict[str, float] = {}
     for kind, ids in LINK_ERROR_KINDS:
-        told = [value for (number, _), value in fields.items() if number in ids]
-        if told:
-            totals[kind] = sum(told)
+        values = [value for (number, _), value in fields.items() if number in ids]
+        if values:
+            totals[kind] = sum(values)
     return totals
 
 
 class LinkTrend(msgspec.Struct, frozen=True):
-    """How the counters of a card's NVLinks went on."""
+    """The recent counters of a card's NVLinks."""
 
-    failed: float | None = None  # recoveries that failed, as last told
+    failed: float | None = None  # failed recoveries, the last value
     steps: tuple[tuple[float, float], ...] = ()  # (time, recoveries), newest last
 
 
 def follow_links(
     before: LinkTrend, totals: Mapping[str, float], now_s: float
 ) -> tuple[LinkTrend, str | None]:
-    """Return the trend with new totals, and what is wrong with the links, if anything is."""
+    """Return the trend with new totals, and a message if the links have a problem."""
     failed, total = totals.get("recovery_failed"), totals.get("recovery")
     steps = before.steps
     if total is not None and (not steps or steps[-1][1] != total):
-        # a counter that went back was reset: what was before says nothing any more
+        # a lower value means that the counter was reset: older values are not comparable
         steps = (*_not_above(steps, total), (now_s, total))
     steps = _recent(steps, now_s)
     trouble = None
@@ -118,7 +118,7 @@ def _not_above(
 def _recent(
     steps: tuple[tuple[float, float], ...], now_s: float
 ) -> tuple[tuple[float, float], ...]:
-    """Keep the last hour, beginning with the last value from before it."""
+    """Return the steps of the last hour and the last step before it."""
     old = [step for step in steps if now_s - step[0] > HOUR_S]
     new = [step for step in steps if now_s - step[0] <= HOUR_S]
     return (*old[-1:], *new)[-MAX_STEPS:]

@@ -100,7 +100,7 @@ REBOOT = "reboot the node"
 
 SUPPORT = "drain the card and ask the vendor's support"
 
-# where the class alone would send a person the wrong way
+# for numbers whose class alone would give the wrong advice
 XID_ACTIONS: dict[int, str] = {
     48: "reset the GPU; a following Xid 63 or 94 says that the fault is contained",
     54: "connect the card's power cables",
@@ -116,13 +116,13 @@ MAX_XID = 1_000_000  # of settings; a larger number is a mistake
 
 
 class XidClass(enum.Enum):
-    """What becomes of a card after an Xid."""
+    """The effect of an Xid on its card."""
 
     APPLICATION = "A"  # the program failed, the card is fine
     WARNING = "W"
     RESET = "R"
     REBOOT = "B"
-    NVLINK = "N"  # a warning, unless it is fatal or comes again
+    NVLINK = "N"  # a warning, unless it is fatal or repeated
     INQUIRE = "I"  # the driver's recovery action decides
     FAULT = "F"  # unknown, or for the vendor's support
 
@@ -147,12 +147,12 @@ _LISTS: tuple[tuple[XidClass, str], ...] = (
     (XidClass.INQUIRE, "154"),
 )
 
-# a message of a controller or of power management says nothing of the card's state
+# messages of a controller or of power management do not concern the card's health
 EVENT_ONLY = frozenset({106, 107, 162, 163})
 
 UPSTREAM_IGNORED = frozenset({13, 31, 43, 45, 68, 109})  # as koordlet and NVIDIA's device plug-in
 
-NVLINK_AGAIN_S = 600.0  # a second one of a number within that time is as bad as a fatal one
+NVLINK_AGAIN_S = 600.0  # a repetition of a number within this time counts as fatal
 
 FAILING = frozenset({XidClass.RESET, XidClass.REBOOT, XidClass.FAULT})
 
@@ -164,8 +164,8 @@ _CLASS_ACTIONS = {
 
 
 def _expand_ranges(text: str) -> Iterable[int]:
-    for word in text.split():
-        first, _, last = word.partition("-")
+    for part in text.split():
+        first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
@@ -175,7 +175,7 @@ CLASSES: Mapping[int, XidClass] = MappingProxyType(
 
 
 class XidRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The catalogue as this node's settings have it."""
+    """The classes of Xids, as changed by this node's settings."""
 
     ignore: frozenset[int] = frozenset()
     fatal: frozenset[int] = frozenset()
@@ -183,62 +183,64 @@ class XidRules(msgspec.Struct, frozen=True, kw_only=True):
     is_upstream: bool = False  # every number that upstream does not ignore fails the card
 
     def class_of(self, number: int) -> XidClass:
-        """Return what the number means here; unknown ones are faults."""
-        known = CLASSES.get(number, XidClass.FAULT)
+        """Return the class of a number; unknown numbers are faults."""
+        catalogued = CLASSES.get(number, XidClass.FAULT)
         if number in self.fatal:
-            return known if known in FAILING else XidClass.FAULT
+            return catalogued if catalogued in FAILING else XidClass.FAULT
         if self.is_off or number in self.ignore:
             return XidClass.APPLICATION
         if self.is_upstream:
             ignored = number in UPSTREAM_IGNORED
-            return XidClass.APPLICATION if ignored else self._upstream(known)
-        return known
+            return XidClass.APPLICATION if ignored else self._upstream(catalogued)
+        return catalogued
 
     @staticmethod
-    def _upstream(known: XidClass) -> XidClass:
-        return known if known in FAILING else XidClass.RESET
+    def _upstream(catalogued: XidClass) -> XidClass:
+        return catalogued if catalogued in FAILING else XidClass.RESET
 
 
 def read_xid_rules(settings: Mapping[str, object], environment: Mapping[str, str]) -> XidRules:
-    """Read `xids` and `upstream_compatible`; raises `BadConfig` that names the key.
+    """Read `xids` and `upstream_compatible`; raises `BadConfig`, which names the key.
 
-    The two variables of NVIDIA's device plug-in are what `xids` is unless it says otherwise:
-    DP_DISABLE_HEALTHCHECKS holds `all`, `xids` or numbers, DP_ENABLE_HEALTHCHECKS wins over it.
+    Two variables of NVIDIA's device plug-in add to `xids`, which has precedence:
+    DP_DISABLE_HEALTHCHECKS holds `all`, `xids` or numbers; DP_ENABLE_HEALTHCHECKS overrides it.
     """
-    given = settings.get("xids")
-    # a worker gets plain data, who checks the settings before that has them as declared
-    plain = msgspec.structs.asdict(given) if isinstance(given, msgspec.Struct) else given
+    configured = settings.get("xids")
+    # a mapping in a worker, a struct where the agent checks its settings
+    plain = (
+        msgspec.structs.asdict(configured) if isinstance(configured, msgspec.Struct) else configured
+    )
     table: Mapping[str, object] = plain if isinstance(plain, Mapping) else {}
-    ignore = _numbers(table.get("ignore"), "discovery.nvidia.xids.ignore")
-    fatal = _numbers(table.get("fatal"), "discovery.nvidia.xids.fatal")
+    ignore = _read_numbers(table.get("ignore"), "discovery.nvidia.xids.ignore")
+    fatal = _read_numbers(table.get("fatal"), "discovery.nvidia.xids.fatal")
     if both := sorted(ignore & fatal):
         raise BadConfig(f"discovery.nvidia.xids: {both[0]} is in both ignore and fatal")
-    disabled = _words(environment.get("DP_DISABLE_HEALTHCHECKS", ""))
-    enabled = _words(environment.get("DP_ENABLE_HEALTHCHECKS", ""))
-    wanted = _known_numbers(enabled)
+    disabled = _split_list(environment.get("DP_DISABLE_HEALTHCHECKS", ""))
+    enabled = _split_list(environment.get("DP_ENABLE_HEALTHCHECKS", ""))
+    enabled_numbers = _parse_numbers(enabled)
     return XidRules(
-        ignore=ignore | (_known_numbers(disabled) - wanted - fatal),
-        fatal=fatal | (wanted - ignore),
+        ignore=ignore | (_parse_numbers(disabled) - enabled_numbers - fatal),
+        fatal=fatal | (enabled_numbers - ignore),
         is_off=bool({"all", "xids"} & disabled) and not {"all", "xids"} & enabled,
         is_upstream=settings.get("upstream_compatible") is True,
     )
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_list(text: str) -> frozenset[str]:
     return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
 
 
-def _known_numbers(words: Iterable[str]) -> frozenset[int]:
-    # the variable is another program's: what is no number there is not for us
+def _parse_numbers(words: Iterable[str]) -> frozenset[int]:
+    # the variable is made for another program, so words that are not numbers are no error
     return frozenset(int(word) for word in words if word.isdecimal() and len(word) < 7)
 
 
-def _numbers(value: object, key: str) -> frozenset[int]:
+def _read_numbers(value: object, key: str) -> frozenset[int]:
     if value is None:
         return frozenset()
-    found = value if isinstance(value, list | tuple) else (value,)
+    items = value if isinstance(value, list | tuple) else (value,)
     numbers = set()
-    for item in found:
+    for item in items:
         text = str(item).strip()
         if not (text.isascii() and text.isdecimal()) or int(text) > MAX_XID:
             raise BadConfig(f"{key}: {text[:20]!r} is not the number of an Xid")
@@ -247,13 +249,13 @@ def _numbers(value: object, key: str) -> frozenset[int]:
 
 
 def xid_remedy(number: int) -> str:
-    """Return what a person does about an Xid; empty for one that asks for nothing."""
+    """Return the remedy for an Xid; empty if it needs none."""
     action = XID_ACTIONS.get(number)
     return action or _CLASS_ACTIONS.get(CLASSES.get(number, XidClass.FAULT), "")
 
 
 def xid_message(number: int) -> str:
-    """Return koordlet's text for an Xid, what it means, and what to do."""
-    told = f"Xid error detected on device, error code: {number}"
+    """Return koordlet's text for an Xid, its meaning and its remedy."""
+    text = f"Xid error detected on device, error code: {number}"
     meaning, action = XID_MEANINGS.get(number), xid_remedy(number)
-    return told + (f" ({meaning})" if meaning else "") + (f"; {action}" if action else "")
+    return text + (f" ({meaning})" if meaning else "") + (f"; {action}" if action else "")

@@ -18,13 +18,13 @@ COUNTER: Range = (0, (1 << 63) - 1)
 ERRORS: Range = (0, (1 << 32) - 2)
 ROWS: Range = (0, 1 << 20)  # also of memory pages
 FLAG: Range = (0, 1)
-ACTION: Range = (0, 255)  # that a driver may ask for; eight are defined
+ACTION: Range = (0, 255)  # recovery actions of the driver; eight are defined
 CLOCK_REASONS: Range = (0, (1 << 32) - 2)
 LANES: Range = (1, 32)
 LINKS: Range = (0, 64)
 MEGABYTES_A_SECOND: Range = (0, 10_000_000)
 PIDS: Range = (1, (1 << 31) - 1)
-MAX_AHEAD_US = 86_400_000_000  # of our clock, that a time stamp may be
+MAX_AHEAD_US = 86_400_000_000  # a time stamp of NVML may be this far ahead of the agent's clock
 
 _LINK_ERRORS = (161, 162, 163, 213, 214, 215)
 FIELDS: Mapping[int, Range] = {

@@ -1,4 +1,4 @@
-"""Calls about one card: unsupported calls are remembered, errors are noted."""
+"""NVML calls for one card. Skips unsupported calls, records errors and implausible values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ Number = TypeVar("Number", int, float)
 
 
 class CardUnavailable(Exception):
-    """The card answers with a code after which nothing more is asked; see `Card.faults`."""
+    """The card returned a code after which no further call is useful; see `NvmlCard.faults`."""
 
 
 class NvmlCard:
-    """A handle with its answers. An answer is a value, or `None` if the card cannot tell.
+    """A card's NVML handle. Each call returns a value, or `None` if the card has none.
 
-    Codes that mean "not supported" are not asked for again until `forget`. Codes that end all
-    answers raise `CardStopped`; the others are kept in `faults` until `begin`. A reading outside
-    its bounds is no answer: it is counted in `implausible`, and noted once in `unreported`.
+    A call that returned "not supported" is skipped until `reset`. A code that makes the card
+    unusable raises `CardUnavailable`; other codes stay in `faults` until `begin_cycle`. A value
+    outside its bounds counts as no value: it is counted in `implausible`, and the first one of
+    each call is put into `unreported`.
     """
 
     def __init__(
@@ -39,45 +40,45 @@ class NvmlCard:
         self.nvml = nvml
         self.bus_id = bus_id
         self.handle = handle
-        self.faults: dict[int, str] = {}  # code: what was asked
-        self.garbled = False
-        self.denied = False  # some call is not allowed to us; normal without rights
-        self.suspended = False  # some call hung before and is left out
-        self.nothing = False  # the last call had nothing to tell, which is an answer
-        self.unknown_cycles = 0  # in a row with code 999
-        self.slow_until_s = 0.0  # monotonic; a late card is asked less often
-        self.late = False  # in this cycle
-        self.implausible: Counter[str] = Counter()  # by the call or field that answered so
-        self.unreported: list[tuple[str, float]] = []  # the first such answer of each
-        self.memory_bytes: int | None = None  # as last told
-        self.seen: dict[str, int] = {}  # newest time stamp of a ring, microseconds
+        self.faults: dict[int, str] = {}  # code: the call that returned it
+        self.is_garbled = False
+        self.is_call_denied = False  # NVML refused a call; normal for an agent without rights
+        self.is_call_suspended = False  # a call that hung earlier is skipped
+        self.is_last_answer_empty = False  # the last call succeeded with an empty result
+        self.unknown_cycles = 0  # consecutive cycles with code 999
+        self.slow_until_s = 0.0  # monotonic; a slow card is polled less often
+        self.is_late = False  # in this cycle
+        self.implausible: Counter[str] = Counter()  # count by call or field
+        self.unreported: list[tuple[str, float]] = []  # the first such value of each
+        self.memory_bytes: int | None = None  # the last total that NVML reported
+        self.newest_stamps_us: dict[str, int] = {}  # newest time stamp of a ring, microseconds
         self._clock = clock
-        self._mute: set[tuple[object, ...]] = set()
+        self._skipped_calls: set[tuple[object, ...]] = set()
 
     def begin_cycle(self) -> None:
-        """Start a cycle: what went wrong before is over unless it shows again."""
+        """Start a cycle: clear the faults of the last one."""
         self.unknown_cycles = self.unknown_cycles + 1 if codes.UNKNOWN in self.faults else 0
         self.faults = {}
-        self.garbled = False
-        self.late = False
+        self.is_garbled = False
+        self.is_late = False
 
-    def forget(self) -> None:
-        """Ask everything again, as after a change of the card or its driver."""
-        self._mute.clear()
-        self.denied = self.suspended = False
+    def reset(self) -> None:
+        """Enable skipped calls again, for example after a change of the card or its driver."""
+        self._skipped_calls.clear()
+        self.is_call_denied = self.is_call_suspended = False
 
     def is_slow(self, now_s: float) -> bool:
-        """Say whether the card is to be left alone in this cycle."""
+        """Return whether the card is skipped in this cycle because it was slow."""
         return now_s < self.slow_until_s
 
-    def ask(self, name: str, *args: object) -> object | None:
-        """Call a function of the binding on this card."""
+    def call(self, name: str, *args: object) -> object | None:
+        """Call a function of the binding with this card's handle."""
         return self.attempt((name, *args), lambda: self.nvml.call(name, self.handle, *args))
 
-    def attempt(self, what: tuple[object, ...], call: Callable[[], object]) -> object | None:
-        """Run a call named `what`, with the rules of this class; unknown errors are tried twice."""
-        self.nothing = False
-        if what in self._mute:
+    def attempt(self, key: tuple[object, ...], call: Callable[[], object]) -> object | None:
+        """Run the call `key` under the rules of this class; an unknown error is retried once."""
+        self.is_last_answer_empty = False
+        if key in self._skipped_calls:
             return None
         started_s = self._clock()
         try:
@@ -88,118 +89,120 @@ class NvmlCard:
                     raise
                 return call()
         except CallSuspended:
-            self.suspended = True  # for a while only: the journal says when it is over
+            self.is_call_suspended = True  # for a limited time, which the call journal decides
         except NotSupported:
-            self._mute.add(what)
+            self._skipped_calls.add(key)
         except GarbledAnswer:
-            self.garbled = True
+            self.is_garbled = True
         except (NvmlFault, DeviceGone) as error:
-            self._note(what, codes.code_of(error))
+            self._note(key, codes.code_of(error))
         finally:
             ended_s = self._clock()
             if ended_s - started_s > SLOW_CALL_S:
-                self.slow_until_s, self.late = ended_s + SLOW_CYCLE_S, True
+                self.slow_until_s, self.is_late = ended_s + SLOW_CYCLE_S, True
         return None
 
-    def _note(self, what: tuple[object, ...], code: int) -> None:
+    def _note(self, key: tuple[object, ...], code: int) -> None:
         if code in codes.HARMLESS:
-            self.nothing = True
+            self.is_last_answer_empty = True
             return
         if code == codes.NO_PERMISSION:
-            self.denied = True
-            self._mute.add(what)
+            self.is_call_denied = True
+            self._skipped_calls.add(key)
             return
-        self.faults.setdefault(code, " ".join(map(str, what)))
+        self.faults.setdefault(code, " ".join(map(str, key)))
         if code == codes.GPU_IS_LOST or code in codes.CARD_UNAVAILABLE:
             raise CardUnavailable(f"{self.bus_id}: {codes.reason_of(code)}")
 
     def text(self, name: str) -> str | None:
-        """Ask for a text; blank is no answer."""
-        found = self.ask(name)
-        return found.strip() or None if isinstance(found, str) else None
+        """Read a text; `None` if it is blank."""
+        answer = self.call(name)
+        return answer.strip() or None if isinstance(answer, str) else None
 
     def number(self, name: str, *args: object) -> int | None:
-        """Ask for a number."""
-        found = self.ask(name, *args)
-        return found if isinstance(found, int) else None
+        """Read an integer."""
+        answer = self.call(name, *args)
+        return answer if isinstance(answer, int) else None
 
-    def within(self, what: str, value: Number | None, bounds: Range) -> Number | None:
-        """Return the value if it can be true; else `None`, and it is counted."""
+    def check_bounds(self, source: str, value: Number | None, bounds: Range) -> Number | None:
+        """Return the value if it is within bounds; otherwise count it and return `None`."""
         low, high = bounds
         if value is None or low <= value <= high:
             return value
-        if not self.implausible[what]:
-            self.unreported.append((what, value))
-        self.implausible[what] += 1
+        if not self.implausible[source]:
+            self.unreported.append((source, value))
+        self.implausible[source] += 1
         return None
 
     def measure(self, name: str, bounds: Range, *args: object) -> int | None:
-        """Ask for a number that has bounds."""
-        return self.within(name, self.number(name, *args), bounds)
+        """Read an integer and check its bounds."""
+        return self.check_bounds(name, self.number(name, *args), bounds)
 
     def numbers(self, name: str, *args: object) -> tuple[int, ...] | None:
-        """Ask for several numbers at once."""
-        found = self.ask(name, *args)
-        return tuple(int(n) for n in found) if isinstance(found, list | tuple) else None
+        """Read several integers with one call."""
+        answer = self.call(name, *args)
+        return tuple(int(n) for n in answer) if isinstance(answer, list | tuple) else None
 
     def flags(self, name: str) -> tuple[int, ...] | None:
-        """Ask for several numbers that are 0 or 1 each."""
+        """Read several flags; `None` if one of them is neither 0 nor 1."""
         values = self.numbers(name)
         if values is None:
             return None
-        sound = all(self.within(name, value, library_bounds.FLAG) is not None for value in values)
-        return values if sound else None
+        plausible = all(
+            self.check_bounds(name, value, library_bounds.FLAG) is not None for value in values
+        )
+        return values if plausible else None
 
     def memory(self) -> tuple[int, int | None] | None:
-        """Return (total, used) bytes, 0 if the card counts no memory of its own.
+        """Return (total, used) bytes; the total is 0 if the card has no memory of its own.
 
-        `used` of drivers before 510 contains their reserve.
+        With drivers before 510, `used` contains the memory that the driver reserves.
         """
-        found = self._memory()
-        if found is None or found[0] == 0:
-            return found
-        total = self.within("memory total", found[0], library_bounds.MEMORY_BYTES)
+        sizes = self._memory()
+        if sizes is None or sizes[0] == 0:
+            return sizes
+        total = self.check_bounds("memory total", sizes[0], library_bounds.MEMORY_BYTES)
         if total is None:
             return None
         self.memory_bytes = total
-        return total, self.within("memory used", found[1], (0, total))
+        return total, self.check_bounds("memory used", sizes[1], (0, total))
 
     def _memory(self) -> tuple[int, int] | None:
         for version2 in (True, False):
-            found = self.attempt(
+            sizes = self.attempt(
                 ("memory", version2),
                 lambda v=version2: self.nvml.memory(self.handle, version2=v),  # type: ignore[misc]
             )
-            if isinstance(found, tuple):
-                return found
+            if isinstance(sizes, tuple):
+                return sizes
         return None
 
-    def fields(self, ids: Iterable[tuple[int, int]]) -> dict[tuple[int, int], float]:
-        """Ask fields by (id, scope) in one call; those that the card cannot tell are missing.
+    def fields(self, fields: Iterable[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        """Read fields by (id, scope) with one call.
 
-        So are values outside their bounds, see `bounds.FIELDS`.
+        Fields without a value, and values outside `bounds.FIELDS`, are left out.
         """
-        wanted = tuple(i for i in ids if ("field", i) not in self._mute)
-        if not wanted:
+        keys = tuple(i for i in fields if ("field", i) not in self._skipped_calls)
+        if not keys:
             return {}
-        found = self.attempt(("fields",), lambda: read_fields(self.nvml, self.handle, wanted))
-        if not isinstance(found, list):
+        answers = self.attempt(("fields",), lambda: read_fields(self.nvml, self.handle, keys))
+        if not isinstance(answers, list):
             return {}
         values: dict[tuple[int, int], float] = {}
-        for key, (value, code) in zip(wanted, found, strict=True):
+        for key, (value, code) in zip(keys, answers, strict=True):
             if value is None:
                 self._field_fault(key, code)
                 continue
-            told = self.within(
+            plausible = self.check_bounds(
                 f"field {key[0]}", value, library_bounds.FIELDS.get(key[0], library_bounds.COUNTER)
             )
-            if told is not None:
-                values[key] = told
+            if plausible is not None:
+                values[key] = plausible
         return values
 
     def _field_fault(self, key: tuple[int, int], code: int) -> None:
         error = codes.error_of("nvmlDeviceGetFieldValues", code)
         if isinstance(error, NotSupported) or code == codes.INVALID_ARGUMENT:
-            self._mute.add(("field", key))  # older drivers do not know the number
+            self._skipped_calls.add(("field", key))  # older drivers do not have this field
         else:
             self._note(("field", key), code)

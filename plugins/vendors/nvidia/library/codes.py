@@ -38,13 +38,13 @@ _NOT_SUPPORTED = frozenset({3, FUNCTION_NOT_FOUND, 22, 24, VERSION_MISMATCH, 26}
 # 0: the binding raises success when a list is empty; 6, 21, 28: nothing of that kind
 HARMLESS = frozenset({SUCCESS, NOT_FOUND, 21, 28})
 
-# the card will answer nothing more: asking on only costs time
+# the card answers no further call, so calling it only takes time
 CARD_UNAVAILABLE = frozenset({8, 11, 16})
 
-# busy, short of something or not ready: the next cycle may do better
+# busy, out of a resource or not ready: the next cycle may succeed
 TRANSIENT = frozenset({NO_PERMISSION, TIMEOUT, 19, 20, 23, 27})
 
-# the library is of another driver than the kernel's, or lost its connection
+# the library does not fit the kernel module, or lost its connection to it
 PROCESS_UNUSABLE = frozenset({UNINITIALIZED, 17, MISMATCH})
 
 REASONS: dict[int, str] = {
@@ -74,16 +74,16 @@ class NvmlFault(VendorFault):
 
 
 class GarbledAnswer(VendorFault):
-    """NVML returned bytes that are no text; seen of cards that fall off the bus."""
+    """NVML returned bytes that are not text, as cards do that fall off the bus."""
 
 
 def reason_of(code: int) -> str:
-    """Name a code in CamelCase; codes that only pass by are called after their number."""
+    """Return a code's reason in CamelCase; rare codes have their number as the reason."""
     return REASONS.get(code, f"NVMLError{code}")
 
 
 def error_of(call: str, code: int) -> NotSupported | DeviceGone | NvmlFault:
-    """Return the typed error that a code of a call stands for."""
+    """Return the typed error for a return code of a call."""
     if code in _NOT_SUPPORTED:
         return NotSupported(f"{call}: NVML error {code}")
     if code == GPU_IS_LOST:
@@ -92,7 +92,7 @@ def error_of(call: str, code: int) -> NotSupported | DeviceGone | NvmlFault:
 
 
 def code_of(error: Exception) -> int:
-    """Return the code behind a typed error; a card that is gone is 15, unknown ones 999."""
+    """Return the NVML code of a typed error: 15 for a lost card, 999 for an unknown error."""
     if isinstance(error, NvmlFault):
         return error.code
     return GPU_IS_LOST if isinstance(error, DeviceGone) else UNKNOWN

@@ -1,4 +1,4 @@
-"""Receives driver events on a thread of its own, because the library may hang."""
+"""Receives driver events on a separate thread, because the library may hang."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from plugins.vendors.nvidia.library.nvml import Nvml, handle_address
 from plugins.vendors.nvidia.library.structures import BOUND, SystemEvents, read_fields
 
 MAX_XID = 999_999
-SLICE_MS = 500  # of one wait; how long an orderly end may take
+SLICE_MS = 500  # length of one wait, and so the longest time that an orderly end takes
 JOIN_S = 0.55
-SYSTEM_EVERY = 4  # waits between two looks for cards that are bound or taken away
-PAUSE_S = 1.0  # after an answer that comes at once and again
+SYSTEM_EVERY = 4  # waits between two reads of system events (cards bound or unbound)
+PAUSE_S = 1.0  # after an error that returns at once and may repeat
 RECOVERY_ACTION = ((230, 0),)
 NO_INSTANCE = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
 
@@ -34,14 +34,14 @@ EVENT_TYPES = (
     | (POISON | FATAL_POISON)
     | (UNAVAILABLE | ACTION_CHANGED)
 )
-LOST, DRIVER_BOUND, DRIVER_UNBOUND = -1, -2, -3  # kinds of our own
+LOST, DRIVER_BOUND, DRIVER_UNBOUND = -1, -2, -3  # kinds that the agent adds to NVML's
 RECOVERY_ACTION_XIDS = frozenset(
     {74, *range(144, 151), 154}
-)  # Xids after which the driver is asked
+)  # Xids after which the driver's recovery action is read
 
 
 class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event: of a card by bus id, or of nobody in particular, whose key is empty."""
+    """One event of a card, named by its bus id; the key is empty if no card is known."""
 
     key: str
     kind: int
@@ -49,16 +49,19 @@ class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     instance: int = NO_INSTANCE
     compute_instance: int = NO_INSTANCE
-    action: int | None = None  # that the driver asks for since
+    action: int | None = None  # recovery action that the driver requires now
 
 
 class NvmlEventListener:
-    """One event set. `watch` is called by the thread that discovers; `put` gets every notice."""
+    """One NVML event set and the thread that waits on it; `emit` receives every event.
+
+    The thread of the discovery calls `watch`.
+    """
 
     def __init__(
-        self, put: Callable[[NvmlEvent], None], clock: Callable[[], float] = time.monotonic
+        self, emit: Callable[[NvmlEvent], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._put = put
+        self._emit = emit
         self._clock = clock
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -68,17 +71,17 @@ class NvmlEventListener:
         self._system: SystemEvents | None = None
         self._cards: Mapping[str, NvmlCard] = {}
         self._registered: dict[str, int] = {}  # card: pointer of its handle
-        self._lost: frozenset[str] = frozenset()
-        self._probed_s = -PAUSE_S
+        self._lost_cards: frozenset[str] = frozenset()
+        self._last_probe_s = -PAUSE_S
 
     def start(self) -> None:
-        """Begin to listen; once is enough."""
+        """Start the thread, if it is not running."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name="nvml-events", daemon=True)
             self._thread.start()
 
     def watch(self, nvml: Nvml, cards: Mapping[str, NvmlCard]) -> None:
-        """Register cards that are new or came back; those that have no events stay polled."""
+        """Register new and returned cards; cards without events are only polled."""
         with self._lock:
             if self._nvml is not nvml:
                 self._system = _system_events(nvml)
@@ -97,10 +100,10 @@ class NvmlEventListener:
             if self._set is None or self._registered.get(key) == pointer:
                 continue
             mask = _call_or_none(self._nvml, "nvmlDeviceGetSupportedEventTypes", card.handle)
-            wanted = mask & EVENT_TYPES if isinstance(mask, int) else 0
-            if wanted:
+            event_types = mask & EVENT_TYPES if isinstance(mask, int) else 0
+            if event_types:
                 _call_or_none(
-                    self._nvml, "nvmlDeviceRegisterEvents", card.handle, wanted, self._set
+                    self._nvml, "nvmlDeviceRegisterEvents", card.handle, event_types, self._set
                 )
             self._registered[key] = pointer
 
@@ -114,21 +117,21 @@ class NvmlEventListener:
                 self._stop.wait(SLICE_MS / 1000)
                 continue
             if system is not None and waits % SYSTEM_EVERY == 0:
-                self._take_system(system)
-            self._take(nvml, event_set)
+                self._read_system_events(system)
+            self._wait_for_event(nvml, event_set)
 
-    def _take_system(self, system: SystemEvents) -> None:
+    def _read_system_events(self, system: SystemEvents) -> None:
         try:
             kinds = system.read()
         except (NotSupported, DeviceGone, VendorFault):
             with self._lock:
-                self._system = None  # the slow look finds out too
+                self._system = None  # polling finds new cards as well
             return
         for kind in kinds:
-            told = DRIVER_BOUND if kind & BOUND else DRIVER_UNBOUND
-            self._put(NvmlEvent(key="", kind=told, at_s=self._clock()))
+            event_kind = DRIVER_BOUND if kind & BOUND else DRIVER_UNBOUND
+            self._emit(NvmlEvent(key="", kind=event_kind, at_s=self._clock()))
 
-    def _take(self, nvml: Nvml, event_set: object | None) -> None:
+    def _wait_for_event(self, nvml: Nvml, event_set: object | None) -> None:
         """Wait one slice for an event."""
         if event_set is None:
             self._stop.wait(SLICE_MS / 1000)
@@ -136,28 +139,28 @@ class NvmlEventListener:
         try:
             event = nvml.call("nvmlEventSetWait_v2", event_set, SLICE_MS)
         except DeviceGone:
-            known = self._lost
+            lost_before = self._lost_cards
             self._probe(nvml)
-            if self._lost != known:
-                self._renew(nvml)  # a set without the lost card hears of the others
-            self._stop.wait(PAUSE_S)  # it may say so again at once
+            if self._lost_cards != lost_before:
+                self._renew(nvml)  # a set without the lost card still reports the other cards
+            self._stop.wait(PAUSE_S)  # the error may repeat at once
         except (codes.NvmlFault, NotSupported) as error:
             if codes.code_of(error) != codes.TIMEOUT:
                 self._renew(nvml)
                 self._stop.wait(PAUSE_S)
         else:
-            self._heard(nvml, event)
+            self._handle_event(nvml, event)
 
-    def _heard(self, nvml: Nvml, event: object) -> None:
+    def _handle_event(self, nvml: Nvml, event: object) -> None:
         at_s = self._clock()
         kind, number = int(getattr(event, "eventType", 0)), int(getattr(event, "eventData", 0))
         if kind == XID and not 0 < number <= MAX_XID:
-            number = codes.UNKNOWN  # as the driver calls one that it cannot name
+            number = codes.UNKNOWN  # the driver's number for an Xid without a number
         card = self._owner(nvml, getattr(event, "device", None))
         if kind == UNAVAILABLE:
             self._probe(nvml)
-        asks = kind == ACTION_CHANGED or (kind == XID and number in RECOVERY_ACTION_XIDS)
-        self._put(
+        reads_action = kind == ACTION_CHANGED or (kind == XID and number in RECOVERY_ACTION_XIDS)
+        self._emit(
             NvmlEvent(
                 key=card.bus_id if card else "",
                 kind=kind,
@@ -165,7 +168,7 @@ class NvmlEventListener:
                 number=number,
                 instance=int(getattr(event, "gpuInstanceId", NO_INSTANCE)),
                 compute_instance=int(getattr(event, "computeInstanceId", NO_INSTANCE)),
-                action=_action(nvml, card.handle) if card and asks else None,
+                action=_action(nvml, card.handle) if card and reads_action else None,
             )
         )
 
@@ -177,18 +180,18 @@ class NvmlEventListener:
             self._register()
 
     def _probe(self, nvml: Nvml) -> tuple[str, ...]:
-        """Look every card up, once a second at most, and tell of those that are newly lost."""
+        """Look up every card, at most once a second, and emit an event for each newly lost one."""
         now_s = self._clock()
-        if now_s - self._probed_s >= PAUSE_S:
-            self._probed_s = now_s
-            lost = frozenset(key for key in self._cards if is_gone(nvml, key))
-            for key in sorted(lost - self._lost):
-                self._put(NvmlEvent(key=key, kind=LOST, at_s=now_s))
-            self._lost = lost
-        return tuple(sorted(self._lost))
+        if now_s - self._last_probe_s >= PAUSE_S:
+            self._last_probe_s = now_s
+            lost_cards = frozenset(key for key in self._cards if is_card_lost(nvml, key))
+            for key in sorted(lost_cards - self._lost_cards):
+                self._emit(NvmlEvent(key=key, kind=LOST, at_s=now_s))
+            self._lost_cards = lost_cards
+        return tuple(sorted(self._lost_cards))
 
     def _owner(self, nvml: Nvml, handle: object) -> NvmlCard | None:
-        """Return the card of an event; `None` if it cannot be told, rather than blame any."""
+        """Return the card of an event; `None` if no card or several cards fit."""
         pointer = handle_address(handle) if handle is not None else 0
         for card in self._cards.values():
             if pointer and pointer == handle_address(card.handle):
@@ -197,11 +200,11 @@ class NvmlEventListener:
         for card in self._cards.values():
             if uuid is not None and _call_or_none(nvml, "nvmlDeviceGetUUID", card.handle) == uuid:
                 return card
-        lost = self._probe(nvml)
-        return self._cards.get(lost[0]) if len(lost) == 1 else None
+        lost_cards = self._probe(nvml)
+        return self._cards.get(lost_cards[0]) if len(lost_cards) == 1 else None
 
     def close(self) -> bool:
-        """Free the sets; `False` if the library still waits in one of them: leave it alone."""
+        """Free the sets; return `False` if the library still waits, when nothing is freed."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -220,7 +223,7 @@ def _system_events(nvml: Nvml) -> SystemEvents | None:
     try:
         return SystemEvents(nvml)
     except (NotSupported, DeviceGone, VendorFault):
-        return None  # uevents and the slow look find new cards too
+        return None  # uevents and polling find new cards as well
 
 
 def _close(system: SystemEvents) -> None:
@@ -232,28 +235,28 @@ def _close(system: SystemEvents) -> None:
 
 def _action(nvml: Nvml, handle: object) -> int | None:
     try:
-        found = read_fields(nvml, handle, RECOVERY_ACTION)[0][0]
+        action = read_fields(nvml, handle, RECOVERY_ACTION)[0][0]
     except (NotSupported, DeviceGone, VendorFault):
         return None
-    return int(found) if found is not None else None
+    return int(action) if action is not None else None
 
 
 def _call_or_none(nvml: Nvml, name: str, *args: object) -> object | None:
-    # events are a second source: a card without them is polled like any other
+    # events are only a second source: a card without events is still polled
     try:
         return nvml.call(name, *args)
     except (NotSupported, DeviceGone, VendorFault):
         return None
 
 
-def is_answering(nvml: Nvml, bus_id: str) -> bool:
-    """Say whether a card can be looked up by its address and is not lost when it is asked."""
-    found = _call_or_none(nvml, "nvmlDeviceGetHandleByPciBusId", bus_id)
-    return found is not None and not is_gone(nvml, bus_id)
+def is_card_answering(nvml: Nvml, bus_id: str) -> bool:
+    """Return whether NVML finds a card by its address and the card is not lost."""
+    handle = _call_or_none(nvml, "nvmlDeviceGetHandleByPciBusId", bus_id)
+    return handle is not None and not is_card_lost(nvml, bus_id)
 
 
-def is_gone(nvml: Nvml, bus_id: str) -> bool:
-    """Say whether a card cannot be looked up by its address, or is lost when it is asked."""
+def is_card_lost(nvml: Nvml, bus_id: str) -> bool:
+    """Return whether NVML does not find a card by its address, or reports it as lost."""
     try:
         handle = nvml.call("nvmlDeviceGetHandleByPciBusId", bus_id)
         nvml.memory(handle, version2=False)

@@ -1,4 +1,4 @@
-"""MIG calls that fill structures and lists of the caller."""
+"""NVML calls for MIG: profiles, placements and GPU instances."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MAX_INSTANCES = 64
 
 
 class GpuInstanceProfileInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance profile as the driver tells it; `name` is empty with old drivers."""
+    """A GPU instance profile as the driver reports it; old drivers report no name."""
 
     id: int
     slices: int
-    most: int
+    max_instances: int
     memory_mb: int
     name: str = ""
 
 
 class GpuInstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance: its number, its profile's and its place in memory slices."""
+    """A GPU instance: its number, its profile's number, its placement in memory slices."""
 
     id: int
     profile: int
@@ -34,7 +34,7 @@ class GpuInstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def call_or_none(nvml: Nvml, name: str, *args: object) -> object | None:
-    """Call a function whose errors are normal: instances come and go while we look."""
+    """Call a function whose errors are normal: instances may appear and vanish meanwhile."""
     try:
         return nvml.call(name, *args)
     except (NotSupported, NvmlFault, DeviceGone, GarbledAnswer):
@@ -42,7 +42,7 @@ def call_or_none(nvml: Nvml, name: str, *args: object) -> object | None:
 
 
 def profile_info(nvml: Nvml, handle: object, index: int) -> GpuInstanceProfileInfo | None:
-    """Return what the card can make by query index, by the newest structure; `None`: not this."""
+    """Return the profile with a query index; `None` if the card does not have it."""
     for version in (2, 1):
         info = call_or_none(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", handle, index, version)
         if info is None:
@@ -51,7 +51,7 @@ def profile_info(nvml: Nvml, handle: object, index: int) -> GpuInstanceProfileIn
         return GpuInstanceProfileInfo(
             id=int(getattr(info, "id", -1)),
             slices=int(getattr(info, "sliceCount", 0)),
-            most=int(getattr(info, "instanceCount", 0)),
+            max_instances=int(getattr(info, "instanceCount", 0)),
             memory_mb=int(getattr(info, "memorySizeMB", 0)),
             name=name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name),
         )
@@ -59,15 +59,15 @@ def profile_info(nvml: Nvml, handle: object, index: int) -> GpuInstanceProfileIn
 
 
 def placements(nvml: Nvml, handle: object, profile: int) -> tuple[tuple[int, int], ...] | None:
-    """Return (start, size) of every place of a profile; `None` without the right to ask."""
+    """Return (start, size) of every placement of a profile; `None` without the right to read."""
     name = "nvmlDeviceGetGpuInstancePossiblePlacements"
-    for ask in (nvml.call, nvml.call_symbol):
+    for call in (nvml.call, nvml.call_symbol):
         count = ctypes.c_uint(0)
         try:
-            ask(name, handle, profile, None, ctypes.byref(count))
+            call(name, handle, profile, None, ctypes.byref(count))
             count.value = min(count.value, MAX_PLACES)
             places = nvml.allocate("c_nvmlGpuInstancePlacement_t", count.value)
-            ask(name, handle, profile, places, ctypes.byref(count))
+            call(name, handle, profile, places, ctypes.byref(count))
         except NotSupported:
             continue  # drivers before 470 have the plain symbol only
         except (NvmlFault, DeviceGone):
@@ -78,20 +78,20 @@ def placements(nvml: Nvml, handle: object, profile: int) -> tuple[tuple[int, int
 
 
 def gpu_instances(
-    nvml: Nvml, handle: object, profile: int, most: int
+    nvml: Nvml, handle: object, profile: int, max_instances: int
 ) -> tuple[GpuInstanceInfo, ...] | None:
-    """List the GPU instances of a profile, those without compute instances too; `None`: refused."""
+    """List a profile's GPU instances, with or without compute instances; `None` if refused."""
     count = ctypes.c_uint(0)
-    room = nvml.allocate("c_nvmlGpuInstance_t", max(1, min(most, MAX_INSTANCES)))
+    buffer = nvml.allocate("c_nvmlGpuInstance_t", max(1, min(max_instances, MAX_INSTANCES)))
     name = "nvmlDeviceGetGpuInstances"
-    if call_or_none(nvml, name, handle, profile, room, ctypes.byref(count)) is None:
+    if call_or_none(nvml, name, handle, profile, buffer, ctypes.byref(count)) is None:
         return None
-    found = (instance_info(nvml, instance) for instance in room[: min(count.value, len(room))])
-    return tuple(info for info in found if info is not None)
+    infos = (instance_info(nvml, instance) for instance in buffer[: min(count.value, len(buffer))])
+    return tuple(info for info in infos if info is not None)
 
 
 def instance_info(nvml: Nvml, instance: object | None) -> GpuInstanceInfo | None:
-    """Return what a GPU instance is; `None` without the right to ask."""
+    """Return number, profile and placement of a GPU instance; `None` without the right to read."""
     info = call_or_none(nvml, "nvmlGpuInstanceGetInfo", instance) if instance is not None else None
     place = getattr(info, "placement", None)
     if info is None or place is None:

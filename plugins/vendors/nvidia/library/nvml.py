@@ -1,4 +1,4 @@
-"""Finds and loads NVML; maps its return codes to values and typed errors."""
+"""Finds and loads NVML; maps its return codes to typed errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plugins.vendors.nvidia.library.codes import (
 
 SONAME = "libnvidia-ml.so.1"
 
-INIT_NO_GPUS = 1  # a node whose cards all belong to somebody else is no error
+INIT_NO_GPUS = 1  # a flag: a node without cards for this driver is not an error
 
 DRIVER_ROOTS = ("/", "/run/nvidia/driver")
 
@@ -32,30 +32,30 @@ DIRS = (
     "usr/lib/aarch64-linux-gnu",
     "lib64",
     "usr/local/nvidia/lib64",
-    "usr/lib/wsl/lib",  # that of Windows around us
+    "usr/lib/wsl/lib",  # the library of the Windows host
 )
 
 _HANDLES = ("c_nvmlDevice_t", "c_nvmlGpuInstance_t", "c_nvmlComputeInstance_t")
 
 MAX_HANDLES = 4096
 
-_BLOCKING_CALLS = frozenset({"nvmlEventSetWait_v2"})  # it is in progress most of the time
+_BLOCKING_CALLS = frozenset({"nvmlEventSetWait_v2"})  # waits by design, so not in the journal
 
 
 def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the directories to search: `library_dirs`, else the usual ones of `driver_root`."""
-    given = settings.get("library_dirs")
-    if isinstance(given, list | tuple) and given:
-        return tuple(str(item) for item in given)
+    """Return the directories to search: `library_dirs`, else the usual ones in `driver_root`."""
+    configured = settings.get("library_dirs")
+    if isinstance(configured, list | tuple) and configured:
+        return tuple(str(item) for item in configured)
     root = str(settings.get("driver_root") or "/")
-    roots = (root,) if root != "/" else DRIVER_ROOTS  # a driver container is the usual second
+    roots = (root,) if root != "/" else DRIVER_ROOTS  # a driver container mounts the second
     return tuple(os.path.join(r, d) for r in roots for d in DIRS)
 
 
 def find_library(settings: Mapping[str, object]) -> str:
-    """Return the library's absolute path, or its bare name for the loader's own search.
+    """Return the library's absolute path, or its bare name for the search of the loader.
 
-    Directories that were set are the only ones: raises `LibraryAbsent` if it is in none.
+    Raises `LibraryUnavailable` if `library_dirs` is set and no directory in it has the library.
     """
     dirs = library_dirs(settings)
     for directory in dirs:
@@ -63,25 +63,25 @@ def find_library(settings: Mapping[str, object]) -> str:
         if os.path.isfile(path):
             return path
     if settings.get("library_dirs"):
-        where = ", ".join(dirs)
+        searched = ", ".join(dirs)
         raise LibraryUnavailable(
-            "LibraryMissing", f"{SONAME} is not in {where}: install the driver"
+            "LibraryMissing", f"{SONAME} is not in {searched}: install the driver"
         )
     return SONAME
 
 
 class Nvml:
-    """NVML, loaded and initialised; calls are by their name in the binding.
+    """NVML, loaded and initialised; functions are called by their name in the binding.
 
-    Once loaded a library stays for the life of the process, as do its entry points. The journal
-    of calls is told which call of which card is in progress.
+    A loaded library and its entry points stay until the process ends. Each call is entered in
+    the call journal with the card that it is for.
     """
 
     def __init__(self, path: str, calls: LibraryCallJournal = NO_JOURNAL) -> None:
         self._calls = calls
-        self._devices: dict[int, str] = {}  # by pointer of a handle: whose it is
+        self._devices: dict[int, str] = {}  # address of a handle: the card it belongs to
         try:
-            # the absolute path first: the binding's bare name then means this very file
+            # load by absolute path first: the binding's bare name then resolves to this file
             self._dll = ctypes.CDLL(path)
         except OSError as error:
             message = f"{path} cannot be loaded: {str(error)[:120]}"
@@ -89,7 +89,7 @@ class Nvml:
         self._binding: ModuleType = importlib.import_module("pynvml")
         self._handles = tuple(getattr(self._binding, name) for name in _HANDLES)
         self.path = path
-        self.missing: set[str] = set()  # calls that this driver does not have, as they are met
+        self.missing: set[str] = set()  # calls that this driver turned out not to have
         self._start()
 
     def _start(self) -> None:
@@ -101,13 +101,13 @@ class Nvml:
             advice = f"{error}; check that the kernel module of this driver is loaded"
             raise LibraryUnavailable(reason_of(error.code), advice) from error
 
-    def call(self, name: str, *args: object, of: object = None) -> object:
-        """Call one function of the binding; raise what `error_of` makes of its code.
+    def call(self, name: str, *args: object, owner: object = None) -> object:
+        """Call one function of the binding; raise the error that `error_of` returns for its code.
 
-        `of` is the handle of the card that it is about, where no argument tells.
+        `owner` is the handle of the card, if no argument of the call names the card.
         """
         function = getattr(self._binding, name)
-        device = self._device_of(args if of is None else (of,))
+        device = self._device_of(args if owner is None else (owner,))
         if name not in _BLOCKING_CALLS:
             self._calls.enter(name, device)
         try:
@@ -126,13 +126,13 @@ class Nvml:
         return answer
 
     def assign(self, handle: object, device: str) -> None:
-        """Note whose a handle is: of a card, or of an instance of it."""
+        """Record the card that a handle of a card or of an instance belongs to."""
         if len(self._devices) >= MAX_HANDLES:
-            self._devices.clear()  # handles of instances that are long gone
+            self._devices.clear()  # most are handles of instances that no longer exist
         self._devices[handle_address(handle)] = device
 
     def _device_of(self, args: tuple[object, ...]) -> str:
-        """Return the card that a call is about, by its handle or its name; empty if none."""
+        """Return the card that a call is for, by handle or name; empty if there is none."""
         first = args[0] if args else None
         if isinstance(first, str):
             return first
@@ -143,19 +143,19 @@ class Nvml:
     def memory(self, handle: object, *, version2: bool) -> tuple[int, int]:
         """Return (total, used) bytes; version 1 counts the driver's reserve as used."""
         version = (self._binding.nvmlMemory_v2,) if version2 else ()
-        found = self.call("nvmlDeviceGetMemoryInfo", handle, *version)
-        return int(getattr(found, "total")), int(getattr(found, "used"))  # noqa: B009 - a ctypes structure
+        info = self.call("nvmlDeviceGetMemoryInfo", handle, *version)
+        return int(getattr(info, "total")), int(getattr(info, "used"))  # noqa: B009 - a ctypes structure
 
     def bus_id(self, name: str, *args: object) -> str:
-        """Return the text of the long bus id in what a call says of a PCI function."""
+        """Return the long bus id in the PCI information that a call returns."""
         info = self.call(name, *args)
         try:
-            return str(getattr(info, "busId", ""))  # the binding decodes as it is read
+            return str(getattr(info, "busId", ""))  # the binding decodes on access
         except UnicodeDecodeError as error:
             raise GarbledAnswer(f"{name}: the bus id is not text") from error
 
     def fabric(self, handle: object, version: int) -> object:
-        """Ask the state of the NVLink fabric in one version of its structure: 3, 2 or 1."""
+        """Read the state of the NVLink fabric with version 3, 2 or 1 of its structure."""
         types = {3: "c_nvmlGpuFabricInfo_v3_t", 2: "c_nvmlGpuFabricInfo_v2_t"}
         info = getattr(self._binding, types.get(version, "c_nvmlGpuFabricInfo_t"))()
         name = "nvmlDeviceGetGpuFabricInfoV" if version > 1 else "nvmlDeviceGetGpuFabricInfo"
@@ -168,7 +168,7 @@ class Nvml:
         return (kind * count)()
 
     def call_symbol(self, symbol: str, *args: object) -> object:
-        """Call an entry point that the binding no longer uses, as drivers before its successor."""
+        """Call an entry point of old drivers, which the binding no longer offers."""
         function = getattr(self._dll, symbol, None)
         if function is None:
             raise error_of(symbol, FUNCTION_NOT_FOUND)
@@ -182,10 +182,10 @@ class Nvml:
         return code
 
     def close(self) -> None:
-        """Let go of the driver; the file stays loaded."""
+        """Shut NVML down; the library stays loaded."""
         self.call("nvmlShutdown")
 
 
 def handle_address(handle: object) -> int:
-    """Return a handle's pointer, which names the card in events."""
+    """Return a handle's address, which identifies the card in events."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # opaque

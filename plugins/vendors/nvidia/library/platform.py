@@ -1,4 +1,4 @@
-"""Calls about the platform of a card and about confidential computing."""
+"""NVML calls for a card's place in its rack and for confidential computing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from plugins.vendors.nvidia.library.nvml import Nvml
 
 _PLATFORM_VERSION = 0x0200002C
 _PEERS = {0: "direct", 1: "switch"}
-_TEXTS = 4, 20, 36  # offsets: GUID, chassis serial number, numbers behind them
+_TEXTS = 4, 20, 36  # offsets of GUID, chassis serial number, and the numbers
 _NUMBERS = ("slot", "tray", "host")
 
 
 class PlatformInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a card sits in its rack; absent is what the driver leaves blank."""
+    """A card's place in its rack; values that the driver leaves blank are absent."""
 
     facts: tuple[tuple[str, str], ...] = ()
 
 
 def platform_info(nvml: Nvml, handle: object) -> PlatformInfo:
-    """Ask where in a rack the card is; raises as the library does."""
+    """Read the card's place in its rack; raises the library's errors."""
     info = nvml.allocate("c_nvmlPlatformInfo_v2_t", 1)[0]
     setattr(info, "version", _PLATFORM_VERSION)  # noqa: B010 - a ctypes structure
     nvml.call("nvmlDeviceGetPlatformInfo", handle, ctypes.byref(info))
@@ -31,27 +31,27 @@ def platform_info(nvml: Nvml, handle: object) -> PlatformInfo:
 
 
 def read_platform(data: bytes) -> tuple[tuple[str, str], ...]:
-    """Take the structure's bytes apart: its members are no texts, whatever the binding thinks."""
+    """Parse the structure's bytes; the binding would decode binary members as texts."""
     guid, serial, numbers = (
         data[_TEXTS[0] : _TEXTS[1]],
         data[_TEXTS[1] : _TEXTS[2]],
         data[_TEXTS[2] :],
     )
     chassis = serial.partition(b"\0")[0].decode("ascii", "replace").strip()
-    found = [("ib-guid", guid.hex() if any(guid) else "")]
-    found.append(("chassis-serial", chassis if chassis.isprintable() else ""))
+    pairs = [("ib-guid", guid.hex() if any(guid) else "")]
+    pairs.append(("chassis-serial", chassis if chassis.isprintable() else ""))
     if chassis or any(guid):
-        found += [(name, str(numbers[place])) for place, name in enumerate(_NUMBERS)]
-        found.append(("peer-type", _PEERS.get(numbers[3], "")))
-    return tuple((name, value) for name, value in found if value)
+        pairs += [(name, str(numbers[place])) for place, name in enumerate(_NUMBERS)]
+        pairs.append(("peer-type", _PEERS.get(numbers[3], "")))
+    return tuple((name, value) for name, value in pairs if value)
 
 
 def is_waiting_for_ready_state(nvml: Nvml) -> bool:
-    """Say whether confidential computing is on and the cards wait to be declared ready."""
+    """Return whether confidential computing is on and the cards are not declared ready."""
     try:
         state = nvml.call("nvmlSystemGetConfComputeState")
         if not getattr(state, "ccFeature", 0):
             return False
         return nvml.call("nvmlSystemGetConfComputeGpusReadyState") == 0
     except (NotSupported, NvmlFault, DeviceGone, GarbledAnswer):
-        return False  # drivers and cards without it cannot tell
+        return False  # drivers and cards without confidential computing return an error

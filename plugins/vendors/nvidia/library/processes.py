@@ -16,50 +16,52 @@ from plugins.vendors.nvidia.library.structures import (
 )
 
 KINDS = ("Compute", "Graphics", "MPSCompute")
-FIRST_WINDOW_US = 1_000_000  # a first sample looks back that far
+FIRST_WINDOW_US = 1_000_000  # the first sample covers this time
 
 MigSlot = tuple[int, int]  # GPU instance, compute instance
 
 
 class ProcessEntry(msgspec.Struct, frozen=True):
-    """One process in one list; `None` is what the driver does not tell."""
+    """One process in one list; `None` for values that the driver does not report."""
 
     pid: int
     memory_bytes: int | None
-    slot: MigSlot | None = None  # of a card that is cut by MIG
+    slot: MigSlot | None = None  # on a card with MIG instances
 
 
 def first_window_start_us(wall_s: float) -> int:
-    """Return the time stamp from which on a first look wants samples, in microseconds."""
+    """Return the time stamp in microseconds at which the first sample begins."""
     return max(0, int(wall_s * 1e6) - FIRST_WINDOW_US)
 
 
 def read_lists(card: NvmlCard, kinds: Iterable[str] = KINDS) -> dict[str, list[ProcessEntry]]:
-    """Return the entries of these lists by kind; what the driver does not have is missing."""
-    return {kind: found for kind in kinds if (found := _list(card, kind)) is not None}
+    """Return the entries of these lists by kind, without lists that the driver does not have."""
+    return {kind: entries for kind in kinds if (entries := _list(card, kind)) is not None}
 
 
 def _list(card: NvmlCard, kind: str) -> list[ProcessEntry] | None:
-    """Read one list by the newest entry point that the driver has; `None` if by none."""
+    """Read one list with the newest entry point that the driver has; `None` if it has none."""
     for suffix in ("_v3", "_v2", ""):
         symbol = f"nvmlDeviceGet{kind}RunningProcesses{suffix}"
-        found = card.attempt((symbol,), lambda s=symbol: _entries(card, s))  # type: ignore[misc]
-        if isinstance(found, list):
+        entries = card.attempt((symbol,), lambda s=symbol: _entries(card, s))  # type: ignore[misc]
+        if isinstance(entries, list):
             return [
-                entry for told in found if (entry := _within_bounds(card, symbol, told)) is not None
+                entry
+                for entry_read in entries
+                if (entry := _within_bounds(card, symbol, entry_read)) is not None
             ]
-        if card.nothing:
+        if card.is_last_answer_empty:
             return []
     return None
 
 
-def _within_bounds(card: NvmlCard, symbol: str, told: ProcessEntry) -> ProcessEntry | None:
-    """Return what of an entry can be true; `None` if no process is called so."""
-    if card.within(f"pid of {symbol}", told.pid, bounds.PIDS) is None:
+def _within_bounds(card: NvmlCard, symbol: str, entry: ProcessEntry) -> ProcessEntry | None:
+    """Return the entry without an implausible memory size; `None` if its pid is implausible."""
+    if card.check_bounds(f"pid of {symbol}", entry.pid, bounds.PIDS) is None:
         return None
-    most = card.memory_bytes or bounds.MAX_BYTES
-    size = card.within(f"memory of {symbol}", told.memory_bytes, (0, most))
-    return told if size == told.memory_bytes else ProcessEntry(told.pid, None, told.slot)
+    limit = card.memory_bytes or bounds.MAX_BYTES
+    size = card.check_bounds(f"memory of {symbol}", entry.memory_bytes, (0, limit))
+    return entry if size == entry.memory_bytes else ProcessEntry(entry.pid, None, entry.slot)
 
 
 def _entries(card: NvmlCard, symbol: str) -> list[ProcessEntry]:
@@ -74,16 +76,16 @@ def join_processes(
 ) -> tuple[ProcessSample, ...]:
     """Merge entries by pid and slice, with each pid's percent of the card's multiprocessors.
 
-    A process stands in several lists with the same memory: the greatest counts, not the sum. One
-    without a utilisation sample did nothing, and keeps its memory. `busy` is `None` if the driver
-    does not tell, as of a card that is cut.
+    A process may be in several lists with the same memory, so the maximum counts, not the sum. A
+    process without a utilization sample used 0 %. `busy` is `None` if the driver reports no
+    utilization, as for a card with MIG instances.
     """
     used: dict[tuple[int, str], int | None] = {}
     for entry in entries:
         part = slices.get(entry.slot, "") if entry.slot is not None else ""
-        known = used.get((entry.pid, part))
+        previous = used.get((entry.pid, part))
         size = entry.memory_bytes
-        used[entry.pid, part] = size if known is None else max(known, size or 0)
+        used[entry.pid, part] = size if previous is None else max(previous, size or 0)
     return tuple(
         ProcessSample(
             pid=pid,
@@ -96,30 +98,30 @@ def join_processes(
 
 
 def total_memory(processes: tuple[ProcessSample, ...] | None) -> int | None:
-    """Add up what all processes use; `None` if that of one is not told."""
+    """Return the memory of all processes; `None` if that of one process is unknown."""
     if processes is None or any(p.memory_bytes is None for p in processes):
         return None
     return sum(p.memory_bytes or 0 for p in processes)
 
 
 def process_percent(card: NvmlCard, wall_s: float) -> dict[int, float] | None:
-    """Return each process's newest multiprocessor utilisation; `None` if it cannot be told."""
-    last = card.seen.get("processes", first_window_start_us(wall_s))
-    found = card.attempt(
+    """Return each process's newest multiprocessor utilization; `None` if it is unknown."""
+    last = card.newest_stamps_us.get("processes", first_window_start_us(wall_s))
+    samples = card.attempt(
         ("process utilisation",), lambda: read_process_utilization(card.nvml, card.handle, last)
     )
-    if not isinstance(found, tuple):
-        return {} if card.nothing else None
+    if not isinstance(samples, tuple):
+        return {} if card.is_last_answer_empty else None
     name, stamps = "nvmlDeviceGetProcessUtilization", (0, wall_s * 1e6 + bounds.MAX_AHEAD_US)
-    told = [
+    plausible = [
         sample
-        for sample in found
-        if card.within(name, sample[2], bounds.PERCENT) is not None
-        and card.within("time stamp of a process", sample[1], stamps) is not None
+        for sample in samples
+        if card.check_bounds(name, sample[2], bounds.PERCENT) is not None
+        and card.check_bounds("time stamp of a process", sample[1], stamps) is not None
     ]
     newest: dict[int, tuple[int, float]] = {}
-    for pid, stamp, percent in told:
+    for pid, stamp, percent in plausible:
         if pid not in newest or stamp >= newest[pid][0]:
             newest[pid] = (stamp, float(percent))
-    card.seen["processes"] = max((stamp for _, stamp, _ in told), default=last)
+    card.newest_stamps_us["processes"] = max((stamp for _, stamp, _ in plausible), default=last)
     return {pid: percent for pid, (_, percent) in newest.items()}

@@ -1,4 +1,4 @@
-"""NVML's values of a card as readings in base units; unsupported values are left out."""
+"""A card's NVML values as metrics in base units; unsupported values are left out."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ Fields = Mapping[tuple[int, int], float]
 
 
 def core_percent(card: NvmlCard, wall_s: float) -> float | None:
-    """Return the mean of the busy samples since the last cycle, else the driver's own rate."""
-    last = card.seen.get("gpu", first_window_start_us(wall_s))
-    found = card.attempt(
+    """Return the mean of NVML's samples since the last cycle, else the driver's last rate."""
+    last = card.newest_stamps_us.get("gpu", first_window_start_us(wall_s))
+    samples = card.attempt(
         ("samples",), lambda: read_samples(card.nvml, card.handle, _GPU_SAMPLES, last)
     )
     stamps = (0, wall_s * 1e6 + bounds.MAX_AHEAD_US)
-    told = [
+    plausible = [
         (stamp, value)
-        for stamp, value in (found if isinstance(found, tuple) else ())
-        if card.within("nvmlDeviceGetSamples", value, bounds.PERCENT) is not None
-        and card.within("time stamp of a sample", stamp, stamps) is not None
+        for stamp, value in (samples if isinstance(samples, tuple) else ())
+        if card.check_bounds("nvmlDeviceGetSamples", value, bounds.PERCENT) is not None
+        and card.check_bounds("time stamp of a sample", stamp, stamps) is not None
     ]
-    if told:
-        card.seen["gpu"] = max(stamp for stamp, _ in told)
-        return float(sum(value for _, value in told) / len(told))
+    if plausible:
+        card.newest_stamps_us["gpu"] = max(stamp for stamp, _ in plausible)
+        return float(sum(value for _, value in plausible) / len(plausible))
     return _rate(card, "gpu")
 
 
 def _rate(card: NvmlCard, member: str) -> float | None:
-    """Return a share of the driver's last period in percent."""
+    """Return the utilization of the driver's last period in percent."""
     name = "nvmlDeviceGetUtilizationRates"
-    rates = card.ask(name)
+    rates = card.call(name)
     if rates is None:
         return None
-    return card.within(name, float(getattr(rates, member)), bounds.PERCENT)
+    return card.check_bounds(name, float(getattr(rates, member)), bounds.PERCENT)
 
 
 def cycle_readings(card: NvmlCard, fields: Fields) -> Iterator[MetricValue]:
-    """Yield power, energy, heat and traffic; `fields` holds what `FIELDS` names."""
+    """Yield power, energy, temperature and traffic; `fields` holds the values of `FIELDS`."""
     power = _first(fields, (POWER_NOW, POWER_MEAN))
     power = (
         power if power is not None else card.measure("nvmlDeviceGetPowerUsage", bounds.MILLIWATTS)
@@ -75,16 +75,16 @@ def cycle_readings(card: NvmlCard, fields: Fields) -> Iterator[MetricValue]:
     heat = card.measure("nvmlDeviceGetTemperature", bounds.CELSIUS, 0)
     yield from optional_reading("xpu_device_temperature_celsius", heat, "gpu")
     yield from optional_reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), "memory")
-    for direction, pcie, kib, five in zip(
+    for direction, pcie, kib, nvlink5 in zip(
         ("tx", "rx"), PCIE, NVLINK_KIB, NVLINK_BYTES, strict=True
     ):
         yield from optional_reading("xpu_device_pcie_bytes_total", fields.get(pcie), direction)
-        sent = fields[kib] * 1024 if kib in fields else fields.get(five)
+        sent = fields[kib] * 1024 if kib in fields else fields.get(nvlink5)
         yield from optional_reading("xpu_device_nvlink_bytes_total", sent, direction)
 
 
 def engine_readings(card: NvmlCard) -> Iterator[MetricValue]:
-    """Yield clocks, and how busy memory and video engines were over the driver's last period."""
+    """Yield clocks, and the utilization of memory and video engines in the last period."""
     for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
         clock = card.measure("nvmlDeviceGetClockInfo", bounds.MEGAHERTZ, number)
         hertz = clock * 1e6 if clock is not None else None
@@ -92,33 +92,33 @@ def engine_readings(card: NvmlCard) -> Iterator[MetricValue]:
     yield from optional_reading("xpu_device_memory_busy_ratio", _hundredth(_rate(card, "memory")))
     for name in ("Encoder", "Decoder"):
         call = f"nvmlDeviceGet{name}Utilization"
-        found = card.numbers(call)
-        percent = card.within(call, found[0], bounds.PERCENT) if found else None
+        numbers = card.numbers(call)
+        percent = card.check_bounds(call, numbers[0], bounds.PERCENT) if numbers else None
         yield from optional_reading(
             "xpu_device_engine_busy_ratio", _hundredth(percent), name.lower()
         )
 
 
 def noise_readings(card: NvmlCard) -> Iterator[MetricValue]:
-    """Yield how often each call answered what cannot be."""
-    for what, count in sorted(card.implausible.items()):
-        yield from optional_reading("xpu_device_implausible_readings_total", count, what)
+    """Yield the number of implausible values of each call."""
+    for source, count in sorted(card.implausible.items()):
+        yield from optional_reading("xpu_device_implausible_readings_total", count, source)
 
 
 def performance_readings(values: Mapping[int, float]) -> Iterator[MetricValue]:
-    """Yield the card's own counters as shares."""
+    """Yield the card's performance counters as ratios."""
     for number, (family, labels) in PERFORMANCE.items():
         yield from optional_reading(family, _hundredth(values.get(number)), *labels)
 
 
 def optional_reading(family: str, value: float | None, *labels: str) -> Iterator[MetricValue]:
-    """Yield a reading, or nothing if the value is not told."""
+    """Yield one metric value, or nothing if the value is `None`."""
     if value is not None:
         yield MetricValue(family=family, value=float(value), labels=labels)
 
 
 def _thousandth(value: float | None) -> float | None:
-    # dividing is exact where multiplying by 0.001 is not
+    # a division is exact where a multiplication by 0.001 is not
     return value / 1000 if value is not None else None
 
 

@@ -1,7 +1,7 @@
-"""Calls that fill lists and structures, with one call each and without an object per member.
+"""NVML calls that fill lists and structures, with one call each and no object per member.
 
-The binding asks for the size first, which doubles the cost of expensive calls, and creates an
-object for every member. Some structures of the binding do not know their own version.
+The binding first queries the size, which doubles the cost of expensive calls, and creates an
+object for every member. Some structures of the binding lack their version number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PROCESSES = 64
 
 _MAX_ENTRIES = 65536
 
-_TRIES = 3  # more may be born between two of them
+_TRIES = 3  # the list may grow between two tries
 
 NOT_AVAILABLE = (1 << 64) - 1
 
@@ -63,39 +63,41 @@ def _request(ids: Ids) -> bytes:
 
 
 def read_fields(nvml: Nvml, handle: object, ids: Ids) -> list[tuple[float | None, int]]:
-    """Ask (field, scope) pairs in one call; return (value, code) of each: `None` if refused.
+    """Read (field, scope) pairs with one call; return (value, code) of each.
 
-    Success of the whole says nothing of a part.
+    The call may succeed although fields fail; the value of a failed field is `None`.
     """
     request = _request(ids)
-    room = ctypes.create_string_buffer(request, len(request))
-    nvml.call_symbol("nvmlDeviceGetFieldValues", handle, len(ids), room)
+    buffer = ctypes.create_string_buffer(request, len(request))
+    nvml.call_symbol("nvmlDeviceGetFieldValues", handle, len(ids), buffer)
     return [
         (None, code) if code else _finite(_VALUES.get(kind, _UNSIGNED_LONG_LONG).unpack(raw)[0])
-        for _, _, kind, code, raw in _FIELD.iter_unpack(room)
+        for _, _, kind, code, raw in _FIELD.iter_unpack(buffer)
     ]
 
 
 def _finite(value: float) -> tuple[float | None, int]:
-    # a number that is none, as of a card that falls off its bus, tells nothing
+    # a card that falls off its bus may return NaN, which counts as no value
     return (value, SUCCESS) if math.isfinite(value) else (None, NOT_FOUND)
 
 
 def read_samples(
     nvml: Nvml, handle: object, kind: int, after_us: int
 ) -> tuple[tuple[int, float], ...]:
-    """Return (time stamp, value) of a ring's entries newer than `after_us`."""
+    """Return (time stamp, value) of a ring buffer's entries newer than `after_us`."""
     layout, count = ctypes.c_uint(), ctypes.c_uint(_SAMPLES)
-    room = ctypes.create_string_buffer(_SAMPLES * _SAMPLE.size)
-    where = (ctypes.byref(layout), ctypes.byref(count), room)
+    buffer = ctypes.create_string_buffer(_SAMPLES * _SAMPLE.size)
+    outputs = (ctypes.byref(layout), ctypes.byref(count), buffer)
     try:
-        nvml.call_symbol("nvmlDeviceGetSamples", handle, kind, ctypes.c_ulonglong(after_us), *where)
+        nvml.call_symbol(
+            "nvmlDeviceGetSamples", handle, kind, ctypes.c_ulonglong(after_us), *outputs
+        )
     except NvmlFault as error:
         if error.code == INVALID_ARGUMENT:  # the ring is empty
             return ()
         raise
     value = _VALUES.get(layout.value, _UNSIGNED_LONG_LONG)
-    filled = memoryview(room)[: min(count.value, _SAMPLES) * _SAMPLE.size]
+    filled = memoryview(buffer)[: min(count.value, _SAMPLES) * _SAMPLE.size]
     return tuple((stamp, value.unpack(raw)[0]) for stamp, raw in _SAMPLE.iter_unpack(filled))
 
 
@@ -105,9 +107,9 @@ def read_process_utilization(
     """Return (pid, time stamp, percent of the multiprocessors) newer than `after_us`."""
     after = ctypes.c_ulonglong(after_us)
 
-    def fill(count: ctypes.c_uint, room: ctypes.Array[ctypes.c_char]) -> object:
+    def fill(count: ctypes.c_uint, buffer: ctypes.Array[ctypes.c_char]) -> object:
         name = "nvmlDeviceGetProcessUtilization"
-        return nvml.call_symbol(name, handle, room, ctypes.byref(count), after)
+        return nvml.call_symbol(name, handle, buffer, ctypes.byref(count), after)
 
     return tuple(_UTILIZATION.iter_unpack(_fill_buffer(_UTILIZATION.size, fill)))
 
@@ -117,17 +119,17 @@ def read_processes(
 ) -> list[tuple[int, int | None, int, int]]:
     """List (pid, bytes, GPU instance, compute instance) of one kind of process.
 
-    Bytes are `None` if the driver does not tell, instances `NOBODY` if there are none. Symbols
-    without a version are those of drivers before 460, which tell less.
+    Bytes are `None` if the driver does not report them, instances `NO_INSTANCE` if there are
+    none. Symbols without a version belong to drivers before 460, which report fewer values.
     """
 
-    def fill(count: ctypes.c_uint, room: ctypes.Array[ctypes.c_char]) -> object:
-        return nvml.call_symbol(symbol, handle, ctypes.byref(count), room)
+    def fill(count: ctypes.c_uint, buffer: ctypes.Array[ctypes.c_char]) -> object:
+        return nvml.call_symbol(symbol, handle, ctypes.byref(count), buffer)
 
     if symbol.endswith(("_v3", "_v2")):
-        found = _PROCESS.iter_unpack(_fill_buffer(_PROCESS.size, fill))
+        entries = _PROCESS.iter_unpack(_fill_buffer(_PROCESS.size, fill))
         return [
-            (pid, None if size == NOT_AVAILABLE else size, gi, ci) for pid, size, gi, ci in found
+            (pid, None if size == NOT_AVAILABLE else size, gi, ci) for pid, size, gi, ci in entries
         ]
     old = _OLD_PROCESS.iter_unpack(_fill_buffer(_OLD_PROCESS.size, fill))
     return [
@@ -137,19 +139,19 @@ def read_processes(
 
 
 def _fill_buffer(size: int, fill: Fill) -> memoryview:
-    """Call with room for some, then with as much as the driver wants; return what it filled."""
-    wanted = _PROCESSES
-    for left in reversed(range(_TRIES)):
-        count = ctypes.c_uint(wanted)
-        room = ctypes.create_string_buffer(wanted * size)
+    """Call with a buffer that grows until the list fits; return the filled part."""
+    entries = _PROCESSES
+    for attempts_left in reversed(range(_TRIES)):
+        count = ctypes.c_uint(entries)
+        buffer = ctypes.create_string_buffer(entries * size)
         try:
-            fill(count, room)
+            fill(count, buffer)
         except NvmlFault as error:
-            if error.code != INSUFFICIENT_SIZE or not left:
+            if error.code != INSUFFICIENT_SIZE or not attempts_left:
                 raise
-            wanted = min(max(count.value, wanted) * 2 + 5, _MAX_ENTRIES)
+            entries = min(max(count.value, entries) * 2 + 5, _MAX_ENTRIES)
         else:
-            return memoryview(room)[: min(count.value, wanted) * size]
+            return memoryview(buffer)[: min(count.value, entries) * size]
     raise AssertionError("the last try returns or raises")
 
 
@@ -159,7 +161,7 @@ _GPM_VERSION = 1
 
 _METRIC = struct.Struct("=Iid24x")  # number, code, value
 
-_FIRST_METRIC = 24  # where they begin in a request
+_FIRST_METRIC = 24  # offset of the metrics in a request
 
 BOUND, UNBOUND = 0x2, 0x1  # bits of a system event
 
@@ -173,7 +175,7 @@ _WAIT = 0x01000020
 
 
 def sram_exceeded(nvml: Nvml, handle: object) -> int:
-    """Return 1 if the card counts more uncorrectable errors of its SRAM than it may, else 0."""
+    """Return 1 if the card's uncorrectable SRAM errors exceed the threshold, else 0."""
     status = nvml.allocate("c_nvmlEccSramErrorStatus_v1_t", 1)[0]
     setattr(status, "version", _SRAM_VERSION)  # noqa: B010 - a ctypes structure
     nvml.call("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status))
@@ -181,16 +183,16 @@ def sram_exceeded(nvml: Nvml, handle: object) -> int:
 
 
 def gpm_supported(nvml: Nvml, handle: object) -> bool:
-    """Say whether the card has the counters of GPU performance monitoring: Hopper and later."""
-    found = nvml.call("nvmlGpmQueryDeviceSupport", handle)
-    return bool(getattr(found, "isSupportedDevice", 0))
+    """Return whether the card has GPU performance monitoring (Hopper and later)."""
+    support = nvml.call("nvmlGpmQueryDeviceSupport", handle)
+    return bool(getattr(support, "isSupportedDevice", 0))
 
 
 class GpmMeter:
-    """Performance counters of a card, or of one GPU instance, between two looks at them.
+    """Performance counters of a card, or of one GPU instance, between two samples.
 
-    Its buffers belong to the library and stay until the process ends, as does their number: one
-    meter for each card and instance.
+    NVML owns the two buffers, and they stay until the process ends. There is one meter for each
+    card and instance, so their number is bounded.
     """
 
     def __init__(self, nvml: Nvml, metrics: Iterable[int]) -> None:
@@ -199,30 +201,30 @@ class GpmMeter:
         self._old, self._new = (nvml.call("nvmlGpmSampleAlloc") for _ in range(2))
         self._filled = False
         self._request = nvml.allocate("c_nvmlGpmMetricsGet_t", 1)[0]
-        room = getattr(self._request, "metrics")  # noqa: B009 - a ctypes structure
+        request_metrics = getattr(self._request, "metrics")  # noqa: B009 - a ctypes structure
         for place, number in enumerate(self._metrics):
-            room[place].metricId = number
+            request_metrics[place].metricId = number
         for name, value in (("version", _GPM_VERSION), ("numMetrics", len(self._metrics))):
             setattr(self._request, name, value)
 
     def read(self, handle: object, instance: int | None = None) -> dict[int, float]:
-        """Return each metric since the last call, in its unit; nothing at the first one.
+        """Return each metric since the last call, in its unit; nothing at the first call.
 
-        Calls that are less than 100 ms apart are refused by the driver.
+        The driver refuses calls that are less than 100 ms apart.
         """
         if instance is None:
             self._nvml.call("nvmlGpmSampleGet", handle, self._new)
         else:
             self._nvml.call("nvmlGpmMigSampleGet", handle, instance, self._new)
-        values = self._between(handle) if self._filled else {}
+        values = self._metrics_between_samples(handle) if self._filled else {}
         self._old, self._new, self._filled = self._new, self._old, True
         return values
 
-    def _between(self, handle: object) -> dict[int, float]:
+    def _metrics_between_samples(self, handle: object) -> dict[int, float]:
         request = self._request
         for name, value in (("sample1", self._old), ("sample2", self._new)):
             setattr(request, name, value)
-        self._nvml.call("nvmlGpmMetricsGet", request, of=handle)
+        self._nvml.call("nvmlGpmMetricsGet", request, owner=handle)
         first = _FIRST_METRIC
         filled = memoryview(request).cast("B")[first : first + len(self._metrics) * _METRIC.size]
         return {
@@ -233,26 +235,26 @@ class GpmMeter:
 
 
 class SystemEvents:
-    """Cards that are bound to the driver or taken from it, as the library hears of them."""
+    """NVML's events of cards that are bound to the driver or unbound from it."""
 
     def __init__(self, nvml: Nvml) -> None:
-        """Open a set; raises `NotSupported` with drivers that have none."""
+        """Create an event set; raises `NotSupported` if the driver has no system events."""
         self._nvml = nvml
         self._set = nvml.call("nvmlSystemEventSetCreate", _CREATE)
         nvml.call("nvmlSystemRegisterEvents", _REGISTER, BOUND | UNBOUND, self._set)
         self._room = nvml.allocate("c_nvmlSystemEventData_v1_t", _MAX_EVENTS)
 
     def read(self) -> tuple[int, ...]:
-        """Return the kinds of what happened since the last call, without waiting."""
+        """Return the kinds of the events since the last call, without waiting."""
         try:
-            found = self._nvml.call(
+            events = self._nvml.call(
                 "nvmlSystemEventSetWait", _WAIT, self._set, 0, self._room, _MAX_EVENTS
             )
         except NvmlFault as error:
             if code_of(error) != TIMEOUT:
                 raise
             return ()
-        return tuple(int(e["eventType"]) for e in found) if isinstance(found, list) else ()
+        return tuple(int(e["eventType"]) for e in events) if isinstance(events, list) else ()
 
     def close(self) -> None:
         """Free the set."""

@@ -22,21 +22,21 @@ _MINOR = re.compile(r"DeviceFileMinor:\s*(\d{1,7})")
 
 
 class InstanceAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes that an instance's containers need beside the card's, and what is odd."""
+    """Device nodes of an instance, which containers need besides the card's, and any problem."""
 
     nodes: tuple[DeviceNode, ...] = ()
-    reason: str = ""  # empty: the nodes are there and right
+    reason: str = ""  # empty: the nodes exist and have the right numbers
     message: str = ""
 
 
 def parse_minors(content: str) -> Mapping[str, int]:
-    """Read lines such as `gpu0/gi1/ci0/access 13`; what is none of them is passed over."""
-    found = (_LINE.fullmatch(line.strip()) for line in content.splitlines())
-    return MappingProxyType({match[1]: int(match[2]) for match in found if match})
+    """Parse lines such as `gpu0/gi1/ci0/access 13`; other lines are skipped."""
+    matches = (_LINE.fullmatch(line.strip()) for line in content.splitlines())
+    return MappingProxyType({match[1]: int(match[2]) for match in matches if match})
 
 
 def parse_major(devices: str, name: str = "nvidia-caps") -> int | None:
-    """Return the number of a character device's driver in `/proc/devices`."""
+    """Return a driver's major number among the character devices of `/proc/devices`."""
     for line in devices.partition("Block devices:")[0].splitlines():
         number, _, driver = line.strip().partition(" ")
         if driver.strip() == name and number.isdecimal() and len(number) < 6:
@@ -45,7 +45,7 @@ def parse_major(devices: str, name: str = "nvidia-caps") -> int | None:
 
 
 class MigCapabilities:
-    """Looks up capability files of one host; read once a discovery."""
+    """Capability files of one host, read once in each discovery."""
 
     def __init__(self, host: HostFiles) -> None:
         self._host = host
@@ -53,40 +53,40 @@ class MigCapabilities:
         self._major = parse_major(read_text(host, MAJORS) or "")
 
     def access(self, minor: int | None, gi: int | None, ci: int | None) -> InstanceAccess:
-        """Return the nodes of GPU instance and compute instance of the card with that minor.
+        """Return the nodes of a GPU instance and a compute instance of the card with that minor.
 
-        Nodes are never made here: in a request there is no time for it. What is missing is said,
-        with who makes it.
+        The agent does not create missing nodes, because a request leaves no time for it. The
+        message names the command that creates them.
         """
         if minor is None or gi is None or ci is None:
             return InstanceAccess(reason=MISSING, message="card or instance number unknown")
         nodes: list[DeviceNode] = []
-        odd: list[tuple[str, str]] = []
+        problems: list[tuple[str, str]] = []
         for name in (f"gpu{minor}/gi{gi}/access", f"gpu{minor}/gi{gi}/ci{ci}/access"):
             number = self._number(name)
             if number is None or self._major is None:
-                odd.append((MISSING, f"the driver shows no capability {name}"))
+                problems.append((MISSING, f"the driver shows no capability {name}"))
                 continue
             node = DeviceNode(path=f"{NODES}{number}", major=self._major, minor=number)
             nodes.append(node)
-            odd += self._oddity(node, name)
-        reason, message = odd[0] if odd else ("", "")
+            problems += self._oddity(node, name)
+        reason, message = problems[0] if problems else ("", "")
         return InstanceAccess(nodes=tuple(nodes), reason=reason, message=message)
 
     def _number(self, name: str) -> int | None:
         if name in self._minors:
             return self._minors[name]
         gpu, _, instance = name.partition("/")
-        found = _MINOR.search(read_text(self._host, f"{CAPABILITIES}/{gpu}/mig/{instance}") or "")
-        return int(found[1]) if found else None
+        match = _MINOR.search(read_text(self._host, f"{CAPABILITIES}/{gpu}/mig/{instance}") or "")
+        return int(match[1]) if match else None
 
     def _oddity(self, node: DeviceNode, name: str) -> list[tuple[str, str]]:
-        found = self._host.device_number(node.path)
-        if found is None:
+        numbers = self._host.device_number(node.path)
+        if numbers is None:
             gpu, _, instance = name.partition("/")
             file = f"{CAPABILITIES}/{gpu}/mig/{instance}"
             return [(MISSING, f"{node.path} is not there: run nvidia-modprobe -c 0 -f {file}")]
-        if found != (node.major, node.minor):
-            told = f"{node.path} is {found[0]}:{found[1]}, not {node.major}:{node.minor}"
-            return [(MISMATCH, told)]
+        if numbers != (node.major, node.minor):
+            message = f"{node.path} is {numbers[0]}:{numbers[1]}, not {node.major}:{node.minor}"
+            return [(MISMATCH, message)]
         return []

@@ -27,7 +27,7 @@ MAX_INSTANCES = 56  # eight GPU instances of seven compute instances
 
 _MIB = 1 << 20
 
-_SIZE = (1, bounds.MAX_BYTES // _MIB)  # of memory in MiB, and of whatever else an instance has
+_SIZE = (1, bounds.MAX_BYTES // _MIB)  # bounds of memory in MiB, and of all other attributes
 
 _INSTANCE_UNREAD = "InstanceUnread"
 
@@ -38,7 +38,7 @@ _MEMBERS = (
 
 
 class MigLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """What MIG made of one card, and what is odd about it."""
+    """The MIG instances of one card, its free placements, and problems."""
 
     partitions: tuple[DevicePartition, ...] = ()  # by GPU instance and compute instance
     free: FreeStarts = ()
@@ -46,24 +46,24 @@ class MigLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _MigDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one MIG handle says; numbers are `None` where the driver does not tell."""
+    """The answers for one MIG handle; numbers are `None` if the driver does not report them."""
 
     uuid: str
     gi: int | None
     ci: int | None
     place: GpuInstanceInfo | None
-    sizes: dict[str, int]  # attributes by name, as far as they are told
+    sizes: dict[str, int]  # attributes by name that the driver reports
 
 
 def read_mig_layout(
     card: NvmlCard, total_bytes: int | None, minor: int | None, caps: MigCapabilities
 ) -> MigLayout:
-    """List the MIG devices of a card and what still fits; a bad slot hides no other.
+    """List the MIG devices of a card and the free placements; a bad slot hides no other slot.
 
-    Slots are empty when instances go while we look. An instance without a UUID cannot be given
-    to anybody and is left out with a problem, as is a second one with the same UUID.
+    A slot is empty if its instance vanishes during the reading. An instance without a UUID, or
+    with the UUID of another one, cannot be allocated: it is left out and reported as a problem.
     """
-    menu = read_profile_table(card, total_bytes)
+    table = read_profile_table(card, total_bytes)
     count = min(card.number("nvmlDeviceGetMaxMigDeviceCount") or 0, MAX_INSTANCES)
     parts: dict[str, DevicePartition] = {}
     problems: list[Problem] = []
@@ -74,19 +74,19 @@ def read_mig_layout(
         if handle is None:
             continue
         if slot is None or slot.uuid in parts:
-            told = "has no UUID" if slot is None else f"repeats {slot.uuid}"
-            message = f"{card.bus_id}: MIG slot {number} {told}"
+            fault = "has no UUID" if slot is None else f"repeats {slot.uuid}"
+            message = f"{card.bus_id}: MIG slot {number} {fault}"
             problems.append(Problem(reason=_INSTANCE_UNREAD, message=message))
             continue
         if slot.place is not None:
-            places[slot.place.id] = placement_of(slot.place, menu.profile(slot.place.profile))
+            places[slot.place.id] = placement_of(slot.place, table.profile(slot.place.profile))
         access = caps.access(minor, slot.gi, slot.ci)
-        parts[slot.uuid] = _partition(slot, menu, total_bytes, access)
-    used = menu.occupied if menu.occupied is not None else tuple(places.values())
-    told_all = menu.occupied is not None or _all_placed(parts.values())
+        parts[slot.uuid] = _partition(slot, table, total_bytes, access)
+    used = table.occupied if table.occupied is not None else tuple(places.values())
+    is_complete = table.occupied is not None or _all_placed(parts.values())
     return MigLayout(
         partitions=tuple(sorted(parts.values(), key=_order)),
-        free=free_slices(menu.profiles, used) if told_all else (),
+        free=free_slices(table.profiles, used) if is_complete else (),
         problems=tuple(problems),
     )
 
@@ -105,12 +105,13 @@ def _slot(card: NvmlCard, handle: object) -> _MigDevice | None:
     uuid = call_or_none(nvml, "nvmlDeviceGetUUID", handle)
     if not isinstance(uuid, str) or not uuid.strip():
         return None
-    told = old_uuid(uuid)
+    old_ids = old_uuid(uuid)
     gi = _number(
-        call_or_none(nvml, "nvmlDeviceGetGpuInstanceId", handle), told[1] if told else None
+        call_or_none(nvml, "nvmlDeviceGetGpuInstanceId", handle), old_ids[1] if old_ids else None
     )
     ci = _number(
-        call_or_none(nvml, "nvmlDeviceGetComputeInstanceId", handle), told[2] if told else None
+        call_or_none(nvml, "nvmlDeviceGetComputeInstanceId", handle),
+        old_ids[2] if old_ids else None,
     )
     instance = (
         call_or_none(nvml, "nvmlDeviceGetGpuInstanceById", card.handle, gi) if gi is not None else 0
@@ -125,28 +126,28 @@ def _slot(card: NvmlCard, handle: object) -> _MigDevice | None:
 
 
 def _sizes(card: NvmlCard, handle: object) -> dict[str, int]:
-    """Return what an instance has, by the driver's names; 0 is as good as not told."""
+    """Return an instance's attributes by the driver's names; a value of 0 is left out."""
     name = "nvmlDeviceGetAttributes_v2"
-    found = call_or_none(card.nvml, name, handle)
-    told = ((member, int(getattr(found, member, 0))) for member in _MEMBERS)
-    return {m: n for m, n in told if n and card.within(f"{name} {m}", n, _SIZE) is not None}
+    attributes = call_or_none(card.nvml, name, handle)
+    sizes = ((member, int(getattr(attributes, member, 0))) for member in _MEMBERS)
+    return {m: n for m, n in sizes if n and card.check_bounds(f"{name} {m}", n, _SIZE) is not None}
 
 
-def _number(found: object, otherwise: int | None) -> int | None:
-    return found if isinstance(found, int) else otherwise
+def _number(number: object, default: int | None) -> int | None:
+    return number if isinstance(number, int) else default
 
 
 def _partition(
-    slot: _MigDevice, menu: MigProfileTable, total_bytes: int | None, access: InstanceAccess
+    slot: _MigDevice, table: MigProfileTable, total_bytes: int | None, access: InstanceAccess
 ) -> DevicePartition:
     memory_mb, cores = slot.sizes.get("memorySizeMB"), slot.sizes.get("multiprocessorCount")
-    profile = _profile(slot, menu, total_bytes)
+    profile = _profile(slot, table, total_bytes)
     health = Health()
     if access.reason:
         health = Health(state=HealthState.SUSPECT, reason=access.reason, message=access.message)
     if profile is None:
-        told = "the driver does not tell the instance's size"
-        health = Health(state=HealthState.SUSPECT, reason=_INSTANCE_UNREAD, message=told)
+        message = "the driver does not tell the instance's size"
+        health = Health(state=HealthState.SUSPECT, reason=_INSTANCE_UNREAD, message=message)
     return DevicePartition(
         uuid=slot.uuid,
         profile=profile or "unknown",
@@ -161,21 +162,21 @@ def _partition(
     )
 
 
-def _profile(slot: _MigDevice, menu: MigProfileTable, total_bytes: int | None) -> str | None:
-    """Name the instance: by the driver's own text, else by its slices and share of memory."""
+def _profile(slot: _MigDevice, table: MigProfileTable, total_bytes: int | None) -> str | None:
+    """Return the profile's name: the driver's, else one from slices and share of memory."""
     number = slot.place.profile if slot.place else -1
-    profile = menu.profile(number)
+    profile = table.profile(number)
     gpu, compute = (
         slot.sizes.get("gpuInstanceSliceCount"),
         slot.sizes.get("computeInstanceSliceCount"),
     )
-    if profile is not None and (number in menu.named or gpu is None):
+    if profile is not None and (number in table.driver_named or gpu is None):
         part = compute is not None and compute != profile.slices
         return f"{compute}c.{profile.name}" if part else profile.name
     memory_mb = slot.sizes.get("memorySizeMB")
     if gpu is None or not memory_mb or not total_bytes:
         return None
-    suffix = dict(menu.suffixes).get(number, "")
+    suffix = dict(table.suffixes).get(number, "")
     return slice_name(gpu, compute or gpu, memory_mb, total_bytes, suffix)
 
 
@@ -185,10 +186,10 @@ NO_INSTANCE = 0xFFFFFFFF  # an event's instance number when the driver cannot te
 def instances_of_event(
     partitions: Iterable[DevicePartition], gi: int, ci: int
 ) -> tuple[DevicePartition, ...]:
-    """Return the instances that an event with these numbers is about.
+    """Return the instances that an event with these numbers concerns.
 
-    With both numbers that instance, with the GPU instance alone all compute instances in it,
-    and with neither all of the card.
+    With both numbers this is one instance, with a GPU instance alone all compute instances in
+    it, and with neither number all instances of the card.
     """
     return tuple(
         part
@@ -205,30 +206,31 @@ _ANNOTATION_MIB = 1 << 20
 
 
 def mig_annotation(cards: Iterable[VendorDevice]) -> str:
-    """Return the JSON by minor; empty if no card has instances or room for one.
+    """Return the JSON by minor; empty if no card has instances or free placements.
 
-    What does not fit into `MAX_BYTES` is left out whole: free places first, then everything.
+    If the JSON exceeds `MAX_ANNOTATION_BYTES`, the free placements are left out; if it is still
+    too long, the result is empty.
     """
-    cut = [c for c in cards if c.minor is not None and (c.partitions or c.free_slices)]
+    listed_cards = [c for c in cards if c.minor is not None and (c.partitions or c.free_slices)]
     for free in (True, False):
-        document = {str(card.minor): _card_entry(card, free=free) for card in cut}
+        document = {str(card.minor): _card_entry(card, with_free=free) for card in listed_cards}
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-        if cut and len(text) <= MAX_ANNOTATION_BYTES:
+        if listed_cards and len(text) <= MAX_ANNOTATION_BYTES:
             return text
     return ""
 
 
-def _card_entry(card: VendorDevice, *, free: bool) -> dict[str, object]:
+def _card_entry(card: VendorDevice, *, with_free: bool) -> dict[str, object]:
     entry: dict[str, object] = {
         "uuid": card.uuid,
         "instances": [_instance_entry(part) for part in card.partitions],
-        "free": {name: list(starts) for name, starts in card.free_slices} if free else None,
+        "free": {name: list(starts) for name, starts in card.free_slices} if with_free else None,
     }
     return {key: value for key, value in entry.items() if value is not None}
 
 
 def _instance_entry(part: DevicePartition) -> dict[str, object]:
-    told: dict[str, object] = {
+    entry: dict[str, object] = {
         "uuid": part.uuid,
         "profile": part.profile,
         "gi": part.instance,
@@ -240,4 +242,4 @@ def _instance_entry(part: DevicePartition) -> dict[str, object]:
         else None,
         "sm": part.cores,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in entry.items() if value is not None}

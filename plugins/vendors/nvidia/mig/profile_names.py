@@ -41,9 +41,9 @@ PROFILES = len(_SLICES)
 
 
 class MigProfileName(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile's name in parts: `1c.3g.20gb+me` is one compute slice of three, 20 GB, with me."""
+    """A profile's name in parts: `1c.3g.20gb+me` is one of three compute slices, 20 GB, `me`."""
 
-    compute: int | None = None  # None: all of the GPU instance's
+    compute: int | None = None  # None: all compute slices of the GPU instance
     slices: int
     gigabytes: int
     added: tuple[str, ...] = ()
@@ -58,10 +58,10 @@ def slices_of(profile: int) -> tuple[int, str]:
 def slice_name(
     gpu_slices: int, compute_slices: int, memory_mb: int, total_bytes: int, suffix: str = ""
 ) -> str:
-    """Name a MIG instance from its slices, as `nvidia-smi` does.
+    """Return a MIG instance's name from its slices, as `nvidia-smi` spells it.
 
-    The memory in the name is the share of the card in eighths, rounded up, times the card's
-    size in whole GiB, rounded half away from zero.
+    The memory in the name is the instance's share of the card in eighths, rounded up, times the
+    card's size in whole GiB, rounded half away from zero.
     """
     eighths = math.ceil(8 * memory_mb * _MIB / total_bytes)
     size = math.floor(eighths / 8 * math.ceil(total_bytes / _GIB) + 0.5)
@@ -70,7 +70,7 @@ def slice_name(
 
 
 def driver_profile_name(text: str) -> str | None:
-    """Return the name in the driver's own text (`MIG 1g.10gb`); `None` if there is none in it."""
+    """Return the name in the driver's text (`MIG 1g.10gb`); `None` if it holds no valid name."""
     name = text.removeprefix("MIG ").strip()
     try:
         parse_profile(name)
@@ -80,8 +80,8 @@ def driver_profile_name(text: str) -> str | None:
 
 
 def parse_profile(text: str) -> MigProfileName:
-    """Take a profile's name apart; raises `ParseError` for everything else, blanks included."""
-    mark = min((found for m in "+-" if (found := text.find(m)) >= 0), default=len(text))
+    """Parse a profile's name; raises `ParseError` for any other text, also one with blanks."""
+    mark = min((position for m in "+-" if (position := text.find(m)) >= 0), default=len(text))
     sizes, attributes = text[:mark].split("."), text[mark + 1 :].split(",")
     units = ("g", "gb") if len(sizes) == 2 else ("c", "g", "gb")
     if len(sizes) != len(units) or (mark < len(text) and not all(map(_is_attribute, attributes))):
@@ -92,11 +92,11 @@ def parse_profile(text: str) -> MigProfileName:
         for part, number, unit in zip(sizes, numbers, units, strict=True)
     ):
         raise ParseError("MIG profile", text)
-    listed = tuple(attributes) if mark < len(text) else ()
-    if len(set(listed)) != len(listed):
+    names = tuple(attributes) if mark < len(text) else ()
+    if len(set(names)) != len(names):
         raise ParseError("MIG profile", text)
     compute = int(numbers[0]) if len(units) == 3 else None
-    added, removed = (listed, ()) if text[mark : mark + 1] == "+" else ((), listed)
+    added, removed = (names, ()) if text[mark : mark + 1] == "+" else ((), names)
     return MigProfileName(
         compute=compute,
         slices=int(numbers[-2]),
@@ -111,12 +111,12 @@ def _is_attribute(text: str) -> bool:
 
 
 def old_uuid(text: str) -> tuple[str, int, int] | None:
-    """Return card, GPU instance and compute instance that a UUID of drivers before 470 names.
+    """Return card, GPU instance and compute instance from a UUID of drivers before 470.
 
-    `None` for a UUID of today's form, which says nothing of where the instance is.
+    `None` for a UUID of newer drivers, which does not contain them.
     """
-    found = _OLD_UUID.fullmatch(text)
-    return (found[1], int(found[2]), int(found[3])) if found else None
+    match = _OLD_UUID.fullmatch(text)
+    return (match[1], int(match[2]), int(match[3])) if match else None
 
 
 def mig_resource_name(profile: str) -> str | None:

@@ -1,4 +1,4 @@
-"""MIG profiles and placements of a card: which fit, and how to place several. Pure."""
+"""MIG profiles of a card, and the placements where one more instance fits."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from plugins.vendors.nvidia.mig.profile_names import (
     slices_of,
 )
 
-FreeStarts = tuple[tuple[str, tuple[int, ...]], ...]  # profile: memory slices where one may begin
+FreeStarts = tuple[tuple[str, tuple[int, ...]], ...]  # profile: first memory slices of free places
 
 
 class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card can make, as its driver says. A place is a start and a size in memory slices."""
+    """A profile that a card offers. A place is a start and a size in memory slices."""
 
     name: str
-    id: int  # the driver's number
+    id: int  # the number that the driver uses
     slices: int  # compute slices
-    most: int  # instances of it on one card
-    places: tuple[tuple[int, int], ...] | None = None  # None: not told without rights
+    max_instances: int  # on one card
+    places: tuple[tuple[int, int], ...] | None = None  # None: unknown without rights
 
 
 class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance that exists, or is planned."""
+    """The placement of a GPU instance that exists or is planned."""
 
-    profile: int  # `Profile.id`
+    profile: int  # `MigProfile.id`
     start: int
     size: int
     slices: int
 
 
 def compute_slices(profiles: Sequence[MigProfile]) -> int:
-    """Return how many compute slices the card has: what its largest profile takes."""
+    """Return the card's number of compute slices, which is that of its largest profile."""
     return max((profile.slices for profile in profiles), default=0)
 
 
 def free_starts(
     profile: MigProfile, used: Sequence[InstancePlacement], slices: int
 ) -> tuple[int, ...]:
-    """Return where one more instance fits on a card of that many compute slices, ascending."""
-    made = sum(item.profile == profile.id for item in used)
-    left = slices - sum(item.slices for item in used)
-    if made >= profile.most or left < profile.slices:
+    """Return the starts of free placements on a card with `slices` compute slices, ascending."""
+    existing = sum(item.profile == profile.id for item in used)
+    free_compute_slices = slices - sum(item.slices for item in used)
+    if existing >= profile.max_instances or free_compute_slices < profile.slices:
         return ()
     return tuple(
         sorted(
@@ -70,47 +70,53 @@ def free_starts(
 
 
 def free_slices(profiles: Sequence[MigProfile], used: Sequence[InstancePlacement]) -> FreeStarts:
-    """Return for each profile that still fits where, in the order of the profiles."""
+    """Return the free starts of each profile that still fits, in the order of the profiles."""
     slices = compute_slices(profiles)
-    found = ((profile.name, free_starts(profile, used, slices)) for profile in profiles)
-    return tuple((name, starts) for name, starts in found if starts)
+    candidates = ((profile.name, free_starts(profile, used, slices)) for profile in profiles)
+    return tuple((name, starts) for name, starts in candidates if starts)
 
 
 class MigProfileTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The profiles of one card, and the GPU instances it has."""
+    """The profiles of one card and its existing GPU instances."""
 
     profiles: tuple[MigProfile, ...] = ()
-    suffixes: tuple[tuple[int, str], ...] = ()  # of names, by the driver's number
-    named: frozenset[int] = frozenset()  # profiles whose name is the driver's own text
-    occupied: tuple[InstancePlacement, ...] | None = None  # None: not told
+    suffixes: tuple[tuple[int, str], ...] = ()  # (profile's number, suffix of its name)
+    driver_named: frozenset[int] = frozenset()  # profiles whose name the driver reports
+    occupied: tuple[InstancePlacement, ...] | None = None  # None: unknown
 
     def profile(self, number: int) -> MigProfile | None:
-        """Return a profile by the driver's number."""
+        """Return the profile with that number."""
         return next((profile for profile in self.profiles if profile.id == number), None)
 
 
 def read_profile_table(card: NvmlCard, total_bytes: int | None) -> MigProfileTable:
-    """Ask for every profile; one that the card has not, or will not tell, is left out."""
+    """Read all profiles; one that the card does not have or does not report is left out."""
     profiles: list[MigProfile] = []
     suffixes: dict[int, str] = {}
-    named: set[int] = set()
+    driver_named: set[int] = set()
     for index in range(PROFILES):
         info = profile_info(card.nvml, card.handle, index)
         if info is None or info.id in suffixes or info.slices < 1:
             continue
         suffixes[info.id] = slices_of(index)[1]
-        told = driver_profile_name(info.name)
-        name = told or _profile_name(info, total_bytes, suffixes[info.id])
-        if told:
-            named.add(info.id)
+        driver_name = driver_profile_name(info.name)
+        name = driver_name or _profile_name(info, total_bytes, suffixes[info.id])
+        if driver_name:
+            driver_named.add(info.id)
         places = placements(card.nvml, card.handle, info.id)
         profiles.append(
-            MigProfile(name=name, id=info.id, slices=info.slices, most=info.most, places=places)
+            MigProfile(
+                name=name,
+                id=info.id,
+                slices=info.slices,
+                max_instances=info.max_instances,
+                places=places,
+            )
         )
     return MigProfileTable(
         profiles=tuple(profiles),
         suffixes=tuple(suffixes.items()),
-        named=frozenset(named),
+        driver_named=frozenset(driver_named),
         occupied=_read_placements(card, profiles),
     )
 
@@ -124,17 +130,17 @@ def _profile_name(info: GpuInstanceProfileInfo, total_bytes: int | None, suffix:
 def _read_placements(
     card: NvmlCard, profiles: Sequence[MigProfile]
 ) -> tuple[InstancePlacement, ...] | None:
-    found: list[InstancePlacement] = []
+    occupied: list[InstancePlacement] = []
     for profile in profiles:
-        listed = gpu_instances(card.nvml, card.handle, profile.id, profile.most)
-        if listed is None:
+        infos = gpu_instances(card.nvml, card.handle, profile.id, profile.max_instances)
+        if infos is None:
             return None
-        found += [placement_of(info, profile) for info in listed]
-    return tuple(found)
+        occupied += [placement_of(info, profile) for info in infos]
+    return tuple(occupied)
 
 
 def placement_of(info: GpuInstanceInfo, profile: MigProfile | None) -> InstancePlacement:
-    """Return the place that a GPU instance takes."""
+    """Return the placement of a GPU instance."""
     return InstancePlacement(
         profile=info.profile,
         start=info.start,

@@ -1,4 +1,4 @@
-"""Utilization of the instances of a card, and of the whole card. Pure but for memory."""
+"""Utilization and memory of a card's MIG instances, and utilization of the whole card."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Values = Mapping[int | None, Mapping[int, float]]  # percent by GPU instance and
 
 
 def compute_share(part: DevicePartition, total_bytes: int) -> float | None:
-    """Return the share of a card's compute slices that an instance's GPU instance has.
+    """Return the share of a card's compute slices that the GPU instance of `part` has.
 
-    A card of eight memory slices has seven for computing, one of four has four.
+    A card with eight memory slices has seven compute slices, a card with four has four.
     """
     match = _SLICES.match(part.profile)
     if match is None or not part.memory_bytes or not part.size:
@@ -31,20 +31,20 @@ def compute_share(part: DevicePartition, total_bytes: int) -> float | None:
 def card_percent(
     parts: Iterable[DevicePartition], values: Values, total_bytes: int
 ) -> float | None:
-    """Return how busy a card is by its GPU instances; `None` if none of them tells."""
-    told: dict[int, float] = {}
+    """Return a card's utilization from that of its GPU instances; `None` if none is known."""
+    percents: dict[int, float] = {}
     for part in parts:
         own = values.get(part.instance, {})
         share = compute_share(part, total_bytes)
         if part.instance is not None and share is not None and SM_ACTIVE in own:
-            told[part.instance] = own[SM_ACTIVE] * share
-    return min(100.0, sum(told.values())) if told else None
+            percents[part.instance] = own[SM_ACTIVE] * share
+    return min(100.0, sum(percents.values())) if percents else None
 
 
 def slice_readings(
     card: NvmlCard, parts: Iterable[DevicePartition], values: Values
 ) -> Iterator[MetricValue]:
-    """Yield use and memory of each instance; those that went while we look have only their size."""
+    """Yield utilization and memory of each instance; a vanished one has only its size."""
     for part in parts:
         labels = (part.uuid, part.profile)
         own = values.get(part.instance, {})
@@ -56,15 +56,17 @@ def slice_readings(
 
 
 def _memory(card: NvmlCard, uuid: str) -> tuple[int, int | None] | None:
-    """Return (total, used) bytes, with the driver's reserve in `used` before 510 only."""
+    """Return (total, used) bytes; `used` contains the driver's reserve before 510 only."""
     for version2 in (True, False):
         try:
             handle = card.nvml.call("nvmlDeviceGetHandleByUUID", uuid)
             total, used = card.nvml.memory(handle, version2=version2)
         except (VendorFault, DeviceGone, NotSupported):
             continue
-        sound = card.within("memory total of a slice", total, bounds.MEMORY_BYTES)
-        if sound is None:
+        plausible_total = card.check_bounds("memory total of a slice", total, bounds.MEMORY_BYTES)
+        if plausible_total is None:
             return None
-        return sound, card.within("memory used of a slice", used, (0, sound))
+        return plausible_total, card.check_bounds(
+            "memory used of a slice", used, (0, plausible_total)
+        )
     return None
