@@ -1,4 +1,4 @@
-"""Who holds which devices: as the kubelet's checkpoint has it, and as was answered since."""
+"""The kubelet's device allocations: those of its checkpoint, and answers given since then."""
 
 from __future__ import annotations
 
@@ -13,122 +13,128 @@ from agent.errors import ParseError
 from agent.snapshot.device_plugin import KubeletAllocation
 from agent.wire_formats.device_checkpoint import parse_device_checkpoint
 
-MAX_CHECKPOINT_BYTES = 64 << 20  # of the checkpoint, which repeats every answer
+MAX_CHECKPOINT_BYTES = 64 << 20  # of the checkpoint, which contains every answer of the agent
 
 MAX_PENDING_ANSWERS = 1024
 
-PENDING_ANSWER_S = (
-    300.0  # what was answered and came to no checkpoint: its pod was not admitted after all
-)
+PENDING_ANSWER_S = 300.0  # an answer that is in no checkpoint by then: the pod was not admitted
 
 CheckpointStamp = tuple[int, int, int]  # inode, size, and time of its last change in ns
 
 
 def read_device_checkpoint(
-    folder: str, known: CheckpointStamp | None
+    folder: str, known_stamp: CheckpointStamp | None
 ) -> tuple[CheckpointStamp, tuple[KubeletAllocation, ...]] | None:
-    """Return the checkpoint of that folder; `None` if it is the known one. Blocks.
+    """Return the checkpoint of a folder; `None` if its stamp equals `known_stamp`. Blocks.
 
-    Raises `ParseError` and `OSError`; a file that is not there is an error too.
+    Raises `ParseError` and `OSError`, also if there is no file.
     """
     with durable.open_file(os.path.join(folder, CHECKPOINT_FILE)) as file:
         status = os.fstat(file.fileno())
-        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if seen == known:
+        stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if stamp == known_stamp:
             return None
         data = file.read(MAX_CHECKPOINT_BYTES + 1)
     if len(data) > MAX_CHECKPOINT_BYTES:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_BYTES} bytes", "")
-    return seen, parse_device_checkpoint(data)
+    return stamp, parse_device_checkpoint(data)
 
 
 class AllocationTable:
-    """Belongs to the loop thread. `changed` is called when `held` says something new."""
+    """The allocations as the agent knows them.
 
-    def __init__(self, monotonic: Callable[[], float], changed: Callable[[], None]) -> None:
+    Calls `on_change` after each change of `allocations`.
+
+    Belongs to the loop thread.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], on_change: Callable[[], None]) -> None:
         self._monotonic = monotonic
-        self._on_change = changed
+        self._on_change = on_change
         self._in_checkpoint: tuple[KubeletAllocation, ...] | None = None  # None: not read yet
         self._pending_answers: list[
             tuple[KubeletAllocation, float]
-        ] = []  # with when it was; one for each answer
+        ] = []  # each answer with its time
 
     @property
     def allocations(self) -> tuple[KubeletAllocation, ...]:
-        """Return what the checkpoint says, then what was answered and is not in it yet."""
+        """Return the entries of the checkpoint, then the answers that it does not have yet."""
         return (*(self._in_checkpoint or ()), *(held for held, _ in self._pending_answers))
 
-    def add_answer(self, held: KubeletAllocation) -> None:
-        """Remember an answer until the checkpoint says so."""
+    def add_answer(self, answer: KubeletAllocation) -> None:
+        """Store an answer until the checkpoint contains it."""
         if len(self._pending_answers) >= MAX_PENDING_ANSWERS:
             del self._pending_answers[0]
-        self._pending_answers.append((held, self._monotonic()))
+        self._pending_answers.append((answer, self._monotonic()))
         self._on_change()
 
-    def remove_answer(self, held: KubeletAllocation) -> None:
-        """Forget an answer that was not given after all."""
-        for index, (one, _) in enumerate(self._pending_answers):
-            if one is held:
+    def remove_answer(self, answer: KubeletAllocation) -> None:
+        """Remove an answer that did not reach the kubelet."""
+        for index, (pending, _) in enumerate(self._pending_answers):
+            if pending is answer:
                 del self._pending_answers[index]
                 self._on_change()
                 return
 
     def update_from_checkpoint(
-        self, found: tuple[KubeletAllocation, ...]
+        self, entries: tuple[KubeletAllocation, ...]
     ) -> tuple[tuple[KubeletAllocation, KubeletAllocation], ...]:
-        """Take a checkpoint; return answers that went to another pod, each with whose it is.
+        """Apply a checkpoint; return answers that went to another pod, each with its entry.
 
-        Each entry that is new in it is one answer. The init containers of a pod and those after
-        them have the same devices, of one answer each. Before the first checkpoint nobody can tell
-        what is new: entries of pods that have ended may stand for devices that were answered since.
+        Each entry that is new in the checkpoint is one answer. The init containers of a pod and its
+        other containers have the same devices, of one answer each. With the first checkpoint it is
+        unknown which entries are new: some may be of pods that have ended since.
         """
-        fresh = Counter(found) - Counter(self._in_checkpoint or ())
-        strangers = self._in_checkpoint is not None
-        self._in_checkpoint = found
-        theirs = [entry for entry in fresh.elements() if not self._confirm(entry)]
-        wrong = tuple(
+        new_entries = Counter(entries) - Counter(self._in_checkpoint or ())
+        has_previous = self._in_checkpoint is not None
+        self._in_checkpoint = entries
+        unmatched = [entry for entry in new_entries.elements() if not self._confirm(entry)]
+        misdirected = tuple(
             (answer, entry)
-            for entry in (theirs if strangers else ())
-            if (answer := self._take_answer_of_another(entry)) is not None
+            for entry in (unmatched if has_previous else ())
+            if (answer := self._pop_answer_of_another(entry)) is not None
         )
         self._on_change()
-        return wrong
+        return misdirected
 
     def _confirm(self, entry: KubeletAllocation) -> bool:
-        """Forget the answer to the same pod, or to one that was not known; return whether it was.
+        """Remove the answer for this entry's pod, or for an unknown pod.
 
-        Devices are exchanged for a pod of which several can be meant, too.
+        Return whether there was one.
+
+        Devices are also exchanged when several pods are possible.
         """
         uids = (entry.pod_uid, "")
-        return any(self._take_answer(partial(_is_of_pod, uid), entry) is not None for uid in uids)
+        return any(self._pop_answer(partial(_is_of_pod, uid), entry) is not None for uid in uids)
 
-    def _take_answer_of_another(self, entry: KubeletAllocation) -> KubeletAllocation | None:
-        return self._take_answer(lambda _: True, entry)
+    def _pop_answer_of_another(self, entry: KubeletAllocation) -> KubeletAllocation | None:
+        return self._pop_answer(lambda _: True, entry)
 
-    def _take_answer(
-        self, fits: Callable[[KubeletAllocation], bool], entry: KubeletAllocation
+    def _pop_answer(
+        self, matches: Callable[[KubeletAllocation], bool], entry: KubeletAllocation
     ) -> KubeletAllocation | None:
         ids = frozenset(entry.ids)
-        for index, (held, _) in enumerate(self._pending_answers):
-            if held.resource == entry.resource and frozenset(held.ids) == ids and fits(held):
+        for index, (answer, _) in enumerate(self._pending_answers):
+            is_equal = answer.resource == entry.resource and frozenset(answer.ids) == ids
+            if is_equal and matches(answer):
                 del self._pending_answers[index]
-                return held
+                return answer
         return None
 
     def clear_answers(self) -> None:
-        """Forget answers that no checkpoint has: those of a kubelet that is no more."""
+        """Remove all answers that are in no checkpoint: the kubelet that had them has ended."""
         if self._pending_answers:
             self._pending_answers.clear()
             self._on_change()
 
     def remove_old_answers(self) -> None:
-        """Forget answers that came to nothing."""
-        before_s = self._monotonic() - PENDING_ANSWER_S
-        new = [one for one in self._pending_answers if one[1] >= before_s]
-        if len(new) < len(self._pending_answers):
-            self._pending_answers = new
+        """Remove answers whose pod was not admitted."""
+        oldest_s = self._monotonic() - PENDING_ANSWER_S
+        recent = [pending for pending in self._pending_answers if pending[1] >= oldest_s]
+        if len(recent) < len(self._pending_answers):
+            self._pending_answers = recent
             self._on_change()
 
 
-def _is_of_pod(uid: str, held: KubeletAllocation) -> bool:
-    return held.pod_uid == uid
+def _is_of_pod(uid: str, answer: KubeletAllocation) -> bool:
+    return answer.pod_uid == uid

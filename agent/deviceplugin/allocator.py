@@ -1,6 +1,6 @@
-"""What an allocation gives: the devices a scheduler granted, else those the kubelet chose. Pure.
+"""Decides what a container gets: the devices that a scheduler allocated, else the kubelet's. Pure.
 
-What the kubelet is told of devices, put together from the decisions of this package.
+`Allocator` combines the decisions of this package and caches what depends on devices only.
 """
 
 from __future__ import annotations
@@ -58,67 +58,79 @@ DEVICE_EXCHANGED = "DeviceExchanged"
 
 TOO_MANY_REPLICAS = "TooManyReplicas"
 
-CDI_ANNOTATION = "cdi.k8s.io/xpu-agent_"  # read by runtimes below kubelets that know no CDI names
+CDI_ANNOTATION = "cdi.k8s.io/xpu-agent_"  # for runtimes whose kubelet does not support CDI names
 
-MAX_ANNOTATION = 63  # characters behind the slash
+MAX_ANNOTATION = 63  # characters after the slash
 
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's request, and by which way devices get into containers."""
+    """One container's request and the settings for injection."""
 
     ids: tuple[str, ...]
     injection: str = "auto"  # auto, cdi, nodes, env
-    is_single_replica: bool = False  # no more than one replica
-    is_last_try: bool = False  # there is no new try with a newer snapshot
+    is_single_replica: bool = False  # one replica at most
+    is_last_try: bool = False  # the caller does not retry with a newer snapshot
 
 
 def allocate_container(
     request: AllocationRequest,
-    one: ResourceUnits,
+    resource_units: ResourceUnits,
     offered: Mapping[str, ResourceUnits],
     snapshot: NodeSnapshot,
     edits: EditFunction,
-    kept: AllocationIndex | None = None,
+    index: AllocationIndex | None = None,
 ) -> ContainerAllocation:
-    """Return what the container gets; raise `NotAllocated` or `GrantRefused`.
+    """Return what the container gets; raises `AllocationError` or `AllocationRefused`.
 
-    The grant of the one pod that can be meant wins over the kubelet's choice. Where several can,
-    what all of them get alike is given while the runtime's plug-in gives the rest to each pod by
-    its uid; without it nothing is guessed. A pod without a grant that is sent a device in use gets
-    one that the kubelet holds for used and that nobody has; `offered` are all resources.
-    `PodNotSeen` is worth a new try with a newer snapshot. `kept` saves time and changes nothing.
+    The scheduler's allocation to the only candidate pod overrides the kubelet's choice. With
+    several candidates, the container gets what all of them have in common while the NRI plug-in
+    adds the rest by pod uid; without NRI the request is refused. A pod without an allocation whose
+    id stands for a device in use gets a free device that the kubelet counts as used; `offered` are
+    all resources. `UnknownPodError` asks for a retry with a newer snapshot. `index` is a cache.
     """
-    units = _requested_units(request, one)
-    giving = _AnswerBuilder(request, one, snapshot, edits)
-    found = find_candidates(one.name, len(request.ids), one.devices, snapshot, kept)
-    if not found:
-        _refuse_unknown_pod(request, one, snapshot)
-    elif any(asker.has_allocation for asker in found):
-        return _allocate_granted_devices(found, one, snapshot, giving, last=request.is_last_try)
-    uids = [asker.pod.uid for asker in found]
-    exchange = DeviceAccounting(one, offered, snapshot, request.ids, uids).exchange_units(units)
+    units = _requested_units(request, resource_units)
+    builder = _AnswerBuilder(request, resource_units, snapshot, edits)
+    candidates = find_candidates(
+        resource_units.name, len(request.ids), resource_units.devices, snapshot, index
+    )
+    if not candidates:
+        _refuse_unknown_pod(request, resource_units, snapshot)
+    elif any(candidate.has_allocation for candidate in candidates):
+        return _answer_from_allocations(
+            candidates, resource_units, snapshot, builder, last=request.is_last_try
+        )
+    uids = [candidate.pod.uid for candidate in candidates]
+    exchange = DeviceAccounting(
+        resource_units, offered, snapshot, request.ids, uids
+    ).exchange_units(units)
     if exchange is None:
         text = f"of {', '.join(request.ids)[:200]} a device is in use by a pod that was granted "
         text += "it, or got it in exchange, and no other is free"
         raise _refusal(RefusalReason.DEVICE_TAKEN.value, text, last=request.is_last_try)
-    given = [one.units[exchange[unit.id]] for unit in units]
-    answer = giving.answer(
-        giving.edits(allocation_of_units(given)), uids[0] if len(uids) == 1 else ""
+    given_units = [resource_units.units[exchange[unit.id]] for unit in units]
+    answer = builder.answer(
+        builder.edits(allocation_of_units(given_units)), uids[0] if len(uids) == 1 else ""
     )
-    pairs = tuple(sorted((name, other) for name, other in exchange.items() if name != other))
-    return _add_exchange(answer, one, found, pairs) if pairs else answer
+    pairs = tuple(
+        sorted((name, given_id) for name, given_id in exchange.items() if name != given_id)
+    )
+    return _add_exchange(answer, resource_units, candidates, pairs) if pairs else answer
 
 
 def _add_exchange(
-    answer: ContainerAllocation, one: ResourceUnits, found: Sequence[CandidatePod], pairs: Pairs
+    answer: ContainerAllocation,
+    resource_units: ResourceUnits,
+    candidates: Sequence[CandidatePod],
+    pairs: Pairs,
 ) -> ContainerAllocation:
-    """Return the answer with what it exchanges, for the kubelet to keep and for people to read."""
-    names = ", ".join(f"{asker.pod.namespace}/{asker.pod.name}" for asker in found[:4])
-    told = ", ".join(f"{other} in place of {name}" for name, other in pairs)
-    text = f"{one.name}: {names or 'a pod'} was given {told}, which another pod has: the kubelet "
-    text += "accounts the device that it chose"
+    """Return the answer with its exchanges, for the kubelet's checkpoint and as an event."""
+    pods = [candidate.pod for candidate in candidates[:4]]
+    names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in pods)
+    exchanges = ", ".join(f"{given_id} in place of {name}" for name, given_id in pairs)
+    text = f"{resource_units.name}: {names or 'a pod'} was given {exchanges}, which another pod "
+    text += "has: the kubelet accounts the device that it chose"
     value = msgspec.json.encode(dict(pairs)).decode()
     return replace(
         answer,
@@ -126,24 +138,31 @@ def _add_exchange(
             answer.edits,
             notes=(*answer.edits.notes, ContainerNote(reason=DEVICE_EXCHANGED, message=text)),
         ),
-        annotations=(*answer.annotations, (_annotation_key(EXCHANGE_ANNOTATION, one.name), value)),
+        annotations=(
+            *answer.annotations,
+            (_annotation_key(EXCHANGE_ANNOTATION, resource_units.name), value),
+        ),
         exchanges=pairs,
     )
 
 
 def _annotation_key(prefix: str, resource: str) -> str:
-    """Return a key of an annotation that no two resources of a container have in common."""
+    """Return an annotation key that no two resources of a container share."""
     domain, _, start = prefix.partition("/")
     return (
         f"{domain}/{_UNSAFE_CHARACTERS.sub('-', start + resource)[:MAX_ANNOTATION].rstrip('._-')}"
     )
 
 
-def _requested_units(request: AllocationRequest, one: ResourceUnits) -> tuple[DeviceUnit, ...]:
-    unknown = [name for name in request.ids if name not in one.units]
+def _requested_units(
+    request: AllocationRequest, resource_units: ResourceUnits
+) -> tuple[DeviceUnit, ...]:
+    unknown = [name for name in request.ids if name not in resource_units.units]
     if unknown:
-        raise AllocationError(UNKNOWN_DEVICE, f"{one.name} has no device {unknown[0][:80]!r}")
-    units = tuple(one.units[name] for name in dict.fromkeys(request.ids))
+        raise AllocationError(
+            UNKNOWN_DEVICE, f"{resource_units.name} has no device {unknown[0][:80]!r}"
+        )
+    units = tuple(resource_units.units[name] for name in dict.fromkeys(request.ids))
     if (
         request.is_single_replica
         and len(units) > 1
@@ -155,108 +174,120 @@ def _requested_units(request: AllocationRequest, one: ResourceUnits) -> tuple[De
 
 
 def _refuse_unknown_pod(
-    request: AllocationRequest, one: ResourceUnits, snapshot: NodeSnapshot
+    request: AllocationRequest, resource_units: ResourceUnits, snapshot: NodeSnapshot
 ) -> None:
-    """Judge a request of a pod that nobody told of: without a cluster there are no others."""
+    """Refuse a request for an unknown pod; without a cluster there are no other pods."""
     if not snapshot.cluster.is_clustered:
         return
-    text = f"no pod that waits for {len(request.ids)} of {one.name} is known on this node"
+    text = (
+        f"no pod that waits for {len(request.ids)} of {resource_units.name} is known on this node"
+    )
     if not request.is_last_try:
         raise UnknownPodError(POD_UNKNOWN, text)
     if not snapshot.runtime.value.is_synchronized:
-        do = "let the agent reach the API server or the kubelet, or turn NRI on"
+        advice = "let the agent reach the API server or the kubelet, or turn NRI on"
         raise AllocationError(
-            POD_UNKNOWN, f"{text}, and it may have been granted other devices: {do}"
+            POD_UNKNOWN, f"{text}, and it may have been granted other devices: {advice}"
         )
 
 
 def _refusal(reason: str, text: str, *, last: bool) -> AllocationError:
-    """Return a refusal, for good if it is the last try: a pod that is refused never runs.
+    """Return a refusal, which is final at the last try: the kubelet fails the pod.
 
-    A newer snapshot may know that who had a device has ended, or that another pod has begun.
+    In a newer snapshot the user of a device may have ended, or another pod may have started.
     """
     return AllocationError(reason, text) if last else UnknownPodError(reason, text)
 
 
-def _allocate_granted_devices(
-    found: Sequence[CandidatePod],
-    one: ResourceUnits,
+def _answer_from_allocations(
+    candidates: Sequence[CandidatePod],
+    resource_units: ResourceUnits,
     snapshot: NodeSnapshot,
-    giving: _AnswerBuilder,
+    builder: _AnswerBuilder,
     *,
     last: bool,
 ) -> ContainerAllocation:
-    names = ", ".join(f"{asker.pod.namespace}/{asker.pod.name}" for asker in found[:4])
-    if len(found) == 1:
-        (asker,) = found
-        if asker.refusal:
-            raise _refusal(asker.refusal, asker.message, last=last)
-        return giving.answer(giving.edits(asker.allocation, asker), asker.pod.uid)
-    if all(asker.has_allocation and not asker.refusal for asker in found):
-        answers = [giving.edits(asker.allocation, asker) for asker in found]
-        alike = all(answer == answers[0] for answer in answers)
-        if alike or snapshot.runtime.value.is_synchronized:
-            return giving.answer(common_edits(answers), "")
-    do = "turn NRI on, or let pods that ask for one resource start one after another"
-    raise _refusal(
-        AMBIGUOUS_POD, f"{one.name} may be asked for by each of {names}: {do}", last=last
-    )
+    pods = [candidate.pod for candidate in candidates[:4]]
+    names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in pods)
+    if len(candidates) == 1:
+        (candidate,) = candidates
+        if candidate.refusal:
+            raise _refusal(candidate.refusal, candidate.message, last=last)
+        return builder.answer(builder.edits(candidate.allocation, candidate), candidate.pod.uid)
+    if all(candidate.has_allocation and not candidate.refusal for candidate in candidates):
+        answers = [builder.edits(candidate.allocation, candidate) for candidate in candidates]
+        all_equal = all(answer == answers[0] for answer in answers)
+        if all_equal or snapshot.runtime.value.is_synchronized:
+            return builder.answer(common_edits(answers), "")
+    advice = "turn NRI on, or let pods that ask for one resource start one after another"
+    text = f"{resource_units.name} may be asked for by each of {names}: {advice}"
+    raise _refusal(AMBIGUOUS_POD, text, last=last)
 
 
 class _AnswerBuilder:
-    """Asks the vendor what a container gets by way of the kubelet."""
+    """Builds the answer from the vendor's edits."""
 
     def __init__(
         self,
         request: AllocationRequest,
-        one: ResourceUnits,
+        resource_units: ResourceUnits,
         snapshot: NodeSnapshot,
         edits: EditFunction,
     ) -> None:
-        self._units = one
+        self._units = resource_units
         self._edits = edits
         self._is_nri_active = snapshot.runtime.value.is_synchronized
-        means = snapshot.means.value.vendors.get(one.vendor)
-        if means is None:
-            text = f"what this host has for containers of {one.vendor} was not read yet"
+        host_devices = snapshot.means.value.vendors.get(resource_units.vendor)
+        if host_devices is None:
+            text = f"what this host has for containers of {resource_units.vendor} was not read yet"
             raise _refusal(RefusalReason.HOST_NOT_READ_YET.value, text, last=request.is_last_try)
         self._injection = request.injection
-        self._host_devices = with_injection_mode(means, one.vendor, request.injection)
+        self._host_devices = with_injection_mode(
+            host_devices, resource_units.vendor, request.injection
+        )
 
-    def edits(self, grant: DeviceAllocation, asker: CandidatePod | None = None) -> ContainerEdits:
-        """Return what a grant gives; limits of shares are the hooks' while these are in force."""
+    def edits(
+        self, allocation: DeviceAllocation, candidate: CandidatePod | None = None
+    ) -> ContainerEdits:
+        """Return the edits of an allocation; while NRI is active, hooks set limits of shares."""
         container = ContainerSpec()
-        if asker is not None and not self._is_nri_active:
+        if candidate is not None and not self._is_nri_active:
             container = ContainerSpec(
-                name=asker.container,
-                pod_uid=asker.pod.uid,
-                labels=asker.pod.labels,
-                annotations=asker.pod.annotations,
-                host_network=asker.pod.host_network,
+                name=candidate.container,
+                pod_uid=candidate.pod.uid,
+                labels=candidate.pod.labels,
+                annotations=candidate.pod.annotations,
+                host_network=candidate.pod.host_network,
             )
-        edits = self._edits(self._units.devices, grant, container, self._host_devices)
-        return self._with_cdi_names(edits, grant, container) if edits.nodes else edits
+        edits = self._edits(self._units.devices, allocation, container, self._host_devices)
+        return self._with_cdi_names(edits, allocation, container) if edits.nodes else edits
 
     def _with_cdi_names(
-        self, edits: ContainerEdits, grant: DeviceAllocation, container: ContainerSpec
+        self, edits: ContainerEdits, allocation: DeviceAllocation, container: ContainerSpec
     ) -> ContainerEdits:
-        """Add the vendor's CDI names to bare nodes, which bring no libraries of the driver.
+        """Add the vendor's CDI names to bare nodes, which bring no driver libraries.
 
-        The kubelet does not say whether the runtime takes CDI names. One that does replaces the
-        nodes of a name by those of its file; one that does not passes the names over.
+        Whether the runtime supports CDI names is unknown. If it does, it replaces the nodes by
+        those of the CDI file; otherwise it ignores the names.
         """
         if self._injection != AUTO:
             return edits
         try:
-            by_name = self._edits(
-                self._units.devices, grant, container, replace(self._host_devices, cdi_enabled=True)
+            cdi_edits = self._edits(
+                self._units.devices,
+                allocation,
+                container,
+                replace(self._host_devices, cdi_enabled=True),
             )
         except AllocationRefused:
             return edits
-        return replace(edits, cdi=by_name.cdi, notes=by_name.notes) if by_name.cdi else edits
+        return replace(edits, cdi=cdi_edits.cdi, notes=cdi_edits.notes) if cdi_edits.cdi else edits
 
     def answer(self, edits: ContainerEdits, pod_uid: str) -> ContainerAllocation:
-        """Return the answer, CDI names in both ways that there are: runtimes drop the second."""
+        """Return the answer with CDI names both as field and annotation.
+
+        Runtimes drop the second.
+        """
         annotations: tuple[tuple[str, str], ...] = ()
         if edits.cdi:
             key = _annotation_key(CDI_ANNOTATION, self._units.name)
@@ -265,14 +296,16 @@ class _AnswerBuilder:
 
 
 def common_edits(answers: Sequence[ContainerEdits]) -> ContainerEdits:
-    """Return what all answers have alike, in the order of the first."""
-    first, *others = answers
+    """Return the edits that all answers have in common, in the order of the first."""
+    first, *other_answers = answers
 
-    def alike(name: str) -> tuple[object, ...]:
-        rest = [getattr(other, name) for other in others]
-        return tuple(item for item in getattr(first, name) if all(item in one for one in rest))
+    def common_items(name: str) -> tuple[object, ...]:
+        other_values = [getattr(answer, name) for answer in other_answers]
+        return tuple(
+            item for item in getattr(first, name) if all(item in values for values in other_values)
+        )
 
-    fields = {name: alike(name) for name in first.__struct_fields__}
+    fields = {name: common_items(name) for name in first.__struct_fields__}
     return replace(first, **fields)
 
 
@@ -280,9 +313,9 @@ UNKNOWN_RESOURCE = "UnknownResource"
 
 
 class Allocator:
-    """Decisions by the settings; `BadConfig` if they are wrong. `vendors` are those loaded.
+    """Decides for the device plug-in by the settings; raises `BadConfig` if they are wrong.
 
-    What follows from the devices alone is kept while these are the same objects.
+    `vendors` are all loaded vendors. Results that depend on devices only are cached.
     """
 
     def __init__(self, settings: DevicePluginSettings, vendors: Mapping[str, DeviceVendor]) -> None:
@@ -306,14 +339,14 @@ class Allocator:
         self._allocations = SnapshotMemo(
             _allocation_inputs, lambda now, _: current_allocations(now, self._index)
         )
-        self._last_board: tuple[DeviceView, PciTree, PairScores] | None = None
+        self._last_scores: tuple[DeviceView, PciTree, PairScores] | None = None
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
-        """Return what is offered now, by name; of vendors that have not answered yet nothing."""
+        """Return the resources offered now, by name; none of vendors that have not answered yet."""
         return self._resource_lists(self._with_current_allocations(snapshot))
 
     def problems(self, snapshot: NodeSnapshot) -> VendorProblems:
-        """Return why something is not offered that the settings ask for, by vendor."""
+        """Return why resources that the settings ask for are not offered, by vendor."""
         return self._resource_table(snapshot).problems
 
     def select_preferred(
@@ -326,25 +359,30 @@ class Allocator:
         *,
         last: bool = False,
     ) -> tuple[str, ...]:
-        """Return the best `size` ids of those available, with all required ones."""
+        """Return the best `size` ids of those available, including all required ones."""
         snapshot = self._with_current_allocations(snapshot)
-        wish = PreferenceRequest(
+        request = PreferenceRequest(
             available=available, required=required, size=size, is_last_try=last
         )
         packed = self._settings.replicas_policy == "packed"
         offered = self._resource_table(snapshot).units_by_resource
-        one, board = self._units_of_resource(resource, snapshot), self._board(snapshot)
+        resource_units, scores = (
+            self._units_of_resource(resource, snapshot),
+            self._pair_scores(snapshot),
+        )
         try:
-            return select_preferred(wish, one, offered, snapshot, board, self._index, packed=packed)
+            return select_preferred(
+                request, resource_units, offered, snapshot, scores, self._index, packed=packed
+            )
         except TooFewDevices as error:
             raise AllocationError("NotEnoughDevices", str(error)) from error
 
     def allocate(
         self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
     ) -> ContainerAllocation:
-        """Return what a container with these ids gets; raise `NotAllocated` or `GrantRefused`."""
+        """Return what a container gets; raises `AllocationError` or `AllocationRefused`."""
         snapshot = self._with_current_allocations(snapshot)
-        one = self._units_of_resource(resource, snapshot)
+        resource_units = self._units_of_resource(resource, snapshot)
         device_plugin = self._settings
         request = AllocationRequest(
             ids=ids,
@@ -354,12 +392,12 @@ class Allocator:
         )
         offered, edits = (
             self._resource_table(snapshot).units_by_resource,
-            self._vendors[one.vendor].edits,
+            self._vendors[resource_units.vendor].edits,
         )
-        return allocate_container(request, one, offered, snapshot, edits, self._index)
+        return allocate_container(request, resource_units, offered, snapshot, edits, self._index)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
-        """Raise `NotAllocated` if another pod's process is on a whole card of these."""
+        """Raise `AllocationError` if another pod's process runs on a whole card of these."""
         if self._settings.check_occupancy:
             check_occupancy(
                 ids,
@@ -368,30 +406,30 @@ class Allocator:
             )
 
     def _with_current_allocations(self, snapshot: NodeSnapshot) -> NodeSnapshot:
-        """Return the snapshot with grants as of now, and not as of the last check."""
+        """Return the snapshot with allocations of now instead of those of the last check."""
         view = self._allocations(snapshot)
         if view is snapshot.grants.value:
             return snapshot
         return replace(snapshot, grants=replace(snapshot.grants, value=view))
 
     def _build_lists(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
-        offer = self._resource_table(snapshot)
+        table = self._resource_table(snapshot)
         resources = self._resources(snapshot)
-        held = snapshot.served.value.held
-        if not snapshot.grants.value.held and not any(one.exchanges for one in held):
-            return resources  # both accounts are the same
+        allocations = snapshot.served.value.held
+        if not snapshot.grants.value.held and not any(one.exchanges for one in allocations):
+            return resources  # the kubelet's account equals the agent's
         return tuple(
             withdraw_ids(
-                resource, DeviceAccounting(one, offer.units_by_resource, snapshot).ids_to_withdraw()
+                resource, DeviceAccounting(one, table.units_by_resource, snapshot).ids_to_withdraw()
             )
-            for resource, one in zip(resources, offer.units_by_resource.values(), strict=True)
+            for resource, one in zip(resources, table.units_by_resource.values(), strict=True)
         )
 
     def _units_of_resource(self, resource: str, snapshot: NodeSnapshot) -> ResourceUnits:
-        one = self._resource_table(snapshot).units_by_resource.get(resource)
-        if one is None:
+        resource_units = self._resource_table(snapshot).units_by_resource.get(resource)
+        if resource_units is None:
             raise AllocationError(UNKNOWN_RESOURCE, f"{resource} is not offered by this agent now")
-        return one
+        return resource_units
 
     def _resource_table(self, snapshot: NodeSnapshot) -> ResourceTable:
         view = snapshot.devices.value
@@ -399,31 +437,33 @@ class Allocator:
             self._last_table = view, self._builder.build(view)
         return self._last_table[1]
 
-    def _board(self, snapshot: NodeSnapshot) -> PairScores:
+    def _pair_scores(self, snapshot: NodeSnapshot) -> PairScores:
         view, tree = snapshot.devices.value, snapshot.pci.value
-        kept = self._last_board
-        if kept is None or kept[0] is not view or kept[1] is not tree:
-            # of those that pods can have from here: each pair costs something
+        cached = self._last_scores
+        if cached is None or cached[0] is not view or cached[1] is not tree:
+            # only of devices that the kubelet is offered: scoring is quadratic
             devices = self._builder.served_devices(view)
-            kept = self._last_board = view, tree, score_pairs(replace(view, devices=devices), tree)
-        return kept[2]
+            scores = score_pairs(replace(view, devices=devices), tree)
+            cached = self._last_scores = view, tree, scores
+        return cached[2]
 
 
 def withdraw_ids(resource: KubeletResource, ids: frozenset[str]) -> KubeletResource:
-    """Return the resource with these ids as unhealthy: the kubelet gives them to no pod."""
+    """Return the resource with these ids unhealthy, so that the kubelet gives them to no pod."""
     if not ids:
         return resource
     return replace(
         resource,
         devices=tuple(
-            replace(one, healthy=False) if one.id in ids else one for one in resource.devices
+            replace(device, healthy=False) if device.id in ids else device
+            for device in resource.devices
         ),
-        withdrawn_ids=tuple(one.id for one in resource.devices if one.id in ids),
+        withdrawn_ids=tuple(device.id for device in resource.devices if device.id in ids),
     )
 
 
 def _allocation_inputs(now: NodeSnapshot) -> tuple[object, ...]:
-    """Return what grants are checked by."""
+    """Return the inputs of the check of allocations."""
     cluster = now.cluster
     return (
         now.grants.value,
@@ -437,7 +477,7 @@ def _allocation_inputs(now: NodeSnapshot) -> tuple[object, ...]:
 
 
 def _list_inputs(now: NodeSnapshot) -> tuple[object, ...]:
-    """Return what the lists for the kubelet are made of."""
+    """Return the inputs of the lists for the kubelet."""
     cluster = now.cluster
     return (
         now.devices.value,

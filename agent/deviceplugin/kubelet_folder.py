@@ -1,9 +1,7 @@
-"""Names of sockets in the kubelet's folder: ours are told from others, and are never too long.
+"""The kubelet's folder for device plug-ins: socket names, inotify watch, and scans.
 
-The kernel's news of one folder. That there is some is all that is heard: one has to look.
-
-The kubelet's folder for device plug-ins: whether it and the kubelet's socket are still the
-same. The kernel tells of changes at once; a look every few seconds finds what it did not tell.
+A scan shows whether the folder and the kubelet's socket were replaced. Inotify events start a scan
+at once; a scan every few seconds covers changes without an event.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import msgspec
 
 from agent.errors import AgentError
 
-PLUGIN_FOLDER = "device-plugins"  # below the kubelet's own
+PLUGIN_FOLDER = "device-plugins"  # below the kubelet's root folder
 
 KUBELET_SOCKET = "kubelet.sock"
 
@@ -35,37 +33,37 @@ MAX_PATH_BYTES = 107  # of a socket's address
 
 MAX_SOCKET_NAME = 60  # characters: leaves 47 for the folder and its slash
 
-HASH_LENGTH = 8  # characters of the resource's hash in a name that was cut
+HASH_LENGTH = 8  # characters of the resource's hash in a shortened name
 
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def plugin_folder(root_dir: str) -> str:
-    """Return where the kubelet with that folder listens for device plug-ins."""
+    """Return the folder in which a kubelet with this root folder listens for device plug-ins."""
     return f"{root_dir.rstrip('/')}/{PLUGIN_FOLDER}"
 
 
 def socket_name(resource: str, number: int) -> str:
-    """Return the file name of a resource's server; each of its incarnations has another number.
+    """Return the file name of a resource's server; each server has another number.
 
-    The start of a long name stays readable; its hash keeps it apart from others with that start.
-    Names that differ only where `/` stands are the same file name: look before one is taken.
+    A long name is cut; its hash keeps it different from other names with the same start. Names that
+    differ in `/` only give the same file name: check that the file does not exist.
     """
-    plain, tail = _UNSAFE_CHARACTERS.sub("-", resource), f".{number}{SOCKET_SUFFIX}"
-    room = MAX_SOCKET_NAME - len(SOCKET_PREFIX) - len(tail)
-    if len(plain) > room:
+    readable, suffix = _UNSAFE_CHARACTERS.sub("-", resource), f".{number}{SOCKET_SUFFIX}"
+    max_length = MAX_SOCKET_NAME - len(SOCKET_PREFIX) - len(suffix)
+    if len(readable) > max_length:
         digest = hashlib.sha256(resource.encode("utf-8", "replace")).hexdigest()[:HASH_LENGTH]
-        plain = f"{plain[: room - HASH_LENGTH - 1]}-{digest}"
-    return f"{SOCKET_PREFIX}{plain}{tail}"
+        readable = f"{readable[: max_length - HASH_LENGTH - 1]}-{digest}"
+    return f"{SOCKET_PREFIX}{readable}{suffix}"
 
 
 def is_agent_socket(name: str) -> bool:
-    """Say whether an agent made a socket of that name."""
+    """Return whether a socket of that name is an agent's."""
     return name.startswith(SOCKET_PREFIX) and name.endswith(SOCKET_SUFFIX)
 
 
 def is_path_too_long(path: str) -> bool:
-    """Say whether the system refuses a path as the address of a socket."""
+    """Return whether the path is too long for a socket address."""
     return len(os.fsencode(path)) > MAX_PATH_BYTES
 
 
@@ -78,14 +76,14 @@ WATCH_MASK = MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF |
 
 
 class FolderWatchError(AgentError):
-    """The folder cannot be watched; it has to be looked at from time to time."""
+    """The folder cannot be watched with inotify; only polling remains."""
 
 
 class FolderWatch:
-    """An open watch of the folder that a path leads to now; it stays with that very folder."""
+    """An inotify watch of the folder that a path leads to now; it stays with that folder."""
 
     def __init__(self, path: str) -> None:
-        """Open the watch; raise `NoNews`."""
+        """Open the watch; raises `FolderWatchError`."""
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
@@ -96,11 +94,11 @@ class FolderWatch:
             raise error
 
     def fileno(self) -> int:
-        """Return what becomes readable when something happened."""
+        """Return the descriptor, which becomes readable at an event."""
         return self._fd
 
     def close(self) -> None:
-        """Let go."""
+        """Close the descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -114,7 +112,7 @@ def _watch_error(path: str, advice: str) -> FolderWatchError:
 
 log = logging.getLogger(__name__)
 
-MAX_FILE_NAMES = 1000  # of the folder that are looked at
+MAX_FILE_NAMES = 1000  # of the folder that are read
 
 MAX_OTHER_PLUGINS = 64
 
@@ -124,44 +122,47 @@ FolderIdentity = tuple[int, int]  # device and inode
 
 
 class FolderState(msgspec.Struct, frozen=True, kw_only=True):
-    """One look. Another socket means another kubelet, or one that began again."""
+    """Result of a scan. A different socket means that the kubelet was replaced or restarted."""
 
-    folder: FolderIdentity | None = None  # None: it is not there
-    socket: SocketIdentity | None = None  # None: there is none, or something that is no socket
+    folder: FolderIdentity | None = None  # None: there is no folder
+    socket: SocketIdentity | None = None  # None: there is no socket of that name
 
     def is_replaced_by(self, now: FolderState) -> bool:
-        """Say whether what a later look found is another kubelet's. One that is gone is nobody."""
+        """Return whether `now` shows another kubelet. An absent kubelet is no other kubelet."""
         if now.folder is not None and now.folder != self.folder:
             return True
         return now.socket is not None and now.socket != self.socket
 
 
 class KubeletFolder:
-    """Belongs to the loop thread. `seen` is the last look; `heard` is called after each."""
+    """Watches and scans the folder. `state` is the last scan. Belongs to the loop thread."""
 
     def __init__(
         self,
         path: str,
-        heard: Callable[[], None],
+        on_scan: Callable[[], None],
         *,
         poll_s: float = 5.0,
         absent_s: float = 1.0,
         watch: Callable[[str], FolderWatch] = FolderWatch,
     ) -> None:
-        """Look every `poll_s`, or every `absent_s` while there is no folder or no socket."""
+        """Scan every `poll_s`, or every `absent_s` without folder or socket.
+
+        Then call `on_scan`.
+        """
         self.path = path
         self.state = FolderState()
-        self.names: tuple[str, ...] = ()  # of what was in it then; a bounded number
+        self.names: tuple[str, ...] = ()  # file names of the last scan; a bounded number
         self.scan_count = 0
-        self.problem = ""  # why there is no news
-        self._on_scan = heard
+        self.problem = ""  # why the folder cannot be watched
+        self._on_scan = on_scan
         self._poll_s, self._absent_s = poll_s, absent_s
         self._watch = watch
         self._folder_watch: FolderWatch | None = None
         self._watched_folder: FolderIdentity | None = None
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Scan until cancelled."""
         try:
             while True:
                 self.scan()
@@ -170,11 +171,11 @@ class KubeletFolder:
             self._stop_watch()
 
     def scan(self) -> None:
-        """Look now, and have the folder that is there now watched."""
+        """Scan now, and watch the folder that exists now."""
         folder = _folder_identity(self.path)
         if folder != self._watched_folder or self._folder_watch is None:
             self._start_watch(folder)
-        # after that: what happens from now on is told
+        # read after the watch has begun, so that every later change causes an event
         self.state = FolderState(folder=folder, socket=_socket_identity(self.kubelet_socket))
         self.names = tuple(self._names())
         self.scan_count += 1
@@ -186,19 +187,19 @@ class KubeletFolder:
         return os.path.join(self.path, KUBELET_SOCKET)
 
     def other_plugins(self) -> tuple[str, ...]:
-        """Return names of sockets behind which another plug-in listens; a few."""
+        """Return names of sockets on which other plug-ins listen; a bounded number."""
         names = [
             name for name in self._names() if name != KUBELET_SOCKET and not is_agent_socket(name)
         ]
         return tuple(itertools.islice(filter(self.is_listening, names), MAX_OTHER_PLUGINS))
 
     def is_listening(self, name: str) -> bool:
-        """Say whether somebody listens behind a socket of that name."""
+        """Return whether a process listens on the socket of that name."""
         path = os.path.join(self.path, name)
         return _socket_identity(path) is not None and _accepts_connection(path)
 
     def remove_dead_sockets(self) -> None:
-        """Remove sockets of agents that were killed: nobody listens there any more."""
+        """Remove sockets of agents that were killed."""
         for name in self._names():
             path = os.path.join(self.path, name)
             if (
@@ -218,23 +219,23 @@ class KubeletFolder:
             return []
 
     async def _wait_for_change(self) -> None:
-        """Return when there is news, or after a while."""
-        there = self.state.folder is not None and self.state.socket is not None
-        limit_s = self._poll_s if there else min(self._absent_s, self._poll_s)
+        """Return after an event, or after the polling interval."""
+        is_complete = self.state.folder is not None and self.state.socket is not None
+        limit_s = self._poll_s if is_complete else min(self._absent_s, self._poll_s)
         if self._folder_watch is None:
             await asyncio.sleep(limit_s)
             return
-        told = asyncio.Event()
-        loop, number = asyncio.get_running_loop(), self._folder_watch.fileno()
-        loop.add_reader(number, told.set)
+        event = asyncio.Event()
+        loop, descriptor = asyncio.get_running_loop(), self._folder_watch.fileno()
+        loop.add_reader(descriptor, event.set)
         try:
             async with asyncio.timeout(limit_s):
-                await told.wait()
+                await event.wait()
         except TimeoutError:
             return
         finally:
-            loop.remove_reader(number)
-        # a watch may have ended with its folder, and another folder can have the same inode
+            loop.remove_reader(descriptor)
+        # the watch may have ended with its folder, and a new folder can have the same inode
         self._stop_watch()
 
     def _start_watch(self, folder: FolderIdentity | None) -> None:
@@ -275,11 +276,11 @@ def _socket_identity(path: str) -> SocketIdentity | None:
 
 
 def _accepts_connection(path: str) -> bool:
-    """Say whether a connection is taken, or may be: only a plain refusal says that it is not."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0)  # a local socket answers at once, or its queue is full
+    """Return whether a connection is accepted or pending; only a refusal means no."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(0)  # a local socket answers at once, unless its queue is full
         try:
-            probe.connect(path)
+            connection.connect(path)
         except OSError as error:
             return not isinstance(error, ConnectionRefusedError | FileNotFoundError)
     return True

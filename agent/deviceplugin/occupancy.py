@@ -1,4 +1,4 @@
-"""Whether somebody else is on a whole card before a container starts on it. Pure."""
+"""Checks before a container starts that no other pod's process runs on its whole cards. Pure."""
 
 from __future__ import annotations
 
@@ -9,35 +9,50 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES
 
 DEVICE_OCCUPIED = "DeviceOccupied"
-MAX_SAMPLE_AGE_S = 60.0  # of a vendor's samples: what one that hangs told long ago proves nothing
+MAX_SAMPLE_AGE_S = 60.0  # of a vendor's samples; older ones prove nothing
 
 
 class DeviceOccupiedError(AllocationError):
-    """Another pod's process is on the card; it may have ended since the last sample."""
+    """Another pod's process runs on the card; it may have ended since the last sample."""
 
 
-def check_occupancy(ids: Sequence[str], one: ResourceUnits, snapshot: NodeSnapshot) -> None:
-    """Raise `Occupied` if a process of another living pod is on one of these whole cards.
+def check_occupancy(
+    ids: Sequence[str], resource_units: ResourceUnits, snapshot: NodeSnapshot
+) -> None:
+    """Raise `DeviceOccupiedError` if a process of another living pod runs on a whole card.
 
-    Whose the ids are the kubelet does not say, its account does; who was granted other cards than
-    the kubelet chose is on those. Pods that hold a card by a grant may be on it. Processes of the
-    host, such as the services of the driver, are nobody's. While nobody can tell whose the ids
-    are, or what is on the cards now, nothing is refused.
+    The pods of the ids come from the kubelet's checkpoint. If a pod was allocated other cards than
+    the kubelet chose, those are checked. Pods to which a card is allocated may run on it. Processes
+    of the host, such as driver services, do not count. Without a known pod or a recent sample,
+    nothing is refused.
     """
     ended = {pod.uid for pod in snapshot.cluster.pods if pod.phase in ENDED_PHASES}
-    freed = ended | snapshot.cluster.deleted_pods
-    every = (held for held in snapshot.served.value.held if held.resource == one.name)
-    pods = [held for held in every if held.pod_uid not in freed]
-    mine = frozenset(held.pod_uid for held in pods if set(held.ids) & set(ids))
-    if not mine:
+    ended_uids = ended | snapshot.cluster.deleted_pods
+    allocations = (
+        allocation
+        for allocation in snapshot.served.value.held
+        if allocation.resource == resource_units.name
+    )
+    live_allocations = [
+        allocation for allocation in allocations if allocation.pod_uid not in ended_uids
+    ]
+    own_uids = frozenset(
+        allocation.pod_uid for allocation in live_allocations if set(allocation.ids) & set(ids)
+    )
+    if not own_uids:
         return
-    exchanges = {name: given for held in pods for name, given in held.pairs if name in ids}
-    keys = _whole_card_keys(tuple(exchanges.values()), mine, one, snapshot)
+    exchanges = {
+        name: given_id
+        for allocation in live_allocations
+        for name, given_id in allocation.pairs
+        if name in ids
+    }
+    keys = _whole_card_keys(tuple(exchanges.values()), own_uids, resource_units, snapshot)
     living = {pod.uid: pod for pod in snapshot.pods.value if pod.cgroup}
-    owners, granted = snapshot.usage.value.owners, snapshot.grants.value.held
+    owners, pods_by_device = snapshot.usage.value.owners, snapshot.grants.value.held
     for key, pid in _processes_on_cards(keys, snapshot):
         uid = owners.get(pid, ("", ""))[0]
-        if uid in living and uid not in mine and uid not in granted.get(key, ()):
+        if uid in living and uid not in own_uids and uid not in pods_by_device.get(key, ()):
             pod = living[uid]
             name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {uid}"
             raise DeviceOccupiedError(
@@ -46,14 +61,19 @@ def check_occupancy(ids: Sequence[str], one: ResourceUnits, snapshot: NodeSnapsh
 
 
 def _whole_card_keys(
-    ids: Sequence[str], mine: frozenset[str], one: ResourceUnits, snapshot: NodeSnapshot
+    ids: Sequence[str],
+    own_uids: frozenset[str],
+    resource_units: ResourceUnits,
+    snapshot: NodeSnapshot,
 ) -> frozenset[str]:
-    """Return the keys of the whole cards that the container really gets."""
-    whole = {unit.device.key for unit in one.units.values() if unit.is_whole}
-    granted = snapshot.grants.value.held
-    theirs = {key for key in whole if mine & set(granted.get(key, ()))}
-    chosen = {one.units[name].device.key for name in ids if name in one.units}
-    return frozenset(theirs or chosen & whole)
+    """Return the keys of the whole cards that the container really has."""
+    whole_keys = {unit.device.key for unit in resource_units.units.values() if unit.is_whole}
+    pods_by_device = snapshot.grants.value.held
+    allocated_keys = {key for key in whole_keys if own_uids & set(pods_by_device.get(key, ()))}
+    requested_keys = {
+        resource_units.units[name].device.key for name in ids if name in resource_units.units
+    }
+    return frozenset(allocated_keys or requested_keys & whole_keys)
 
 
 def _processes_on_cards(keys: frozenset[str], snapshot: NodeSnapshot) -> Iterable[tuple[str, int]]:

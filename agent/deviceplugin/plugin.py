@@ -1,8 +1,9 @@
-"""The device plug-in as a whole: what is offered is served, registered, and told of.
+"""The device plug-in: serves all offered resources, registers them, and publishes their state.
 
-Two agents on one node do not serve at once: who does not hold the node's lock has not begun. The
-next one registers when the lock is its own, by which time the first one's streams have ended. Two
-with different locks take each other's streams, until the one that lost three gives way and says so.
+Two agents on one node do not serve at once: an agent without the node's lock does not start this
+plug-in. An agent registers once it has the lock; by then the streams of the earlier agent have
+ended. Two agents with different lock files take each other's streams, until one has lost three and
+stops with the state `conflict`.
 """
 
 from __future__ import annotations
@@ -38,43 +39,43 @@ log = logging.getLogger(__name__)
 MAX_RESOURCES = 64
 GRANT_GIVEN_TO_ANOTHER_POD = "GrantGivenToAnotherPod"
 DEVICE_WITHDRAWN = "DeviceWithdrawn"
-RESTART_S = 1.0  # after a bug, doubled each time
-READY_STATES = ("ready", "released")  # states of a vendor whose devices are those it told of
+RESTART_S = 1.0  # pause after a bug, doubled each time
+READY_STATES = ("ready", "released")  # states of a vendor whose devices are its current ones
 
 
 class DevicePlugin:
-    """Belongs to the loop thread. `run` it as a task; cancelled, it ends everything in good order.
+    """Serves the kubelet. Belongs to the loop thread; `run` ends all servers when it is cancelled.
 
-    Nothing of it is needed where `device_plugin.vendors` is empty, and nothing is loaded then.
+    With an empty `device_plugin.vendors` it is neither needed nor loaded.
     """
 
-    def __init__(self, site: PluginContext) -> None:
-        self._context = site
-        self._changes = ChangeCondition()  # one for all: each looks whether it is for him
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self._changes = ChangeCondition()  # one for all tasks: each checks its own condition
         self._folder = KubeletFolder(
-            site.folder,
+            context.folder,
             self._handle_folder_scan,
-            poll_s=site.timing.poll_s,
-            absent_s=site.timing.absent_s,
+            poll_s=context.timing.poll_s,
+            absent_s=context.timing.absent_s,
         )
-        self._allocations = AllocationTable(site.clock.monotonic, self._publish)
-        self._cache_file = ResourceCacheFile(site.state_dir, site.boot_id, site.state_writer)
-        self._cached_resources: dict[
-            str, KubeletResource
-        ] = {}  # of vendors that have not answered yet
+        self._allocations = AllocationTable(context.clock.monotonic, self._publish)
+        self._cache_file = ResourceCacheFile(
+            context.state_dir, context.boot_id, context.state_writer
+        )
+        self._cached_resources: dict[str, KubeletResource] = {}  # of vendors without an answer yet
         self._registrations: dict[str, ResourceRegistration] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._last_kubelet_socket: SocketFile | None = None  # whose socket was there last
+        self._last_kubelet_socket: SocketFile | None = None  # the last one that existed
         self._checkpoint: CheckpointStamp | None = None
         self._checkpoint_error = ""  # why the checkpoint could not be read
-        self._is_changed = False
-        self._start_s = site.clock.monotonic()
+        self._has_changes = False
+        self._start_s = context.clock.monotonic()
         self._view = DevicePluginView()
 
     async def run(self) -> None:
-        """Serve until cancelled; a bug in one part begins that part again."""
+        """Serve until cancelled; a part that fails with a bug is started again."""
         self._cached_resources = {
-            one.name: one for one in await run_in_thread(self._cache_file.load)
+            resource.name: resource for resource in await run_in_thread(self._cache_file.load)
         }
         self._start_s = self._context.clock.monotonic()
         await run_in_thread(self._folder.remove_dead_sockets)
@@ -88,7 +89,7 @@ class DevicePlugin:
             await self.stop()
 
     async def stop(self) -> None:
-        """End the streams, stop the servers, remove their sockets; takes a second at most."""
+        """End the streams, stop the servers, remove their sockets; takes one second at most."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -96,98 +97,102 @@ class DevicePlugin:
         self._registrations.clear()
 
     def notify_devices_changed(self) -> None:
-        """Look at once at what is offered: devices or their health may be others."""
-        self._is_changed = True
+        """Build the resources again at once: devices or their health may have changed."""
+        self._has_changes = True
         self._changes.notify_all()
 
     def view(self) -> DevicePluginView:
-        """Return how every resource stands with the kubelet, and who holds what."""
+        """Return the state of every resource and all allocations."""
         return self._view
 
     def statistics(self) -> tuple[ResourceStatistics, ...]:
-        """Return what was asked for and answered, by resource."""
+        """Return the counters of all resources."""
         return tuple(
-            life.servicer.counters.statistics() for _, life in sorted(self._registrations.items())
+            registration.servicer.counters.statistics()
+            for _, registration in sorted(self._registrations.items())
         )
 
     def _start_task(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        kept = run_forever(
+        loop = run_forever(
             f"device plug-in: {name}",
             work,
             again_s=RESTART_S,
             monotonic=self._context.clock.monotonic,
             sleep=asyncio.sleep,
         )
-        self._tasks.append(asyncio.create_task(kept, name=f"device plug-in: {name}"))
+        self._tasks.append(asyncio.create_task(loop, name=f"device plug-in: {name}"))
 
     async def _follow_resources(self) -> None:
-        """Offer what is decided, whenever it may be another."""
+        """Build and offer the resources after every change."""
         while True:
-            self._is_changed = False
+            self._has_changes = False
             self._update_resources(self._context.current_snapshot())
             self._publish()
             await self._changes.wait_for(
-                lambda: self._is_changed, self._context.timing.offer_check_s
+                lambda: self._has_changes, self._context.timing.offer_check_s
             )
 
     async def _follow_files(self) -> None:
-        """Keep what is offered, and follow the kubelet's checkpoint."""
+        """Store the offered resources, and read the kubelet's checkpoint."""
         while True:
-            seen = self._folder.scan_count
+            scan_count = self._folder.scan_count
             self._cache_file.write(self._resources_to_cache())
             await self._read_checkpoint()
             self._allocations.remove_old_answers()
             await self._changes.wait_for(
-                partial(self._is_folder_scanned, seen), self._context.timing.poll_s
+                partial(self._is_folder_scanned, scan_count), self._context.timing.poll_s
             )
 
     def _handle_folder_scan(self) -> None:
-        """Hear of a look at the folder; another kubelet knows of no answer but the written ones."""
-        found = self._folder.state.socket
-        if found is not None and found != self._last_kubelet_socket:
+        """Handle a scan of the folder; a new kubelet has only the answers of its checkpoint."""
+        socket = self._folder.state.socket
+        if socket is not None and socket != self._last_kubelet_socket:
             if self._last_kubelet_socket is not None:
                 self._allocations.clear_answers()
-            self._last_kubelet_socket = found
+            self._last_kubelet_socket = socket
         self._changes.notify_all()
 
-    def _is_folder_scanned(self, seen: int) -> bool:
-        return self._folder.scan_count != seen
+    def _is_folder_scanned(self, scan_count: int) -> bool:
+        return self._folder.scan_count != scan_count
 
     def _update_resources(self, snapshot: NodeSnapshot) -> None:
-        offered = {one.name: one for one in self._context.backend.resources(snapshot)}
-        kept = self._cached_resources.items()
+        resources = self._context.backend.resources(snapshot)
+        offered = {resource.name: resource for resource in resources}
+        cached = self._cached_resources.items()
         self._cached_resources = {
-            name: one for name, one in kept if is_vendor_awaited(snapshot, one.vendor)
+            name: resource
+            for name, resource in cached
+            if is_vendor_awaited(snapshot, resource.vendor)
         }
         for name in self._cached_resources:
             offered.pop(name, None)
-        for resource in offered.values():
-            self._set_resource(resource, live=True)
-        for resource in self._cached_resources.values():
-            self._set_resource(self._expire_cached(resource), live=False)
+        for offered_resource in offered.values():
+            self._set_resource(offered_resource, live=True)
+        for offered_resource in self._cached_resources.values():
+            self._set_resource(self._expire_cached(offered_resource), live=False)
         for name in self._registrations.keys() - offered.keys() - self._cached_resources.keys():
             self._registrations[name].servicer.clear_resource()
 
     def _set_resource(self, resource: KubeletResource, *, live: bool) -> None:
-        life = self._registrations.get(resource.name)
+        registration = self._registrations.get(resource.name)
         if resource.withdrawn_ids and not (
-            life is not None and life.servicer.resource.withdrawn_ids
+            registration is not None and registration.servicer.resource.withdrawn_ids
         ):
             self._report_withdrawal(resource)
-        if life is not None:
-            life.servicer.set_resource(resource, live=live)
+        if registration is not None:
+            registration.servicer.set_resource(resource, live=live)
         elif resource.devices and len(self._registrations) < MAX_RESOURCES:
-            answering = ResourceServicer(
+            servicer = ResourceServicer(
                 resource, self._context, self._changes, self._allocations, live=live
             )
-            life = ResourceRegistration(
-                self._context, self._folder, self._changes, answering, self._publish
+            registration = ResourceRegistration(
+                self._context, self._folder, self._changes, servicer, self._publish
             )
-            self._registrations[resource.name] = life
-            self._start_task(resource.name, life.run)
+            self._registrations[resource.name] = registration
+            self._start_task(resource.name, registration.run)
 
     def _report_withdrawal(self, resource: KubeletResource) -> None:
-        """Tell that devices are withdrawn; more of them while there are some are told by metric."""
+        """Report the first withdrawn devices as an event; a metric counts further ones."""
         text = (
             f"{resource.name}: {', '.join(resource.withdrawn_ids)[:200]} is in use by a pod whose "
         )
@@ -197,24 +202,30 @@ class DevicePlugin:
         self._context.messages.put(EventReported(DEVICE_WITHDRAWN, text))
 
     def _expire_cached(self, resource: KubeletResource) -> KubeletResource:
-        """Return what was kept; without the vendor's word nobody can tell after a while."""
+        """Return the cached resource.
+
+        After a while without the vendor its devices are unhealthy.
+        """
         if self._context.clock.monotonic() - self._start_s < self._context.timing.cache_lifetime_s:
             return resource
-        devices = (msgspec.structs.replace(one, healthy=False) for one in resource.devices)
+        devices = (msgspec.structs.replace(device, healthy=False) for device in resource.devices)
         return msgspec.structs.replace(resource, devices=tuple(devices))
 
     def _resources_to_cache(self) -> tuple[KubeletResource, ...]:
-        """Return what a next start of this boot begins with."""
-        live = (
-            life.servicer
-            for _, life in sorted(self._registrations.items())
-            if life.servicer.is_live
+        """Return the resources for the next start in the same boot."""
+        live_servicers = (
+            registration.servicer
+            for _, registration in sorted(self._registrations.items())
+            if registration.servicer.is_live
         )
-        return (*(one.resource for one in live if one.devices), *self._cached_resources.values())
+        return (
+            *(resource.resource for resource in live_servicers if resource.devices),
+            *self._cached_resources.values(),
+        )
 
     async def _read_checkpoint(self) -> None:
         try:
-            found = await run_in_thread(
+            checkpoint = await run_in_thread(
                 partial(read_device_checkpoint, self._context.folder, self._checkpoint)
             )
         except FileNotFoundError:
@@ -227,27 +238,29 @@ class DevicePlugin:
             self._checkpoint_error = str(error)
             return
         self._checkpoint_error = ""
-        if found is not None:
-            self._checkpoint, held = found
-            for answer, entry in self._allocations.update_from_checkpoint(held):
-                self._report_astray(answer, entry)
+        if checkpoint is not None:
+            self._checkpoint, entries = checkpoint
+            for answer, entry in self._allocations.update_from_checkpoint(entries):
+                self._report_misdirected(answer, entry)
 
-    def _report_astray(self, answer: KubeletAllocation, entry: KubeletAllocation) -> None:
-        """Tell of a grant that the kubelet gave to a pod of which nobody had told in time."""
+    def _report_misdirected(self, answer: KubeletAllocation, entry: KubeletAllocation) -> None:
+        """Report an allocation that the kubelet gave to another pod, which was unknown in time."""
         snapshot = self._context.current_snapshot()
-        granted = snapshot.grants.value.pods.get(answer.pod_uid)
-        if granted is None or granted.refusal:
-            return  # it got what the kubelet chose, whosever it is
+        allocation = snapshot.grants.value.pods.get(answer.pod_uid)
+        if allocation is None or allocation.refusal:
+            return  # it got the devices that the kubelet chose
         names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in snapshot.cluster.pods}
         other = names.get(entry.pod_uid, f"pod {entry.pod_uid}")
-        text = f"{entry.resource}: {other} was given what {granted.namespace}/{granted.name} was "
+        pod = f"{allocation.namespace}/{allocation.name}"
+        text = f"{entry.resource}: {other} was given what {pod} was "
         text += "granted, as nobody had told of it when the kubelet asked: delete that pod"
         self._context.messages.put(EventReported(GRANT_GIVEN_TO_ANOTHER_POD, text))
 
     def _publish(self) -> None:
         view = DevicePluginView(
             resources=tuple(
-                _plugin_resource(life) for _, life in sorted(self._registrations.items())
+                _plugin_resource(registration)
+                for _, registration in sorted(self._registrations.items())
             ),
             held=self._allocations.allocations,
         )
@@ -257,23 +270,25 @@ class DevicePlugin:
 
 
 def is_vendor_awaited(snapshot: NodeSnapshot, vendor: str) -> bool:
-    """Say whether what is known of a vendor's devices is no answer of its own yet."""
+    """Return whether the vendor has not answered since the agent's start."""
     states = {state.state for state in snapshot.vendors if state.vendor == vendor}
-    joined = snapshot.devices.taken_s is not None and vendor not in snapshot.devices.value.awaited
-    return bool(states) and (not joined or states.isdisjoint(READY_STATES))
+    is_joined = (
+        snapshot.devices.taken_s is not None and vendor not in snapshot.devices.value.awaited
+    )
+    return bool(states) and (not is_joined or states.isdisjoint(READY_STATES))
 
 
-def _plugin_resource(life: ResourceRegistration) -> PluginResource:
-    answering, standing = life.servicer, life.status
+def _plugin_resource(registration: ResourceRegistration) -> PluginResource:
+    servicer, status = registration.servicer, registration.status
     return PluginResource(
-        name=answering.resource.name,
-        vendor=answering.resource.vendor,
-        state=standing.state,
-        reason=standing.reason,
-        message=standing.message,
-        devices=len(answering.devices),
-        healthy=sum(device.healthy for device in answering.devices),
-        withdrawn_ids=answering.resource.withdrawn_ids,
-        registrations=answering.counters.registrations,
-        lists_sent=answering.counters.lists_sent,
+        name=servicer.resource.name,
+        vendor=servicer.resource.vendor,
+        state=status.state,
+        reason=status.reason,
+        message=status.message,
+        devices=len(servicer.devices),
+        healthy=sum(device.healthy for device in servicer.devices),
+        withdrawn_ids=servicer.resource.withdrawn_ids,
+        registrations=servicer.counters.registrations,
+        lists_sent=servicer.counters.lists_sent,
     )

@@ -1,4 +1,7 @@
-"""Which ids the kubelet had best take: those a scheduler granted, else those that work together."""
+"""Chooses the ids that the kubelet should prefer: allocated ones, else ones that are close.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -34,124 +37,150 @@ Ids = tuple[str, ...]
 
 
 class PreferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet asks to choose from."""
+    """A request of the kubelet to choose among ids."""
 
     available: Ids
     required: Ids = ()
     size: int
-    is_last_try: bool = False  # there is no new try with a newer snapshot
+    is_last_try: bool = False  # the caller does not retry with a newer snapshot
 
 
 def select_preferred(
-    wish: PreferenceRequest,
-    one: ResourceUnits,
+    request: PreferenceRequest,
+    resource_units: ResourceUnits,
     offered: Mapping[str, ResourceUnits],
     snapshot: NodeSnapshot,
-    board: PairScores,
-    kept: AllocationIndex | None = None,
+    scores: PairScores,
+    index: AllocationIndex | None = None,
     *,
     packed: bool,
 ) -> Ids:
     """Return the best `size` of the available ids, with the required ones that are among them.
 
-    What was granted to the pods that can be meant comes first; for a pod without a grant what is
-    granted to others comes last. Cards are near to each other and to what the pod has already of
-    the other resources `offered`. Replicas are taken from cards with few free ones if `packed`.
-    Raises `NotEnough` only if there are fewer ids than asked for, and `PodNotSeen` unless it is
-    the last try: what the kubelet then chooses cannot be changed any more. `kept` saves time.
+    Devices allocated to the candidate pods come first; for a pod without an allocation, devices of
+    others come last. Cards are close to each other and to the pod's devices of other resources in
+    `offered`. Replicas are chosen from cards with few free ones if `packed`. Raises `TooFewDevices`
+    only if there are fewer ids than requested, and `UnknownPodError` unless it is the last try: the
+    choice cannot be changed afterwards. `index` is a cache.
     """
-    free = tuple(sorted(set(wish.available)))
-    if not 0 <= wish.size <= len(free):
+    free = tuple(sorted(set(request.available)))
+    if not 0 <= request.size <= len(free):
         raise TooFewDevices
-    known = tuple(name for name in free if name in one.units or name in wish.required)
-    if len(known) >= wish.size:
-        free = known  # what is gone since is taken where nothing else is left
-    found = find_candidates(one.name, wish.size, one.devices, snapshot, kept)
-    if not (found or wish.is_last_try) and snapshot.cluster.is_clustered:
+    existing = tuple(
+        name for name in free if name in resource_units.units or name in request.required
+    )
+    if len(existing) >= request.size:
+        free = existing  # ids that do not exist any more are used only if nothing else is free
+    candidates = find_candidates(
+        resource_units.name, request.size, resource_units.devices, snapshot, index
+    )
+    if not (candidates or request.is_last_try) and snapshot.cluster.is_clustered:
         raise UnknownPodError(
-            POD_UNKNOWN, f"no pod that waits for {wish.size} of {one.name} is known"
+            POD_UNKNOWN, f"no pod that waits for {request.size} of {resource_units.name} is known"
         )
-    choice = _UnitSelector(
-        one, board, _companion_cards(found, one, offered, snapshot), packed=packed
+    selector = _UnitSelector(
+        resource_units,
+        scores,
+        _companion_cards(candidates, resource_units, offered, snapshot),
+        packed=packed,
     )
     names = set(free)
-    fixed = [name for name in dict.fromkeys(wish.required) if name in names][: wish.size]
-    accounts = DeviceAccounting(one, offered, snapshot, free, [asker.pod.uid for asker in found])
-    steered: Sequence[str] = fixed
-    for tier in _preference_tiers(free, found, choice, one, accounts):
-        more = tuple(dict.fromkeys((*steered, *tier)))
-        if len(more) >= wish.size:
-            return choice.select(more, steered, wish.size)
-        steered = more
-    return choice.select(free, steered, wish.size)
+    fixed = [name for name in dict.fromkeys(request.required) if name in names][: request.size]
+    accounts = DeviceAccounting(
+        resource_units, offered, snapshot, free, [candidate.pod.uid for candidate in candidates]
+    )
+    selected: Sequence[str] = fixed
+    for tier in _preference_tiers(free, candidates, selector, resource_units, accounts):
+        extended = tuple(dict.fromkeys((*selected, *tier)))
+        if len(extended) >= request.size:
+            return selector.select(extended, selected, request.size)
+        selected = extended
+    return selector.select(free, selected, request.size)
 
 
 def _preference_tiers(
     free: Ids,
-    found: Sequence[CandidatePod],
-    choice: _UnitSelector,
-    one: ResourceUnits,
+    candidates: Sequence[CandidatePod],
+    selector: _UnitSelector,
+    resource_units: ResourceUnits,
     accounts: DeviceAccounting,
 ) -> Iterator[Ids]:
-    """Yield ids from the best to the worst for the kubelet's account.
+    """Yield groups of ids from the best to the worst for the kubelet's account.
 
-    For granted pods the devices that they have, then what other pods have that the kubelet holds
-    for free: so its account of free devices stays as near to the truth as it can be. For pods
-    without a grant what nobody has.
+    For pods with an allocation: their own devices, then other devices in use that the kubelet
+    counts as free, which keeps its number of free devices close to the truth. For other pods: free
+    devices.
     """
-    taken = tuple(
-        name for name in free if name in one.units and accounts.is_in_use(one.units[name])
+    ids_in_use = tuple(
+        name
+        for name in free
+        if name in resource_units.units and accounts.is_in_use(resource_units.units[name])
     )
-    if not any(asker.has_allocation for asker in found):
-        yield tuple(name for name in free if name not in taken)
+    if not any(candidate.has_allocation for candidate in candidates):
+        yield tuple(name for name in free if name not in ids_in_use)
         return
-    mine = [matched_hardware(asker.matches) for asker in found]
-    yield tuple(name for name in free if choice.hardware_key(name) in frozenset.intersection(*mine))
-    yield tuple(name for name in free if choice.hardware_key(name) in frozenset.union(*mine))
-    yield taken
+    candidate_keys = [matched_hardware(candidate.matches) for candidate in candidates]
+    yield tuple(
+        name
+        for name in free
+        if selector.hardware_key(name) in frozenset.intersection(*candidate_keys)
+    )
+    yield tuple(
+        name for name in free if selector.hardware_key(name) in frozenset.union(*candidate_keys)
+    )
+    yield ids_in_use
 
 
 def _companion_cards(
-    found: Sequence[CandidatePod],
-    one: ResourceUnits,
+    candidates: Sequence[CandidatePod],
+    resource_units: ResourceUnits,
     offered: Mapping[str, ResourceUnits],
     snapshot: NodeSnapshot,
 ) -> tuple[str, ...]:
-    """Return the devices of other resources that the pod has already, if only one can be meant."""
-    if len(found) != 1:
+    """Return the pod's devices of other resources, if there is only one candidate."""
+    if len(candidates) != 1:
         return ()
     keys = []
-    for held in snapshot.served.value.held:
-        other = offered.get(held.resource)
-        if held.pod_uid == found[0].pod.uid and other is not None and other.name != one.name:
-            units = (other.units.get(name) for name in held.device_ids)
+    for allocation in snapshot.served.value.held:
+        other = offered.get(allocation.resource)
+        if (
+            allocation.pod_uid == candidates[0].pod.uid
+            and other is not None
+            and other.name != resource_units.name
+        ):
+            units = (other.units.get(name) for name in allocation.device_ids)
             keys += [_card_id(unit) for unit in units if unit is not None]
     return tuple(dict.fromkeys(keys))
 
 
 def _card_id(unit: DeviceUnit) -> str:
-    """Return what the board calls the card."""
+    """Return the name of the card in `PairScores`."""
     return unit.device.info.uuid or unit.device.key
 
 
 class _UnitSelector:
-    """Chooses among ids of one resource, by no other thing than where they are."""
+    """Chooses among ids of one resource by their topology only."""
 
     def __init__(
-        self, one: ResourceUnits, board: PairScores, companions: Sequence[str], *, packed: bool
+        self,
+        resource_units: ResourceUnits,
+        scores: PairScores,
+        companions: Sequence[str],
+        *,
+        packed: bool,
     ) -> None:
-        self._units = one
-        self._board = board
+        self._units = resource_units
+        self._scores = scores
         self._companions = companions
         self._is_packed = packed
 
     def hardware_key(self, name: str) -> HardwareKey | None:
-        """Return what an id is; `None` for one that is not known any more."""
+        """Return the hardware of an id; `None` if it does not exist any more."""
         unit = self._units.units.get(name)
         return unit.hardware_key if unit else None
 
     def select(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
-        """Return the best so many, with all required ones."""
+        """Return the best `size` ids, including all required ones."""
         if not self._units.slots or all(name not in self._units.slots for name in available):
             return self._select_cards(available, required, size)
         if self._companions and not self._units.has_replicas:
@@ -166,7 +195,7 @@ class _UnitSelector:
         )
 
     def _select_nearest(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
-        """Choose functions and slices of the cards that are nearest to what the pod has."""
+        """Choose functions and slices of the cards that are closest to the pod's devices."""
 
         def order(name: str) -> tuple[bool, int, int, tuple[int, ...], str]:
             unit = self._units.units.get(name)
@@ -177,7 +206,7 @@ class _UnitSelector:
         return tuple(sorted(available, key=order)[:size])
 
     def _slot(self, name: str) -> DeviceSlot:
-        """Return a slot, also of a whole card among others and of what is not known any more."""
+        """Return a slot, also for a whole card among slices and for an unknown id."""
         slot = self._units.slots.get(name)
         if slot is None:
             unit = self._units.units.get(name)
@@ -189,14 +218,14 @@ class _UnitSelector:
         return slot
 
     def _closeness(self, card: str) -> int:
-        return sum(self._board.score(card, other) for other in self._companions)
+        return sum(self._scores.score(card, other) for other in self._companions)
 
     def _select_cards(self, available: Sequence[str], required: Sequence[str], size: int) -> Ids:
-        """Choose cards by the names that they have on the board, which are not the kubelet's."""
+        """Choose cards by their names in `PairScores`, which are not the kubelet's ids."""
         units = self._units.units
         names = {name: _card_id(units[name]) if name in units else name for name in available}
         ids = {card: name for name, card in names.items()}
         near = {card: self._closeness(card) for card in ids}
-        wanted = [names[name] for name in required]
-        chosen = preferred_cards(list(ids), wanted, size, self._board, near)
-        return tuple(ids[card] for card in chosen)
+        required_cards = [names[name] for name in required]
+        selected_cards = preferred_cards(list(ids), required_cards, size, self._scores, near)
+        return tuple(ids[card] for card in selected_cards)

@@ -1,4 +1,4 @@
-"""Builds the resources that the kubelet is offered, with time slicing by the settings."""
+"""Builds the resources that the kubelet is offered, with time slicing by the settings. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agent.snapshot.vendor import ServesKubelet
 
 SHARED_SUFFIX = ".shared"  # added to the name of a renamed resource
 
-MAX_REPLICAS = 128  # of one device: the kubelet lists each, and asks which of them all
+MAX_REPLICAS = 128  # of one device: the kubelet lists every replica, and prefers among all of them
 
 MAX_RESOURCE_NAME = 63
 
@@ -35,25 +35,25 @@ _RESOURCE_NAME = re.compile(rf"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/{_NAME_PART}")
 
 _ROW_KEYS = frozenset(("resource", "name", "replicas", "rename", "devices"))
 
-_RESERVED_DOMAINS = ("koordinator.sh", "kubernetes.io")  # ends of domains
+_RESERVED_DOMAINS = ("koordinator.sh", "kubernetes.io")  # suffixes of domains
 
-_RESERVED_NAME = re.compile(r"huawei\.com/npu-.*")  # the Node has them from the Device object
+_RESERVED_NAME = re.compile(r"huawei\.com/npu-.*")  # published on the Node by the Device object
 
 
 class TimeSlicingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `devices`: how many, `None` for all, or names: uuid, index, index of a slice."""
+    """One row. `devices`: a number, `None` for all, or names: uuid, index, index of a slice."""
 
     resource: str
     replicas: int
-    target_name: str  # equal to the resource: as it was
+    target_name: str  # equal to `resource` if it is not renamed
     devices: int | tuple[str, ...] | None = None
 
 
 def parse_time_slicing(settings: DevicePluginSettings) -> tuple[TimeSlicingRow, ...]:
-    """Return the rows of `device_plugin.sharing`; `BadConfig` names the row that is wrong.
+    """Return the rows of `device_plugin.sharing`; `BadConfig` names the wrong row.
 
-    The keys are those of NVIDIA's own `sharing.timeSlicing.resources`. `rename` is the new name, or
-    true for `.shared` behind the old one.
+    The keys are those of NVIDIA's `sharing.timeSlicing.resources`. `rename` is the new name, or
+    true to append `.shared` to the name.
     """
     rows = tuple(_parse_row(i, row) for i, row in enumerate(settings.sharing))
     if len({row.resource for row in rows}) < len(rows):
@@ -62,7 +62,7 @@ def parse_time_slicing(settings: DevicePluginSettings) -> tuple[TimeSlicingRow, 
 
 
 def check_resource_name(name: str, where: str) -> str:
-    """Return a resource's name that the kubelet takes and that is not somebody else's."""
+    """Return the name if the kubelet accepts it and no one else publishes it; else `BadConfig`."""
     domain = name.partition("/")[0]
     if not _RESOURCE_NAME.fullmatch(name) or len(name.rpartition("/")[2]) > MAX_RESOURCE_NAME:
         raise BadConfig(f"{where}: {name[:80]!r} is no name of a resource such as example.com/gpu")
@@ -89,23 +89,23 @@ def _parse_row(index: int, row: Mapping[str, object]) -> TimeSlicingRow:
     )
 
 
-def _parse_rename(resource: str, told: object, where: str) -> str:
-    if told is None or told is False:
+def _parse_rename(resource: str, value: object, where: str) -> str:
+    if value is None or value is False:
         return resource
-    if told is True:
+    if value is True:
         return check_resource_name(resource + SHARED_SUFFIX, where)
-    if not isinstance(told, str):
+    if not isinstance(value, str):
         raise BadConfig(f"{where}: a name, or true for {resource}{SHARED_SUFFIX}")
-    return check_resource_name(told, where)
+    return check_resource_name(value, where)
 
 
-def _parse_devices(told: object, where: str) -> int | tuple[str, ...] | None:
-    if told == "all":
+def _parse_devices(value: object, where: str) -> int | tuple[str, ...] | None:
+    if value == "all":
         return None
-    if type(told) is int and told > 0:
-        return told
-    if isinstance(told, Sequence) and not isinstance(told, str) and told:
-        return tuple(dict.fromkeys(str(one) for one in told))
+    if type(value) is int and value > 0:
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        return tuple(dict.fromkeys(str(name) for name in value))
     raise BadConfig(f"{where}: all, a number, or a list of uuids and indices")
 
 
@@ -117,16 +117,16 @@ VendorProblems = tuple[tuple[str, Problem], ...]  # (vendor, problem)
 
 
 class ResourceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All resources by name, and why something is not among them."""
+    """All resources by name, and why others are absent."""
 
     units_by_resource: Mapping[str, ResourceUnits]
     problems: VendorProblems = ()
 
     def kubelet_resources(self, *, check_start: bool) -> tuple[KubeletResource, ...]:
-        """Return the resources as they are told to the kubelet, by name."""
+        """Return the resources as the kubelet is offered them, by name."""
         return tuple(
-            _kubelet_resource(one, check_start=check_start)
-            for one in self.units_by_resource.values()
+            _kubelet_resource(resource_units, check_start=check_start)
+            for resource_units in self.units_by_resource.values()
         )
 
 
@@ -143,37 +143,40 @@ class ResourceBuilder:
         self._time_slicing = {row.resource: row for row in parse_time_slicing(settings)}
 
     def build(self, view: DeviceView) -> ResourceTable:
-        """Return what is offered; of vendors that have not answered yet nothing.
+        """Return the offered resources; none of vendors that have not answered yet.
 
-        A resource without a device is offered no more: nobody could be given it.
+        A resource without devices is not offered: no pod could get it.
         """
-        found: dict[str, ResourceUnits] = {}
+        table: dict[str, ResourceUnits] = {}
         problems: list[tuple[str, Problem]] = []
         for vendor in sorted(set(self._settings.vendors) - set(view.awaited)):
-            told: list[Problem] = []
-            for one in self._resources_of_vendor(vendor, view, told):
-                other = found.setdefault(one.name, one)
-                if other is not one:
-                    text = f"{one.name} of {vendor} is a resource of {other.vendor}: rename one"
-                    told.append(Problem(reason=RESOURCE_CONFLICT, message=text))
-            problems += ((vendor, problem) for problem in told)
-        ordered = {name: found[name] for name in sorted(found)}
+            vendor_problems: list[Problem] = []
+            for resource_units in self._resources_of_vendor(vendor, view, vendor_problems):
+                other = table.setdefault(resource_units.name, resource_units)
+                if other is not resource_units:
+                    name = resource_units.name
+                    text = f"{name} of {vendor} is a resource of {other.vendor}: rename one"
+                    vendor_problems.append(Problem(reason=RESOURCE_CONFLICT, message=text))
+            problems += ((vendor, problem) for problem in vendor_problems)
+        ordered = {name: table[name] for name in sorted(table)}
         return ResourceTable(units_by_resource=MappingProxyType(ordered), problems=tuple(problems))
 
     def served_devices(self, view: DeviceView) -> tuple[Device, ...]:
         """Return the devices of the vendors that the settings name."""
-        serving = [self._vendors[name] for name in self._settings.vendors]
+        served_vendors = [self._vendors[name] for name in self._settings.vendors]
         return tuple(
-            one for one in view.devices if any(vendor.serves_device(one.info) for vendor in serving)
+            device
+            for device in view.devices
+            if any(vendor.serves_device(device.info) for vendor in served_vendors)
         )
 
     def _resources_of_vendor(
         self, vendor: str, view: DeviceView, problems: list[Problem]
     ) -> list[ResourceUnits]:
-        serving = self._vendors[vendor]
-        devices = [one for one in view.devices if serving.serves_device(one.info)]
+        description = self._vendors[vendor]
+        devices = [device for device in view.devices if description.serves_device(device.info)]
         table: dict[str, list[DeviceUnit]] = {}
-        for name, unit in serving.kubelet_units(devices, self._settings, problems):
+        for name, unit in description.kubelet_units(devices, self._settings, problems):
             table.setdefault(name, []).append(unit)
         shared: dict[str, list[DeviceUnit]] = {}
         for name, units in table.items():
@@ -182,19 +185,24 @@ class ResourceBuilder:
                 _apply_time_slicing(units, row, problems) if row else ((name, u) for u in units)
             ):
                 shared.setdefault(target, []).append(unit)
-        every = tuple(device.info for device in devices)
-        return [build_resource_units(name, vendor, units, every) for name, units in shared.items()]
+        vendor_devices = tuple(device.info for device in devices)
+        return [
+            build_resource_units(name, vendor, units, vendor_devices)
+            for name, units in shared.items()
+        ]
 
 
 def _apply_time_slicing(
     units: Sequence[DeviceUnit], row: TimeSlicingRow, problems: list[Problem]
 ) -> Iterable[tuple[str, DeviceUnit]]:
-    """Return each device, or its replicas if the row means it, with the resource that it is."""
+    """Return each unit, or its replicas if the row selects it, with the name of its resource."""
     ordered = sorted(units, key=lambda unit: unit.sort_key)
-    meant = {unit.id for unit in _select_units(ordered, row, problems)}
+    selected_ids = {unit.id for unit in _select_units(ordered, row, problems)}
     for unit in ordered:
-        if unit.id in meant:
-            yield from ((row.target_name, one) for one in replicate_unit(unit, row.replicas))
+        if unit.id in selected_ids:
+            yield from (
+                (row.target_name, replica) for replica in replicate_unit(unit, row.replicas)
+            )
         else:
             yield row.resource, unit
 
@@ -215,7 +223,7 @@ def _select_units(
 
 
 def _unit_names(unit: DeviceUnit) -> tuple[str, ...]:
-    """Return what a list of devices may call it: id, index of the card, index of the slice."""
+    """Return the names of a unit in `devices`: id, index of the card, index of the slice."""
     info = unit.device.info
     number = info.minor if info.vendor_minor is None else info.vendor_minor
     index = dict(info.facts).get("index") or (None if number is None else str(number))
@@ -226,12 +234,12 @@ def _unit_names(unit: DeviceUnit) -> tuple[str, ...]:
     return unit.id, f"{index}:{info.partitions.index(unit.partition)}"
 
 
-def _kubelet_resource(one: ResourceUnits, *, check_start: bool) -> KubeletResource:
-    units = tuple(one.units.values())
+def _kubelet_resource(resource_units: ResourceUnits, *, check_start: bool) -> KubeletResource:
+    units = tuple(resource_units.units.values())
     has_cards = any(unit.is_whole and unit.is_exclusive for unit in units)
     return KubeletResource(
-        name=one.name,
-        vendor=one.vendor,
+        name=resource_units.name,
+        vendor=resource_units.vendor,
         devices=tuple(map(kubelet_device, units)),
         check_start=check_start and has_cards,
     )

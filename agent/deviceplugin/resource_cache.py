@@ -1,7 +1,7 @@
-"""What was listed last, kept for the agent's next start in the same boot of the machine.
+"""The last offered resources in a file, for the agent's next start within the same boot.
 
-A vendor's library may take seconds to answer after a start; its devices have not gone meanwhile.
-A file that is damaged is put aside and said; it never stops the agent.
+A vendor's library may take seconds to answer after a start; its devices still exist meanwhile. A
+damaged file is renamed and logged; it never stops the agent.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class _ResourceCacheDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_resources(resources: tuple[KubeletResource, ...], boot_id: str) -> bytes:
-    """Return the file's bytes."""
-    kept = resources[:MAX_CACHED_RESOURCES]
+    """Return the file's contents."""
+    stored = resources[:MAX_CACHED_RESOURCES]
     return (
         msgspec.json.encode(
-            _ResourceCacheDocument(version=CACHE_VERSION, boot_id=boot_id, resources=kept)
+            _ResourceCacheDocument(version=CACHE_VERSION, boot_id=boot_id, resources=stored)
         )
         + b"\n"
     )
 
 
 def decode_resources(data: bytes, boot_id: str) -> tuple[KubeletResource, ...]:
-    """Return what was kept in this boot, nothing of another; raise `ParseError`."""
+    """Return the resources stored in this boot, else none; raises `ParseError`."""
     try:
-        found = msgspec.json.decode(data, type=_ResourceCacheDocument)
+        document = msgspec.json.decode(data, type=_ResourceCacheDocument)
     except JSON_ERRORS as error:
         raise ParseError(f"kept devices: {str(error)[:120]}", "") from error
-    if found.version != CACHE_VERSION:
-        raise ParseError("version of the kept devices", str(found.version))
-    same_boot = bool(boot_id) and found.boot_id == boot_id
-    return found.resources[:MAX_CACHED_RESOURCES] if same_boot else ()
+    if document.version != CACHE_VERSION:
+        raise ParseError("version of the kept devices", str(document.version))
+    same_boot = bool(boot_id) and document.boot_id == boot_id
+    return document.resources[:MAX_CACHED_RESOURCES] if same_boot else ()
 
 
 class ResourceCacheFile:
-    """One file in the folder for lasting state; without a folder nothing is kept.
+    """The file in the state folder; without a folder nothing is stored.
 
     `load` waits for the file system for a limited time; `write` does not wait.
     """
@@ -65,7 +65,7 @@ class ResourceCacheFile:
         self._boot_id = boot_id
 
     def load(self) -> tuple[KubeletResource, ...]:
-        """Return what was kept; a file that cannot be used is put aside as `.bad`."""
+        """Return the stored resources; an unusable file is renamed to `.bad`."""
         if self._file is None:
             return ()
         try:
@@ -83,7 +83,7 @@ class ResourceCacheFile:
         return ()
 
     def write(self, resources: tuple[KubeletResource, ...]) -> None:
-        """Have these written soon."""
+        """Request that these resources be written soon."""
         if self._file is None:
             return
         data = encode_resources(resources, self._boot_id)

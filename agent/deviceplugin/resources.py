@@ -1,6 +1,6 @@
-"""The seam within the device plug-in: what is decided (pure), and who brings it to the kubelet.
+"""Types of the device plug-in: what the decisions return, and what the ids of the kubelet mean.
 
-What the kubelet's ids stand for: cards, their slices, virtual functions, and replicas.
+`AllocationBackend` is the interface between the pure decisions and the gRPC servers.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from agent.snapshot.node import NodeSnapshot
 
 MAX_ERROR_DETAIL = 300
 
-POD_UNKNOWN = "PodUnknown"  # the reason where no pod is known that the kubelet can be asking for
+POD_UNKNOWN = "PodUnknown"  # reason of a request that matches no known pod
 
 
 class KubeletDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device as the kubelet lists it."""
 
-    id: str  # unique within its resource; the vendor's, so of no bound that anybody enforces
+    id: str  # unique within its resource; the vendor's own id, of any length
     healthy: bool = True
     numa_nodes: tuple[int, ...] = ()  # empty: no preference
 
 
 class KubeletResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource that is offered now. Equal ones are told to the kubelet once."""
+    """A resource that is offered now. A resource equal to the last one is not sent again."""
 
     name: str  # nvidia.com/gpu
     vendor: str  # as in `device_plugin.vendors`
     devices: tuple[KubeletDevice, ...] = ()
-    check_start: bool = False  # have the kubelet ask before each start of a container
-    choose: bool = True  # have the kubelet ask which devices are best
+    # the kubelet calls PreStartContainer before each start of a container
+    check_start: bool = False
+    choose: bool = True  # the kubelet calls GetPreferredAllocation
     withdrawn_ids: tuple[str, ...] = ()  # ids in use that the kubelet would give to another pod
 
 
 class AllocationError(AgentError):
-    """The kubelet is refused, and the pod's admission fails; `reason` is CamelCase."""
+    """The agent refuses a request, and the pod's admission fails; `reason` is CamelCase."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail[:MAX_ERROR_DETAIL]}")
@@ -55,16 +56,16 @@ class AllocationError(AgentError):
 
 
 class UnknownPodError(AllocationError):
-    """What is known of pods does not allow it: worth a new try with a newer snapshot."""
+    """No known pod matches the request: the caller retries with a newer snapshot."""
 
 
 class ContainerAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one container. The kubelet keeps it for as long as its pod lives.
+    """The answer for one container. The kubelet stores it as long as the pod lives.
 
-    What the kubelet cannot express is not in it: rlimits and file modes are of no effect here.
-    `pod_uid` is whose it was taken to be, to be remembered as `Held` until the kubelet's own
-    checkpoint says so; empty if that is not known. `exchanges` are those of `Held`; the kubelet
-    keeps them with its account, in an annotation of the answer.
+    It lacks what the kubelet has no field for: rlimits and file modes. `pod_uid` is the pod that
+    the request was matched with, empty if unknown; it is kept as `KubeletAllocation` until the
+    kubelet's checkpoint has the answer. `exchanges` are those of `KubeletAllocation`; the kubelet
+    stores them with its account, in an annotation of the answer.
     """
 
     edits: ContainerEdits
@@ -74,14 +75,16 @@ class ContainerAllocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationBackend(Protocol):
-    """What the kubelet is told. Every method is pure and quick: all they know is the snapshot.
+    """Decides the answers to the kubelet.
 
-    Resources are named by their name. `GrantRefused` and `NotAllocated` are refusals; anything
-    else that is raised is a bug, which fails that one call.
+    Every method is pure and fast, and depends on the snapshot.
+
+    Resources are identified by name. Refusals are `AllocationRefused` and `AllocationError`; any
+    other exception is a bug, which fails that one call.
     """
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
-        """Return what is offered now, by name; of vendors that have not answered yet nothing."""
+        """Return the resources offered now, by name; none of vendors that have not answered yet."""
         ...
 
     def select_preferred(
@@ -94,47 +97,47 @@ class AllocationBackend(Protocol):
         *,
         last: bool = False,
     ) -> tuple[str, ...]:
-        """Return the best `size` ids of those available, with all required ones.
+        """Return the best `size` ids of those available, including all required ones.
 
-        `PodNotSeen` asks for a new try; with `last` there is none, and it is not raised.
+        `UnknownPodError` requests a retry; with `last` it is not raised.
         """
         ...
 
     def allocate(
         self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot, *, last: bool = False
     ) -> ContainerAllocation:
-        """Return what a container with these ids gets, whichever container that is.
+        """Return what a container with these ids gets.
 
-        `PodNotSeen` asks for a new try; with `last` there is none, and it is not raised.
+        `UnknownPodError` requests a retry; with `last` it is not raised.
         """
         ...
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
-        """Raise a refusal if a container with these ids must not be started now."""
+        """Raise a refusal if a container with these ids must not start now."""
         ...
 
 
 class ResourceUnits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One resource with what its ids stand for."""
+    """One resource with the meaning of its ids."""
 
     name: str
     vendor: str
     units: Mapping[str, DeviceUnit]  # by id, in order
-    devices: tuple[VendorDevice, ...] = ()  # all of the vendor
+    devices: tuple[VendorDevice, ...] = ()  # all devices of the vendor
 
     @cached_property
     def has_replicas(self) -> bool:
-        """Say whether the resource has replicas."""
+        """Return whether the resource has replicas."""
         return any(unit.replica is not None for unit in self.units.values())
 
     @cached_property
     def slots(self) -> Mapping[str, DeviceSlot]:
-        """Return the parts of cards by id, each made once: there may be thousands."""
+        """Return the parts of cards by id, each created once: there may be thousands."""
         return {name: slot_of_unit(unit) for name, unit in self.units.items() if not unit.is_whole}
 
     @cached_property
     def by_card(self) -> Mapping[str, tuple[DeviceUnit, ...]]:
-        """Return the ids of each device by its key."""
+        """Return the units of each device by its key."""
         table: dict[str, list[DeviceUnit]] = {}
         for unit in self.units.values():
             table.setdefault(unit.device.key, []).append(unit)
@@ -142,12 +145,12 @@ class ResourceUnits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def capacity(self) -> Mapping[str, int]:
-        """Return how many parts each card has."""
+        """Return the number of parts of each card."""
         return Counter(slot.card for slot in self.slots.values())
 
 
 def slot_of_unit(unit: DeviceUnit) -> DeviceSlot:
-    """Return a replica as a slot of what it is a replica of, a slice as one of its card."""
+    """Return the slot of a unit: a replica within its device, a slice within its card."""
     minor = unit.device.info.minor
     return DeviceSlot(
         id=unit.id,
@@ -160,7 +163,7 @@ def slot_of_unit(unit: DeviceUnit) -> DeviceSlot:
 def build_resource_units(
     name: str, vendor: str, units: Iterable[DeviceUnit], devices: tuple[VendorDevice, ...] = ()
 ) -> ResourceUnits:
-    """Put a resource together; of two units of one id the first in order stays."""
+    """Build a resource; of two units with one id the first in order stays."""
     ordered = sorted(units, key=lambda unit: unit.sort_key)
     table: dict[str, DeviceUnit] = {}
     for unit in ordered:
@@ -169,20 +172,20 @@ def build_resource_units(
 
 
 def kubelet_device(unit: DeviceUnit) -> KubeletDevice:
-    """Return how the kubelet is told of it; an unknown memory node gives no topology."""
+    """Return the unit as the kubelet lists it; without a known NUMA node it has no topology."""
     node = unit.device.place.numa_node
     numa_nodes = (node,) if node >= 0 else ()
     return KubeletDevice(id=unit.id, healthy=unit.is_healthy, numa_nodes=numa_nodes)
 
 
 def replicate_unit(unit: DeviceUnit, count: int) -> tuple[DeviceUnit, ...]:
-    """Return a unit so many times, numbered from 0."""
+    """Return `count` replicas of a unit, numbered from 0."""
     return tuple(
         replace(unit, id=f"{unit.id}{REPLICA_SEPARATOR}{n}", replica=n) for n in range(count)
     )
 
 
 def allocation_of_units(units: Iterable[DeviceUnit]) -> DeviceAllocation:
-    """Return the grant of these units; of replicas of one thing it has one entry."""
+    """Return an allocation of these units; replicas of one device have one entry."""
     entries = {unit.hardware_key: unit.allocated_device() for unit in units}
     return DeviceAllocation(devices=tuple(entries.values()))

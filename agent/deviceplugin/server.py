@@ -1,4 +1,7 @@
-"""One incarnation of a resource's server: a file of its own, the five methods, and a clean end."""
+"""The gRPC server of one registration.
+
+A socket of its own, the five methods, and an orderly end.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from agent.loop import await_shielded
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 
 SOCKET_MODE = 0o600  # the kubelet is root
-MAX_CALLS = 64  # at once; more are refused by gRPC with RESOURCE_EXHAUSTED
+MAX_CALLS = 64  # open at once; gRPC refuses more with RESOURCE_EXHAUSTED
 SERVER_OPTIONS = (("grpc.max_receive_message_length", 4 << 20),)
 
 
 class ServerStartError(AgentError):
-    """There can be no socket; the message names its path and what to do. `reason` is CamelCase."""
+    """The socket cannot be created; the message has its path and advice. `reason` is CamelCase."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -28,37 +31,37 @@ class ServerStartError(AgentError):
 
 
 class ResourceServer:
-    """Belongs to the loop thread. `options` stay for its life.
+    """Serves one resource. Belongs to the loop thread; its `options` never change.
 
-    The server of another incarnation must have stopped before this one is registered.
+    The previous server must have stopped before this one is registered.
     """
 
     def __init__(
-        self, answering: ResourceServicer, site: PluginContext, bell: ChangeCondition
+        self, servicer: ResourceServicer, context: PluginContext, changes: ChangeCondition
     ) -> None:
         self.endpoint = ""  # file name in the kubelet's folder
-        self.options = (answering.resource.check_start, answering.resource.choose)
-        self._servicer = answering
-        self._context = site
-        self._changes = bell
-        self._streams = ListStreams(answering, site, bell)
+        self.options = (servicer.resource.check_start, servicer.resource.choose)
+        self._servicer = servicer
+        self._context = context
+        self._changes = changes
+        self._streams = ListStreams(servicer, context, changes)
         self._socket_identity: tuple[int, int] | None = None
         self._server: aio.Server | None = None
 
     @property
     def stream_count(self) -> int:
-        """Return how many streams are open."""
+        """Return the number of open streams."""
         return self._streams.open_count
 
     @property
     def has_had_stream(self) -> bool:
-        """Say whether there ever was one."""
+        """Return whether the kubelet has ever opened a stream."""
         return self._streams.opened_count > 0
 
     async def start(self, number: int) -> int:
-        """Serve in a file with that number, or the next one that is free, which is returned.
+        """Serve on the socket with this number, or the next free one; return the number.
 
-        Raises `CannotServe`. gRPC is loaded by then.
+        Raises `ServerStartError`. gRPC is loaded by then.
         """
         while os.path.lexists(path := self._path(number)):
             number += 1
@@ -67,16 +70,16 @@ class ResourceServer:
             raise ServerStartError("PathTooLong", text)
         server = self._build_server()
         try:
-            # no await from the look to here: nobody else of this process takes the name
+            # no await since the check of the path: no other task takes the name
             server.add_insecure_port(f"unix:{path}")
             status = os.lstat(path)
             os.chmod(path, SOCKET_MODE)
-            # a start that is cancelled in the middle leaves a server that cannot be stopped
+            # a start that is cancelled halfway leaves a server that cannot be stopped
             await await_shielded(server.start())
         except (RuntimeError, OSError) as error:
             await await_shielded(server.stop(None))
             raise ServerStartError("NoSocket", f"{path}: {str(error)[:200]}") from error
-        except BaseException:  # a stop in the middle of a start too: nothing goes on serving
+        except BaseException:  # also a cancellation halfway: no server may keep running
             await await_shielded(server.stop(None))
             raise
         self._server, self._socket_identity = server, (status.st_dev, status.st_ino)
@@ -84,7 +87,7 @@ class ResourceServer:
         return number
 
     def is_socket_in_place(self) -> bool:
-        """Say whether the kubelet still finds this server by its file."""
+        """Return whether the socket in the kubelet's folder is still this server's."""
         try:
             status = os.lstat(os.path.join(self._context.folder, self.endpoint))
         except OSError:
@@ -92,11 +95,11 @@ class ResourceServer:
         return (status.st_dev, status.st_ino) == self._socket_identity
 
     def registration_message(self) -> bytes:
-        """Return what the kubelet is told of this server."""
+        """Return the `RegisterRequest` for this server."""
         return encode_registration(self.endpoint, self._servicer.resource.name, self._options())
 
     async def stop(self) -> None:
-        """End the streams in good order, then the server; its file goes with it."""
+        """End the streams in order, then the server, which removes its socket."""
         self._streams.end_all()
         if self._server is not None:
             server, self._server = self._server, None
@@ -104,7 +107,7 @@ class ResourceServer:
 
     async def _end(self, server: aio.Server) -> None:
         stop_s = self._context.timing.stop_s
-        # streams first, or the kubelet sees a broken connection where it should see an end
+        # streams first: otherwise the kubelet sees a broken connection instead of an end
         await self._changes.wait_for(lambda: not self._streams.open_count, stop_s)
         await server.stop(stop_s)
 

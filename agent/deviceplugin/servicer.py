@@ -1,12 +1,8 @@
-"""The five methods as gRPC calls them: bytes in, bytes out, or a status with a reason.
+"""Answers the kubelet's calls for one resource by the current snapshot.
 
-What one resource answers to the kubelet. All of it comes from the snapshot of that moment.
-
-ListAndWatch: the whole list at once, and again when it says something new, until the end.
-
-When the kubelet is sent a list again. Pure.
-
-What the kubelet asked for and got, counted since the agent's start.
+`build_service` converts the five methods between bytes and messages, and errors to statuses.
+`ListStreams` sends the list in ListAndWatch at once and again after each change. `ResourceCounters`
+counts requests and answers since the agent's start.
 """
 
 from __future__ import annotations
@@ -54,29 +50,29 @@ RpcMethod = Callable[[bytes], Awaitable[bytes]]
 
 
 def build_service(
-    answering: ResourceServicer, streams: ListStreams, options: bytes
+    servicer: ResourceServicer, streams: ListStreams, options: bytes
 ) -> grpc.GenericRpcHandler:
-    """Return the service of one server, which says these options. gRPC is loaded by then."""
+    """Return the gRPC service of one server with these options. gRPC is loaded by then."""
 
-    async def tell_options(_: bytes) -> bytes:
+    async def options_message(_: bytes) -> bytes:
         return options
 
     async def preferred(request: bytes) -> bytes:
-        asked = pb.PreferredAllocationRequest.FromString(request)
-        return (await answering.preferred(asked)).SerializeToString()
+        message = pb.PreferredAllocationRequest.FromString(request)
+        return (await servicer.preferred(message)).SerializeToString()
 
     async def allocate(request: bytes) -> bytes:
-        answer = await answering.allocate(pb.AllocateRequest.FromString(request))
+        answer = await servicer.allocate(pb.AllocateRequest.FromString(request))
         return answer.SerializeToString()
 
     async def check_start(request: bytes) -> bytes:
-        answering.check_start(tuple(pb.PreStartContainerRequest.FromString(request).devices_ids))
+        servicer.check_start(tuple(pb.PreStartContainerRequest.FromString(request).devices_ids))
         return b""
 
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         name: grpc.unary_unary_rpc_method_handler(_with_status(name, answer))
         for name, answer in (
-            ("GetDevicePluginOptions", tell_options),
+            ("GetDevicePluginOptions", options_message),
             ("GetPreferredAllocation", preferred),
             ("Allocate", allocate),
             ("PreStartContainer", check_start),
@@ -87,9 +83,9 @@ def build_service(
 
 
 def _with_status(name: str, answer: RpcMethod) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    """Make of every error a status; a bug fails that one call, and is logged with its trace."""
+    """Turn every error into a status; a bug fails that one call and is logged with its trace."""
 
-    async def answered(request: bytes, context: Context) -> bytes:
+    async def call(request: bytes, context: Context) -> bytes:
 
         try:
             return await answer(request)
@@ -102,7 +98,7 @@ def _with_status(name: str, answer: RpcMethod) -> Callable[[bytes, Context], Awa
             code, text = grpc.StatusCode.INTERNAL, "a bug of xpu-agent; its log has the trace"
         return await context.abort(code, text)
 
-    return answered
+    return call
 
 
 INVENTORY_AWAITED = "InventoryAwaited"
@@ -117,25 +113,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class SnapshotDecision(Protocol[T_co]):
-    """A decision of the device plug-in by the snapshot of the moment."""
+    """A decision of the device plug-in by the current snapshot."""
 
     def __call__(self, *, last: bool) -> T_co:
-        """Return it; raise `PodNotSeen`, but not at the last try."""
+        """Return the decision; raise `UnknownPodError`, but not at the last try."""
         ...
 
 
 class ResourceServicer:
-    """Belongs to the loop thread. `offer` is what is listed now.
+    """Answers for one resource. Belongs to the loop thread. `resource` is what is listed now.
 
-    `live` says whether the offer is of this process, not what an earlier one left.
+    `is_live` says whether it comes from this process, not from the cache of an earlier one.
     """
 
     def __init__(
         self,
         resource: KubeletResource,
-        site: PluginContext,
-        bell: ChangeCondition,
-        holding: AllocationTable,
+        context: PluginContext,
+        changes: ChangeCondition,
+        allocations: AllocationTable,
         *,
         live: bool,
     ) -> None:
@@ -143,12 +139,12 @@ class ResourceServicer:
         self.is_live = live
         self.counters = ResourceCounters(resource.name)
         self._uncut_resource = resource
-        self._context = site
-        self._changes = bell
-        self._allocations = holding
+        self._context = context
+        self._changes = changes
+        self._allocations = allocations
 
     def set_resource(self, resource: KubeletResource, *, live: bool) -> None:
-        """List this from now on, or as much of it as the kubelet takes."""
+        """List this resource from now on, cut to what the kubelet accepts."""
         if resource != self._uncut_resource or live is not self.is_live:
             self._uncut_resource, self.resource, self.is_live = (
                 resource,
@@ -158,23 +154,23 @@ class ResourceServicer:
             self._changes.notify_all()
 
     def clear_resource(self) -> None:
-        """Offer nothing any more; what was listed is known to be gone."""
+        """List no devices from now on: those listed before do not exist any more."""
         self.set_resource(msgspec.structs.replace(self.resource, devices=()), live=True)
 
     @property
     def devices(self) -> tuple[KubeletDevice, ...]:
-        """Return the whole list."""
+        """Return all devices of the list."""
         return self.resource.devices
 
     async def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
-        """Return what the containers get, or raise `NotAllocated` or another bug of ours."""
+        """Return what the containers get, or raise `AllocationError`; other errors are bugs."""
         began_s = self._context.clock.monotonic()
         result = RESULT_BUG
         try:
             await self._wait_for_inventory()
             answers = [
-                await self._allocate_container(tuple(one.devices_ids))
-                for one in request.container_requests
+                await self._allocate_container(tuple(container_request.devices_ids))
+                for container_request in request.container_requests
             ]
             result = RESULT_OK
             return build_allocate_response(answers)
@@ -187,24 +183,29 @@ class ResourceServicer:
     async def preferred(
         self, request: pb.PreferredAllocationRequest
     ) -> pb.PreferredAllocationResponse:
-        """Return the best devices; no advice where there is none to give.
+        """Return the preferred devices; an empty answer where there is no preference.
 
-        An error would fail the pod for want of advice. The kubelet often asks before the agent
-        has heard of the pod; advice without it would make the kubelet account another device than
-        the pod was granted.
+        An error would fail the pod. The kubelet often asks before the agent knows the pod; a
+        preference without the pod would make the kubelet account another device than the allocated
+        one.
         """
         message = pb.PreferredAllocationResponse()
-        for one in request.container_requests:
-            available, required = tuple(one.available_deviceIDs), tuple(one.must_include_deviceIDs)
-            ids, result = await self._select_preferred(available, required, one.allocation_size)
+        for container_request in request.container_requests:
+            available, required = (
+                tuple(container_request.available_deviceIDs),
+                tuple(container_request.must_include_deviceIDs),
+            )
+            ids, result = await self._select_preferred(
+                available, required, container_request.allocation_size
+            )
             self.counters.count_preferred(result)
             message.container_responses.add(deviceIDs=ids)
         return message
 
     def check_start(self, ids: Ids) -> None:
-        """Raise `NotAllocated` if a container with these devices must not start.
+        """Raise `AllocationError` if a container with these devices must not start.
 
-        A bug in looking keeps no container from starting.
+        A bug in the check does not prevent the start.
         """
         result = RESULT_BUG
         try:
@@ -221,16 +222,16 @@ class ResourceServicer:
             self.counters.count_start_check(result)
 
     async def _select_preferred(self, available: Ids, required: Ids, size: int) -> tuple[Ids, str]:
-        decide, name = self._context.backend, self.resource.name
+        backend, name = self._context.backend, self.resource.name
         if not self.is_live or not 0 < size <= len(available):
             return (), INVENTORY_AWAITED if not self.is_live else "NoSuchSize"
 
-        def decided(*, last: bool) -> Ids:
+        def decide(*, last: bool) -> Ids:
             now = self._context.current_snapshot()
-            return decide.select_preferred(name, available, required, size, now, last=last)
+            return backend.select_preferred(name, available, required, size, now, last=last)
 
         try:
-            return await self._decide_with_retry(decided), RESULT_OK
+            return await self._decide_with_retry(decide), RESULT_OK
         except (AllocationError, AllocationRefused) as error:
             return (), error.reason
         except Exception:
@@ -238,31 +239,29 @@ class ResourceServicer:
             return (), RESULT_BUG
 
     async def _wait_for_inventory(self) -> None:
-        """Wait until the vendor has answered for the first time: a refused pod is lost for good."""
+        """Wait for the vendor's first answer: the kubelet never retries a refused pod."""
         if self.is_live:
             return
         limit_s = self._context.timing.inventory_wait_s
         if not await self._changes.wait_for(lambda: self.is_live, limit_s):
             vendor = self.resource.vendor
-            raise AllocationError(
-                INVENTORY_AWAITED, f"{vendor} has not answered within {limit_s:g} s"
-            )
+            raise AllocationError(INVENTORY_AWAITED, f"{vendor} has not call within {limit_s:g} s")
 
     async def _allocate_container(self, ids: Ids) -> ContainerAllocation:
         answer = await self._decide_allocation(ids)
-        held = KubeletAllocation(
+        allocation = KubeletAllocation(
             pod_uid=answer.pod_uid, resource=self.resource.name, ids=ids, exchanges=answer.exchanges
         )
-        if answer.pod_uid or answer.exchanges:  # the next question must find it in its snapshot
-            self._allocations.add_answer(held)
+        if answer.pod_uid or answer.exchanges:  # the next request must find it in its snapshot
+            self._allocations.add_answer(allocation)
         try:
             async with asyncio.timeout(self._context.timing.prepare_s):
                 await self._context.prepare(answer.edits)
-        except asyncio.CancelledError:  # the kubelet has gone: it will ask again
-            self._allocations.remove_answer(held)
+        except asyncio.CancelledError:  # the kubelet has ended the call, and will repeat it
+            self._allocations.remove_answer(allocation)
             raise
         except (AgentError, TimeoutError) as error:
-            self._allocations.remove_answer(held)
+            self._allocations.remove_answer(allocation)
             text = (
                 str(error)
                 or f"not within {self._context.timing.prepare_s:g} s: does the disk hang?"
@@ -273,20 +272,20 @@ class ResourceServicer:
         return answer
 
     async def _decide_allocation(self, ids: Ids) -> ContainerAllocation:
-        decide, name = self._context.backend, self.resource.name
+        backend, name = self._context.backend, self.resource.name
 
-        def decided(*, last: bool) -> ContainerAllocation:
-            return decide.allocate(name, ids, self._context.current_snapshot(), last=last)
+        def decide(*, last: bool) -> ContainerAllocation:
+            return backend.allocate(name, ids, self._context.current_snapshot(), last=last)
 
-        return await self._decide_with_retry(decided)
+        return await self._decide_with_retry(decide)
 
     async def _decide_with_retry(self, decide: SnapshotDecision[T]) -> T:
-        """Return the decision; while it lacks news of a pod, wake their source and try again.
+        """Return the decision; while the pod is unknown, request a fresh list of pods and retry.
 
-        After `pod_s` the decision is made with what is known, by `decide(last=True)`.
+        After `pod_wait_s` the decision is made with the pods known by then, by `decide(last=True)`.
         """
-        pace, monotonic = self._context.timing, self._context.clock.monotonic
-        until_s = monotonic() + pace.pod_wait_s
+        timing, monotonic = self._context.timing, self._context.clock.monotonic
+        until_s = monotonic() + timing.pod_wait_s
         wake_at_s = -math.inf
         while (now_s := monotonic()) < until_s:
             try:
@@ -294,8 +293,8 @@ class ResourceServicer:
             except UnknownPodError:
                 if now_s >= wake_at_s:
                     self._context.refresh_pods()
-                    wake_at_s = now_s + pace.pod_refresh_s
-                await asyncio.sleep(pace.pod_retry_s)
+                    wake_at_s = now_s + timing.pod_refresh_s
+                await asyncio.sleep(timing.pod_retry_s)
         return decide(last=True)
 
 
@@ -304,39 +303,39 @@ def _cut_to_message(resource: KubeletResource) -> KubeletResource:
     devices = cut_to_message(resource.devices)
     if len(devices) == len(resource.devices):
         return resource
-    left = len(resource.devices) - len(devices)
-    log.error("device_list_cut", extra={"resource": resource.name, "left_out": left})
+    dropped_count = len(resource.devices) - len(devices)
+    log.error("device_list_cut", extra={"resource": resource.name, "left_out": dropped_count})
     return msgspec.structs.replace(resource, devices=devices)
 
 
 def _error_detail(error: AllocationError | AllocationRefused) -> str:
-    """Return the message without its reason, which stands in front of it already."""
+    """Return the message without the reason in front of it."""
     return str(error).removeprefix(f"{error.reason}: ")
 
 
-MANY_DEVICES = 500  # devices of a list that is made beside the loop
+MANY_DEVICES = 500  # a longer list is encoded on another thread
 
 
 class ListStreams:
-    """The streams of one server. Belongs to the loop thread; rings when one begins or ends."""
+    """The streams of one server. Belongs to the loop thread; notifies when one begins or ends."""
 
     def __init__(
-        self, answering: ResourceServicer, site: PluginContext, bell: ChangeCondition
+        self, servicer: ResourceServicer, context: PluginContext, changes: ChangeCondition
     ) -> None:
         self.open_count = 0
-        self.opened_count = 0  # that ever were
-        self._servicer = answering
-        self._context = site
-        self._changes = bell
+        self.opened_count = 0  # number of streams ever opened
+        self._servicer = servicer
+        self._context = context
+        self._changes = changes
         self._is_ending = False
 
     def end_all(self) -> None:
-        """Have every stream end in good order, and none begin."""
+        """End every stream in order, and let none begin."""
         self._is_ending = True
         self._changes.notify_all()
 
     async def list_and_watch(self, request: bytes, context: Context) -> None:
-        """Send lists until the end, or until the kubelet has gone, which cancels this."""
+        """Send lists until the server stops, or the kubelet ends the call, which cancels this."""
         del request  # it is empty
         self.opened_count += 1
         self._change_open_count(1)
@@ -346,16 +345,16 @@ class ListStreams:
             self._change_open_count(-1)
 
     async def _send(self, context: Context) -> None:
-        """Send the newest list that is due; those that a slow reader missed are never sent."""
-        sent: tuple[KubeletDevice, ...] | None = None
+        """Send the newest list that is due; lists that a slow reader missed are never sent."""
+        last_list: tuple[KubeletDevice, ...] | None = None
         sent_s = -math.inf
         monotonic, list_s = self._context.clock.monotonic, self._context.timing.list_interval_s
         while not self._is_ending:
             devices = self._servicer.devices
-            wait_s = list_delay_s(sent, sent_s, devices, monotonic(), list_s)
+            wait_s = list_delay_s(last_list, sent_s, devices, monotonic(), list_s)
             if wait_s == 0:
                 await context.write(await self._encode_list(devices))
-                sent, sent_s = devices, monotonic()
+                last_list, sent_s = devices, monotonic()
                 self._servicer.counters.lists_sent += 1
                 self._changes.notify_all()
                 continue
@@ -377,35 +376,35 @@ class ListStreams:
 
 
 def list_delay_s(
-    sent: tuple[KubeletDevice, ...] | None,
+    last_list: tuple[KubeletDevice, ...] | None,
     sent_s: float,
     devices: tuple[KubeletDevice, ...],
     now_s: float,
     list_s: float,
 ) -> float | None:
-    """Return how long a list has to wait; 0: send it now; `None`: it says nothing new.
+    """Return how long a list has to wait; 0: send it now; `None`: it is unchanged.
 
-    The first list goes at once, and so does one in which a device's health turned or a device is
-    gone, which nobody must be given any more. The kubelet writes a file for each: all else waits
-    until `list_s` after the last.
+    The first list is sent at once, and so is a change of health or a removed device, which no pod
+    must get any more. The kubelet writes a file for each list: other changes wait until `list_s`
+    after the last one.
     """
-    if sent is None:
+    if last_list is None:
         return 0.0
-    if devices is sent or devices == sent:
+    if devices is last_list or devices == last_list:
         return None
     now = {device.id: device.healthy for device in devices}
-    if any(now.get(device.id) is not device.healthy for device in sent):
+    if any(now.get(device.id) is not device.healthy for device in last_list):
         return 0.0
     return max(0.0, sent_s + list_s - now_s)
 
 
-RESULT_OK, RESULT_BUG = "ok", "bug"  # of results; the others are the CamelCase reasons of refusals
+RESULT_OK, RESULT_BUG = "ok", "bug"  # other results are the CamelCase reasons of refusals
 
-MAX_RESULTS = 64  # of one kind
+MAX_RESULTS = 64  # of one counter
 
 
 class ResourceCounters:
-    """Counts of one resource. Belongs to the loop thread."""
+    """Counters of one resource. Belongs to the loop thread."""
 
     def __init__(self, name: str) -> None:
         self.streams = 0
@@ -418,11 +417,11 @@ class ResourceCounters:
         self._buckets = [0] * (len(ALLOCATION_BUCKETS_S) + 1)
         self._sum_s = 0.0
 
-    def count_allocation(self, result: str, took_s: float) -> None:
+    def count_allocation(self, result: str, duration_s: float) -> None:
         """Count an answer to `Allocate`."""
         _count_result(self._allocations, result)
-        self._buckets[bisect_left(ALLOCATION_BUCKETS_S, took_s)] += 1
-        self._sum_s += took_s
+        self._buckets[bisect_left(ALLOCATION_BUCKETS_S, duration_s)] += 1
+        self._sum_s += duration_s
 
     def count_preferred(self, result: str) -> None:
         """Count an answer to `GetPreferredAllocation`."""
@@ -433,16 +432,16 @@ class ResourceCounters:
         _count_result(self._starts, result)
 
     def count_registration(self, result: str) -> None:
-        """Count an answer to our registration."""
+        """Count an answer of the kubelet to the registration."""
         _count_result(self._registrations, result)
 
     @property
     def registrations(self) -> int:
-        """Return how many registrations were answered well."""
+        """Return the number of successful registrations."""
         return self._registrations[RESULT_OK]
 
     def statistics(self) -> ResourceStatistics:
-        """Return the present values of all counters."""
+        """Return the current values of all counters."""
         return ResourceStatistics(
             name=self._name,
             allocations=_sorted_counts(self._allocations),
@@ -456,7 +455,7 @@ class ResourceCounters:
 
 
 def _count_result(counter: Counter[str], result: str) -> None:
-    """Count; reasons are a closed list, but who adds to it must not make a metric grow for ever."""
+    """Count a result; a limit keeps the metric small if reasons are added without bound."""
     counter[result if result in counter or len(counter) < MAX_RESULTS else "Other"] += 1
 
 

@@ -1,14 +1,10 @@
-"""NRI messages: parses pods and containers.
+"""NRI messages as plain data, and the agent's answers as NRI messages.
 
-Applies events to the runtime view, renders adjustments as responses.
-
-What hooks decide as the runtime's messages: an adjustment of a new container, an update. Pure.
-The runtime makes the device rule (read and write) of each node itself. A field is sent only
-where it changes something: two plug-ins that set one field keep the container from being
-created.
-
-What the runtime tells of pods and containers: into the picture, and as questions to the hooks.
-An event has one meaning, whether it comes by its own method or by StateChange.
+Parses pods, containers and resources; renders adjustments and updates; applies the runtime's
+events to the runtime view. An event means the same whether it has its own method or comes by
+StateChange. The runtime itself adds the device rule (read and write) of each device node. A
+field is sent only if it changes something: if two plug-ins set one field, the runtime refuses
+the container.
 """
 
 from __future__ import annotations
@@ -70,7 +66,7 @@ _ALL_NUMBERS = -1  # of a device number
 
 
 def parse_sandbox(pod: wire.PodSandbox) -> PodSandbox:
-    """Return a pod's sandbox; one that the runtime told nothing of is empty but for its id."""
+    """Return a pod's sandbox; a pod that the runtime did not describe has an id only."""
     spaces = pod.linux.namespaces
     return PodSandbox(
         id=pod.id,
@@ -81,13 +77,13 @@ def parse_sandbox(pod: wire.PodSandbox) -> PodSandbox:
         annotations=tuple(sorted(pod.annotations.items())),
         cgroup_parent=pod.linux.cgroup_parent,
         runtime_handler=pod.runtime_handler,
-        # a sandbox in a network of its own says so; one that names no namespace says nothing
+        # a sandbox with a network of its own lists it; without namespaces the answer is unknown
         host_network=bool(spaces) and all(space.type != NETWORK_NAMESPACE for space in spaces),
     )
 
 
 def parse_runtime_container(container: wire.Container) -> RuntimeContainer:
-    """Return what is kept of a container; a pid of 0 is none."""
+    """Return the facts that the view needs of a container; pid 0 means no process."""
     return RuntimeContainer(
         id=container.id,
         sandbox_id=container.pod_sandbox_id,
@@ -98,12 +94,12 @@ def parse_runtime_container(container: wire.Container) -> RuntimeContainer:
 
 
 def parse_container_state(number: int) -> ContainerState:
-    """Return a container's state; one of a newer runtime is unknown."""
+    """Return a container's state; a number that only newer runtimes use is unknown."""
     return _STATES[number] if 0 <= number < len(_STATES) else ContainerState.UNKNOWN
 
 
 def parse_container(container: wire.Container, sandbox: PodSandbox) -> ContainerSpec:
-    """Return a container as hooks get it; all facts about its pod are those of the sandbox."""
+    """Return a container as the hooks get it; all facts about its pod come from the sandbox."""
     has_user = container.HasField("user")  # since NRI 0.11
     return ContainerSpec(
         name=container.name,
@@ -125,15 +121,15 @@ def parse_container(container: wire.Container, sandbox: PodSandbox) -> Container
 
 
 def parse_environment(entries: Iterable[str]) -> Pairs:
-    """Return variables in their order; what has no name is none, an empty value is one."""
+    """Return the variables in their order; an entry without a name is left out."""
     pairs = [entry.partition("=") for entry in entries]
     return tuple([(name, value) for name, _, value in pairs if name])
 
 
 def allows_all_devices(rules: Iterable[linux.LinuxDeviceCgroup]) -> bool:
-    """Say whether device rules allow every device, which is what runtimes give the privileged.
+    """Return whether the rules allow every device, as the runtime does for privileged containers.
 
-    NRI has no word for privileged. A runtime that tells no device rules leaves it unknown: no.
+    NRI has no field for privileged. Without device rules the answer is no.
     """
     return any(
         rule.allow
@@ -145,9 +141,9 @@ def allows_all_devices(rules: Iterable[linux.LinuxDeviceCgroup]) -> bool:
     )
 
 
-def parse_resources(told: linux.LinuxResources) -> LinuxResources:
-    """Return CPU and memory; 0 and the empty set are what nobody asked for."""
-    cpu, memory_bytes = told.cpu, told.memory.limit.value
+def parse_resources(resources: linux.LinuxResources) -> LinuxResources:
+    """Return CPU and memory limits; 0 and the empty set mean that the pod requests none."""
+    cpu, memory_bytes = resources.cpu, resources.memory.limit.value
     shares, quota_us, period_us = cpu.shares.value, cpu.quota.value, cpu.period.value
     if not (shares or quota_us or period_us or cpu.cpus or memory_bytes):
         return NO_RESOURCES
@@ -160,19 +156,19 @@ def parse_resources(told: linux.LinuxResources) -> LinuxResources:
     )
 
 
-def _is_any_number(told: bool, number: int) -> bool:
-    return not told or number == _ALL_NUMBERS
+def _is_any_number(is_set: bool, number: int) -> bool:
+    return not is_set or number == _ALL_NUMBERS
 
 
-DEFAULT_PERIOD_US = 100_000  # the kernel's own, where nobody asked for another
+DEFAULT_PERIOD_US = 100_000  # the kernel's default
 
 
-def render_creation(adjustment: Adjustment, asked: LinuxResources, peer: RuntimePeer) -> bytes:
-    """Return CreateContainerResponse; without a byte where nothing changes.
+def render_creation(adjustment: Adjustment, requested: LinuxResources, peer: RuntimePeer) -> bytes:
+    """Return CreateContainerResponse; empty if nothing changes.
 
-    Raises `CallFailed` for edits that this runtime would drop: the container would lack them.
+    Raises `CallError` for edits that this runtime would drop: the container would lack them.
     """
-    edits, change = adjustment.edits, changed_resources(adjustment.resources, asked)
+    edits, change = adjustment.edits, changed_resources(adjustment.resources, requested)
     _check_runtime_support(edits, peer)
     answer = calls.CreateContainerResponse()
     if edits is not NO_EDITS:
@@ -188,9 +184,9 @@ def render_creation(adjustment: Adjustment, asked: LinuxResources, peer: Runtime
     return answer.SerializeToString()
 
 
-def render_update(container_id: str, adjustment: Adjustment, asked: LinuxResources) -> bytes:
-    """Return UpdateContainerResponse for what was asked for; without an update if it stays so."""
-    change = changed_resources(adjustment.resources, asked)
+def render_update(container_id: str, adjustment: Adjustment, requested: LinuxResources) -> bytes:
+    """Return UpdateContainerResponse for requested resources; empty if they do not change."""
+    change = changed_resources(adjustment.resources, requested)
     if change is NO_RESOURCES:
         return b""
     update = wire.ContainerUpdate(container_id=container_id)
@@ -198,37 +194,39 @@ def render_update(container_id: str, adjustment: Adjustment, asked: LinuxResourc
     return calls.UpdateContainerResponse(update=(update,)).SerializeToString()
 
 
-def changed_resources(wanted: LinuxResources, asked: LinuxResources) -> LinuxResources:
-    """Return what of the wanted differs from what was asked for; a quota with its period.
+def changed_resources(desired: LinuxResources, requested: LinuxResources) -> LinuxResources:
+    """Return the desired resources that differ from the requested; a quota with its period.
 
-    An empty CPU set is left out: NRI cannot say it.
+    An empty CPU set is left out: NRI cannot express it.
     """
-    if wanted is NO_RESOURCES:
+    if desired is NO_RESOURCES:
         return NO_RESOURCES
     change = LinuxResources(
-        shares=_value_if_different(wanted.shares, asked.shares),
-        quota_us=_value_if_different(wanted.quota_us, asked.quota_us),
-        period_us=_value_if_different(wanted.period_us, asked.period_us),
-        cpus=None if _is_same_cpus(wanted.cpus, asked.cpus) else wanted.cpus or None,
-        memory_bytes=_value_if_different(wanted.memory_bytes, asked.memory_bytes),
+        shares=_value_if_different(desired.shares, requested.shares),
+        quota_us=_value_if_different(desired.quota_us, requested.quota_us),
+        period_us=_value_if_different(desired.period_us, requested.period_us),
+        cpus=None if _is_same_cpus(desired.cpus, requested.cpus) else desired.cpus or None,
+        memory_bytes=_value_if_different(desired.memory_bytes, requested.memory_bytes),
     )
     if change.quota_us is None and change.period_us is not None:
-        change = replace(change, quota_us=wanted.quota_us or asked.quota_us)
+        change = replace(change, quota_us=desired.quota_us or requested.quota_us)
     elif change.quota_us is not None and change.period_us is None:
-        change = replace(change, period_us=wanted.period_us or asked.period_us or DEFAULT_PERIOD_US)
+        change = replace(
+            change, period_us=desired.period_us or requested.period_us or DEFAULT_PERIOD_US
+        )
     return NO_RESOURCES if change == NO_RESOURCES else change
 
 
-def _value_if_different(wanted: int | None, asked: int | None) -> int | None:
-    return wanted if wanted != asked else None
+def _value_if_different(desired: int | None, requested: int | None) -> int | None:
+    return desired if desired != requested else None
 
 
-def _is_same_cpus(wanted: str | None, asked: str | None) -> bool:
-    """Say whether two lists are the same CPUs: others write them in more parts than we do."""
-    if wanted == asked or not wanted or not asked:
-        return wanted == asked
+def _is_same_cpus(desired: str | None, requested: str | None) -> bool:
+    """Return whether two lists name the same CPUs: others may split ranges differently."""
+    if desired == requested or not desired or not requested:
+        return desired == requested
     with contextlib.suppress(ParseError):
-        return parse_cpu_list(wanted) == parse_cpu_list(asked)
+        return parse_cpu_list(desired) == parse_cpu_list(requested)
     return False
 
 
@@ -245,9 +243,9 @@ def _check_runtime_support(edits: ContainerEdits, peer: RuntimePeer) -> None:
 
 
 def _add_edits(answer: calls.CreateContainerResponse, edits: ContainerEdits) -> None:
-    """Add what there is; a field that is only looked at would be in the answer, empty.
+    """Add the edits; reading an absent field would create it, empty, in the answer.
 
-    Each part is made where it belongs: one that is made apart would be copied, at twice the price.
+    Each part is created in place: adding a message built elsewhere copies it.
     """
     for mount in edits.mounts:
         answer.adjust.mounts.add(
@@ -267,47 +265,47 @@ def _add_edits(answer: calls.CreateContainerResponse, edits: ContainerEdits) -> 
             device.file_mode.value = node.file_mode
 
 
-def _set_resources(told: linux.LinuxResources, change: LinuxResources) -> None:
-    """Set what is there; a wrapper with 0 in it is set to 0, one that is absent leaves as is."""
+def _set_resources(resources: linux.LinuxResources, change: LinuxResources) -> None:
+    """Set the changed fields; a wrapper that is present with 0 sets 0, an absent one does not."""
     for wrapper, value in (
-        (told.cpu.shares if change.shares is not None else None, change.shares),
-        (told.cpu.quota if change.quota_us is not None else None, change.quota_us),
-        (told.cpu.period if change.period_us is not None else None, change.period_us),
-        (told.memory.limit if change.memory_bytes is not None else None, change.memory_bytes),
+        (resources.cpu.shares if change.shares is not None else None, change.shares),
+        (resources.cpu.quota if change.quota_us is not None else None, change.quota_us),
+        (resources.cpu.period if change.period_us is not None else None, change.period_us),
+        (resources.memory.limit if change.memory_bytes is not None else None, change.memory_bytes),
     ):
         if wrapper is not None and value is not None:
             wrapper.value = value
             wrapper.SetInParent()
     if change.cpus:
-        told.cpu.cpus = change.cpus
+        resources.cpu.cpus = change.cpus
 
 
 class RuntimeEvents:
-    """Reads the runtime's messages and updates the view by them. Belongs to the loop thread."""
+    """Turns messages into requests to the hooks; updates the view. Belongs to the loop thread."""
 
     def __init__(self, view_store: RuntimeViewStore) -> None:
         self._view_store = view_store
 
     def create_container(
-        self, told: calls.CreateContainerRequest, peer: RuntimePeer
+        self, message: calls.CreateContainerRequest, peer: RuntimePeer
     ) -> RuntimeRequest:
-        """Ask what a container gets that is being created."""
-        asked = parse_resources(told.container.linux.resources)
-        request = self._hook_request(HookStage.CREATE, told.pod, told.container, asked)
-        return RuntimeRequest(request=request, subject_id=told.container.id, peer=peer)
+        """Return the request to the hooks for a container that is being created."""
+        resources = parse_resources(message.container.linux.resources)
+        request = self._hook_request(HookStage.CREATE, message.pod, message.container, resources)
+        return RuntimeRequest(request=request, subject_id=message.container.id, peer=peer)
 
-    def update_container(self, told: calls.UpdateContainerRequest) -> RuntimeRequest:
-        """Ask what becomes of resources asked for: of those, never of what is in force."""
-        asked, key = parse_resources(told.linux_resources), told.container.id
+    def update_container(self, message: calls.UpdateContainerRequest) -> RuntimeRequest:
+        """Return the request to the hooks for newly requested resources."""
+        resources, key = parse_resources(message.linux_resources), message.container.id
         return RuntimeRequest(
-            request=self._hook_request(HookStage.UPDATE, told.pod, told.container, asked),
+            request=self._hook_request(HookStage.UPDATE, message.pod, message.container, resources),
             subject_id=key,
         )
 
     def handle_event(
         self, number: int, pod: wire.PodSandbox, container: wire.Container | None
     ) -> RuntimeRequest | None:
-        """Take in one of the events without an answer of their own; those of no use are passed."""
+        """Apply an event to the view; return a request if hooks handle the event."""
         if number == calls.RUN_POD_SANDBOX:
             return self._run_pod(pod)
         if number == calls.STOP_POD_SANDBOX:
@@ -349,12 +347,12 @@ class RuntimeEvents:
         stage: HookStage,
         pod: wire.PodSandbox,
         container: wire.Container,
-        asked: LinuxResources,
+        resources: LinuxResources,
     ) -> HookRequest:
-        """Return the question; of a pod that is known nothing is read a second time."""
-        known = self._view_store.sandbox(pod.id or container.pod_sandbox_id)
-        usable = known is not None and pod.uid in ("", known.uid)
-        sandbox = known if known is not None and usable else parse_sandbox(pod)
+        """Return the request; reuse the sandbox of the view if the pod is the same."""
+        present = self._view_store.sandbox(pod.id or container.pod_sandbox_id)
+        usable = present is not None and pod.uid in ("", present.uid)
+        sandbox = present if present is not None and usable else parse_sandbox(pod)
         if stage is HookStage.CREATE:
             self._view_store.add_requested(
                 None if usable else sandbox, parse_runtime_container(container)
@@ -365,5 +363,5 @@ class RuntimeEvents:
             stage=stage,
             pod=sandbox,
             container=parse_container(container, sandbox),
-            resources=asked,
+            resources=resources,
         )

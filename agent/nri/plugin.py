@@ -1,8 +1,7 @@
 """The NRI plug-in: connects to the container runtime, registers, and connects again.
 
-One process of the node at a time.
-
-One process has the one connection: two that change one field would keep pods from starting.
+One process per node holds the connection: two plug-ins that set the same field would keep pods
+from starting.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 
 CONNECT_S = 5.0
 
-REGISTER_S = 12.0  # a plug-in before us in the runtime's line may hang for 5 s, and take 2 s twice
+REGISTER_S = 12.0  # an earlier plug-in may hang for 5 s, and the runtime waits 2 s for it, twice
 
 READY_S = 12.0  # for Configure and Synchronize
 
-POLL_S = 1.0  # for a socket, the lock, or another socket in the place of ours
+POLL_S = 1.0  # how often to look for a socket, the lock, or a replaced socket
 
-FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0  # between two tries
+FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0  # pause before the next attempt
 
 JITTER = 0.1
 
@@ -52,10 +51,10 @@ REGISTRATION_REFUSED = "RegistrationRefused"
 
 
 class NriPlugin:
-    """Registers with the runtime, again whenever it must, and answers it. Of the loop thread.
+    """Registers with the runtime, reconnects, and answers its calls. Belongs to the loop thread.
 
-    Nothing that the runtime or a hook does ends it; every request is answered within the budget,
-    late ones with no change, and these containers are in the view's `missed`.
+    Neither the runtime nor a hook can end it. Every request is answered within the budget; a late
+    request is answered with no change, and its container is listed in the view's `missed`.
     """
 
     def __init__(
@@ -70,8 +69,8 @@ class NriPlugin:
     ) -> None:
         """Create the plug-in; `handler` decides the answers and gets each new view.
 
-        `lock_path` is a file in an existing folder of this machine: the process that holds its
-        lock has the one connection; empty: no lock.
+        `lock_path` is a file in an existing folder of this machine; the process that holds its lock
+        owns the connection. Empty: no lock.
         """
         self._nri = settings
         self._handler = handler
@@ -81,24 +80,24 @@ class NriPlugin:
         self._lock = ConnectionLock(lock_path)
         self._counters = NriCounters()
         self._view_store = RuntimeViewStore(handler)
-        self._failures = 0  # tries in a row that did not come as far as the first list
+        self._failures = 0  # attempts in a row that did not receive the first list
         self._running: asyncio.Task[None] | None = None
         self._stopped = False
-        self._logged_reason = ""  # the reason that was logged last, since the last list
+        self._logged_reason = ""  # last logged reason since the last list
 
     @property
     def statistics(self) -> NriStatistics:
-        """Return the figures as they are now."""
+        """Return the current values of all counters."""
         state = self._counters.statistics
         return replace(state, dropped=state.dropped + self._view_store.dropped)
 
     @property
     def view(self) -> RuntimeView:
-        """Return the picture as it was last given to the handler."""
+        """Return the last view given to the handler."""
         return self._view_store.view
 
     async def run(self) -> None:
-        """Be the plug-in until cancelled or stopped; the connection is closed before it returns."""
+        """Run the plug-in until it is cancelled or stopped, and close the connection."""
         if self._stopped:
             return
         if api_implementation.Type() == "python":
@@ -116,7 +115,7 @@ class NriPlugin:
             raise error
 
     async def stop(self) -> None:
-        """Have `run` return, for good; what the runtime asked until now is answered before."""
+        """End `run` for good; requests that have arrived are answered first."""
         self._stopped = True
         if self._running is not None:
             self._running.cancel()
@@ -125,17 +124,17 @@ class NriPlugin:
     async def _reconnect_forever(self) -> None:
         while True:
             await self._wait_until_startable()
-            why = await self._run_connection()
-            self._counters.ends[why.reason] += 1
-            if why.reason != self._logged_reason:
-                self._logged_reason = why.reason
-                log.info("nri_ended", extra={"reason": why.reason, "detail": str(why)})
+            reason = await self._run_connection()
+            self._counters.ends[reason.reason] += 1
+            if reason.reason != self._logged_reason:
+                self._logged_reason = reason.reason
+                log.info("nri_ended", extra={"reason": reason.reason, "detail": str(reason)})
             self._failures += 1
             wait_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 16))
             await self._sleep(wait_s * self._uniform(1 - JITTER, 1 + JITTER))
 
     async def _wait_until_startable(self) -> None:
-        """Wait until the lock is ours and there is a socket."""
+        """Wait until this process holds the lock and the socket exists."""
         while (lacking := self._obstacle()) is not None:
             self._view_store.set_state("waiting", *lacking)
             await self._sleep(POLL_S)
@@ -156,65 +155,65 @@ class NriPlugin:
         return None
 
     async def _run_connection(self) -> ConnectionClosed:
-        """Be connected once, until the socket is closed; return why it ended."""
-        asking = OpenRuntimeRequests(self._handler, self._view_store, self._counters)
-        told = RuntimeEvents(self._view_store)
+        """Connect once and serve until the connection ends; return why it ended."""
+        requests = OpenRuntimeRequests(self._handler, self._view_store, self._counters)
+        events = RuntimeEvents(self._view_store)
         budget_s = self._nri.budget_ms / 1e3
-        session = RuntimeSession(asking, told, self._view_store, self._counters, budget_s)
-        trunk = RuntimeConnection(session.handle_frame, session.handle_close, RUNTIME_SERVICE)
-        session.attach(trunk)
+        session = RuntimeSession(requests, events, self._view_store, self._counters, budget_s)
+        connection = RuntimeConnection(session.handle_frame, session.handle_close, RUNTIME_SERVICE)
+        session.attach(connection)
         try:
-            why = await self._conversation(session, trunk)
+            why = await self._conversation(session, connection)
         except ConnectionClosed as error:
             why = error
         except (CallError, OSError) as error:
             why = self._close_reason(error)
         except asyncio.CancelledError:
-            await asking.drain()
+            await requests.drain()
             raise
         finally:
             self._counters.since_s = None
-            await trunk.wait_closed("ClosedByAgent")
+            await connection.wait_closed("ClosedByAgent")
         state = "refused" if why.reason == REGISTRATION_REFUSED else "waiting"
         self._view_store.set_state(state, why.reason, str(why))
         return why
 
     async def _conversation(
-        self, session: RuntimeSession, trunk: RuntimeConnection
+        self, session: RuntimeSession, connection: RuntimeConnection
     ) -> ConnectionClosed:
         nri, loop = self._nri, asyncio.get_running_loop()
         identity = _file_identity(nri.socket)
         async with asyncio.timeout(CONNECT_S):
-            await loop.create_unix_connection(lambda: trunk, nri.socket)
+            await loop.create_unix_connection(lambda: connection, nri.socket)
         self._counters.connections += 1
         self._counters.since_s = self._clock.monotonic()
-        asked = calls.RegisterPluginRequest(
+        registration = calls.RegisterPluginRequest(
             plugin_name=nri.name, plugin_idx=f"{nri.index:02d}", NRI_version=PLUGIN_VERSION
         )
-        await trunk.calls.call("RegisterPlugin", asked.SerializeToString(), REGISTER_S)
+        await connection.calls.call("RegisterPlugin", registration.SerializeToString(), REGISTER_S)
         async with asyncio.timeout(READY_S):
             await asyncio.shield(session.ready)
         self._counters.registrations += 1
         self._failures, self._logged_reason = 0, ""
         runtime = f"{session.peer.name} {session.peer.version}"
         log.info("nri_synchronized", extra={"runtime": runtime})
-        await self._until_closed(trunk, identity)
-        return trunk.close_reason or ConnectionClosed("SocketReplaced")
+        await self._until_closed(connection, identity)
+        return connection.close_reason or ConnectionClosed("SocketReplaced")
 
     async def _until_closed(
-        self, trunk: RuntimeConnection, identity: tuple[int, int] | None
+        self, connection: RuntimeConnection, identity: tuple[int, int] | None
     ) -> None:
-        """Return when the connection is closed, or leads to a socket that is no longer there."""
-        while not trunk.closed.is_set():
+        """Return when the connection is closed, or when another socket replaced its socket file."""
+        while not connection.closed.is_set():
             try:
                 async with asyncio.timeout(POLL_S):
-                    await trunk.closed.wait()
+                    await connection.closed.wait()
             except TimeoutError:
                 if _file_identity(self._nri.socket) not in (None, identity):
                     return
 
     def _close_reason(self, error: CallError | OSError) -> ConnectionClosed:
-        """Return why there is no registration, in the same words as an end."""
+        """Return an error before the registration as the reason of an end."""
         socket = self._nri.socket
         if isinstance(error, CallError):
             return ConnectionClosed(REGISTRATION_REFUSED, error.message)
@@ -224,28 +223,28 @@ class NriPlugin:
 
 
 def _file_identity(path: str) -> tuple[int, int] | None:
-    """Return what names the socket's file, whoever bears its name later; `None`: not there."""
+    """Return device and inode, which identify the socket file; `None` if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class ConnectionLockError(AgentError):
-    """The lock's file is not to be had; names the path and the errno."""
+    """The lock file cannot be opened or locked; the message has the path and the errno."""
 
 
 class ConnectionLock:
-    """A lock of the kernel's, which ends with its process, however that ends."""
+    """A kernel lock, which ends with its process in every case."""
 
     def __init__(self, path: str) -> None:
-        """`path` is a file in a folder that is there; empty: nothing is locked."""
+        """Create a lock on `path`, a file in an existing folder; empty: no lock."""
         self._path = path
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock, and say whether it is ours; it does not wait. Raises `GuardError`."""
+        """Return whether the lock is held now; do not wait. Raises `ConnectionLockError`."""
         if not self._path or self._fd is not None:
             return True
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -270,7 +269,7 @@ class ConnectionLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back, if it is ours."""
+        """Release the lock if this process holds it."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The pods and containers of the container runtime; each change publishes a new RuntimeView."""
+"""The pods and containers of the container runtime; each change publishes a new `RuntimeView`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from agent.snapshot.container import (
 MAX_SANDBOXES = 4096  # a node has a few hundred
 MAX_CONTAINERS = 16384
 
-NOT_ASKED = "NotAsked"  # made while the runtime and we were apart
+NOT_ASKED = "NotAsked"  # created while the plug-in was not connected
 
 T = TypeVar("T", PodSandbox, RuntimeContainer)
 V = TypeVar("V")
 
 
 class RuntimeHandler(Protocol):
-    """Decides what the container runtime is answered. Both methods run on the loop thread."""
+    """Decides the answers to the container runtime. Both methods run on the loop thread."""
 
     def adjust(self, request: HookRequest) -> Adjustment | Awaitable[Adjustment]:
-        """Return what changes; at once where nothing must be awaited: that costs no loop turn."""
+        """Return the adjustment, directly if nothing is awaited: that saves a turn of the loop."""
         ...
 
     def view_changed(self, view: RuntimeView) -> None:
@@ -40,7 +40,7 @@ class RuntimeHandler(Protocol):
 
 
 class RuntimeViewStore:
-    """Builds the view; it holds only what still exists. Belongs to the loop thread."""
+    """Builds the view of what exists in the runtime. Belongs to the loop thread."""
 
     def __init__(self, handler: RuntimeHandler) -> None:
         """Pass each new view to `handler`."""
@@ -48,14 +48,16 @@ class RuntimeViewStore:
         self._sandboxes: dict[str, PodSandbox] = {}
         self._containers: dict[str, RuntimeContainer] = {}
         self._missed: dict[str, str] = {}
-        self._changed_ids: set[str] | None = None  # ids told of while a full list is being read
-        self._has_pending = False  # there is a container that the view does not have
+        self._changed_ids: set[str] | None = (
+            None  # ids with an event while a full list is being read
+        )
+        self._has_pending = False  # a container is not in the view yet
         self.view = RuntimeView(state="waiting", reason="Starting")
         self._had_list = False
         self.dropped = 0
 
     def set_state(self, state: str, reason: str = "", message: str = "") -> None:
-        """Show how it stands with the runtime."""
+        """Publish the state of the connection."""
         view = replace(self.view, state=state, reason=reason, message=message[:200])
         if self.view.is_synchronized and not view.is_synchronized:
             view = replace(view, lost=view.lost + 1)
@@ -63,7 +65,7 @@ class RuntimeViewStore:
             self._replace_view(view)
 
     def set_peer(self, peer: RuntimePeer) -> None:
-        """Show who the runtime is."""
+        """Publish name and versions of the runtime."""
         self._replace_view(
             replace(
                 self.view,
@@ -75,104 +77,106 @@ class RuntimeViewStore:
         )
 
     def sandbox(self, sandbox_id: str) -> PodSandbox | None:
-        """Return a sandbox that was told of."""
+        """Return a sandbox, or `None` if the runtime did not report it."""
         return self._sandboxes.get(sandbox_id)
 
     def update(
         self, sandbox: PodSandbox | None = None, container: RuntimeContainer | None = None
     ) -> None:
-        """Take in a sandbox, a container, or both, new or changed."""
+        """Add or replace a sandbox, a container, or both."""
         if sandbox is not None:
-            self._put(self._sandboxes, sandbox.id, sandbox, MAX_SANDBOXES)
+            self._set_item(self._sandboxes, sandbox.id, sandbox, MAX_SANDBOXES)
         if container is not None:
-            self._put(self._containers, container.id, container, MAX_CONTAINERS)
-        self._publish_parts(sandboxes=sandbox is not None, containers=container is not None)
+            self._set_item(self._containers, container.id, container, MAX_CONTAINERS)
+        self._publish(sandboxes=sandbox is not None, containers=container is not None)
 
     def add_requested(self, sandbox: PodSandbox | None, container: RuntimeContainer) -> None:
-        """Take in a container that is to be made, and its sandbox if that is new.
+        """Add a container that is being created, and its sandbox if that is new.
 
-        It is shown with what comes of it: most answers come at once, and a picture is a copy.
+        It is published together with the answer: most answers are immediate, each view is a copy.
         """
-        self._put(self._containers, container.id, container, MAX_CONTAINERS)
+        self._set_item(self._containers, container.id, container, MAX_CONTAINERS)
         self._has_pending = True
         if sandbox is not None:
             self.update(sandbox)
 
     def publish_pending(self) -> None:
-        """Show a container whose answer takes its time."""
+        """Publish a container whose answer is not immediate."""
         if self._has_pending:
-            self._publish_parts(containers=True)
+            self._publish(containers=True)
 
     def mark_created(self, container_id: str) -> None:
-        """Mark a requested container as created: its devices count as its own from now on."""
+        """Mark a requested container as created: from now on it owns its devices."""
         container = self._containers.get(container_id)
         if container is not None and container.state is ContainerState.UNKNOWN:
             self._note_change(container_id)
             self._containers[container_id] = replace(container, state=ContainerState.CREATED)
             self._has_pending = True
         if self._has_pending:
-            self._publish_parts(containers=True)
+            self._publish(containers=True)
 
     def remove_container(self, container_id: str) -> None:
-        """Take out a container."""
+        """Remove a container."""
         self._note_change(container_id)
         if self._containers.pop(container_id, None) is not None:
-            missed = self._missed.pop(container_id, None) is not None
-            self._publish_parts(containers=True, missed=missed)
+            was_missed = self._missed.pop(container_id, None) is not None
+            self._publish(containers=True, missed=was_missed)
 
     def mark_stopped(self, sandbox_id: str) -> None:
-        """Mark a sandbox as ended: what its pod held is free, though it is listed for a while."""
-        found = self._sandboxes.get(sandbox_id)
-        if found is not None and not found.stopped:
-            self.update(replace(found, stopped=True))
+        """Mark a sandbox as stopped: its devices are free, though it is listed for a while."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None and not sandbox.stopped:
+            self.update(replace(sandbox, stopped=True))
 
     def remove_sandbox(self, sandbox_id: str) -> None:
-        """Take out a sandbox with all its containers."""
+        """Remove a sandbox with all its containers."""
         self._note_change(sandbox_id)
         if self._sandboxes.pop(sandbox_id, None) is None:
             return
-        held = [key for key, one in self._containers.items() if one.sandbox_id == sandbox_id]
-        for key in held:
+        container_ids = [
+            key for key, container in self._containers.items() if container.sandbox_id == sandbox_id
+        ]
+        for key in container_ids:
             self._note_change(key)
             del self._containers[key]
-        for key in (sandbox_id, *held):
+        for key in (sandbox_id, *container_ids):
             self._missed.pop(key, None)
-        self._publish_parts(sandboxes=True, containers=True, missed=True)
+        self._publish(sandboxes=True, containers=True, missed=True)
 
     def mark_missed(self, key: str, reason: str) -> None:
-        """Mark a sandbox or container that went on without what its hooks say."""
+        """Mark a sandbox or container that runs without the answer of its hooks."""
         if key in self._containers or key in self._sandboxes:
             self._missed[key] = reason
-            self._publish_parts(missed=True)
+            self._publish(missed=True)
 
     def begin_list(self) -> None:
-        """Begin to note what is told while a full list is being read: it is newer than the list."""
+        """Record ids with events while a full list is read: an event is newer than the list."""
         self._changed_ids = set()
 
     def replace_all(
         self, sandboxes: Iterable[PodSandbox], containers: Iterable[RuntimeContainer]
     ) -> None:
-        """Replace the picture by a full list, and show that the runtime is in step with us.
+        """Replace the contents by a full list, and mark the view as synchronized.
 
-        What is new in it, but for a first list, came while there was no connection: it is marked.
+        Whatever is new in a list other than the first was created without the hooks: it is marked.
         """
-        touched, before = (
+        changed_ids, previous_ids = (
             self._changed_ids or set(),
             self._containers.keys() | self._sandboxes.keys(),
         )
         self._changed_ids = None
-        self._sandboxes = self._merge(self._sandboxes, sandboxes, touched, MAX_SANDBOXES)
-        self._containers = self._merge(self._containers, containers, touched, MAX_CONTAINERS)
-        known = self._sandboxes.keys() | self._containers.keys()
+        self._sandboxes = self._merge(self._sandboxes, sandboxes, changed_ids, MAX_SANDBOXES)
+        self._containers = self._merge(self._containers, containers, changed_ids, MAX_CONTAINERS)
+        current_ids = self._sandboxes.keys() | self._containers.keys()
         if self._had_list:
-            self._missed |= dict.fromkeys(known - before, NOT_ASKED)
+            self._missed |= dict.fromkeys(current_ids - previous_ids, NOT_ASKED)
         self._had_list = True
-        self._missed = {key: why for key, why in self._missed.items() if key in known}
+        self._missed = {key: reason for key, reason in self._missed.items() if key in current_ids}
         self.view = replace(self.view, state="synchronized", reason="", message="")
-        self._publish_parts(sandboxes=True, containers=True, missed=True)
+        self._publish(sandboxes=True, containers=True, missed=True)
 
     def fail_list(self) -> None:
-        """Show that the runtime is in step with us, though its list could not be read."""
+        """Mark the view as synchronized although the list of pods could not be read."""
         self._changed_ids = None
         self.set_state(
             "synchronized", "PodsUnread", "the list of pods was lost: see the agent's log"
@@ -182,9 +186,9 @@ class RuntimeViewStore:
         if self._changed_ids is not None:
             self._changed_ids.add(key)
 
-    def _put(self, known: dict[str, T], key: str, value: T, limit: int) -> None:
+    def _set_item(self, known: dict[str, T], key: str, value: T, limit: int) -> None:
         if not key:
-            return  # nothing could ever take it out again
+            return  # an entry without an id could never be removed
         self._note_change(key)
         if key in known or len(known) < limit:
             known[key] = value
@@ -192,19 +196,19 @@ class RuntimeViewStore:
             self.dropped += 1
 
     def _merge(
-        self, known: dict[str, T], told: Iterable[T], touched: set[str], limit: int
+        self, table: dict[str, T], listed: Iterable[T], changed_ids: set[str], limit: int
     ) -> dict[str, T]:
-        fresh = {key: value for key, value in known.items() if key in touched}
-        for one in told:
-            if one.id in touched or not one.id:
+        merged_items = {key: value for key, value in table.items() if key in changed_ids}
+        for item in listed:
+            if item.id in changed_ids or not item.id:
                 continue
-            if len(fresh) >= limit:
+            if len(merged_items) >= limit:
                 self.dropped += 1
                 continue
-            fresh[one.id] = one
-        return fresh
+            merged_items[item.id] = item
+        return merged_items
 
-    def _publish_parts(
+    def _publish(
         self, *, sandboxes: bool = False, containers: bool = False, missed: bool = False
     ) -> None:
         view = self.view
@@ -223,5 +227,5 @@ class RuntimeViewStore:
         self._handler.view_changed(view)
 
 
-def _immutable_copy(parts: dict[str, V]) -> Mapping[str, V]:
-    return MappingProxyType(parts.copy())
+def _immutable_copy(table: dict[str, V]) -> Mapping[str, V]:
+    return MappingProxyType(table.copy())

@@ -1,9 +1,4 @@
-"""One NRI connection.
-
-Dispatches the runtime's calls and answers each within the time budget of the hooks.
-
-Asks the hooks within the budget: the runtime gets an answer in time whatever they do.
-"""
+"""One NRI connection: dispatches the runtime's calls and answers each within the time budget."""
 
 from __future__ import annotations
 
@@ -41,24 +36,24 @@ MethodHandler = Callable[["RuntimeSession", RuntimeCall], "bytes | RuntimeReques
 
 
 class RuntimeSession:
-    """Answers every call, most at once, and never by closing. Belongs to the loop thread.
+    """Answers every call and never closes the connection itself. Belongs to the loop thread.
 
-    `ready` is done when the runtime has told of all its pods and these are in the picture.
+    `ready` is done when the runtime has listed all its pods and the view contains them.
     """
 
     def __init__(
         self,
-        asking: OpenRuntimeRequests,
-        told: RuntimeEvents,
-        picture: RuntimeViewStore,
-        figures: NriCounters,
+        requests: OpenRuntimeRequests,
+        events: RuntimeEvents,
+        view_store: RuntimeViewStore,
+        counters: NriCounters,
         budget_s: float,
     ) -> None:
-        """`asking` and `told` are this connection's own."""
-        self._requests = asking
-        self._events = told
-        self._view_store = picture
-        self._counters = figures
+        """Create a session; `requests` and `events` belong to this connection only."""
+        self._requests = requests
+        self._events = events
+        self._view_store = view_store
+        self._counters = counters
         self._budget_s = budget_s
         self._server = CallServer(SERVICE, _METHODS)
         self._loop = asyncio.get_running_loop()
@@ -68,30 +63,30 @@ class RuntimeSession:
         self.peer = RuntimePeer()
         self.ready: asyncio.Future[None] = self._loop.create_future()
 
-    def attach(self, trunk: RuntimeConnection) -> None:
-        """Answer over this trunk."""
-        self._connection = trunk
+    def attach(self, connection: RuntimeConnection) -> None:
+        """Send answers over this connection."""
+        self._connection = connection
 
     def handle_frame(self, frame: TtrpcFrame) -> None:
-        """Answer a frame, now or when the hooks have spoken; the trunk calls it."""
-        server, figures = self._server, self._counters
+        """Handle a frame of the connection: answer it now, or when the hooks have answered."""
+        server, counters = self._server, self._counters
         outcome = server.accept(frame)
         if isinstance(outcome, RuntimeCall):
             self._serve(outcome)
         elif outcome is not None:
-            figures.unknown_methods += server.unknown_methods
-            figures.oversized += server.oversized
+            counters.unknown_methods += server.unknown_methods
+            counters.oversized += server.oversized
             server.unknown_methods = server.oversized = 0
             self._write(outcome)
 
-    def handle_close(self, why: ConnectionClosed) -> None:
-        """End what waits: for hooks, for the list, for `ready`."""
+    def handle_close(self, reason: ConnectionClosed) -> None:
+        """Cancel all pending work: hooks, the list, and `ready`."""
         self._requests.cancel_all()
         if self._reading is not None:
             self._reading.cancel()
         if not self.ready.done():
-            self.ready.set_exception(why)
-            self.ready.exception()  # it may be that nobody waits for it any more
+            self.ready.set_exception(reason)
+            self.ready.exception()  # mark it as retrieved: possibly nobody awaits it
 
     def _serve(self, call: RuntimeCall) -> None:
         arrived_s = (
@@ -102,13 +97,13 @@ class RuntimeSession:
             outcome = _METHODS[call.method](self, call)
         except (DecodeError, ParseError) as error:
             reply("malformed", CallError(INTERNAL, f"ttrpc: error unmarshalling payload: {error}"))
-        except Exception as error:  # an RPC's boundary: no bug costs a connection
+        except Exception as error:  # boundary of an RPC: a bug must not end the connection
             log.exception("nri_call_failed", extra={"method": call.method})
             reply("broken", CallError(INTERNAL, f"{type(error).__name__}: see the agent's log"))
         else:
             if isinstance(outcome, RuntimeRequest):
-                patience = hook_budget_s(self._budget_s, call.timeout_s, self.peer)
-                self._requests.submit(outcome, arrived_s + patience, reply)
+                hook_time_s = hook_budget_s(self._budget_s, call.timeout_s, self.peer)
+                self._requests.submit(outcome, arrived_s + hook_time_s, reply)
             else:
                 reply("ok", outcome or b"")
 
@@ -129,10 +124,13 @@ class RuntimeSession:
             self._connection.answer(message)
 
     def configure(self, call: RuntimeCall) -> bytes:
-        """Learn who the runtime is; subscribe to what it knows of what is wanted."""
-        told = calls.ConfigureRequest.FromString(call.payload)
+        """Record name and versions of the runtime; subscribe to the events that it supports."""
+        message = calls.ConfigureRequest.FromString(call.payload)
         self.peer = parse_peer(
-            told.runtime_name, told.runtime_version, told.NRI_version, told.request_timeout
+            message.runtime_name,
+            message.runtime_version,
+            message.NRI_version,
+            message.request_timeout,
         )
         self._view_store.set_peer(self.peer)
         self._view_store.set_state(
@@ -142,64 +140,64 @@ class RuntimeSession:
         return calls.ConfigureResponse(events=mask).SerializeToString()
 
     def synchronize(self, call: RuntimeCall) -> bytes:
-        """Keep a part of the list; the last one is read after the answer."""
-        parts, self._list = self._list, SynchronizationList()
-        if parts.add(call.payload):  # one that cannot be read takes those before it with it
-            self._list = parts
+        """Collect a part of the list; the list is parsed after the answer to its last part."""
+        pod_list, self._list = self._list, SynchronizationList()
+        if pod_list.add(call.payload):  # an invalid part discards the parts before it
+            self._list = pod_list
             return calls.SynchronizeResponse(more=True).SerializeToString()
         if self._reading is not None:
             self._reading.cancel()
         self._requests.list_applied.clear()
         self._view_store.begin_list()
-        self._reading = self._loop.create_task(self._apply_list(parts))
+        self._reading = self._loop.create_task(self._apply_list(pod_list))
         return b""
 
-    async def _apply_list(self, parts: SynchronizationList) -> None:
-        """Bring the picture up to the list; what is asked meanwhile waits for it."""
+    async def _apply_list(self, pod_list: SynchronizationList) -> None:
+        """Apply a full list to the view; requests that arrive meanwhile wait for it."""
         try:
-            sandboxes, containers = await parts.read()
+            sandboxes, containers = await pod_list.read()
             self._view_store.replace_all(sandboxes, containers)
-        except Exception:  # a bug in reading one list must not make all questions wait for ever
+        except Exception:  # otherwise a bug in reading one list would block all requests for ever
             log.exception("nri_list_failed")
             self._view_store.fail_list()
-        self._counters.dropped += parts.dropped
+        self._counters.dropped += pod_list.dropped
         self._requests.list_applied.set()
         if not self.ready.done():
             self.ready.set_result(None)
 
     def shutdown(self, call: RuntimeCall) -> bytes:  # noqa: ARG002 - it says nothing
-        """Leave, as the runtime wishes; the answer goes first."""
+        """Close the connection on the runtime's demand, after the answer."""
         if self._connection is not None:
             self._loop.call_soon(self._connection.close, "ShutDown")
         return b""
 
     def create(self, call: RuntimeCall) -> RuntimeRequest:
-        """Ask the hooks."""
+        """Return the request to the hooks for a new container."""
         return self._events.create_container(
             calls.CreateContainerRequest.FromString(call.payload), self.peer
         )
 
     def update(self, call: RuntimeCall) -> RuntimeRequest:
-        """Ask the hooks."""
+        """Return the request to the hooks for changed resources."""
         return self._events.update_container(calls.UpdateContainerRequest.FromString(call.payload))
 
     def state_change(self, call: RuntimeCall) -> RuntimeRequest | None:
-        """Take in an event that older runtimes tell by this one method."""
-        told = calls.StateChangeEvent.FromString(call.payload)
-        return self._events.handle_event(told.event, told.pod, told.container)
+        """Handle an event that older runtimes send by this one method."""
+        message = calls.StateChangeEvent.FromString(call.payload)
+        return self._events.handle_event(message.event, message.pod, message.container)
 
     def pod_event(self, call: RuntimeCall, number: int) -> RuntimeRequest | None:
-        """Take in an event of a pod: all their messages begin alike."""
-        told = calls.RunPodSandboxRequest.FromString(call.payload)
-        return self._events.handle_event(number, told.pod, None)
+        """Handle an event of a pod: the messages of all pod events begin with the same fields."""
+        message = calls.RunPodSandboxRequest.FromString(call.payload)
+        return self._events.handle_event(number, message.pod, None)
 
     def container_event(self, call: RuntimeCall, number: int) -> RuntimeRequest | None:
-        """Take in an event of a container: all their messages begin alike."""
-        told = calls.StartContainerRequest.FromString(call.payload)
-        return self._events.handle_event(number, told.pod, told.container)
+        """Handle an event of a container: the messages of all container events begin alike."""
+        message = calls.StartContainerRequest.FromString(call.payload)
+        return self._events.handle_event(number, message.pod, message.container)
 
     def accept(self, call: RuntimeCall) -> bytes:  # noqa: ARG002 - whatever it says
-        """Have no say: nothing is changed, nothing refused."""
+        """Answer without a change or a refusal."""
         return b""
 
 
@@ -238,167 +236,181 @@ _METHODS: Mapping[str, MethodHandler] = {
     "RemoveContainer": _container_event(calls.REMOVE_CONTAINER),
 }
 
-DEADLINE_MARGIN_S = 0.2  # before the runtime's own patience ends, which would cost the connection
+DEADLINE_MARGIN_S = 0.2  # before the runtime's own time limit, after which it closes the connection
 
-DRAIN_S = 2.0  # at the end, for hooks that do not even end when they are told to
+DRAIN_S = 2.0  # at the end, for hooks that ignore their cancellation
 
-ReplyCallback = Callable[[str, "bytes | CallError"], None]  # how it went, and the answer
+ReplyCallback = Callable[
+    [str, "bytes | CallError"], None
+]  # result for the counters, and the answer
 
 
 def hook_budget_s(budget_s: float, call_timeout_s: float, peer: RuntimePeer) -> float:
-    """Return how long the hooks may take: the budget, or less where the runtime waits for less."""
+    """Return the time for the hooks: the budget, or less if the runtime waits for less."""
     limit_s = min(call_timeout_s or peer.request_timeout_s, peer.request_timeout_s)
     return min(budget_s, max(limit_s - DEADLINE_MARGIN_S, limit_s / 2))
 
 
 class OpenRuntimeRequests:
-    """The questions of one connection that are open. Belongs to the loop thread."""
+    """The open requests of one connection. Belongs to the loop thread."""
 
     def __init__(
-        self, handler: RuntimeHandler, view_store: RuntimeViewStore, figures: NriCounters
+        self, handler: RuntimeHandler, view_store: RuntimeViewStore, counters: NriCounters
     ) -> None:
         """Pass requests to `handler`; mark containers that start without an answer in the view."""
         self._handler = handler
         self._view_store = view_store
-        self._counters = figures
+        self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._open: dict[asyncio.Task[None], tuple[asyncio.TimerHandle, RuntimeRequest]] = {}
-        self.list_applied = asyncio.Event()  # cleared while the picture is being replaced
+        self.list_applied = asyncio.Event()  # cleared while a full list is being applied
         self.list_applied.set()
 
-    def submit(self, question: RuntimeRequest, until_s: float, reply: ReplyCallback) -> None:
-        """Have `reply` called once, by the loop's time `until_s` with no change if need be.
+    def submit(self, open_request: RuntimeRequest, until_s: float, reply: ReplyCallback) -> None:
+        """Call `reply` once, at the latest at `until_s` of the loop's clock, then with no change.
 
-        It is called before this returns if the hooks answer without waiting.
+        `reply` is called before this method returns if the hooks answer without waiting.
         """
-        said: Adjustment | Awaitable[Adjustment] | None = None
+        answer: Adjustment | Awaitable[Adjustment] | None = None
         if self.list_applied.is_set():
             try:
-                said = self._handler.adjust(question.request)
-            except Exception as error:  # noqa: BLE001 - a hook's boundary: a bug stops no pod
-                reply(*self._hook_failure(question, error))
+                answer = self._handler.adjust(open_request.request)
+            except Exception as error:  # noqa: BLE001 - boundary of a hook: a bug stops no pod
+                reply(*self._hook_failure(open_request, error))
                 return
-        if isinstance(said, Adjustment):
-            reply(*self._answer(question, said))
+        if isinstance(answer, Adjustment):
+            reply(*self._answer(open_request, answer))
             return
         self._view_store.publish_pending()
-        task = self._loop.create_task(self._await_answer(question, said, reply))
-        if inspect.iscoroutine(said):  # a task that is cancelled before its first turn leaves it
-            task.add_done_callback(partial(_close_coroutine, said))
+        task = self._loop.create_task(self._await_answer(open_request, answer, reply))
+        if inspect.iscoroutine(answer):  # a task cancelled before its first turn does not close it
+            task.add_done_callback(partial(_close_coroutine, answer))
         timer = self._loop.call_at(until_s, self._expire, task, reply)
-        self._open[task] = timer, question
+        self._open[task] = timer, open_request
         self._counters.in_flight += 1
 
     async def drain(self) -> None:
-        """Wait for what is open now: a pod that starts just then is not to start without us."""
+        """Wait for the open requests: a pod that starts now needs its adjustment."""
         if self._open:
             await asyncio.wait(tuple(self._open), timeout=DRAIN_S)
 
     def cancel_all(self) -> None:
-        """End all that is open: nobody waits for the answers any more."""
+        """Cancel all open requests: the connection that waits for the answers has ended."""
         for task in tuple(self._open):
-            question = self._remove(task)
+            open_request = self._remove(task)
             task.cancel()
-            if question is not None:
-                self._mark_missed(question, "ConnectionLost")
+            if open_request is not None:
+                self._mark_missed(open_request, "ConnectionLost")
 
     async def _await_answer(
-        self, question: RuntimeRequest, said: Awaitable[Adjustment] | None, reply: ReplyCallback
+        self,
+        open_request: RuntimeRequest,
+        pending_adjustment: Awaitable[Adjustment] | None,
+        reply: ReplyCallback,
     ) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - within a coroutine that is one
         try:
-            result, answer = self._answer(question, await self._adjustment(question, said))
+            result, answer = self._answer(
+                open_request, await self._adjustment(open_request, pending_adjustment)
+            )
         except asyncio.CancelledError as error:
             if task not in self._open:
-                raise  # by us: it is answered, or nobody waits
-            result, answer = self._hook_failure(question, error)
-        except Exception as error:  # noqa: BLE001 - as in `ask`
-            result, answer = self._hook_failure(question, error)
+                raise  # cancelled by this class: it is answered, or the connection has ended
+            result, answer = self._hook_failure(open_request, error)
+        except Exception as error:  # noqa: BLE001 - as in `submit`
+            result, answer = self._hook_failure(open_request, error)
         self._remove(task)
         reply(result, answer)
 
     async def _adjustment(
-        self, question: RuntimeRequest, said: Awaitable[Adjustment] | None
+        self, open_request: RuntimeRequest, pending_adjustment: Awaitable[Adjustment] | None
     ) -> Adjustment:
-        if said is not None:
-            return await said
+        if pending_adjustment is not None:
+            return await pending_adjustment
         await self.list_applied.wait()
-        found = self._handler.adjust(question.request)
-        return found if isinstance(found, Adjustment) else await found
+        adjustment = self._handler.adjust(open_request.request)
+        return adjustment if isinstance(adjustment, Adjustment) else await adjustment
 
     def _hook_failure(
-        self, question: RuntimeRequest, error: BaseException
+        self, open_request: RuntimeRequest, error: BaseException
     ) -> tuple[str, bytes | CallError]:
-        stage = question.request.stage.value
+        stage = open_request.request.stage.value
         log.error("nri_hooks_failed", extra={"stage": stage}, exc_info=error)
-        asked = question.request
-        if asked.stage is HookStage.CREATE and allocation_annotation(asked.pod) is not None:
-            # to run without what was granted is worse than not to run
+        hook_request = open_request.request
+        if (
+            hook_request.stage is HookStage.CREATE
+            and allocation_annotation(hook_request.pod) is not None
+        ):
+            # running without the allocated devices is worse than not running
             text = f"HookFailed: {type(error).__name__}: see the agent's log"
-            return self._refusal(question, INTERNAL, text)
-        self._mark_missed(question, "HookFailed")
+            return self._refusal(open_request, INTERNAL, text)
+        self._mark_missed(open_request, "HookFailed")
         return "broken", b""
 
     def _answer(
-        self, question: RuntimeRequest, adjustment: Adjustment
+        self, open_request: RuntimeRequest, adjustment: Adjustment
     ) -> tuple[str, bytes | CallError]:
-        """Return how it went and the answer; never raises."""
+        """Return the result for the counters and the answer; never raises."""
         if adjustment.failed:
-            return self._refusal(question, FAILED_PRECONDITION, _refusal_message(adjustment))
-        stage = question.request.stage
+            return self._refusal(open_request, FAILED_PRECONDITION, _refusal_message(adjustment))
+        stage = open_request.request.stage
         try:
             if stage is HookStage.CREATE:
-                answer = render_creation(adjustment, question.request.resources, question.peer)
+                answer = render_creation(
+                    adjustment, open_request.request.resources, open_request.peer
+                )
             elif stage is HookStage.UPDATE:
-                subject, asked = question.subject_id, question.request.resources
-                answer = render_update(subject, adjustment, asked)
+                container_id, resources = open_request.subject_id, open_request.request.resources
+                answer = render_update(container_id, adjustment, resources)
             else:
                 answer = b""  # a pod has no answer
         except CallError as error:
-            return self._refusal(question, error.code, error.message)
-        except Exception as error:  # a bug, and without the answer the container would lack things
+            return self._refusal(open_request, error.code, error.message)
+        except Exception as error:  # a bug: without the answer the container would lack devices
             log.exception("nri_answer_failed", extra={"stage": stage.value})
-            return self._refusal(question, INTERNAL, f"{type(error).__name__}: see the agent's log")
+            return self._refusal(
+                open_request, INTERNAL, f"{type(error).__name__}: see the agent's log"
+            )
         if stage is HookStage.CREATE:
             self._counters.adjustments += bool(answer)
-            self._view_store.mark_created(question.subject_id)
+            self._view_store.mark_created(open_request.subject_id)
         elif stage is HookStage.UPDATE:
             self._counters.updates += bool(answer)
         return "ok", answer
 
     def _refusal(
-        self, question: RuntimeRequest, code: int, message: str
+        self, open_request: RuntimeRequest, code: int, message: str
     ) -> tuple[str, bytes | CallError]:
-        if not question.is_refusable:
+        if not open_request.is_refusable:
             return "ok", b""
-        if question.request.stage is HookStage.CREATE:
-            self._view_store.remove_container(question.subject_id)
+        if open_request.request.stage is HookStage.CREATE:
+            self._view_store.remove_container(open_request.subject_id)
         return "refused", CallError(code, message)
 
     def _expire(self, task: asyncio.Task[None], reply: ReplyCallback) -> None:
-        question = self._remove(task)
-        if question is None:
+        open_request = self._remove(task)
+        if open_request is None:
             return
         task.cancel()
-        stage = question.request.stage.value
-        log.warning("nri_answer_late", extra={"stage": stage, "subject": question.subject_id})
-        self._mark_missed(question, "BudgetExceeded")
+        stage = open_request.request.stage.value
+        log.warning("nri_answer_late", extra={"stage": stage, "subject": open_request.subject_id})
+        self._mark_missed(open_request, "BudgetExceeded")
         reply("late", b"")
 
-    def _mark_missed(self, question: RuntimeRequest, reason: str) -> None:
-        self._view_store.mark_missed(question.subject_id, reason)
+    def _mark_missed(self, open_request: RuntimeRequest, reason: str) -> None:
+        self._view_store.mark_missed(open_request.subject_id, reason)
 
     def _remove(self, task: asyncio.Task[None]) -> RuntimeRequest | None:
-        timer, question = self._open.pop(task, (None, None))
+        timer, open_request = self._open.pop(task, (None, None))
         if timer is not None:
             timer.cancel()
             self._counters.in_flight -= 1
-        return question
+        return open_request
 
 
-def _close_coroutine(said: Coroutine[object, object, object], _: asyncio.Task[None]) -> None:
-    said.close()
+def _close_coroutine(coroutine: Coroutine[object, object, object], _: asyncio.Task[None]) -> None:
+    coroutine.close()
 
 
 def _refusal_message(adjustment: Adjustment) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from agent.snapshot.container import MethodStatistics, NriStatistics
 from agent.snapshot.part import build_histogram
 
-# seconds; the last bound is the runtime's own patience, what is above it cost a connection
+# seconds; the last bound is the runtime's time limit, after which the connection ends
 LATENCY_BOUNDS_S = (
     0.0001,
     0.00025,
@@ -28,10 +28,10 @@ LATENCY_BOUNDS_S = (
 
 
 class NriCounters:
-    """Counts. Belongs to the loop thread; `state` may be read from any."""
+    """Counts calls and connections. Of the loop thread; any thread may read `statistics`."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Start all counters at 0."""
         self._results: dict[str, Counter[str]] = {}
         self._buckets: dict[str, list[int]] = {}
         self._sums_s: dict[str, float] = {}
@@ -46,19 +46,21 @@ class NriCounters:
         self.in_flight = 0
         self.since_s: float | None = None
 
-    def count_answer(self, method: str, result: str, took_s: float) -> None:
-        """Count an answer. Methods are those that are served: their number is bounded."""
+    def count_answer(self, method: str, result: str, duration_s: float) -> None:
+        """Count an answer; the number of methods is bounded."""
         if method not in self._buckets:
             self._results[method] = Counter()
             self._sums_s[method] = 0.0
-            self._buckets[method] = [0] * (len(LATENCY_BOUNDS_S) + 1)  # last: who reads goes by it
+            self._buckets[method] = [0] * (
+                len(LATENCY_BOUNDS_S) + 1
+            )  # assigned last: readers iterate over it
         self._results[method][result] += 1
-        self._buckets[method][bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
-        self._sums_s[method] += took_s
+        self._buckets[method][bisect_left(LATENCY_BOUNDS_S, duration_s)] += 1
+        self._sums_s[method] += duration_s
 
     @property
     def statistics(self) -> NriStatistics:
-        """Return the present values of all counters."""
+        """Return the current values of all counters."""
         return NriStatistics(
             methods=tuple(map(self._method, sorted(self._buckets))),
             connections=self.connections,

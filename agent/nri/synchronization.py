@@ -1,7 +1,7 @@
-"""Synchronize: pods and containers in parts, kept as they came and read after the answer.
+"""Synchronize: the runtime's list of pods and containers, sent in parts, parsed after the answer.
 
-The runtime waits for the answer with all pods of the node, so of a part only its outline is read:
-where each pod and container lies, and whether more comes.
+The runtime holds up all pods of the node until the answer. Therefore only the outline of a part
+is read before it: where each pod and container begins, and whether more parts follow.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from agent.nri.messages import parse_runtime_container, parse_sandbox
 from agent.snapshot.container import ContainerState, PodSandbox, RuntimeContainer
 from proto.gen import nri_container_pb2 as wire
 
-MAX_BYTES = 64 << 20  # of all parts; a container is told in 5 KiB
-BATCH_SIZE = 16  # pods or containers read before the loop's other work has its turn
+MAX_BYTES = 64 << 20  # of all parts; a container takes about 5 KiB
+BATCH_SIZE = 16  # pods or containers parsed before other tasks of the loop run
 
 _PODS, _CONTAINERS, _MORE = 1, 2, 3
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 
 class SynchronizationList:
-    """What came of one full list. Take a new one for each."""
+    """The parts of one full list; each list has its own object."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start with an empty list."""
         self._pods: list[memoryview] = []
         self._containers: list[memoryview] = []
         self._bytes = 0
-        self.dropped = 0  # that could not be read
+        self.dropped = 0  # number of invalid entries
 
     def add(self, payload: bytes) -> bool:
-        """Keep a part; say whether more comes. `ParseError` for what is none, or too much."""
+        """Add a part; return whether more follow. Raises `ParseError` if invalid or too large."""
         self._bytes += len(payload)
         if self._bytes > MAX_BYTES:
             raise ParseError(f"Synchronize: more than {MAX_BYTES} bytes", "")
@@ -55,30 +55,32 @@ class SynchronizationList:
         return more
 
     async def read(self) -> tuple[list[PodSandbox], list[RuntimeContainer]]:
-        """Return all that came; a malformed one is left out, and so is what has ended."""
+        """Return all pods and containers; invalid entries and stopped containers are left out."""
         pods = await self._parse_all(self._pods, _parse_pod)
         containers = await self._parse_all(self._containers, _parse_container)
-        alive = [one for one in containers if one.state is not ContainerState.STOPPED]
+        alive = [
+            container for container in containers if container.state is not ContainerState.STOPPED
+        ]
         return pods, alive
 
     async def _parse_all(
-        self, pieces: list[memoryview], read: Callable[[memoryview], T]
+        self, entries: list[memoryview], read: Callable[[memoryview], T]
     ) -> list[T]:
-        found: list[T] = []
-        for at, piece in enumerate(pieces):
+        values: list[T] = []
+        for at, entry in enumerate(entries):
             if at % BATCH_SIZE == BATCH_SIZE - 1:
                 await asyncio.sleep(0)
             try:
-                found.append(read(piece))
+                values.append(read(entry))
             except DecodeError:
                 self.dropped += 1
-        return found
+        return values
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the fields of a protobuf message: number, and its value or where its bytes lie.
+    """Yield the fields of a protobuf message: the number, and the value or a view of its bytes.
 
-    Fixed-width ones are passed over. `ParseError` where it is no message.
+    Fields of fixed width are left out. Raises `ParseError` if it is not a message.
     """
     view, at, end = memoryview(message), 0, len(message)
     while at < end:
@@ -110,9 +112,9 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     raise ParseError(f"message: no number at {at}", "")
 
 
-def _parse_pod(piece: memoryview) -> PodSandbox:
-    return parse_sandbox(wire.PodSandbox.FromString(bytes(piece)))
+def _parse_pod(entry: memoryview) -> PodSandbox:
+    return parse_sandbox(wire.PodSandbox.FromString(bytes(entry)))
 
 
-def _parse_container(piece: memoryview) -> RuntimeContainer:
-    return parse_runtime_container(wire.Container.FromString(bytes(piece)))
+def _parse_container(entry: memoryview) -> RuntimeContainer:
+    return parse_runtime_container(wire.Container.FromString(bytes(entry)))

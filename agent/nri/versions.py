@@ -1,4 +1,4 @@
-"""Which NRI a runtime has, and what follows from it: the events it knows, the fields it reads."""
+"""The NRI version of a runtime, and the events and fields that it supports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 Version = tuple[int, int, int]
 
-DEFAULT_NRI_VERSION: Version = (0, 8, 0)  # of a runtime that cannot be told
-PLUGIN_VERSION = "v0.12.2"  # whose messages ours are
+DEFAULT_NRI_VERSION: Version = (0, 8, 0)  # of a runtime whose version is unknown
+PLUGIN_VERSION = "v0.12.2"  # version of the message definitions that the agent uses
 
-# from each version of a runtime on; "-pre" counts as the version it came before
+# rows: since this version of the runtime, this NRI version; "-pre" counts as the release itself
 _CONTAINERD: tuple[tuple[Version, Version], ...] = (
     ((1, 7, 0), (0, 3, 0)),
     ((1, 7, 7), (0, 4, 0)),
@@ -52,7 +52,7 @@ POST_START = 0x0040
 UPDATE = 0x0080
 STOP = 0x0200
 REMOVE = 0x0400
-# each event is waited for by all pods of the node, so none is here that is not used
+# every event holds up all pods of the node, so the agent subscribes only to those it uses
 SUBSCRIBED_EVENTS = RUN_POD | STOP_POD | REMOVE_POD | CREATE | POST_START | UPDATE | STOP | REMOVE
 
 
@@ -66,56 +66,62 @@ class RuntimePeer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes_cdi(self) -> bool:
-        """Say whether CDI names of an adjustment are resolved; elsewhere they are dropped."""
-        since, found = _CDI_SINCE.get(self.name), parse_version(self.version)
-        return self.nri >= (0, 7, 0) and since is not None and found is not None and found >= since
+        """Return whether the runtime resolves CDI names of an adjustment; others drop them."""
+        since, version = _CDI_SINCE.get(self.name), parse_version(self.version)
+        return (
+            self.nri >= (0, 7, 0) and since is not None and version is not None and version >= since
+        )
 
     @property
     def takes_rlimits(self) -> bool:
-        """Say whether limits of an adjustment are read."""
+        """Return whether the runtime applies rlimits of an adjustment."""
         return self.nri >= (0, 4, 0)
 
     @property
     def takes_oom_score(self) -> bool:
-        """Say whether the OOM score of an adjustment is read."""
+        """Return whether the runtime applies the OOM score of an adjustment."""
         return self.nri >= (0, 7, 0)
 
 
 def parse_peer(name: str, version: str, nri: str, request_timeout_ms: int) -> RuntimePeer:
-    """Return what a runtime says of itself in Configure; 0 ms is the runtimes' default."""
-    known = name.lower()
+    """Return the runtime described by Configure; 0 ms means the runtimes' default."""
+    runtime = name.lower()
     return RuntimePeer(
-        name=known[:_MAX_NAME],
+        name=runtime[:_MAX_NAME],
         version=version[:_MAX_NAME],
-        nri=nri_version(known, version, nri),
+        nri=nri_version(runtime, version, nri),
         request_timeout_s=request_timeout_ms / 1e3 if request_timeout_ms > 0 else 2.0,
     )
 
 
 def nri_version(name: str, version: str, nri: str) -> Version:
-    """Return the NRI version: said (`v…`), else inferred from the runtime's, else assumed."""
-    said = parse_version(nri) if nri.startswith("v") else None
-    if said is not None:
-        return said
-    found, table = parse_version(version), _TABLES.get(name, ())
-    at = 0 if found is None else bisect_right(table, found, key=lambda row: row[0])
+    """Return the NRI version: reported (`v…`), else by the runtime's version, else a default."""
+    reported = parse_version(nri) if nri.startswith("v") else None
+    if reported is not None:
+        return reported
+    runtime_version, table = parse_version(version), _TABLES.get(name, ())
+    at = (
+        0
+        if runtime_version is None
+        else bisect_right(table, runtime_version, key=lambda row: row[0])
+    )
     return table[at - 1][1] if at else DEFAULT_NRI_VERSION
 
 
 def supported_events(nri: Version) -> int:
-    """Return all events that such a runtime knows; any other bit ends the connection."""
+    """Return all events that this NRI version has; the runtime disconnects on any other bit."""
     return 0x3FFF if nri >= (0, 10, 0) else 0x07FF
 
 
-def event_mask(nri: Version, wanted: int = SUBSCRIBED_EVENTS) -> int:
-    """Return the events to subscribe to; never 0, which stands for all of them."""
-    return wanted & supported_events(nri) or CREATE
+def event_mask(nri: Version, events: int = SUBSCRIBED_EVENTS) -> int:
+    """Return the events to subscribe to; never 0, which would mean all events."""
+    return events & supported_events(nri) or CREATE
 
 
 def parse_version(text: str) -> Version | None:
-    """Return the numbers that a version begins with; `None` for what is no version."""
-    found = _VERSION.match(text)
-    if found is None:
+    """Return the numbers at the start of a version; `None` if it is not a version."""
+    match = _VERSION.match(text)
+    if match is None:
         return None
-    major, minor, patch = found.groups()
+    major, minor, patch = match.groups()
     return int(major), int(minor), int(patch or 0)

@@ -1,1 +1,1 @@
-"""The wire protocol of NRI: multiplexer frames, and ttrpc in both directions inside them."""
+"""The wire protocol of NRI: multiplexer frames with ttrpc in both directions."""

@@ -1,8 +1,7 @@
-"""An NRI connection: serves the runtime's calls and makes the plug-in's own.
+"""An NRI connection: serves the runtime's calls and makes the plug-in's own calls.
 
-The serving side of ttrpc: which frames are calls, and what is answered to all others. Pure.
-
-The calling side of ttrpc: streams, answers, and what becomes of those that never come.
+`CallServer` decides which frames are calls and how all others are answered; `CallClient` assigns
+streams and matches answers. Neither does I/O.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from proto.gen import ttrpc_pb2
 
 READ_BYTES = 64 << 10
 
-MAX_UNWRITTEN = 16 << 20  # a runtime that takes nothing of so much is gone
+MAX_UNWRITTEN = 16 << 20  # a runtime that leaves so much unread is considered hung
 
-CLOSE_S = 1.0  # for the last answers to leave
+CLOSE_S = 1.0  # time for the last answers to be sent
 
 FrameHandler = Callable[[TtrpcFrame], None]
 
@@ -50,43 +49,46 @@ FrameHandler = Callable[[TtrpcFrame], None]
 class RuntimeConnection(asyncio.BufferedProtocol):
     """One connection. Belongs to the loop thread; no task waits for its bytes.
 
-    `take` gets each frame of the runtime's calls, in order, and must not wait; our own calls go
-    by `calls`. Once it is closed, `closed` is set and `ended` says why.
+    `handle_call` gets each frame of the runtime's calls, in order, and must not wait; the plug-in's
+    own calls go through `calls`. When it ends, `closed` is set and `close_reason` has the reason.
     """
 
     def __init__(
-        self, take: FrameHandler, lost: Callable[[ConnectionClosed], None], service: str
+        self,
+        handle_call: FrameHandler,
+        handle_close: Callable[[ConnectionClosed], None],
+        service: str,
     ) -> None:
-        """Call the methods of `service` over the second connection; `lost` is called once."""
-        self._handle_call = take
-        self._handle_close = lost
+        """Call the methods of `service` on the second stream; `handle_close` is called once."""
+        self._handle_call = handle_call
+        self._handle_close = handle_close
         self._loop = asyncio.get_running_loop()
         self._mux = MuxReader()
         self._readers = {PLUGIN_STREAM: FrameReader(), RUNTIME_STREAM: FrameReader()}
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport | None = None
         self.calls = CallClient(service, self._write_call)
-        self.arrived_s = 0.0  # loop's time, of the bytes that are being read
+        self.arrived_s = 0.0  # loop's time at which the bytes being read arrived
         self.closed = asyncio.Event()
-        self.close_reason: ConnectionClosed | None = None  # why, from when it is known on
+        self.close_reason: ConnectionClosed | None = None  # set as soon as the reason is known
 
     def answer(self, message: bytes) -> None:
-        """Write an answer to the runtime's call; nothing if the connection is gone."""
+        """Write an answer to a call of the runtime; do nothing if the connection is closed."""
         self._write(PLUGIN_STREAM, message)
 
     def abort(self, reason: str, detail: str = "") -> None:
-        """Close without waiting for anything; the first reason stays."""
+        """Close immediately; the first reason stays."""
         self._set_closed(ConnectionClosed(reason, detail))
         self._abort_transport()
 
     def close(self, reason: str) -> None:
-        """Close once the answers that were written have left."""
+        """Close after the written answers have been sent."""
         self._set_closed(ConnectionClosed(reason))
         if self._transport is not None:
             self._transport.close()
 
     async def wait_closed(self, reason: str) -> None:
-        """Leave, and return when the socket is closed; it is whether answers can leave or not."""
+        """Close, and return when the socket is closed, whether or not answers could be sent."""
         self.close(reason)
         if self._transport is None:
             return
@@ -101,16 +103,16 @@ class RuntimeConnection(asyncio.BufferedProtocol):
             raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; called by the loop."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a unix socket has
+        """Store the transport; called by the loop."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - unix sockets have one
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
-        """Return where the next bytes go; called by the loop."""
+        """Return the buffer for the next bytes; called by the loop."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came; called by the loop."""
+        """Read the bytes that arrived; called by the loop."""
         self.arrived_s = self._loop.time()
         try:
             for connection, piece in self._mux.feed(self._buffer[:nbytes]):
@@ -119,26 +121,26 @@ class RuntimeConnection(asyncio.BufferedProtocol):
             self.abort("BadFrame", str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note of the end; called by the loop."""
+        """Handle the end of the connection; called by the loop."""
         self._set_closed(ConnectionClosed("ClosedByRuntime", str(exc or "")))
         self._transport = None
         self.closed.set()
 
     def _abort_transport(self) -> None:
-        if self._transport is not None:  # a transport that is closed must not be aborted
+        if self._transport is not None:  # a closed transport must not be aborted
             self._transport.abort()
 
-    def _set_closed(self, why: ConnectionClosed) -> None:
+    def _set_closed(self, reason: ConnectionClosed) -> None:
         if self.close_reason is None:
-            self.close_reason = why
-            self.calls.close(why)
-            self._handle_close(why)
+            self.close_reason = reason
+            self.calls.close(reason)
+            self._handle_close(reason)
 
-    def _handle_piece(self, connection: int, piece: memoryview) -> None:
+    def _handle_piece(self, connection: int, data: memoryview) -> None:
         reader = self._readers.get(connection)
         if reader is None:
-            return  # as the runtime does with what it does not know
-        for frame in reader.feed(piece):
+            return  # unknown streams are ignored, as the runtime does
+        for frame in reader.feed(data):
             if self.close_reason is not None:
                 return
             if connection == PLUGIN_STREAM:
@@ -158,13 +160,13 @@ class RuntimeConnection(asyncio.BufferedProtocol):
             self.abort("NotReading", f"the runtime has not taken {unwritten} bytes")
 
 
-MAX_IN_FLIGHT = 1024  # a runtime asks one thing at a time, or a few
+MAX_IN_FLIGHT = 1024  # a runtime has one call open, or a few
 
-MAX_NAME = 128  # characters of a foreign name that are repeated
+MAX_NAME = 128  # characters of a peer's name that are repeated
 
 
 class RuntimeCall(msgspec.Struct, frozen=True, gc=False):
-    """A call of a method that is served; `timeout_s` 0: the caller named none."""
+    """A call of a served method; `timeout_s` is 0 if the caller named none."""
 
     stream: int
     method: str
@@ -173,7 +175,7 @@ class RuntimeCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallServer:
-    """Knows one connection's streams. Never raises: what is wrong is answered."""
+    """Tracks the runtime's calls on one connection. Never raises: errors become answers."""
 
     def __init__(self, service: str, methods: Container[str]) -> None:
         """Serve the methods of one service."""
@@ -185,7 +187,7 @@ class CallServer:
         self.oversized = 0
 
     def accept(self, frame: TtrpcFrame) -> RuntimeCall | bytes | None:
-        """Return the call, which is to be `finish`ed; or an answer; or nothing for what is none."""
+        """Return the call, which `finish` closes, or an error frame, or `None`."""
         stream = frame.stream
         if frame.is_oversized:
             self.oversized += 1
@@ -197,7 +199,7 @@ class CallServer:
             return error_frame(stream, INVALID_ARGUMENT, text)
         if frame.type == DATA:
             if stream in self._active:
-                return None  # no method that is served takes any
+                return None  # no served method takes data
             return error_frame(stream, INVALID_ARGUMENT, "StreamID is no longer active")
         if stream <= self._last:
             text = "StreamID cannot be re-used and must increment"
@@ -206,7 +208,7 @@ class CallServer:
         return self._call(frame)
 
     def finish(self, stream: int) -> bool:
-        """Say whether the call was still open, and close it: it is answered once."""
+        """Close the call; return whether it was open: each call is answered once."""
         if stream not in self._active:
             return False
         self._active.discard(stream)
@@ -214,14 +216,14 @@ class CallServer:
 
     def _call(self, frame: TtrpcFrame) -> RuntimeCall | bytes:
         try:
-            asked = ttrpc_pb2.Request.FromString(frame.data)
+            request = ttrpc_pb2.Request.FromString(frame.data)
         except DecodeError as error:
             text = f"unmarshal request error: {error}"
             return error_frame(frame.stream, INVALID_ARGUMENT, text)
-        if asked.service != self._service:
+        if request.service != self._service:
             self.unknown_methods += 1
-            return error_frame(frame.stream, UNIMPLEMENTED, f"service {asked.service[:MAX_NAME]}")
-        method = asked.method
+            return error_frame(frame.stream, UNIMPLEMENTED, f"service {request.service[:MAX_NAME]}")
+        method = request.method
         if method not in self._methods:
             self.unknown_methods += 1
             return error_frame(frame.stream, UNIMPLEMENTED, f"method {method[:MAX_NAME]}")
@@ -229,14 +231,16 @@ class CallServer:
             text = f"{MAX_IN_FLIGHT} calls are waiting for their answers already"
             return error_frame(frame.stream, RESOURCE_EXHAUSTED, text)
         self._active.add(frame.stream)
-        return RuntimeCall(frame.stream, method, asked.payload, max(0, asked.timeout_nano) / 1e9)
+        return RuntimeCall(
+            frame.stream, method, request.payload, max(0, request.timeout_nano) / 1e9
+        )
 
 
 MAX_PENDING = 64
 
 
 class CallClient:
-    """Calls over one connection. Belongs to the loop thread, so that ids rise on the wire."""
+    """Makes calls over one connection. Belongs to the loop thread, so that ids rise on the wire."""
 
     def __init__(self, service: str, write: Callable[[bytes], None]) -> None:
         """Call the methods of one service; `write` takes a whole frame."""
@@ -245,12 +249,12 @@ class CallClient:
         self._next = 1
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._closed: ConnectionClosed | None = None
-        self.stray = 0  # answers that nobody waits for any more
+        self.stray = 0  # answers that no call waits for
 
     async def call(self, method: str, payload: bytes, timeout_s: float) -> bytes:
         """Return the answer's payload.
 
-        Raises `CallFailed`, `TrunkClosed` if the connection is or gets lost, `TimeoutError`.
+        Raises `CallError`, `TimeoutError`, or `ConnectionClosed` if the connection is closed.
         """
         if self._closed is not None:
             raise self._closed
@@ -269,30 +273,30 @@ class CallClient:
             self._pending.pop(stream, None)
 
     def handle_answer(self, frame: TtrpcFrame) -> None:
-        """Give an answer to whom waits for it; any other frame is passed over."""
+        """Pass an answer to its call; other frames are ignored."""
         if frame.type != RESPONSE:
             return
-        waiting = self._pending.pop(frame.stream, None)
-        if waiting is None or waiting.done():
+        pending = self._pending.pop(frame.stream, None)
+        if pending is None or pending.done():
             self.stray += 1
             return
         if frame.is_oversized:
-            waiting.set_exception(CallError(RESOURCE_EXHAUSTED, oversize_message(frame.length)))
+            pending.set_exception(CallError(RESOURCE_EXHAUSTED, oversize_message(frame.length)))
             return
         try:
             answer = ttrpc_pb2.Response.FromString(frame.data)
         except DecodeError as error:
-            waiting.set_exception(CallError(INTERNAL, f"unreadable answer: {error}"))
+            pending.set_exception(CallError(INTERNAL, f"unreadable answer: {error}"))
             return
         if answer.status.code:
-            waiting.set_exception(CallError(answer.status.code, answer.status.message))
+            pending.set_exception(CallError(answer.status.code, answer.status.message))
         else:
-            waiting.set_result(answer.payload)
+            pending.set_result(answer.payload)
 
-    def close(self, why: ConnectionClosed) -> None:
-        """Fail all calls, those to come as well."""
-        self._closed = why
-        for waiting in self._pending.values():
-            if not waiting.done():
-                waiting.set_exception(why)
+    def close(self, reason: ConnectionClosed) -> None:
+        """Fail all pending and future calls."""
+        self._closed = reason
+        for pending in self._pending.values():
+            if not pending.done():
+                pending.set_exception(reason)
         self._pending.clear()

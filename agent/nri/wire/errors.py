@@ -1,4 +1,4 @@
-"""What goes wrong on the wire, and the codes by which calls fail: gRPC's, which ttrpc shares."""
+"""Errors of the wire protocol, with the gRPC status codes that ttrpc shares."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ FAILED_PRECONDITION = 9
 UNIMPLEMENTED = 12
 INTERNAL = 13
 
-MAX_MESSAGE = 1024  # characters of an error's message that are sent or taken over
+MAX_MESSAGE = 1024  # characters of an error message that are sent or stored
 
 
 class FrameError(AgentError):
-    """The peer sent what no frame is, or does not read: the connection is of no use any more."""
+    """The peer sent an invalid frame, or does not read: the connection cannot be used any more."""
 
 
 class ConnectionClosed(AgentError):
-    """The connection ended; `reason` is CamelCase, of who ended it and why."""
+    """The connection ended; `reason` is CamelCase and says who ended it and why."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail[:200]}" if detail else reason)
@@ -26,7 +26,7 @@ class ConnectionClosed(AgentError):
 
 
 class CallError(AgentError):
-    """The peer answered a call with an error, or could not be asked; `code` is gRPC's."""
+    """A call failed or could not be made; `code` is a gRPC status code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"code {code}: {message[:MAX_MESSAGE]}")

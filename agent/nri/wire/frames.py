@@ -1,12 +1,12 @@
 """Frames of NRI connections: multiplexer frames, and the ttrpc frames and envelopes inside them.
 
-A frame is length of the data (4 bytes), stream id (4), type (1), flags (1), data; big-endian.
+A ttrpc frame is the length of the data (4 bytes), stream id (4), type (1), flags (1), data. A
+mux frame carries one of two byte streams over one socket: connection id (4 bytes), length of the
+payload (4), payload. All numbers are big-endian.
 
-Mux frames: two byte streams over one socket. A frame is connection id (4 bytes), length of the
-payload (4), payload; big-endian. Receivers in Go take one whole frame at a read: through a
-buffer of 4,096 bytes where a message begins, straight into what is left of the message
-afterwards. A frame larger than where it is to go ends the connection there, and so do more than
-256 frames that wait. Hence the way messages are cut here.
+Receivers written in Go read one whole mux frame at a time: into a buffer of 4,096 bytes where a
+message begins, after that into the rest of the message. They end the connection if a frame is
+larger than its buffer, or if more than 256 frames wait. `mux_frames` cuts messages accordingly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADER = struct.Struct(">IIBB")
 
 
 class TtrpcFrame(msgspec.Struct, frozen=True, gc=False):
-    """One frame. `length` is what its header says; beyond `MAX_DATA` the data were passed over."""
+    """One frame. `length` comes from its header; if it exceeds `MAX_DATA`, `data` is empty."""
 
     stream: int
     type: int
@@ -42,17 +42,17 @@ class TtrpcFrame(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_oversized(self) -> bool:
-        """Say whether the data are above what ttrpc carries, and so not there."""
+        """Return whether the data exceed the limit of ttrpc and were discarded."""
         return self.length > MAX_DATA
 
 
 def oversize_message(length: int) -> str:
-    """Return what is said of a message above the limit, as Go's ttrpc says it."""
+    """Return the error text for a message above the limit, in the words of Go's ttrpc."""
     return f"message length {length} exceed maximum message size of {MAX_DATA}"
 
 
 def encode_frame(stream: int, frame_type: int, data: bytes) -> bytes:
-    """Return a frame; `CallFailed` if the data are more than one carries."""
+    """Return a frame; raises `CallError` if the data exceed the limit."""
     if len(data) > MAX_DATA:
         raise CallError(RESOURCE_EXHAUSTED, oversize_message(len(data)))
     return _HEADER.pack(len(data), stream, frame_type, 0) + data
@@ -61,7 +61,7 @@ def encode_frame(stream: int, frame_type: int, data: bytes) -> bytes:
 def request_frame(
     stream: int, service: str, method: str, payload: bytes, timeout_s: float
 ) -> bytes:
-    """Return the frame of a call; `timeout_s` 0 is none."""
+    """Return the frame of a call; `timeout_s` 0 means no timeout."""
     envelope = ttrpc_pb2.Request(
         service=service, method=method, payload=payload, timeout_nano=round(timeout_s * 1e9)
     )
@@ -69,46 +69,46 @@ def request_frame(
 
 
 def response_frame(stream: int, payload: bytes) -> bytes:
-    """Return the frame of a good answer: without a status; of nothing, without data."""
+    """Return the frame of a successful answer, without a status; an empty answer has no data."""
     if not payload:
         return _HEADER.pack(0, stream, RESPONSE, 0)
     return encode_frame(stream, RESPONSE, ttrpc_pb2.Response(payload=payload).SerializeToString())
 
 
 def error_frame(stream: int, code: int, message: str) -> bytes:
-    """Return the frame of an error; what is no text, or too much of it, is left out."""
+    """Return the frame of an error; invalid characters are replaced, long messages are cut."""
     text = message[:MAX_MESSAGE].encode("utf-8", "replace").decode()
     answer = ttrpc_pb2.Response(status=ttrpc_pb2.Status(code=code, message=text))
     return encode_frame(stream, RESPONSE, answer.SerializeToString())
 
 
 class FrameReader:
-    """Puts the frames of one stream together; holds what came of one frame, never more than 4 MiB.
+    """Assembles the frames of one stream; buffers one frame at most, never more than 4 MiB.
 
-    Nothing is set aside for a length before its bytes are there.
+    Memory grows with the bytes that arrive, not with the length that a header claims.
     """
 
     def __init__(self) -> None:
-        """Begin between two frames."""
-        self._held = bytearray()  # a header or a frame that is not whole yet
-        self._passing = 0  # bytes of an oversized frame still to pass over
+        """Start between two frames."""
+        self._buffer = bytearray()  # a header or a frame that is not whole yet
+        self._skipped_bytes = 0  # bytes of an oversized frame still to pass over
 
     def feed(self, data: memoryview) -> Iterator[TtrpcFrame]:
-        """Yield each frame that is whole now; an oversized one when its header is."""
+        """Yield each complete frame; an oversized one as soon as its header is complete."""
         at, end = 0, len(data)
         while at < end:
-            if self._passing:
-                passed = min(self._passing, end - at)
-                self._passing -= passed
-                at += passed
+            if self._skipped_bytes:
+                skipped = min(self._skipped_bytes, end - at)
+                self._skipped_bytes -= skipped
+                at += skipped
                 continue
-            at, found = self._take(data, at)
-            if found is not None:
-                yield found
+            at, frame = self._read_frame(data, at)
+            if frame is not None:
+                yield frame
 
-    def _take(self, data: memoryview, at: int) -> tuple[int, TtrpcFrame | None]:
-        """Return where reading goes on, and the frame that ends there, if one does."""
-        held = self._held
+    def _read_frame(self, data: memoryview, at: int) -> tuple[int, TtrpcFrame | None]:
+        """Return the position after the data read, and the frame that ends there, if any."""
+        held = self._buffer
         if not held and len(data) - at >= HEADER_BYTES:  # the usual case: all in one piece
             length, stream, kind, _ = _HEADER.unpack_from(data, at)
             stop = at + HEADER_BYTES + length
@@ -122,13 +122,13 @@ class FrameReader:
             at = stop
         length, stream, kind, _ = _HEADER.unpack_from(held)
         if length > MAX_DATA:
-            self._held, self._passing = bytearray(), length
+            self._buffer, self._skipped_bytes = bytearray(), length
             return at, TtrpcFrame(stream, kind, length, b"")
         stop = at + HEADER_BYTES + length - len(held)
         held += data[at:stop]
         if len(held) < HEADER_BYTES + length:
             return len(data), None
-        self._held = bytearray()
+        self._buffer = bytearray()
         return stop, TtrpcFrame(stream, kind, length, bytes(memoryview(held)[HEADER_BYTES:]))
 
 
@@ -146,7 +146,7 @@ _MUX_HEADER = struct.Struct(">II")
 
 
 def mux_frames(connection: int, message: bytes) -> bytes:
-    """Return one ttrpc message in mux frames: one up to 4,096 bytes, else two."""
+    """Return one ttrpc message as mux frames: one if it has up to 4,096 bytes, else two."""
     if len(message) <= FIRST_FRAME_BYTES:
         return _MUX_HEADER.pack(connection, len(message)) + message
     rest = len(message) - FIRST_FRAME_BYTES
@@ -161,38 +161,40 @@ def mux_frames(connection: int, message: bytes) -> bytes:
 
 
 class MuxReader:
-    """Takes the socket's bytes apart as they come; keeps seven bytes at most."""
+    """Splits the socket's bytes into mux frames; buffers seven bytes at most."""
 
     def __init__(self) -> None:
-        """Begin between two frames."""
+        """Start between two frames."""
         self._header = b""
         self._connection = 0
-        self._left = 0  # of the frame's payload
+        self._remaining = 0  # of the frame's payload
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
-        """Yield each piece of a stream with its connection; those of unknown ones too.
+        """Yield each piece of a stream with its connection id, also of unknown connections.
 
-        Pieces are parts of `data`. Raises `WireError` for a length that no runtime sends.
+        Pieces are slices of `data`. Raises `FrameError` for a length that no runtime sends.
         """
         at, end = 0, len(data)
         while at < end:
-            if not self._left:
+            if not self._remaining:
                 at = self._begin(data, at)
                 continue
-            stop = min(end, at + self._left)
-            self._left -= stop - at
+            stop = min(end, at + self._remaining)
+            self._remaining -= stop - at
             yield self._connection, data[at:stop]
             at = stop
 
     def _begin(self, data: memoryview, at: int) -> int:
-        """Read a header, or as much as there is of it; return where it ends."""
+        """Read a header, or the part of it that is there; return the position after it."""
         stop = at + MUX_HEADER_BYTES - len(self._header)
         header = self._header + data[at:stop]
         if len(header) < MUX_HEADER_BYTES:
             self._header = header
             return len(data)
         self._header = b""
-        self._connection, self._left = _MUX_HEADER.unpack(header)
-        if self._left > MAX_PAYLOAD:
-            raise FrameError(f"a mux frame of {self._left} bytes: at most {MAX_PAYLOAD} are sent")
+        self._connection, self._remaining = _MUX_HEADER.unpack(header)
+        if self._remaining > MAX_PAYLOAD:
+            raise FrameError(
+                f"a mux frame of {self._remaining} bytes: at most {MAX_PAYLOAD} are sent"
+            )
         return stop
