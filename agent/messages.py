@@ -39,6 +39,10 @@ class HostRead(msgspec.Struct, frozen=True):
     """The facts of the host were read again."""
 
 
+class DevicesUnplaced(msgspec.Struct, frozen=True):
+    """A new device is left out of the snapshot until the host is read and shows its function."""
+
+
 class MinorsRead(msgspec.Struct, frozen=True):
     """The published Device object was read; `body` is JSON data, `None` if there is no object."""
 
@@ -62,6 +66,7 @@ DeviceMessage = (
     | DevicesReported
     | FunctionRemoved
     | HostRead
+    | DevicesUnplaced
     | MinorsRead
     | ClusterFactsChanged
 )

@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,13 +142,13 @@ class Application:
             sink = await opening
         finally:
             opening.cancel()  # where it is of no use any more
-        pipeline = await event_loop.run_in_executor(
-            self._collector, self._build_pipeline, host, sink
-        )
+        pipeline = await event_loop.run_in_executor(self._collector, self._build_pipeline, sink)
         self._spawn(pipeline.run(), "messages")
         await self._wait_for_first_answers(pipeline)
         await pipeline.refresh_first()
-        loops = await event_loop.run_in_executor(self._collector, self._build_loops, pipeline, sink)
+        loops = await event_loop.run_in_executor(
+            self._collector, self._build_loops, pipeline, host, sink
+        )
         process_metrics = await event_loop.run_in_executor(
             self._collector, load_http_and_metrics, self._context.store.current.node.name
         )
@@ -255,11 +254,11 @@ class Application:
     def _read_host(self) -> HostReader:
         if self._options.cluster is None and not self._minor_store.is_complete:
             self._minor_store.adopt(read_object(Path(self._options.out, DEVICE_FILE_NAME)))
-        facts = self._context.host_reader(self._minor_store)
-        facts.read_host()
-        return facts
+        reader = self._context.host_reader()
+        reader.read_host()
+        return reader
 
-    def _build_pipeline(self, host: HostReader, sink: PublishSink) -> DevicePipeline:
+    def _build_pipeline(self, sink: PublishSink) -> DevicePipeline:
         context = self._context
         self._health_file = health_file = context.health_file()
         return DevicePipeline(
@@ -272,16 +271,17 @@ class Application:
             ),
             self._messages,
             self._devices_executor,
+            context.store,
             context.clock,
-            host,
-            self._minor_store,
+            context.device_joiner(self._minor_store),
             device_runners(context, sink),
             EventRecorder(context.store, context.clock, sink.event_output(), self._messages),
         )
 
-    def _build_loops(self, pipeline: DevicePipeline, sink: PublishSink) -> PeriodicLoops:
-
-        self._loops = PeriodicLoops(self._context, pipeline, sink, self._messages)
+    def _build_loops(
+        self, pipeline: DevicePipeline, host: HostReader, sink: PublishSink
+    ) -> PeriodicLoops:
+        self._loops = PeriodicLoops(self._context, pipeline, host, sink, self._messages)
         return self._loops
 
     async def _wait_for_first_answers(self, pipeline: DevicePipeline) -> None:
@@ -300,14 +300,11 @@ class Application:
         Devices are joined again after the read, or after `PLACE_S` if it hangs: a device that has
         waited that long is published without a place.
         """
-        unplaced = asyncio.Event()
         event_loop = asyncio.get_running_loop()
-        pipeline.host_reader.on_unplaced = partial(event_loop.call_soon_threadsafe, unplaced.set)
         reading = Loop("places", PLACE_WAIT_S, read_host)
         read: asyncio.Future[float] | None = None
         while True:
-            await unplaced.wait()
-            unplaced.clear()
+            await pipeline.wait_unplaced()
             if read is None or read.done():
                 now_s = self._context.clock.monotonic()
                 read = event_loop.run_in_executor(self._collector, reading.step, now_s)

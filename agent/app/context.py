@@ -12,6 +12,7 @@ from agent.app.identity import node_name
 from agent.clock import Clock
 from agent.config.settings import Settings
 from agent.devices.health_file import HealthFile
+from agent.devices.joiner import DeviceJoiner
 from agent.devices.published_minors import PublishedMinorStore
 from agent.host.kernel import read_identity
 from agent.recording.directory import DirectoryFiles
@@ -54,15 +55,18 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
         told = kubelet.cgroup_root if kubelet is not None else None
         return self.settings.kubelet.cgroup_root or told or ""
 
-    def host_reader(self, minors: PublishedMinorStore | None = None) -> HostReader:
-        """Build the reader of the host's facts; raise `BadConfig`.
+    def host_reader(self) -> HostReader:
+        """Build the reader of the host's facts."""
+        return HostReader(self.host_source, self.settings, self.store, self.clock)
 
-        It gives devices the published `minors`; without them those of the state directory, which
-        it only reads.
+    def device_joiner(self, minors: PublishedMinorStore | None = None) -> DeviceJoiner:
+        """Build what joins devices with their places; raise `BadConfig`.
+
+        Without `minors` devices get the minors of the state directory, which is only read.
         """
         if minors is None:
             minors = self.published_minors()
-        return HostReader(self.host_source, self.settings, self.store, self.clock, minors)
+        return DeviceJoiner(self.settings, minors)
 
     def published_minors(
         self, *, stores: bool = False, adopts: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from agent.app.context import AppContext
+from agent.app.host_reader import HostReader
 from agent.app.pipeline import DevicePipeline
 from agent.app.publishing import PublisherRunner, PublishSink
 from agent.app.threads import ScheduledLoop, raise_open_file_limit
@@ -32,11 +33,13 @@ class PeriodicLoops:
         self,
         parts: AppContext,
         changes: DevicePipeline,
+        host: HostReader,
         outlet: PublishSink,
         messages: MessageQueue,
     ) -> None:
         self._context = parts
         self._pipeline = changes
+        self._host_reader = host
         self._messages = messages
         raise_open_file_limit()
         self.usage_monitor = parts.usage_monitor()
@@ -65,7 +68,7 @@ class PeriodicLoops:
 
     def read_host(self) -> None:
         """Read the host again; whoever joins the devices with it is told."""
-        self._pipeline.host_reader.read_host()
+        self._host_reader.read_host()
         self._messages.put(HostRead())
 
     def _report(self, run: PublisherRunner, loop: Loop) -> None:

@@ -41,8 +41,8 @@ def inspect_host(
     With `usage`, vendors are sampled twice as well, and rates span one collector interval.
     """
     settings = parts.settings
-    facts = parts.host_reader(minors)
-    facts.read_host()
+    joiner = parts.device_joiner(minors)
+    parts.host_reader().read_host()
     measuring = parts.usage_monitor() if usage else None
     if measuring is not None:
         measuring.cycle()
@@ -67,7 +67,7 @@ def inspect_host(
     )
     for state in states:
         parts.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
-    facts.join_devices()
+    joiner.update(parts.store, parts.clock.monotonic())
     if measuring is not None:
         if not parts.host_source.spec and not states:
             time.sleep(interval_s)  # no vendor's second sample has taken that long

@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 
 from agent.app.context import AppContext
 from agent.app.events import EventRecorder
-from agent.app.host_reader import HostReader
 from agent.app.publishing import (
     DeadlineObjectSink,
     FilePublisherRunner,
@@ -21,14 +20,15 @@ from agent.clock import Clock
 from agent.config.health import HealthSettings
 from agent.devices.health import TimePoint
 from agent.devices.health_file import HealthFile
+from agent.devices.joiner import DeviceJoiner
 from agent.devices.presence import GONE_MESSAGE, GONE_REASON, add_removed
-from agent.devices.published_minors import PublishedMinorStore
 from agent.devices.vendor_health import VendorHealth
 from agent.loop import Loop
 from agent.messages import (
     ClusterFactsChanged,
     DeviceMessage,
     DevicesReported,
+    DevicesUnplaced,
     FunctionRemoved,
     HostRead,
     MessageQueue,
@@ -165,9 +165,9 @@ class DevicePipeline:
         health: HealthUpdater,
         messages: MessageQueue,
         executor: Executor,
+        store: SnapshotStore,
         clock: Clock,
-        host: HostReader,
-        minors: PublishedMinorStore,
+        joiner: DeviceJoiner,
         publishers: Iterable[PublisherRunner],
         events: EventRecorder,
     ) -> None:
@@ -175,11 +175,12 @@ class DevicePipeline:
         self._health = health
         self._messages = messages
         self._executor = executor
+        self._store = store
         self._clock = clock
-        self._minors = minors
+        self._joiner = joiner
+        self._places_wanted = asyncio.Event()
         self._refresh_wanted = asyncio.Event()
         self._first_loop = Loop("devices", DEVICES_RETRY_S, self.publish)
-        self.host_reader = host
         self.publisher_runners = tuple(publishers)
         self.events = events
         self.devices_loop = Loop("devices", DEVICES_RETRY_S, self.refresh)
@@ -196,7 +197,10 @@ class DevicePipeline:
             case FunctionRemoved():
                 is_changed = self._health.remove_function(message.address)
             case MinorsRead():
-                self._minors.adopt(message.body)
+                self._joiner.adopt_minors(message.body)
+            case DevicesUnplaced():
+                is_changed = False
+                self._places_wanted.set()
             case HostRead() | ClusterFactsChanged():
                 pass
         if is_changed:
@@ -216,7 +220,9 @@ class DevicePipeline:
 
     def publish(self) -> None:
         """Join the vendors' answers with the places and publish the result."""
-        self.host_reader.join_devices()
+        joined = self._joiner.update(self._store, self._clock.monotonic())
+        if joined.has_unplaced:
+            self._messages.put(DevicesUnplaced())
         for runner in self.publisher_runners:
             runner.run_once()
 
@@ -259,6 +265,11 @@ class DevicePipeline:
         while not self._health.is_settled():
             self._refresh_wanted.clear()
             await self._refresh_wanted.wait()
+
+    async def wait_unplaced(self) -> None:
+        """Wait until a new device needs another read of the host."""
+        await self._places_wanted.wait()
+        self._places_wanted.clear()
 
     def request_refresh(self) -> None:
         """Refresh soon; for the loop thread."""

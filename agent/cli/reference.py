@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from agent.app.host_reader import numa_overrides
 from agent.cli.output import print_rows
 from agent.cli.parser import build_parser
 from agent.config.reference import effective_rows, reference_rows
 from agent.config.sources import choose_file, load_settings
 from agent.deviceplugin.allocator import Allocator
+from agent.devices.joiner import numa_overrides
 from agent.errors import BadConfig
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import PROCESS_FAMILIES

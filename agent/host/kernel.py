@@ -8,8 +8,7 @@ from agent.errors import ParseError
 from agent.host.files import read_match, read_text, read_value
 from agent.host.proc import parse_stat
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.node import NodeIdentity
-from agent.topology.gpudirect import GpuDirectHost
+from agent.snapshot.node import GpuDirectHost, NodeIdentity
 
 STAT_LIMIT = 512 * 1024  # bytes; `btime` stands behind a line with a number for each interrupt
 

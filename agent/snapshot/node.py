@@ -23,7 +23,7 @@ from agent.snapshot.device_plugin import DevicePluginView
 from agent.snapshot.host_devices import HostDevicesView
 from agent.snapshot.inventory import DeviceGroup, DeviceSample, Inventory, Problem
 from agent.snapshot.part import Counts, SnapshotPart
-from agent.snapshot.pci import NumaOverride, PciTree
+from agent.snapshot.pci import NumaOverride, PciTree, TopologyFile
 from agent.snapshot.pod import PodView
 from agent.snapshot.publications import AuditRecord, EventLine, Publication, PublisherStatus
 from agent.snapshot.self_check import LoopStatus, SelfCheck
@@ -154,6 +154,16 @@ class VendorState(msgspec.Struct, frozen=True, kw_only=True):
     samples: SnapshotPart[tuple[DeviceSample, ...]] = SnapshotPart(())
 
 
+class GpuDirectHost(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of the host that GPUDirect RDMA depends on; `None` if the host does not show it."""
+
+    peer_memory: str | None = None  # module that registers GPU memory with RDMA drivers
+    driver: bool = False  # NVIDIA's kernel module is loaded
+    open_modules: bool = False  # and it is the open one, which exports dma-buf
+    driver_major: int | None = None
+    kernel: tuple[int, int] | None = None
+
+
 class GpuDirectCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One reason why a GPU and a NIC exchange data worse than they could; `verdict` as below."""
 
@@ -221,6 +231,10 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     cpus: SnapshotPart[CpuTopology] = SnapshotPart(CpuTopology())
     numa: SnapshotPart[NumaTopology] = SnapshotPart(NumaTopology())
     pci: SnapshotPart[PciTree] = SnapshotPart(PciTree())
+    # functions whose low link speed lasts
+    slow_links: frozenset[str] = frozenset()
+    topology_file: SnapshotPart[TopologyFile | None] = SnapshotPart(None)  # of the provider
+    gpudirect_host: GpuDirectHost = GpuDirectHost()
     vendors: tuple[VendorState, ...] = ()  # by name
     devices: SnapshotPart[DeviceView] = SnapshotPart(DeviceView())
     pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())

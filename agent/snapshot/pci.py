@@ -12,6 +12,8 @@ import msgspec
 from agent.errors import ParseError
 from agent.snapshot.cpu import CpuSet
 
+HOST_BRIDGE_CLASS = 0x0600
+
 MAX_BRIDGES = 32  # above one function
 
 MAX_LINK = 4096  # characters of a link's text: the kernel's PATH_MAX
@@ -202,3 +204,36 @@ class NumaOverride(msgspec.Struct, frozen=True):
             return function.address == parse_user_address(self.match)
         domain, bus, _ = function.address.split(":")
         return int(domain, 16) == int(match[1], 16) and match[2] <= bus <= match[3]
+
+
+class FilePlace(msgspec.Struct, frozen=True):
+    """What a topology file says of one function: memory node, and switches outermost first."""
+
+    node: int
+    switches: tuple[str, ...] = ()
+
+    @property
+    def hierarchy(self) -> tuple[str, ...]:
+        """Return a root that stands for the node, then the switches."""
+        return (f"numa{self.node}", *self.switches)
+
+
+class TopologyFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine's topology as its provider wrote it; fills gaps of sysfs only."""
+
+    label: str  # base name and SHA-256 prefix
+    places: Mapping[str, FilePlace]  # by address
+    ignored: int = 0  # functions that are not here
+    warnings: tuple[str, ...] = ()
+
+    def restricted_to(self, tree: PciTree) -> TopologyFile:
+        """Keep what is about functions of this host; a host bridge as device raises."""
+        present = {address: tree.functions.get(address) for address in self.places}
+        for address, function in present.items():
+            if function is not None and function.base_class == HOST_BRIDGE_CLASS:
+                raise ParseError(f"topology file {self.label}: a host bridge as device", address)
+        places = {a: place for a, place in self.places.items() if present[a] is not None}
+        ignored = len(self.places) - len(places)
+        return TopologyFile(
+            label=self.label, places=places, ignored=ignored, warnings=self.warnings
+        )

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from agent.snapshot.device import Device, DeviceKind
-from agent.snapshot.node import DeviceView, GpuDirectCheck, GpuDirectPair
+from agent.snapshot.node import DeviceView, GpuDirectCheck, GpuDirectHost, GpuDirectPair
 from agent.snapshot.pci import PciFunction, PciTree
 from agent.topology.distance import NODE, PHB, PIX, PXB, PciPosition, pci_level, position_of
 
@@ -200,13 +198,3 @@ def _position(device: Device, tree: PciTree) -> PciPosition:
     return position_of(
         tree, _pci_function(device, tree), device.place.numa_node, device.place.virtual
     )
-
-
-class GpuDirectHost(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts; `None` is what the host does not tell."""
-
-    peer_memory: str | None = None  # module that registers GPU memory with RDMA drivers
-    driver: bool = False  # NVIDIA's kernel module is loaded
-    open_modules: bool = False  # and it is the open one, which exports dma-buf
-    driver_major: int | None = None
-    kernel: tuple[int, int] | None = None

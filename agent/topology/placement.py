@@ -19,16 +19,16 @@ from agent.snapshot.device import (
 )
 from agent.snapshot.inventory import Problem
 from agent.snapshot.pci import (
+    FilePlace,
     NumaOverride,
     PciFunction,
     PciTree,
+    TopologyFile,
 )
 from agent.topology.distance import near_disks, nvme_positions, position_of
 from agent.topology.pcie_link import degradation
 from agent.topology.switches import switch_chips, switches_above
 from agent.wire_formats.device_info import NUMA_NODE_FACT, PCIE_ROOT_FACT, SOURCE_FILE_FACT
-
-_HOST_BRIDGE = 0x0600
 
 
 class NumaPlacement(NamedTuple):
@@ -36,39 +36,6 @@ class NumaPlacement(NamedTuple):
 
     node: int
     source: str
-
-
-class FilePlace(msgspec.Struct, frozen=True):
-    """What a topology file says of one function: memory node, and switches outermost first."""
-
-    node: int
-    switches: tuple[str, ...] = ()
-
-    @property
-    def hierarchy(self) -> tuple[str, ...]:
-        """Return a root that stands for the node, then the switches."""
-        return (f"numa{self.node}", *self.switches)
-
-
-class TopologyFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine's topology as its provider wrote it; fills gaps of sysfs only."""
-
-    label: str  # base name and SHA-256 prefix
-    places: Mapping[str, FilePlace]  # by address
-    ignored: int = 0  # functions that are not here
-    warnings: tuple[str, ...] = ()
-
-    def restricted_to(self, tree: PciTree) -> TopologyFile:
-        """Keep what is about functions of this host; a host bridge as device raises."""
-        present = {address: tree.functions.get(address) for address in self.places}
-        for address, function in present.items():
-            if function is not None and function.base_class == _HOST_BRIDGE:
-                raise ParseError(f"topology file {self.label}: a host bridge as device", address)
-        places = {a: place for a, place in self.places.items() if present[a] is not None}
-        ignored = len(self.places) - len(places)
-        return TopologyFile(
-            label=self.label, places=places, ignored=ignored, warnings=self.warnings
-        )
 
 
 class PlacementRules(msgspec.Struct, frozen=True):

@@ -9,8 +9,7 @@ from xml.parsers import expat
 import msgspec
 
 from agent.errors import ParseError
-from agent.snapshot.pci import parse_address
-from agent.topology.placement import FilePlace, TopologyFile
+from agent.snapshot.pci import FilePlace, TopologyFile, parse_address
 from agent.wire_formats.kernel_text import parse_int
 
 MAX_BYTES = 1 << 20

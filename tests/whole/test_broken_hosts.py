@@ -41,8 +41,8 @@ def looked_at(files: TreeFiles) -> AppContext:
     """Do what a look does, with the vendors in this process: what they raise is a failure."""
     opened = HostSource(files=files, source="broken", spec="broken")
     parts = build_context(decode_settings({"node": {"name": "n"}}), opened, ManualClock())
-    facts, measuring = parts.host_reader(), parts.usage_monitor()
-    facts.read_host()
+    joiner, measuring = parts.device_joiner(), parts.usage_monitor()
+    parts.host_reader().read_host()
     measuring.cycle()
     for name, vendor in parts.vendors.items():
         if not vendor.detect(files, vendor.description.settings()):
@@ -61,7 +61,7 @@ def looked_at(files: TreeFiles) -> AppContext:
             samples=SnapshotPart(samples, 1.0),
         )
         parts.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
-    facts.join_devices()
+    joiner.update(parts.store, parts.clock.monotonic())
     measuring.cycle()
     measuring.report()
     measuring.close()

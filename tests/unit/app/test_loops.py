@@ -27,7 +27,7 @@ def built(folder: Path) -> PeriodicLoops:
     parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
     outlet = FolderPublishSink(str(folder / "out"), parts.store, parts.clock)
     changes = build_pipeline(parts, outlet)
-    return PeriodicLoops(parts, changes, outlet, MessageQueue())
+    return PeriodicLoops(parts, changes, parts.host_reader(), outlet, MessageQueue())
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     out = str(tmp_path / "out")
     outlet = FolderPublishSink(out, parts.store, parts.clock)
     changes = build_pipeline(parts, outlet)
-    loops = PeriodicLoops(parts, changes, outlet, MessageQueue())
+    loops = PeriodicLoops(parts, changes, parts.host_reader(), outlet, MessageQueue())
     open_before = len(os.listdir("/proc/self/fd"))
     loops.usage_monitor.cycle()
     open_after = len(os.listdir("/proc/self/fd"))

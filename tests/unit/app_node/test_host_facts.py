@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.app.host_reader import HostReader, links_to_check, numa_overrides
+from agent.app.host_reader import links_to_check
 from agent.app.identity import node_name
 from agent.cli.topology import topology_json, tree_text
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
+from agent.devices.joiner import numa_overrides
 from agent.devices.presence import PLACE_WAIT_S
 from agent.errors import BadConfig
 from agent.recording.host_source import HostSource, open_host
@@ -24,15 +25,16 @@ from agent.snapshot.inventory import DeviceSample, Inventory
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore, VendorState
 from agent.snapshot.part import SnapshotPart
 from tests import factory
+from tests.pipelines import JoinedHost
 from tests.process.agent import EIGHT_CARDS
 
 TOPOLOGY_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
 
 
-def facts(opened: HostSource, settings: object) -> tuple[HostReader, SnapshotStore]:
+def facts(opened: HostSource, settings: object) -> tuple[JoinedHost, SnapshotStore]:
     decoded = decode_settings(settings)
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=node_name(opened, decoded))))
-    return HostReader(opened, decoded, store, ManualClock()), store
+    return JoinedHost(opened, decoded, store, ManualClock()), store
 
 
 @pytest.mark.parametrize(
@@ -59,12 +61,8 @@ class Plugged:
         opened, decoded = open_host(str(EIGHT_CARDS)), decode_settings({})
         name = NodeIdentity(name=node_name(opened, decoded))
         self.store = SnapshotStore(NodeSnapshot(node=name))
-        self.facts = HostReader(opened, decoded, self.store, self.clock)
-        self.facts.on_unplaced = self._ask
+        self.facts = JoinedHost(opened, decoded, self.store, self.clock)
         self.facts.read_host()
-
-    def _ask(self) -> None:
-        self.asked += 1
 
     def answer(self, *cards: VendorDevice) -> list[str]:
         """Join what the vendor says a second later; return what is listed."""
@@ -76,7 +74,7 @@ class Plugged:
         return self.join()
 
     def join(self) -> list[str]:
-        self.facts.join_devices()
+        self.asked += self.facts.join_devices().has_unplaced
         return [device.key for device in self.store.current.devices.value.devices]
 
 

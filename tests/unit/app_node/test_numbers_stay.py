@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agent.app.host_reader import HostReader
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
 from agent.devices.presence import REMOVED_SHOWN_S, add_removed
@@ -12,6 +11,7 @@ from agent.snapshot.device import DeviceKind, HealthState, VendorDevice
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import HotplugView, NodeIdentity, NodeSnapshot, SnapshotStore, VendorState
 from agent.snapshot.part import SnapshotPart
+from tests.pipelines import JoinedHost
 
 GPUS = tuple(
     VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=f"0000:1{n}:00.0", minor=n)
@@ -30,7 +30,7 @@ class View:
         self.clock = ManualClock()
         self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
         opened = HostSource(files=TreeBuilder().build(""))
-        self._facts = HostReader(opened, decode_settings({}), self.store, self.clock)
+        self._facts = JoinedHost(opened, decode_settings({}), self.store, self.clock)
 
     def join(self, *, state: str = "ready", **told: tuple[VendorDevice, ...]) -> dict[str, object]:
         """Return minor and state by key after the vendors said this."""

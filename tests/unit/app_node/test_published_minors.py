@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.app.host_reader import HostReader
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
 from agent.devices.minors import MinorRecord, MinorRecords, encode_records
@@ -24,6 +23,7 @@ from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore, Vendo
 from agent.snapshot.part import SnapshotPart
 from agent.state_writer import StateWriter
 from tests.hanging import hanging_files, needs_fuse
+from tests.pipelines import JoinedHost
 
 LONG_S = 30.0
 GPUS = tuple(
@@ -72,7 +72,7 @@ class Agent:
         self.minors = PublishedMinorStore(folder, self.writer, stores=True, adopts=adopts)
         self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
         opened = HostSource(files=TreeBuilder().build(""))
-        self._facts = HostReader(
+        self._facts = JoinedHost(
             opened, decode_settings({}), self.store, ManualClock(), self.minors
         )
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.snapshot.pci import PciFunction
-from agent.topology.placement import FilePlace
+from agent.snapshot.pci import FilePlace, PciFunction
 from agent.topology.topology_file import MAX_BYTES, parse_topology_file
 from tests.captures import SHARED, needs_shared
 from tests.machines import tree_of

@@ -16,8 +16,8 @@ from agent.snapshot.device import (
 )
 from agent.snapshot.inventory import Inventory, Problem
 from agent.snapshot.node import DeviceView
-from agent.snapshot.pci import NumaOverride, PciFunction, PciLink, PciTree
-from agent.topology.placement import FilePlace, PlacementRules, PlacementSettings, TopologyFile
+from agent.snapshot.pci import FilePlace, NumaOverride, PciFunction, PciLink, PciTree, TopologyFile
+from agent.topology.placement import PlacementRules, PlacementSettings
 from agent.topology.topology_file import parse_topology_file
 from tests.captures import SHARED, needs_shared
 from tests.machines import machine, nodes, tree_of

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agent.errors import ParseError
 from agent.snapshot.cpu import NumaNode, NumaNodeKind, NumaTopology
-from agent.snapshot.pci import NumaOverride, PciFunction, PciTree
-from agent.topology.placement import FilePlace, PlacementRules, TopologyFile, override_problems
+from agent.snapshot.pci import FilePlace, NumaOverride, PciFunction, PciTree, TopologyFile
+from agent.topology.placement import PlacementRules, override_problems
 from tests.machines import nodes, numa_node_of, tree_of
 
 DEVICE = "0000:18:00.0"

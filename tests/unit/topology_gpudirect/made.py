@@ -8,9 +8,8 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from agent.snapshot.device import Device, DeviceKind, DeviceLink, Placement, VendorDevice
-from agent.snapshot.node import DeviceView
+from agent.snapshot.node import DeviceView, GpuDirectHost
 from agent.snapshot.pci import PciFunction, PciTree
-from agent.topology.gpudirect import GpuDirectHost
 from agent.topology.pci_config import DOWNSTREAM_PORT, ENDPOINT, ROOT_PORT, UPSTREAM_PORT
 from tests.machines import tree_of
 

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from agent.snapshot.device import DeviceKind, DeviceLink
-from agent.snapshot.node import DeviceView, GpuDirectPair
+from agent.snapshot.node import DeviceView, GpuDirectHost, GpuDirectPair
 from agent.snapshot.pci import PciLink, PciTree
-from agent.topology.gpudirect import GpuDirectHost, check_pairs
+from agent.topology.gpudirect import check_pairs
 from tests.unit.topology_gpudirect.made import (
     GPU,
     GPU_PORT,

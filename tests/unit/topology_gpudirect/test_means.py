@@ -7,7 +7,7 @@ import pytest
 from agent.host.kernel import read_gpudirect_host
 from agent.recording.tree import TreeBuilder
 from agent.snapshot.host_files import HostFiles
-from agent.topology.gpudirect import GpuDirectHost
+from agent.snapshot.node import GpuDirectHost
 from tests.captures import capture, needs_shared
 
 OPEN = (

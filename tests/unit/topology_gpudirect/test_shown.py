@@ -6,20 +6,26 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from agent.app.host_reader import HostReader
 from agent.clock import ManualClock
 from agent.config.settings import Settings
 from agent.metrics.exposition import render_metrics
 from agent.recording.host_source import HostSource
 from agent.snapshot.device import DeviceKind, VendorDevice
 from agent.snapshot.inventory import Inventory
-from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore, VendorState
+from agent.snapshot.node import (
+    GpuDirectHost,
+    NodeIdentity,
+    NodeSnapshot,
+    SnapshotStore,
+    VendorState,
+)
 from agent.snapshot.part import SnapshotPart
-from agent.topology.gpudirect import GpuDirectHost, check_pairs
+from agent.topology.gpudirect import check_pairs
 from agent.web.device_tables import gpudirect_table
 from agent.wire_formats.snapshot_json import snapshot_json
 from agent.workers.manager import replace_vendor
 from tests.machines import Sysfs
+from tests.pipelines import JoinedHost
 from tests.unit.topology_gpudirect.made import GPU, MEANS, NIC, NIC_PORT, tree, view
 
 
@@ -76,7 +82,7 @@ def test_devices_are_joined_with_their_pairs() -> None:
     sysfs.function("pci0000:15/0000:15:02.0/0000:17:00.0", **{"class": "0x020700"})
     sysfs.builder.put("/sys/module/nvidia_peermem/version", b"570\n")
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
-    facts = HostReader(HostSource(files=sysfs.builder.build()), Settings(), store, ManualClock())
+    facts = JoinedHost(HostSource(files=sysfs.builder.build()), Settings(), store, ManualClock())
     facts.read_host()
     gpu = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:16:00.0", minor=0)
     nic = VendorDevice(kind=DeviceKind.RDMA, vendor="mlx5_core", bus_id="0000:17:00.0", minor=0)

@@ -1,0 +1,169 @@
+"""Joins the vendors' answers with the places of the devices, from the snapshot alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.config.settings import Settings
+from agent.devices.minors import renew_records, retain_records
+from agent.devices.presence import with_removed_devices, without_unplaced
+from agent.devices.published_minors import PublishedMinorStore
+from agent.devices.view import build_device_view
+from agent.errors import BadConfig, ParseError
+from agent.snapshot.device import DeviceKind
+from agent.snapshot.inventory import Inventory, Problem
+from agent.snapshot.node import DeviceView, NodeSnapshot, SnapshotStore, VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import NumaOverride
+from agent.topology.gpudirect import check_pairs
+from agent.topology.placement import PlacementRules, PlacementSettings
+
+HostProblem = tuple[str, Problem]
+
+
+class JoinedDevices(msgspec.Struct, frozen=True):
+    """The devices with their places, and whether a new device is left out until it has one."""
+
+    view: DeviceView
+    has_unplaced: bool
+
+
+class DeviceJoiner:
+    """Joins devices with their places, on the devices thread; it reads no file.
+
+    It remembers the minors that were published, and whether every vendor has answered once.
+    """
+
+    def __init__(self, settings: Settings, minors: PublishedMinorStore | None = None) -> None:
+        """Take published minors from `minors`; without it they last as long as this object.
+
+        Raises `BadConfig`.
+        """
+        self._overrides = numa_overrides(settings)
+        self._pcie_scope = settings.publish.pcie_scope
+        self._minors = minors or PublishedMinorStore()
+        # every vendor of the start has answered, or failed to
+        self._all_vendors_answered = False
+
+    def adopt_minors(self, body: object) -> None:
+        """Take the minors of the published Device object; `None` if there is none."""
+        self._minors.adopt(body)
+
+    def update(self, store: SnapshotStore, now_s: float) -> JoinedDevices:
+        """Replace the snapshot's devices; an equal view stays the same object.
+
+        An answer of a vendor that arrives meanwhile is joined at the next call.
+        """
+        snapshot = store.current  # not within the store's lock: joining takes too long for it
+        joined = self.join(snapshot, now_s)
+        view = joined.view
+        if view == snapshot.devices.value:
+            view = snapshot.devices.value
+        store.put(devices=SnapshotPart(view, now_s))
+        return joined
+
+    def join(self, snapshot: NodeSnapshot, now_s: float) -> JoinedDevices:
+        """Return the devices of all vendors with their places."""
+        starting = {one.vendor for one in snapshot.vendors if one.state == "starting"}
+        # devices that are published already are not withdrawn to wait for a late vendor
+        late = starting if self._all_vendors_answered else set()
+        awaited = tuple(sorted(starting - late))
+        answered = [one for one in snapshot.vendors if one.vendor not in late]
+        placed, has_unplaced = self._placed_inventories(answered, snapshot, now_s)
+        self._all_vendors_answered = not awaited
+        inventories = with_removed_devices(placed, snapshot.removed_devices, now_s)
+        published, is_complete = self._minors.current()
+        records = retain_records(published, inventories, snapshot)
+        view = build_device_view(
+            inventories,
+            snapshot.pci.value,
+            snapshot.cpus.value,
+            snapshot.numa.value,
+            self._placement_settings(snapshot),
+            records,
+        )
+        # the vendor that answers first must not decide about the minors of the others
+        if is_complete and not awaited:
+            infos = [device.info for device in view.devices]
+            vendors = {device.key: one.vendor for one in inventories for device in one.devices}
+            self._minors.save(renew_records(infos, vendors, records))
+        view = msgspec.structs.replace(
+            view,
+            awaited=awaited,
+            problems=(*view.problems, *_host_problems(snapshot)),
+            provisional_minors=not is_complete,
+        )
+        return JoinedDevices(_with_gpudirect(view, snapshot), has_unplaced)
+
+    def _placement_settings(self, snapshot: NodeSnapshot) -> PlacementSettings:
+        file = snapshot.topology_file
+        return PlacementSettings(
+            rules=PlacementRules(overrides=self._overrides, file=file.value),
+            pcie_scope=self._pcie_scope,
+            slow_links=snapshot.slow_links,
+            file_refusal=file.error,
+        )
+
+    def _placed_inventories(
+        self, vendors: Iterable[VendorState], snapshot: NodeSnapshot, now_s: float
+    ) -> tuple[list[Inventory], bool]:
+        """Return the answers without new devices that wait for a place, and if there are any."""
+        listed = {device.key for device in snapshot.devices.value.devices}
+        has_unplaced = False
+        inventories: list[Inventory] = []
+        for vendor in vendors:
+            inventory = vendor.inventory.value
+            if inventory is not None and self._all_vendors_answered:
+                inventory = without_unplaced(vendor.inventory, snapshot.pci, listed, now_s)
+                has_unplaced = has_unplaced or inventory is not vendor.inventory.value
+            if inventory is not None:
+                inventories.append(inventory)
+        return inventories, has_unplaced
+
+
+def _host_problems(snapshot: NodeSnapshot) -> tuple[HostProblem, ...]:
+    """Return what the host's readers warn about, and whether the kernel sends no uevents."""
+    warnings = (
+        *snapshot.cpus.value.warnings,
+        *snapshot.numa.value.warnings,
+        *snapshot.pci.value.warnings,
+    )
+    problems = tuple(("host", _warning_problem(warning)) for warning in warnings)
+    error = snapshot.hotplug.problem
+    if not error:
+        return problems
+    message = f"{error}; every half minute is looked instead"
+    return (*problems, ("host", Problem(reason="UeventsUnavailable", message=message)))
+
+
+def _warning_problem(warning: str) -> Problem:
+    """Return a reader's warning, `pci_limit: what`, as a problem with the reason `PciLimit`."""
+    kind, _, message = warning.partition(": ")
+    return Problem(reason="".join(map(str.capitalize, kind.split("_"))), message=message)
+
+
+def _with_gpudirect(view: DeviceView, snapshot: NodeSnapshot) -> DeviceView:
+    """Add which GPUs and NICs reach each other without the host's memory."""
+    kinds = {device.info.kind for device in view.devices}
+    if not kinds >= {DeviceKind.GPU, DeviceKind.RDMA}:
+        return view
+
+    pairs = check_pairs(view, snapshot.pci.value, snapshot.gpudirect_host)
+    return msgspec.structs.replace(view, direct=pairs)
+
+
+def numa_overrides(settings: Settings) -> tuple[NumaOverride, ...]:
+    """Decode the NUMA overrides; raise `BadConfig`."""
+    return tuple(_decode_override(row) for row in settings.discovery.numa_overrides)
+
+
+def _decode_override(row: Mapping[str, object]) -> NumaOverride:
+    match, node = row.get("match"), row.get("node")
+    if set(row) != {"match", "node"} or not isinstance(match, str) or type(node) is not int:
+        raise BadConfig("discovery.numa_overrides: each entry has `match` (text) and `node`")
+    try:
+        return NumaOverride(match, node)
+    except ParseError as error:
+        raise BadConfig(f"discovery.numa_overrides: {error}") from error
