@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import is_
 
 import msgspec
 
@@ -15,7 +14,7 @@ from agent.allocation.device_shares import DeviceIndex, KubeletShare, kubelet_sh
 from agent.errors import ParseError
 from agent.snapshot.allocation import AllocatedDevice, AllocationView
 from agent.snapshot.container import ContainerState, PodSandbox, RuntimeContainer, RuntimeView
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import IdentityMemo, NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES, PodView, RequestedAmounts
 from agent.snapshot.vendor import SlicesDevices
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
@@ -176,9 +175,6 @@ def _containers_by_sandbox(
     return found
 
 
-SnapshotParts = tuple[object, ...]
-
-
 class AllocationCheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """All that a check of every pod's grant goes by: of equal ones the second need not be done."""
 
@@ -200,7 +196,7 @@ class AllocationTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationIndex:
-    """Keeps the tables of the last snapshot; builds those anew whose parts were replaced.
+    """Builds the tables of a snapshot; reuses those whose parts of the snapshot were not replaced.
 
     So a request costs what was allocated, not what is on the node. Several threads may use it; a
     new index builds all tables, and the result is the same.
@@ -210,60 +206,49 @@ class AllocationIndex:
         """`slicers` are the vendors that can cut devices for pods; they resolve templates."""
         self._slicers = tuple(slicers)
         self.last_check: tuple[AllocationCheckInputs, AllocationView] | None = None
-        self._last: tuple[SnapshotParts, AllocationTables] | None = None
+        self._tables = IdentityMemo[AllocationTables]()
+        self._devices = IdentityMemo[DeviceIndex]()
+        self._pods = IdentityMemo[Mapping[str, PodView]]()
+        self._sandboxes = IdentityMemo[Mapping[str, PodSandbox]]()
+        self._allocated = IdentityMemo[frozenset[str]]()
+        self._kubelet_shares = IdentityMemo[Mapping[str, tuple[KubeletShare, ...]]]()
 
     def tables(self, now: NodeSnapshot) -> AllocationTables:
         """Return the tables of a snapshot."""
-        devices, cluster = now.devices, now.cluster
-        parts: SnapshotParts = (
-            devices.value,
-            devices.taken_s is None,
-            cluster.pods,
+        inputs = (
+            now.devices.value,
+            now.devices.taken_s is None,
+            now.cluster.pods,
             now.runtime.value.sandboxes,
             now.grants.value.looked,
             now.served.value.held,
-            cluster.has_pod_list,
+            now.cluster.has_pod_list,
         )
-        last = self._last
-        if last is not None and all(map(is_, last[0], parts)):
-            return last[1]
-        tables = _build_tables(now, parts, last, self._slicers)
-        self._last = parts, tables
-        return tables
+        return self._tables.get(inputs, lambda _: self._build(now))
 
-
-def _build_tables(
-    now: NodeSnapshot,
-    parts: SnapshotParts,
-    last: tuple[SnapshotParts, AllocationTables] | None,
-    slicers: tuple[SlicesDevices, ...],
-) -> AllocationTables:
-    """Return the tables; those whose parts did not change are the last ones."""
-    changed = [True] * len(parts)
-    if last is not None:
-        changed = [old is not new for old, new in zip(last[0], parts, strict=True)]
-    new_devices, new_pods, new_boxes = changed[0] or changed[1], changed[2], changed[3]
-    old = None if last is None else last[1]
-    devices = _build_device_index(now) if old is None or new_devices else old.devices
-    pods = {pod.uid: pod for pod in now.cluster.pods} if old is None or new_pods else old.pods
-    boxes = _sandboxes_by_pod(now) if old is None or new_boxes else old.sandboxes
-    allocated = (
-        _allocated_pods(now, boxes) if old is None or new_pods or new_boxes else old.allocated
-    )
-    unchecked = _unchecked_pods(allocated, pods, boxes, now.grants.value.looked)
-    if old is None or new_devices or new_pods or changed[5] or changed[6]:
-        shares = kubelet_shares(now, pods, devices)
-    else:
-        shares = old.kubelet_shares
-    return AllocationTables(
-        devices=devices,
-        pods=pods,
-        sandboxes=boxes,
-        allocated=allocated,
-        unchecked=unchecked,
-        kubelet_shares=shares,
-        slicers=slicers,
-    )
+    def _build(self, now: NodeSnapshot) -> AllocationTables:
+        listed, boxes_by_id = now.cluster.pods, now.runtime.value.sandboxes
+        devices = self._devices.get(
+            (now.devices.value, now.devices.taken_s is None), lambda _: _build_device_index(now)
+        )
+        pods = self._pods.get((listed,), lambda _: {pod.uid: pod for pod in listed})
+        sandboxes = self._sandboxes.get((boxes_by_id,), lambda _: _sandboxes_by_pod(now))
+        allocated = self._allocated.get(
+            (listed, boxes_by_id), lambda _: _allocated_pods(now, sandboxes)
+        )
+        shares = self._kubelet_shares.get(
+            (devices, listed, now.served.value.held, now.cluster.has_pod_list),
+            lambda _: kubelet_shares(now, pods, devices),
+        )
+        return AllocationTables(
+            devices=devices,
+            pods=pods,
+            sandboxes=sandboxes,
+            allocated=allocated,
+            unchecked=_unchecked_pods(allocated, pods, sandboxes, now.grants.value.looked),
+            kubelet_shares=shares,
+            slicers=self._slicers,
+        )
 
 
 def _build_device_index(now: NodeSnapshot) -> DeviceIndex:

@@ -29,7 +29,7 @@ from agent.deviceplugin.resource_builder import parse_time_slicing
 from agent.errors import BadConfig, HostFileError, ParseError, PublishError
 from agent.loop import Loop
 from agent.snapshot.device_plugin import KubeletAllocation
-from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.snapshot.node import NodeSnapshot, SnapshotMemo, SnapshotStore, are_same_objects
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.vendor import slicing_vendors
 from agent.verification.schedule import IsExempt, exempt_none
@@ -76,8 +76,8 @@ class AllocationMonitor:
             if proves
             else None
         )
-        self._checked_inputs: tuple[object, ...] = ()
-        self._retained_allocations = AllocationIndex(slicing_vendors(parts.vendors).values())
+        index = AllocationIndex(slicing_vendors(parts.vendors).values())
+        self._check = SnapshotMemo(_check_inputs, lambda now, _: check_allocations(now, index))
         self._first_loops = (
             ScheduledLoop(Loop("means", HOST_DEVICES_INTERVAL_S, self.read_host_devices)),
             ScheduledLoop(Loop("grants", ALLOCATIONS_INTERVAL_S, self.check_allocations)),
@@ -103,22 +103,7 @@ class AllocationMonitor:
 
     def check_allocations(self) -> None:
         """Check all grants, if anything they are judged by is another."""
-        now = self._store.current
-        cluster, devices = now.cluster, now.devices.value
-        inputs = (
-            cluster.pods,
-            cluster.has_pod_list,
-            cluster.deleted_pods,
-            now.runtime.value,
-            devices,
-            now.served.value.held,
-        )
-        if len(self._checked_inputs) == len(inputs) and all(
-            map(_is_same, inputs, self._checked_inputs)
-        ):
-            view = now.grants.value
-        else:
-            view, self._checked_inputs = check_allocations(now, self._retained_allocations), inputs
+        view = self._check(self._store.current)
         self._store.put(grants=SnapshotPart(view, self._clock.monotonic()))
 
     def _verify(self) -> None:
@@ -129,8 +114,17 @@ class AllocationMonitor:
             self._store.put(proof=SnapshotPart(view, self._clock.monotonic()))
 
 
-def _is_same(one: object, other: object) -> bool:
-    return one is other
+def _check_inputs(now: NodeSnapshot) -> tuple[object, ...]:
+    """Return what `check_allocations` depends on."""
+    cluster = now.cluster
+    return (
+        cluster.pods,
+        cluster.has_pod_list,
+        cluster.deleted_pods,
+        now.runtime.value,
+        now.devices.value,
+        now.served.value.held,
+    )
 
 
 log = logging.getLogger(__name__)
@@ -165,7 +159,7 @@ class CdiFileUpdater:
         now = self._context.store.current
         held = self._read_held_devices()
         inputs = (now.means.value, now.devices.value, now.served.value, now.grants.value, held)
-        if not self._error and self._are_inputs_unchanged(inputs):
+        if not self._error and are_same_objects(inputs, self._last_inputs):
             return
         if now.devices.taken_s is None or now.devices.value.awaited:
             return  # names of devices whose vendor has not answered yet must not go
@@ -208,11 +202,6 @@ class CdiFileUpdater:
             if self._context.settings.cdi.nvidia
             else None
         )
-
-    def _are_inputs_unchanged(self, inputs: tuple[object, ...]) -> bool:
-        if len(self._last_inputs) != len(inputs):
-            return False
-        return all(one is other for one, other in zip(inputs, self._last_inputs, strict=True))
 
     @property
     def problem(self) -> str:

@@ -8,11 +8,9 @@ is no place for it. Needs no event loop: the lock is taken before any other work
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import signal
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Literal
@@ -20,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from agent.clock import rfc3339
-from agent.errors import AgentError
+from agent.file_lock import NO_FILE, LockError, open_lock_file, try_flock
 from agent.snapshot.self_check import SelfCheck
 from agent.version import VERSION
 from agent.wire_formats.json_values import JSON_ERRORS
@@ -41,10 +39,6 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     """Return the signals of `STOP`, without SIGHUP if the caller ignores it, as nohup does."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(one for one in STOP_SIGNALS if not (ignored and one is signal.SIGHUP))
-
-
-class LockError(AgentError):
-    """The lock can be neither taken nor waited for: its folder or file is unfit."""
 
 
 class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +69,7 @@ class NodeLock:
     def __init__(
         self, path: str, fd: int, folder_fd: int, own: LockHolder, previous: LockHolder | None
     ) -> None:
-        """`fd` is that of the locked file, -1 where it could not be made; the folder is locked."""
+        """`fd` is that of the locked file, or `NO_FILE`; the folder is locked as well."""
         self.path = path
         self.previous_holder = previous  # who held it before, as it left the file
         self._fd = fd
@@ -97,7 +91,7 @@ class NodeLock:
         for fd in (self._fd, self._folder_fd):
             if fd >= 0:
                 os.close(fd)
-        self._fd = self._folder_fd = -1
+        self._fd = self._folder_fd = NO_FILE
 
     def crash_message(self) -> str | None:
         """Say that the agent before this one ended without leaving; `None` if it did leave."""
@@ -152,11 +146,12 @@ def try_lock(folder: str, own: LockHolder) -> NodeLock | None:
 
 def _try_lock_file(folder_fd: int, path: str, own: LockHolder) -> NodeLock | None:
     for _ in range(MAX_LOCK_ATTEMPTS):
-        fd = _open_lock_file(path)
+        fd = open_lock_file(path, 0o644)
         lock = None
         try:
-            locked = _try_flock(fd)
-            current = fd < 0 or _is_file_at(fd, path)  # after the lock: it may have been replaced
+            locked = try_flock(fd)
+            # checked after the lock: the file may have been replaced before
+            current = fd == NO_FILE or _is_file_at(fd, path)
             if locked and current:
                 lock = _lock_folder(path, fd, folder_fd, own)
         finally:
@@ -238,35 +233,9 @@ def _make_folder(folder: str) -> None:
     os.chmod(folder, 0o755)  # noqa: S103 - whatever the umask: a standby of another user looks in
 
 
-def _open_lock_file(path: str) -> int:
-    """Return the descriptor of the lock's file; -1 where a full file system has no room for it."""
-    # O_NONBLOCK: a FIFO in its place must not stop us; O_NOFOLLOW: nor a link lead us elsewhere
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        fd = os.open(path, flags, 0o644)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return -1
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise LockError(f"{path}: is not a plain file; remove it")
-    return fd
-
-
-def _try_flock(fd: int) -> bool:
-    """Lock what a descriptor names; return whether it is ours. Nothing (-1) needs no lock."""
-    try:
-        if fd >= 0:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _lock_folder(path: str, fd: int, folder_fd: int, own: LockHolder) -> NodeLock | None:
     """Lock the folder of a locked file as well; `None` if another process has that lock."""
-    if not _try_flock(folder_fd):
+    if not try_flock(folder_fd):
         return None
     previous = _read_record(fd) if fd >= 0 else None
     return NodeLock(path, fd, folder_fd, own, previous)

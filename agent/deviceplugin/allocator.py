@@ -22,7 +22,6 @@ from agent.deviceplugin.pod_devices import CandidatePod, DeviceAccounting, find_
 from agent.deviceplugin.preferred import PreferenceRequest, select_preferred
 from agent.deviceplugin.resource_builder import (
     ResourceBuilder,
-    ResourceTable,
     VendorProblems,
 )
 from agent.deviceplugin.resources import (
@@ -41,8 +40,7 @@ from agent.snapshot.device import Pairs, VendorDevice
 from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.edits import ContainerEdits, ContainerNote
 from agent.snapshot.host_devices import HostDevices
-from agent.snapshot.node import DeviceView, NodeSnapshot, SnapshotMemo
-from agent.snapshot.pci import PciTree
+from agent.snapshot.node import NodeSnapshot, SnapshotMemo
 from agent.snapshot.vendor import DeviceVendor, injecting_vendors, kubelet_vendors, slicing_vendors
 from agent.wire_formats.device_checkpoint import EXCHANGE_ANNOTATION
 
@@ -328,7 +326,9 @@ class Allocator:
         self._vendors = injecting
         self._builder = ResourceBuilder(settings, serving)
         self._index = AllocationIndex(slicing_vendors(vendors).values())
-        self._last_table: tuple[DeviceView, ResourceTable] | None = None
+        self._resource_table = SnapshotMemo(
+            lambda now: (now.devices.value,), lambda now, _: self._builder.build(now.devices.value)
+        )
         self._resources = SnapshotMemo(
             lambda now: (now.devices.value,),
             lambda now, _: self._resource_table(now).kubelet_resources(
@@ -339,7 +339,9 @@ class Allocator:
         self._allocations = SnapshotMemo(
             _allocation_inputs, lambda now, _: current_allocations(now, self._index)
         )
-        self._last_scores: tuple[DeviceView, PciTree, PairScores] | None = None
+        self._pair_scores = SnapshotMemo(
+            lambda now: (now.devices.value, now.pci.value), lambda now, _: self._score_pairs(now)
+        )
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
         """Return the resources offered now, by name; none of vendors that have not answered yet."""
@@ -431,21 +433,11 @@ class Allocator:
             raise AllocationError(UNKNOWN_RESOURCE, f"{resource} is not offered by this agent now")
         return resource_units
 
-    def _resource_table(self, snapshot: NodeSnapshot) -> ResourceTable:
+    def _score_pairs(self, snapshot: NodeSnapshot) -> PairScores:
         view = snapshot.devices.value
-        if self._last_table is None or self._last_table[0] is not view:
-            self._last_table = view, self._builder.build(view)
-        return self._last_table[1]
-
-    def _pair_scores(self, snapshot: NodeSnapshot) -> PairScores:
-        view, tree = snapshot.devices.value, snapshot.pci.value
-        cached = self._last_scores
-        if cached is None or cached[0] is not view or cached[1] is not tree:
-            # only of devices that the kubelet is offered: scoring is quadratic
-            devices = self._builder.served_devices(view)
-            scores = score_pairs(replace(view, devices=devices), tree)
-            cached = self._last_scores = view, tree, scores
-        return cached[2]
+        # only devices that pods can have from here: each pair costs time
+        served = replace(view, devices=self._builder.served_devices(view))
+        return score_pairs(served, snapshot.pci.value)
 
 
 def withdraw_ids(resource: KubeletResource, ids: frozenset[str]) -> KubeletResource:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -36,7 +35,7 @@ from agent.loop import run_in_thread
 from agent.messages import EventReported
 from agent.snapshot.allocation import AllocationRefused
 from agent.snapshot.device_plugin import ALLOCATION_BUCKETS_S, KubeletAllocation, ResourceStatistics
-from agent.snapshot.part import Counts, build_histogram
+from agent.snapshot.part import Counts, HistogramCounter
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -414,14 +413,12 @@ class ResourceCounters:
         self._preferred: Counter[str] = Counter()
         self._starts: Counter[str] = Counter()
         self._registrations: Counter[str] = Counter()
-        self._buckets = [0] * (len(ALLOCATION_BUCKETS_S) + 1)
-        self._sum_s = 0.0
+        self._latency = HistogramCounter(ALLOCATION_BUCKETS_S)
 
     def count_allocation(self, result: str, duration_s: float) -> None:
         """Count an answer to `Allocate`."""
         _count_result(self._allocations, result)
-        self._buckets[bisect_left(ALLOCATION_BUCKETS_S, duration_s)] += 1
-        self._sum_s += duration_s
+        self._latency.add(duration_s)
 
     def count_preferred(self, result: str) -> None:
         """Count an answer to `GetPreferredAllocation`."""
@@ -445,7 +442,7 @@ class ResourceCounters:
         return ResourceStatistics(
             name=self._name,
             allocations=_sorted_counts(self._allocations),
-            latency=build_histogram(ALLOCATION_BUCKETS_S, self._buckets, self._sum_s),
+            latency=self._latency.histogram,
             preferred=_sorted_counts(self._preferred),
             starts=_sorted_counts(self._starts),
             registrations=_sorted_counts(self._registrations),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import fcntl
 import logging
 import os
 import random
@@ -20,7 +18,7 @@ from msgspec.structs import replace
 
 from agent.clock import Clock
 from agent.config.containers import NriSettings
-from agent.errors import AgentError
+from agent.file_lock import NO_FILE, LockError, lock_file
 from agent.nri.messages import RuntimeEvents
 from agent.nri.runtime_view import RuntimeHandler, RuntimeViewStore
 from agent.nri.session import OpenRuntimeRequests, RuntimeSession
@@ -143,7 +141,7 @@ class NriPlugin:
         try:
             if not self._lock.acquire():
                 return "AnotherAgent", "another agent of this node has the connection"
-        except ConnectionLockError as error:
+        except LockError as error:
             return "NoLock", str(error)
         socket = self._nri.socket
         try:
@@ -231,46 +229,32 @@ def _file_identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class ConnectionLockError(AgentError):
-    """The lock file cannot be opened or locked; the message has the path and the errno."""
-
-
 class ConnectionLock:
-    """A kernel lock, which ends with its process in every case."""
+    """Keeps a second process of the node from connecting as well."""
 
     def __init__(self, path: str) -> None:
-        """Create a lock on `path`, a file in an existing folder; empty: no lock."""
+        """`path` is a file in a folder that exists; empty: nothing is locked."""
         self._path = path
-        self._fd: int | None = None
+        self._fd = NO_FILE
 
     def acquire(self) -> bool:
-        """Return whether the lock is held now; do not wait. Raises `ConnectionLockError`."""
-        if not self._path or self._fd is not None:
+        """Take the lock and return whether this process has it; never waits. Raises `LockError`."""
+        if not self._path or self._fd != NO_FILE:
             return True
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = os.open(self._path, flags, 0o600)
+            # on a full disk the node's lock, in the same folder, keeps a second agent out
+            fd = lock_file(self._path, 0o600)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return True  # the node's lock, in the same folder, keeps a second agent out
-            raise ConnectionLockError(
-                f"{self._path}: {error.strerror}; see node.run_dir"
-            ) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if isinstance(error, BlockingIOError):
-                return False
-            raise ConnectionLockError(
-                f"{self._path}: {error.strerror}; see node.run_dir"
-            ) from error
+            message = f"{self._path}: {error.strerror}; see node.run_dir"
+            raise LockError(message) from error
+        if fd is None:
+            return False
         self._fd = fd
         return True
 
     def release(self) -> None:
-        """Release the lock if this process holds it."""
-        if self._fd is not None:
-            fd, self._fd = self._fd, None
+        """Give the lock back, if this process has it."""
+        if self._fd != NO_FILE:
+            fd, self._fd = self._fd, NO_FILE
             with contextlib.suppress(OSError):
                 os.close(fd)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 
 from agent.snapshot.container import MethodStatistics, NriStatistics
-from agent.snapshot.part import build_histogram
+from agent.snapshot.part import HistogramCounter
 
 # seconds; the last bound is the runtime's time limit, after which the connection ends
 LATENCY_BOUNDS_S = (
@@ -33,8 +32,7 @@ class NriCounters:
     def __init__(self) -> None:
         """Start all counters at 0."""
         self._results: dict[str, Counter[str]] = {}
-        self._buckets: dict[str, list[int]] = {}
-        self._sums_s: dict[str, float] = {}
+        self._latencies: dict[str, HistogramCounter] = {}
         self.ends: Counter[str] = Counter()
         self.connections = 0
         self.registrations = 0
@@ -48,21 +46,18 @@ class NriCounters:
 
     def count_answer(self, method: str, result: str, duration_s: float) -> None:
         """Count an answer; the number of methods is bounded."""
-        if method not in self._buckets:
+        if method not in self._latencies:
             self._results[method] = Counter()
-            self._sums_s[method] = 0.0
-            self._buckets[method] = [0] * (
-                len(LATENCY_BOUNDS_S) + 1
-            )  # assigned last: readers iterate over it
+            # assigned last: readers iterate over it
+            self._latencies[method] = HistogramCounter(LATENCY_BOUNDS_S)
         self._results[method][result] += 1
-        self._buckets[method][bisect_left(LATENCY_BOUNDS_S, duration_s)] += 1
-        self._sums_s[method] += duration_s
+        self._latencies[method].add(duration_s)
 
     @property
     def statistics(self) -> NriStatistics:
         """Return the current values of all counters."""
         return NriStatistics(
-            methods=tuple(map(self._method, sorted(self._buckets))),
+            methods=tuple(map(self._method, sorted(self._latencies))),
             connections=self.connections,
             registrations=self.registrations,
             ends=tuple(sorted(self.ends.items())),
@@ -80,5 +75,5 @@ class NriCounters:
         return MethodStatistics(
             method=name,
             results=tuple(sorted(self._results[name].items())),
-            latency=build_histogram(LATENCY_BOUNDS_S, self._buckets[name], self._sums_s[name]),
+            latency=self._latencies[name].histogram,
         )

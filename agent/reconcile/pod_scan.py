@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import zip_longest
 
 from agent.cgroup.cpu import WeightFormula
 from agent.containers.hooks import Hook
 from agent.reconcile.desired_state import CycleInputs, DesiredState, desired_state_of
 from agent.reconcile.managed_pods import ManagedPod, managed_pods
 from agent.snapshot.container import LinuxResources
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import ENDED_PHASES
 from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.resource_status import RESOURCE_STATUS
@@ -34,7 +33,7 @@ class PodScan:
         self._modes = modes
         self._now_s = now_s
         self._priority: deque[str] = deque(maxlen=MAX_MARKS)  # uids
-        self._seen: tuple[object, ...] = ()
+        self._pod_parts: tuple[object, ...] = ()
         self._pods: dict[str, ManagedPod] = {}
         self._parts: tuple[object, ...] = ()
         self._held: tuple[object, ...] = ()
@@ -97,10 +96,10 @@ class PodScan:
 
     def _changed_pods(self, snapshot: NodeSnapshot, marked: frozenset[str]) -> dict[str, None]:
         """Take up the pods there are; return those that must be asked now."""
-        seen = _pod_parts(snapshot)
+        pod_parts = _pod_parts(snapshot)
         first: dict[str, None] = {}
-        if any(new is not old for new, old in zip_longest(seen, self._seen)):
-            self._seen = seen
+        if not are_same_objects(pod_parts, self._pod_parts):
+            self._pod_parts = pod_parts
             before, self._pods = self._pods, {p.cgroup: p for p in managed_pods(snapshot)}
             self._outdated = {cgroup: None for cgroup in self._outdated if cgroup in self._pods}
             for cgroup in [cgroup for cgroup in self.desired if cgroup not in self._pods]:

@@ -22,7 +22,7 @@ from agent.containers.identity import (
     is_applicable,
 )
 from agent.errors import HostFileError
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import KubeQos
 from agent.snapshot.publications import AuditRecord
 
@@ -116,11 +116,9 @@ class QosDirectories:
     ) -> WritePlan:
         """Compare, and put what will be changed into the ledger, which the caller flushes."""
         cluster = snapshot.cluster
-        seen = (cluster.slo.value, cluster.slo.taken_s is None, snapshot.means.value, layout)
-        if len(seen) != len(self._inputs) or any(
-            a is not b for a, b in zip(seen, self._inputs, strict=True)
-        ):
-            self._inputs = seen
+        inputs = (cluster.slo.value, cluster.slo.taken_s is None, snapshot.means.value, layout)
+        if not are_same_objects(inputs, self._inputs):
+            self._inputs = inputs
             self.writes = desired_directory_writes(snapshot, layout, self._modes)
             self._switches = desired_switches(snapshot, self._modes)
             self.required = required_switches(snapshot, self._modes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Generic, TypeVar
 
@@ -32,6 +32,30 @@ from agent.snapshot.usage import SharingView, UsageReport, UsageSample
 T = TypeVar("T")
 
 
+def are_same_objects(values: Sequence[object], others: Sequence[object]) -> bool:
+    """Return whether both hold the same objects in the same order; equal ones do not count."""
+    return len(values) == len(others) and all(map(is_, values, others))
+
+
+class IdentityMemo(Generic[T]):
+    """The last result of a computation, reused while all its inputs are the same objects.
+
+    Any thread may call it: each takes one reference, and the work is at worst done twice.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[object, ...], T] | None = None
+
+    def get(self, inputs: tuple[object, ...], compute: Callable[[T | None], T]) -> T:
+        """Return the result for these inputs; `compute` gets the last result."""
+        last = self._last
+        if last is not None and are_same_objects(last[0], inputs):
+            return last[1]
+        value = compute(None if last is None else last[1])
+        self._last = (inputs, value)
+        return value
+
+
 class SnapshotMemo(Generic[T]):
     """A function of a few parts of the snapshot, called only when one of them is another object.
 
@@ -47,17 +71,11 @@ class SnapshotMemo(Generic[T]):
     ) -> None:
         self._parts = parts
         self._compute = of
-        self._last: tuple[tuple[object, ...], T] | None = None
+        self._memo = IdentityMemo[T]()
 
     def __call__(self, snapshot: NodeSnapshot) -> T:
         """Return the value for this snapshot."""
-        parts, last = self._parts(snapshot), self._last
-        # `is` for each, in C; parts may come and go, as vendors do
-        if last is not None and len(last[0]) == len(parts) and all(map(is_, last[0], parts)):
-            return last[1]
-        value = self._compute(snapshot, None if last is None else last[1])
-        self._last = (parts, value)
-        return value
+        return self._memo.get(self._parts(snapshot), lambda last: self._compute(snapshot, last))
 
 
 class Subscription:

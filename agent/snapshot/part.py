@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -34,6 +34,21 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
     sum_s: float = 0.0
 
 
-def build_histogram(bounds: tuple[float, ...], counts: Iterable[int], sum_s: float) -> Histogram:
-    """Return the histogram of counts that lie between the bounds, the last one above them all."""
-    return Histogram(bounds=bounds, buckets=tuple(accumulate(counts)), sum_s=sum_s)
+class HistogramCounter:
+    """Counts durations. One thread adds; any may read."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)  # between the bounds; the last is above them all
+        self._sum_s = 0.0
+
+    def add(self, duration_s: float) -> None:
+        """Count a duration."""
+        self._counts[bisect_left(self._bounds, duration_s)] += 1
+        self._sum_s += duration_s
+
+    @property
+    def histogram(self) -> Histogram:
+        """Return the present counts."""
+        counts = tuple(accumulate(self._counts))
+        return Histogram(bounds=self._bounds, buckets=counts, sum_s=self._sum_s)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from agent.app import lock
 from agent.app.lock import (
-    LockError,
     LockHolder,
     NodeLock,
     describe_process,
@@ -24,6 +23,7 @@ from agent.app.lock import (
     try_lock,
     wait_for_lock,
 )
+from agent.file_lock import LockError
 from tests.full import fill, needs_mounts, small_files
 
 OWN = describe_process("node-a", 1_767_323_045.0)
