@@ -30,11 +30,11 @@ from plugins.vendors.nvidia.library.nvml import Nvml
 from plugins.vendors.nvidia.mig.instances import instances_of_event
 
 MAX_PENDING = 256
-CHATTER_MS = 20  # between two reads of a log that says much and nothing of cards
+CHATTER_MS = 20  # pause between two reads of a busy kernel log
 T = TypeVar("T")
 EventBatch = tuple[DeviceEvent, ...]
 
-# events that say what is wrong with the card, and what has to happen before it is over
+# events that are faults of a card
 _FINDINGS: dict[int, HealthFinding] = {
     library_events.SINGLE_BIT_STORM: HealthFinding(
         "SingleBitECCStorm", "many correctable memory errors at once", Cure.TIME
@@ -52,7 +52,7 @@ _FINDINGS: dict[int, HealthFinding] = {
         "FatalPoison", "damaged data spread: reset the GPU", Cure.RESET
     ),
 }
-# events after which the cards are looked at anew
+# events after which the agent runs a discovery
 _NAMES: dict[int, str] = {
     library_events.DOUBLE_BIT: "DoubleBitECC",
     library_events.MIG_CHANGED: "MIGConfigChange",
@@ -64,7 +64,7 @@ _NAMES: dict[int, str] = {
 
 
 class NvidiaEventWatch:
-    """The events of one session. `wait` is called by a thread of its own, the rest by any."""
+    """The events of one session. One thread calls `wait`; other methods are thread-safe."""
 
     def __init__(
         self, host: HostFiles, diagnosis: Diagnosis, clock: Callable[[], float] = time.monotonic
@@ -73,39 +73,39 @@ class NvidiaEventWatch:
         self._diagnosis = diagnosis
         self._clock = clock
         self._pending: queue.Queue[DeviceEvent] = queue.Queue(MAX_PENDING)
-        self._heard: queue.Queue[NvmlEvent] = queue.Queue(MAX_PENDING)
+        self._driver_events: queue.Queue[NvmlEvent] = queue.Queue(MAX_PENDING)
         self._partitions: Mapping[str, Sequence[DevicePartition]] = {}
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._notices = NvmlEventListener(self._notice, clock)
-        self._poll, self._quiet = select.poll(), select.poll()
+        self._listener = NvmlEventListener(self._queue_event, clock)
+        self._poll, self._wake_poll = select.poll(), select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._quiet.register(self._wake, select.POLLIN)
-        self._log = self._open(host)
+        self._wake_poll.register(self._wake, select.POLLIN)
+        self._log = self._open_log(host)
         self._closed = False
-        self._past = self._log is not None  # the log is still at lines from before us
+        self._is_log_past = self._log is not None  # still at records from before the start
 
-    def _open(self, host: HostFiles) -> KernelLog | None:
+    def _open_log(self, host: HostFiles) -> KernelLog | None:
         try:
             log = KernelLog(host)
         except NotSupported:
             return None
         except HostFileError as error:
-            told = f"{error}: errors are heard from NVML alone, and not when it hangs"
-            self.problems = (Problem(reason="KernelLogUnread", message=told),)
+            message = f"{error}: errors are heard from NVML alone, and not when it hangs"
+            self.problems = (Problem(reason="KernelLogUnread", message=message),)
             return None
         if log.is_pollable:
             self._poll.register(log.fileno(), select.POLLIN)
         return log
 
     def add(self, event: DeviceEvent) -> None:
-        """Add an event that was noticed elsewhere; beyond `MAX_PENDING` they are dropped."""
+        """Add an event from another source; beyond `MAX_PENDING` events are dropped."""
         if not self._pending.full() and not self._closed:
             self._pending.put_nowait(event)
             os.eventfd_write(self._wake, 1)
 
-    def _notice(self, notice: NvmlEvent) -> None:
-        if not self._heard.full():
-            self._heard.put_nowait(notice)
+    def _queue_event(self, nvml_event: NvmlEvent) -> None:
+        if not self._driver_events.full():
+            self._driver_events.put_nowait(nvml_event)
             os.eventfd_write(self._wake, 1)
 
     def watch(
@@ -114,135 +114,144 @@ class NvidiaEventWatch:
         cards: Mapping[str, NvmlCard],
         partitions: Mapping[str, Sequence[DevicePartition]],
     ) -> None:
-        """Hear of these cards from now on; `partitions` are the slices of those that are cut."""
+        """Set the cards to watch; `partitions` are the MIG instances by card."""
         self._partitions = dict(partitions)
-        self._notices.watch(nvml, cards)
+        self._listener.watch(nvml, cards)
 
     def wait(self, wait_s: float) -> EventBatch:
-        """Return events as soon as there are some, nothing after `wait_s`."""
-        self._notices.start()
-        # what was told in the last turn is on its way: now there is time for the disk
+        """Wait for events for `wait_s` at most; return them, or nothing."""
+        self._listener.start()
+        # events of the last call have been sent, so a slow disk delays nothing
         self._diagnosis.save()
         deadline_s = self._clock() + wait_s
         while True:
-            if told := self._collect():
-                return told
-            left_s = deadline_s - self._clock()
-            if left_s <= 0:
+            if events := self._collect():
+                return events
+            remaining_s = deadline_s - self._clock()
+            if remaining_s <= 0:
                 return ()
-            self._rest(max(1, int(left_s * 1000)))
+            self._sleep(max(1, int(remaining_s * 1000)))
 
-    def _rest(self, left_ms: int) -> None:
-        """Sleep until something is told; who chatters in the log does not wake us each time."""
-        ready = [fd for fd, _ in self._poll.poll(left_ms)]
+    def _sleep(self, timeout_ms: int) -> None:
+        """Sleep until an event arrives; a busy kernel log wakes the thread each `CHATTER_MS`."""
+        ready = [fd for fd, _ in self._poll.poll(timeout_ms)]
         if self._wake in ready:
             os.eventfd_read(self._wake)
         elif ready:
-            self._quiet.poll(min(left_ms, CHATTER_MS))
+            self._wake_poll.poll(min(timeout_ms, CHATTER_MS))
 
     def _collect(self) -> EventBatch:
-        told = list(_drain(self._pending))
-        for notice in _drain(self._heard):
-            told += self._judged(notice)
+        events = list(_drain(self._pending))
+        for nvml_event in _drain(self._driver_events):
+            events += self._device_events(nvml_event)
         if self._log is not None:
-            told += self._logged(self._log)
-        return tuple(told)
+            events += self._read_log(self._log)
+        return tuple(events)
 
-    def _judged(self, notice: NvmlEvent) -> EventBatch:
-        told: EventBatch = ()
-        if notice.kind == library_events.XID:
-            told = self._xid(notice)
-        elif notice.kind == library_events.LOST:
-            told = self._diagnosis.report_lost(
-                notice.key, {GPU_IS_LOST: "nvmlDeviceGetHandleByPciBusId"}
+    def _device_events(self, nvml_event: NvmlEvent) -> EventBatch:
+        events: EventBatch = ()
+        if nvml_event.kind == library_events.XID:
+            events = self._xid(nvml_event)
+        elif nvml_event.kind == library_events.LOST:
+            events = self._diagnosis.report_lost(
+                nvml_event.key, {GPU_IS_LOST: "nvmlDeviceGetHandleByPciBusId"}
             )
-        elif (found := _FINDINGS.get(notice.kind)) is not None and notice.key:
-            told = self._diagnosis.report_finding(notice.key, found)
+        elif (finding := _FINDINGS.get(nvml_event.kind)) is not None and nvml_event.key:
+            events = self._diagnosis.report_finding(nvml_event.key, finding)
         else:
-            name = _NAMES.get(notice.kind, f"NVMLEvent{notice.kind:#x}")
-            told = (DeviceEvent(key=notice.key, reason=name),)
-        if notice.action is not None:
-            told += self._diagnosis.report_action(notice.key, notice.action)
-        return told
+            name = _NAMES.get(nvml_event.kind, f"NVMLEvent{nvml_event.kind:#x}")
+            events = (DeviceEvent(key=nvml_event.key, reason=name),)
+        if nvml_event.action is not None:
+            events += self._diagnosis.report_action(nvml_event.key, nvml_event.action)
+        return events
 
-    def _xid(self, notice: NvmlEvent) -> EventBatch:
-        parts = self._slices(notice.key, notice.instance, notice.compute_instance)
+    def _xid(self, nvml_event: NvmlEvent) -> EventBatch:
+        parts = self._slices(nvml_event.key, nvml_event.instance, nvml_event.compute_instance)
         report = XidReport(
-            number=notice.number, source=XidSource.DRIVER, at_s=notice.at_s, partitions=parts
+            number=nvml_event.number,
+            source=XidSource.DRIVER,
+            at_s=nvml_event.at_s,
+            partitions=parts,
         )
-        if not notice.key:
-            # nobody knows whose it is: all cards are looked at, none is blamed
-            heard = self._diagnosis.count_logged("", notice.number, notice.at_s)
+        if not nvml_event.key:
+            # the card is unknown: a discovery checks all cards, and none has a fault
+            counted = self._diagnosis.count_logged("", nvml_event.number, nvml_event.at_s)
             return (
-                (DeviceEvent(key="", reason=f"Xid{notice.number}"),) if heard.is_reportable else ()
+                (DeviceEvent(key="", reason=f"Xid{nvml_event.number}"),)
+                if counted.is_reportable
+                else ()
             )
-        return self._diagnosis.report_xid(notice.key, report)
+        return self._diagnosis.report_xid(nvml_event.key, report)
 
     def _slices(self, key: str, gi: int, ci: int) -> tuple[str, ...]:
-        """Return the slices that an event is confined to; none if it is about the whole card."""
+        """Return the UUIDs of the slices that an event concerns; empty for the whole card."""
         if gi == NO_INSTANCE:
             return ()
         return tuple(p.uuid for p in instances_of_event(self._partitions.get(key, ()), gi, ci))
 
-    def _logged(self, log: KernelLog) -> list[DeviceEvent]:
-        """Take what the kernel's log says since the last time; what is past at first."""
-        told: list[DeviceEvent] = []
+    def _read_log(self, log: KernelLog) -> list[DeviceEvent]:
+        """Handle the new records of the kernel log; at first those from before the start."""
+        events: list[DeviceEvent] = []
         try:
             for record in log.read():
-                told += self._line(record)
+                events += self._handle_record(record)
         except HostFileError as error:
             self.problems = (Problem(reason="KernelLogUnread", message=str(error)),)
             self._close_log(log)
-            return told
-        if self._past and log.is_drained:
-            self._past = False
-            told += self._diagnosis.failure_events()
-        return told
+            return events
+        if self._is_log_past and log.is_drained:
+            self._is_log_past = False
+            events += self._diagnosis.failure_events()
+        return events
 
-    def _line(self, record: KernelLogRecord) -> EventBatch:
-        found = parse_line(record.text)
-        if found is None:
+    def _handle_record(self, record: KernelLogRecord) -> EventBatch:
+        parsed = parse_line(record.text)
+        if parsed is None:
             return ()
         stamp_s = record.stamp_us / 1e6
-        at_s = stamp_s if self._past else self._clock()
-        if self._past and record.sequence <= self._diagnosis.read_to:
-            # an earlier process has judged it, and what it said may be over
-            if isinstance(found, LoggedXid) and found.switch is None:
-                self._diagnosis.count_logged(_key(found), found.number, at_s)
+        at_s = stamp_s if self._is_log_past else self._clock()
+        if self._is_log_past and record.sequence <= self._diagnosis.read_to:
+            # an earlier process has handled the record, and its cause may be over
+            if isinstance(parsed, LoggedXid) and parsed.switch is None:
+                self._diagnosis.count_logged(_key(parsed), parsed.number, at_s)
             return ()
         self._diagnosis.note_log_position(record.sequence)
-        if isinstance(found, DriverLoaded):
+        if isinstance(parsed, DriverLoaded):
             self._diagnosis.note_driver_loaded()
             return ()
-        age_s = max(0.0, self._clock() - stamp_s) if self._past else 0.0
-        if found.switch is not None:
-            return self._switch(found, at_s)
-        return self._line_xid(found, at_s, age_s, record.sequence)
+        age_s = max(0.0, self._clock() - stamp_s) if self._is_log_past else 0.0
+        if parsed.switch is not None:
+            return self._switch_event(parsed, at_s)
+        return self._report_logged_xid(parsed, at_s, age_s, record.sequence)
 
-    def _switch(self, found: LoggedXid, at_s: float) -> EventBatch:
-        grave = "fatal" if found.is_fatal else "not fatal"
-        told = f"NVSwitch {found.switch} ({found.card}) reports SXid {found.number}, {grave}"
-        heard = self._diagnosis.count_logged(f"nvswitch{found.switch}", found.number, at_s)
-        event = DeviceEvent(key="", reason=f"SXid{found.number}", message=told)
-        return (event,) if heard.is_reportable and not self._past else ()
+    def _switch_event(self, logged: LoggedXid, at_s: float) -> EventBatch:
+        severity = "fatal" if logged.is_fatal else "not fatal"
+        message = (
+            f"NVSwitch {logged.switch} ({logged.card}) reports SXid {logged.number}, {severity}"
+        )
+        counted = self._diagnosis.count_logged(f"nvswitch{logged.switch}", logged.number, at_s)
+        event = DeviceEvent(key="", reason=f"SXid{logged.number}", message=message)
+        return (event,) if counted.is_reportable and not self._is_log_past else ()
 
-    def _line_xid(self, found: LoggedXid, at_s: float, age_s: float, sequence: int) -> EventBatch:
-        key = _key(found)
-        gi = found.instance if found.instance is not None else NO_INSTANCE
+    def _report_logged_xid(
+        self, logged: LoggedXid, at_s: float, age_s: float, sequence: int
+    ) -> EventBatch:
+        key = _key(logged)
+        gi = logged.instance if logged.instance is not None else NO_INSTANCE
         report = XidReport(
-            number=found.number,
+            number=logged.number,
             source=XidSource.KERNEL_LOG,
             at_s=at_s,
-            is_fatal=found.is_fatal is True,
+            is_fatal=logged.is_fatal is True,
             partitions=self._slices(key, gi, NO_INSTANCE),
-            is_past=self._past,
+            is_past=self._is_log_past,
             age_s=age_s,
             sequence=sequence,
         )
         events = self._diagnosis.report_xid(key, report)
-        # of the past only what the driver asks for now counts, which it is asked itself
-        if found.action is not None and not self._past:
-            events += self._diagnosis.report_action(key, found.action)
+        # for past records the action is outdated; the driver reports the current one in polls
+        if logged.action is not None and not self._is_log_past:
+            events += self._diagnosis.report_action(key, logged.action)
         return events
 
     def _close_log(self, log: KernelLog) -> None:
@@ -252,8 +261,8 @@ class NvidiaEventWatch:
         self._log = None
 
     def close(self) -> bool:
-        """Stop listening; `False` if the library still waits for events: leave it alone."""
-        closed = self._notices.close()
+        """Stop; return `False` if the library still waits for events, so it must not be closed."""
+        closed = self._listener.close()
         self._diagnosis.save()
         if closed and not self._closed:
             self._closed = True
@@ -263,12 +272,12 @@ class NvidiaEventWatch:
         return closed
 
 
-def _key(found: LoggedXid) -> str:
-    return f"{found.card}.0"  # GPUs are function 0 of their device
+def _key(logged: LoggedXid) -> str:
+    return f"{logged.card}.0"  # GPUs are function 0 of their device
 
 
 def _drain(source: queue.Queue[T]) -> list[T]:
-    taken: list[T] = []
+    items: list[T] = []
     while not source.empty():
-        taken.append(source.get_nowait())
-    return taken
+        items.append(source.get_nowait())
+    return items

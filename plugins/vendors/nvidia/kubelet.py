@@ -1,4 +1,4 @@
-"""Offers a node's cards and MIG instances to the kubelet, as NVIDIA's device plug-in does. Pure."""
+"""Cards and MIG instances as kubelet resources, as in NVIDIA's device plug-in. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plugins.vendors.nvidia.mig.profile_names import mig_resource_name
 WHOLE = "nvidia.com/gpu"
 NOT_UNIFORM = "MIGNotUniform"
 
-# of device plug-ins: NVIDIA's, Google's, and NVIDIA's oldest
+# sockets of device plug-ins: NVIDIA's, Google's, and NVIDIA's oldest one
 SOCKET_PREFIXES: tuple[str, ...] = (
     "nvidia-",
     "nvidiaGPU-",
@@ -23,27 +23,27 @@ SOCKET_PREFIXES: tuple[str, ...] = (
 
 
 class NvidiaKubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of `device_plugin` that concern NVIDIA's cards alone."""
+    """Keys of `device_plugin` that concern only NVIDIA's cards."""
 
     mig: str = "none"
 
 
 class MigOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet is offered: ids by resource, both sorted; ids are UUIDs."""
+    """Kubelet resources with the UUIDs of their devices; both are sorted."""
 
     resources: tuple[tuple[str, tuple[str, ...]], ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
 def serves_device(device: VendorDevice) -> bool:
-    """Return whether the device is a card of NVIDIA's."""
+    """Return whether the device is an NVIDIA card."""
     return device.vendor == "nvidia" and device.kind is DeviceKind.GPU
 
 
 def kubelet_units(
     devices: Sequence[Device], settings: msgspec.Struct, problems: list[Problem]
 ) -> Iterator[tuple[str, DeviceUnit]]:
-    """Yield cards by UUID and MIG instances by theirs, by the strategy."""
+    """Yield (resource, card or MIG instance) according to the MIG strategy."""
     strategy = msgspec.convert(settings, NvidiaKubeletSettings, from_attributes=True).mig
     offer = kubelet_offer([device.info for device in devices], strategy)
     problems += offer.problems
@@ -58,31 +58,31 @@ def kubelet_units(
 
 
 def has_mig_enabled(card: VendorDevice) -> bool:
-    """Say whether MIG is on, with or without instances."""
+    """Return whether MIG is on, with or without instances."""
     return dict(card.labels).get("xpu-agent.io/mig") == "true"
 
 
 def kubelet_offer(cards: Sequence[VendorDevice], strategy: str) -> MigOffer:
-    """Return the resources by strategy `none`, `single` or `mixed`; unhealthy ones included.
+    """Return the resources for the strategy `none`, `single` or `mixed`, with unhealthy devices.
 
-    With `none` a card cut by MIG is nothing, with `single` every instance is a whole card, if all
-    are equal and every card is cut, with `mixed` each profile is a resource of its own.
+    With `none`, cards with MIG on are left out. With `single`, each instance counts as a card, if
+    all instances are equal and MIG is on everywhere. With `mixed`, each profile is a resource.
     """
     cards = [card for card in cards if card.managed and card.uuid]
     if strategy == "single":
         return _single(cards)
-    found = [
+    units = [
         (WHOLE, card.uuid or "") for card in cards if not has_mig_enabled(card) and card.resources
     ]
     problems: list[Problem] = []
     for part in _instances(cards) if strategy == "mixed" else ():
         name = mig_resource_name(part.profile)
         if name is not None:
-            found.append((name, part.uuid))
+            units.append((name, part.uuid))
         else:
-            told = f"{part.uuid}: profile {part.profile[:63]!r} makes no resource name"
-            problems.append(Problem(reason="BadResourceName", message=told))
-    return MigOffer(resources=_sorted(found), problems=tuple(problems))
+            message = f"{part.uuid}: profile {part.profile[:63]!r} makes no resource name"
+            problems.append(Problem(reason="BadResourceName", message=message))
+    return MigOffer(resources=_sorted(units), problems=tuple(problems))
 
 
 def _instances(cards: Iterable[VendorDevice]) -> list[DevicePartition]:
@@ -92,9 +92,11 @@ def _instances(cards: Iterable[VendorDevice]) -> list[DevicePartition]:
 def _single(cards: Sequence[VendorDevice]) -> MigOffer:
     parts = _instances(cards)
     for card in cards:
-        odd = _difference(card, parts[0] if parts else None)
-        if odd:
-            problem = Problem(reason=NOT_UNIFORM, message=f"{card.key}: {odd}; nothing is offered")
+        difference = _difference(card, parts[0] if parts else None)
+        if difference:
+            problem = Problem(
+                reason=NOT_UNIFORM, message=f"{card.key}: {difference}; nothing is offered"
+            )
             return MigOffer(problems=(problem,))
     return MigOffer(resources=_sorted([(WHOLE, part.uuid) for part in parts]))
 
@@ -114,8 +116,8 @@ def _attributes(part: DevicePartition) -> tuple[str, int | None, int | None]:
     return part.profile, part.memory_bytes, part.cores
 
 
-def _sorted(found: Iterable[tuple[str, str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _sorted(units: Iterable[tuple[str, str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     table: dict[str, set[str]] = {}
-    for name, uuid in found:
+    for name, uuid in units:
         table.setdefault(name, set()).add(uuid)
     return tuple((name, tuple(sorted(ids))) for name, ids in sorted(table.items()))

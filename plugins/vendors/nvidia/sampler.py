@@ -140,7 +140,7 @@ class NvidiaSampler:
                 key, HealthFinding(told.reason, told.message, Cure.ANSWER)
             )
 
-    def keep_only(self, keys: set[str]) -> None:
+    def retain(self, keys: set[str]) -> None:
         """Forget the cards that are not among these."""
         self._known = {key: known for key, known in self._known.items() if key in keys}
 

@@ -144,7 +144,7 @@ class NvidiaSession:
                 self._sampler.set_silent(
                     told.key, combine_health(told.health, self._standing(told.key))
                 )
-        self._sampler.keep_only(set(self._roster.discovered))
+        self._sampler.retain(set(self._roster.discovered))
         devices = tuple(self._verdict(told) for told in answer.devices)
         troubles = (*self._diagnosis.problems, *self._watch.problems)
         return replace(answer, devices=devices, problems=(*answer.problems, *troubles))
@@ -162,10 +162,10 @@ class NvidiaSession:
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the cards that answer; late ones are asked every ten seconds."""
         self._refuse_replaced()
-        if self._roster.wants_discovery() and not self._waits:
+        if self._roster.needs_discovery() and not self._waits:
             told = "the library is of another driver than the kernel's for longer than an upgrade"
             self._watch.add(DeviceEvent(key="", reason="DriverMismatch", message=told))
-        self._waits = self._roster.wants_discovery()
+        self._waits = self._roster.needs_discovery()
         return self._sampler.sample(self._nvml, self._roster.cards)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:

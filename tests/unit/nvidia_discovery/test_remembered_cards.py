@@ -256,7 +256,7 @@ def test_no_more_cards_are_kept_than_a_node_can_have(tmp_path: Path) -> None:
     memory = CardStore(str(tmp_path), "boot")
     for number in range(MAX_CARDS + 5):
         memory.record(f"GPU-{number}", f"0000:{number % 256:02x}:{number // 256:02x}.0", 0, number)
-    memory.forget(0)
+    memory.prune(0)
     assert len(memory.cards) == MAX_CARDS
     assert "GPU-0" not in memory.cards
 
@@ -326,11 +326,11 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
 def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:
     now_s = [1000.0]
     clocks = Clocks(lambda: now_s[0], lambda: now_s[0])
-    roster = NvidiaCards(CardStore(None, "boot"), clocks, 86_400.0)
+    cards = NvidiaCards(CardStore(None, "boot"), clocks, 86_400.0)
     sight = NvidiaHardware(cards=(NvidiaFunction(bus_id=BUSES[0], driver="nvidia", minor=0),))
 
     def state(reason: str) -> HealthState:
-        (card,) = roster.describe_all_unreachable(sight, reason, "told")
+        (card,) = cards.describe_all_unreachable(sight, reason, "told")
         assert card.health.reason == reason
         return card.health.state
 

@@ -1,1 +1,1 @@
-"""Which NVIDIA GPUs there are: cards, MIG devices, NVLinks, fabric."""
+"""Discovery of NVIDIA GPUs: cards, MIG devices, NVLinks, fabric."""

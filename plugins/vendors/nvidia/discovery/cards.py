@@ -33,25 +33,25 @@ from plugins.vendors.nvidia.library.card import NvmlCard
 from plugins.vendors.nvidia.library.codes import GarbledAnswer
 from plugins.vendors.nvidia.library.nvml import Nvml
 
-PART_S = 1.0  # of one answer; the cards that are not asked by then follow in the next
-SLOW_ATTACH_S = 1.0  # the driver wakes a card when its first client comes, unless it persists
+PART_S = 1.0  # duration of one part; the remaining cards follow in the next part
+SLOW_ATTACH_S = 1.0  # without persistence mode the first client initialises the card
 PERSISTENCE_OFF = ("persistence", "off")
-MAX_INDEX = 64  # cards asked for by index
-UPGRADE_S = 60.0  # that a driver may take from its library to its kernel module
-UNBOUND = ("DriverNotBound", "DriverMissing")  # functions that no driver has
+MAX_INDEX = 64  # cards that are looked up by index
+UPGRADE_S = 60.0  # time between the update of the library and that of the kernel module
+UNBOUND = ("DriverNotBound", "DriverMissing")  # reasons of functions without a driver
 LOST = Health(state=HealthState.FAILED, reason="GpuLost", message="the PCI function is gone")
 
 
 class DiscoveredCard(msgspec.Struct):
-    """What is kept of a card between calls."""
+    """A card as the last discovery described it."""
 
     device: VendorDevice
     function: NvidiaFunction
-    last_s: float  # monotonic; when its function was last there
+    last_s: float  # monotonic; when the PCI function was last present
     links: CardLinks = CardLinks()
-    lasting_health: Health | None = None  # a verdict that no look at the card can lift
-    shared_bytes: int | None = None  # the machine's memory, of a card that shares it
-    is_answering: bool = False  # it was described the last time that it was asked
+    lasting_health: Health | None = None  # bad health that no check of the card can end
+    shared_bytes: int | None = None  # the machine's memory, if the card shares it
+    is_answering: bool = False  # the card answered in the last discovery
     problems: tuple[Problem, ...] = ()
 
 
@@ -59,8 +59,8 @@ class DiscoveryPart(msgspec.Struct, frozen=True):
     """The result of one part of a discovery."""
 
     descriptions: Mapping[str, CardDescription]  # cards that answered
-    keys: frozenset[str]  # cards that were asked
-    pending: tuple[str, ...] = ()  # cards that the next part asks
+    keys: frozenset[str]  # cards that this part queried
+    pending: tuple[str, ...] = ()  # cards that the next part queries
 
 
 class Clocks(msgspec.Struct, frozen=True):
@@ -71,97 +71,100 @@ class Clocks(msgspec.Struct, frozen=True):
 
 
 class NvidiaCards:
-    """Every card that answers, or that did. Keys are those of the devices."""
+    """All cards that answer or have answered, by device key."""
 
-    def __init__(self, memory: CardStore, clocks: Clocks, forget_s: float) -> None:
-        self.cards: dict[str, NvmlCard] = {}  # that have a handle
+    def __init__(self, store: CardStore, clocks: Clocks, retention_s: float) -> None:
+        self.cards: dict[str, NvmlCard] = {}  # cards with a handle
         self.discovered: dict[str, DiscoveredCard] = {}
-        self.store = memory
+        self.store = store
         self._clocks = clocks
-        self._forget_s = forget_s
-        self._owners: dict[str, str] = {}  # of UUIDs, in this discovery
-        self._mismatch_s: float | None = None  # since when library and kernel do not fit
-        self._mismatch_published = False  # the cards are out of service for it
-        self._asked: dict[str, Mapping[int, str]] = {}  # in this discovery: why there is no handle
-        self._unseen: set[str] = set()  # cards that sysfs does not show
-        self._suspended: dict[str, str] = {}  # cards whose look-up hung before, in words
-        self.slow_s: dict[str, float] = {}  # what a slow first handle of a card took
+        self._retention_s = retention_s
+        self._owners: dict[str, str] = {}  # UUID: key of its card, in this discovery
+        self._mismatch_s: float | None = None  # start of a mismatch of library and kernel module
+        self._mismatch_published = False  # the cards are out of service because of it
+        self._handle_faults: dict[
+            str, Mapping[int, str]
+        ] = {}  # card: code and call, in this discovery
+        self._unlisted: set[str] = set()  # cards that sysfs does not list
+        self._suspended_lookups: dict[str, str] = {}  # card: message, if its look-up hung earlier
+        self.attach_times_s: dict[str, float] = {}  # time that a slow first look-up took
 
     def discover_part(
-        self, nvml: Nvml, sight: NvidiaHardware, around: MachineFacts
+        self, nvml: Nvml, hardware: NvidiaHardware, machine: MachineFacts
     ) -> DiscoveryPart:
-        """Ask cards everything for a while; one that does not answer hides no other.
+        """Query cards for `PART_S`; a card that does not answer hides no other card.
 
-        A first handle may take seconds, so the cards are asked in parts: each call goes on where
-        the last one ended. Raises `VendorFault` if none answers for a reason that only a new
-        process gets over.
+        The first look-up of a card may take seconds, so each call continues where the last one
+        ended. Raises `VendorFault` if no card answers and only a new process can help.
         """
-        ours = [seen for seen in sight.cards if not seen.reason]
-        others = {seen.key for seen in sight.cards if seen.reason}
-        given_away = {seen.key for seen in sight.cards if seen.reason not in ("", *UNBOUND)}
-        if not self._asked:
+        bound = [function for function in hardware.cards if not function.reason]
+        unbound_keys = {function.key for function in hardware.cards if function.reason}
+        taken_over = {
+            function.key for function in hardware.cards if function.reason not in ("", *UNBOUND)
+        }
+        if not self._handle_faults:
             self._owners = {}
-        here = {seen.key for seen in ours} | self._unseen
+        here = {function.key for function in bound} | self._unlisted
         self.cards = {key: card for key, card in self.cards.items() if key in here}
         self.discovered = {
-            key: known for key, known in self.discovered.items() if key not in given_away
+            key: entry for key, entry in self.discovered.items() if key not in taken_over
         }
-        found: dict[str, CardDescription] = {}
+        descriptions: dict[str, CardDescription] = {}
         until_s = self._clocks.monotonic() + PART_S
-        todo = [seen for seen in ours if seen.key not in self._asked]
-        done = 0
-        for seen in todo:
-            if done and self._clocks.monotonic() >= until_s:
+        remaining = [function for function in bound if function.key not in self._handle_faults]
+        count = 0
+        for function in remaining:
+            if count and self._clocks.monotonic() >= until_s:
                 break
-            done += 1
-            self._asked[seen.key] = faults = self._handle(nvml, seen.key)
-            self._describe(seen, faults, around, found)
-        keys = {seen.key for seen in todo[:done]}
-        pending = tuple(seen.key for seen in todo[done:])
+            count += 1
+            self._handle_faults[function.key] = faults = self._handle(nvml, function.key)
+            self._describe(function, faults, machine, descriptions)
+        keys = {function.key for function in remaining[:count]}
+        pending = tuple(function.key for function in remaining[count:])
         if not pending:
-            keys |= self._finish(nvml, sight, len(ours), around, found)
-        self._recall(here | others | keys)
-        return DiscoveryPart(found, frozenset(keys), pending)
+            keys |= self._finish(nvml, hardware, len(bound), machine, descriptions)
+        self._add_vanished_cards(here | unbound_keys | keys)
+        return DiscoveryPart(descriptions, frozenset(keys), pending)
 
     def _finish(
         self,
         nvml: Nvml,
-        sight: NvidiaHardware,
+        hardware: NvidiaHardware,
         count: int,
-        around: MachineFacts,
-        found: dict[str, CardDescription],
+        machine: MachineFacts,
+        descriptions: dict[str, CardDescription],
     ) -> set[str]:
-        """Ask the cards that sysfs does not show, and end the discovery; return their keys."""
-        faults, self._asked = self._asked, {}
+        """Query the cards that sysfs does not list, and end the discovery; return their keys."""
+        faults, self._handle_faults = self._handle_faults, {}
         check_process_usable(faults.values())
-        unseen = self._unsighted(nvml, sight, count)
-        gone = self._unseen - {seen.key for seen in unseen}
-        self._unseen = {seen.key for seen in unseen}
-        self.cards = {key: card for key, card in self.cards.items() if key not in gone}
-        for seen in unseen:
-            self._describe(seen, {}, around, found)
-        return set(self._unseen)
+        unlisted = self._find_unlisted_cards(nvml, hardware, count)
+        vanished = self._unlisted - {function.key for function in unlisted}
+        self._unlisted = {function.key for function in unlisted}
+        self.cards = {key: card for key, card in self.cards.items() if key not in vanished}
+        for function in unlisted:
+            self._describe(function, {}, machine, descriptions)
+        return set(self._unlisted)
 
     def _describe(
         self,
-        seen: NvidiaFunction,
+        function: NvidiaFunction,
         faults: Mapping[int, str],
-        around: MachineFacts,
-        found: dict[str, CardDescription],
+        machine: MachineFacts,
+        descriptions: dict[str, CardDescription],
     ) -> None:
-        card, known = self.cards.get(seen.key), self.discovered.get(seen.key)
-        before = known.device if known else self.describe_unreachable(seen, NOT_YET)
-        told = describe_card(card, seen, around, before) if card else None
-        if told is not None:
-            found[seen.key] = told
-            self._answered(told, seen, around)
+        card, entry = self.cards.get(function.key), self.discovered.get(function.key)
+        before = entry.device if entry else self.describe_unreachable(function, NOT_YET)
+        description = describe_card(card, function, machine, before) if card else None
+        if description is not None:
+            descriptions[function.key] = description
+            self._record_answer(description, function, machine)
         else:
-            self._silent(seen, card.faults if card is not None else faults)
+            self._record_silence(function, card.faults if card is not None else faults)
 
     def _handle(self, nvml: Nvml, bus_id: str) -> Mapping[int, str]:
-        """Get the card's handle; return the code and call if there is none."""
+        """Look up the card's handle; return code and call if that fails."""
         name = "nvmlDeviceGetHandleByPciBusId"
-        self._suspended.pop(bus_id, None)
+        self._suspended_lookups.pop(bus_id, None)
         began_s, first = self._clocks.monotonic(), bus_id not in self.cards
         try:
             try:
@@ -172,203 +175,216 @@ class NvidiaCards:
                 handle = nvml.call(name, bus_id)
         except CallSuspended as error:
             self.cards.pop(bus_id, None)
-            self._suspended[bus_id] = str(error)
+            self._suspended_lookups[bus_id] = str(error)
             return {codes.TIMEOUT: name}
         except (VendorFault, DeviceGone, NotSupported) as error:
             self.cards.pop(bus_id, None)
             return {codes.code_of(error): name}
         took_s = self._clocks.monotonic() - began_s
         if first and took_s > SLOW_ATTACH_S:
-            self.slow_s[bus_id] = took_s
-        self._take(nvml, bus_id, handle)
+            self.attach_times_s[bus_id] = took_s
+        self._store_handle(nvml, bus_id, handle)
         return {}
 
-    def _take(self, nvml: Nvml, key: str, handle: object) -> None:
+    def _store_handle(self, nvml: Nvml, key: str, handle: object) -> None:
         card = self.cards.setdefault(key, NvmlCard(nvml, key, handle, self._clocks.monotonic))
         card.handle = handle
         nvml.assign(handle, key)
         card.begin_cycle()
         card.reset()
 
-    def _unsighted(self, nvml: Nvml, sight: NvidiaHardware, asked: int) -> list[NvidiaFunction]:
-        """Add cards that NVML knows and sysfs does not show: odd mounts, WSL, Tegra."""
-        sighted = {seen.key for seen in sight.cards}
+    def _find_unlisted_cards(
+        self, nvml: Nvml, hardware: NvidiaHardware, bound_count: int
+    ) -> list[NvidiaFunction]:
+        """Return cards that NVML lists and sysfs does not: unusual mounts, WSL, Tegra."""
+        listed_keys = {function.key for function in hardware.cards}
         added: list[NvidiaFunction] = []
         count = system_number(nvml, "nvmlDeviceGetCount")
-        for index in range(min(count, MAX_INDEX) if count > asked else 0):
+        for index in range(min(count, MAX_INDEX) if count > bound_count else 0):
             try:
                 handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
             except (VendorFault, DeviceGone, NotSupported):
-                continue  # a card after this one may well answer
-            seen = _describe_off_bus(nvml, handle, sight.platform, index)
-            if seen is not None and seen.key not in sighted:
-                sighted.add(seen.key)
-                self._take(nvml, seen.key, handle)
-                added.append(seen)
+                continue  # the next card may answer
+            function = _describe_off_bus(nvml, handle, hardware.platform, index)
+            if function is not None and function.key not in listed_keys:
+                listed_keys.add(function.key)
+                self._store_handle(nvml, function.key, handle)
+                added.append(function)
         return added
 
-    def _answered(self, found: CardDescription, seen: NvidiaFunction, around: MachineFacts) -> None:
-        unified = UNIFIED_MEMORY in found.device.facts
-        known = DiscoveredCard(
-            device=found.device,
-            function=seen,
+    def _record_answer(
+        self, description: CardDescription, function: NvidiaFunction, machine: MachineFacts
+    ) -> None:
+        is_unified = UNIFIED_MEMORY in description.device.facts
+        entry = DiscoveredCard(
+            device=description.device,
+            function=function,
             last_s=self._clocks.monotonic(),
-            links=found.links,
-            shared_bytes=around.system_bytes if unified else None,
+            links=description.links,
+            shared_bytes=machine.system_bytes if is_unified else None,
             is_answering=True,
-            problems=found.problems,
+            problems=description.problems,
         )
-        self._renumbered(known)
-        self.discovered[seen.key] = known
+        self._keep_published_minor(entry)
+        self.discovered[function.key] = entry
 
-    def _silent(self, seen: NvidiaFunction, faults: Mapping[int, str]) -> None:
-        before = self.discovered.get(seen.key)
-        stored = self.store.card_at(seen.bus_id)
+    def _record_silence(self, function: NvidiaFunction, faults: Mapping[int, str]) -> None:
+        before = self.discovered.get(function.key)
+        stored = self.store.card_at(function.bus_id)
         if stored is not None:
-            seen = replace(seen, uuid=seen.uuid or stored[0])
-        told = describe_silent_card(seen, faults, before.device if before else None)
-        if stored is not None and told.minor is None:
-            told = replace(told, minor=stored[1].minor)
-        if words := self._suspended.get(seen.key):
-            told = replace(
-                told, health=Health(state=HealthState.FAILED, reason=CALL_HUNG, message=words)
+            function = replace(function, uuid=function.uuid or stored[0])
+        device = describe_silent_card(function, faults, before.device if before else None)
+        if stored is not None and device.minor is None:
+            device = replace(device, minor=stored[1].minor)
+        if message := self._suspended_lookups.get(function.key):
+            device = replace(
+                device, health=Health(state=HealthState.FAILED, reason=CALL_HUNG, message=message)
             )
-        known = DiscoveredCard(
-            device=told,
-            function=seen,
+        entry = DiscoveredCard(
+            device=device,
+            function=function,
             last_s=self._clocks.monotonic(),
             links=before.links if before else CardLinks(),
         )
-        self._renumbered(known)
-        self.discovered[seen.key] = known
+        self._keep_published_minor(entry)
+        self.discovered[function.key] = entry
 
-    def _renumbered(self, known: DiscoveredCard) -> None:
-        """Hold on to the minor that pods may know the card by, and say so."""
-        card = known.device
-        if card.uuid is None or card.bus_id is None or not known.function.driver:
+    def _keep_published_minor(self, entry: DiscoveredCard) -> None:
+        """Keep the published minor of a card whose minor changed, and mark the card as failed."""
+        card = entry.device
+        if card.uuid is None or card.bus_id is None or not entry.function.driver:
             return
         if self._owners.setdefault(card.uuid, card.key) != card.key:
-            return  # two cards with one UUID: nothing can be kept by it
-        own = card.memory_bytes if known.is_answering and UNIFIED_MEMORY not in card.facts else None
+            return  # the UUID is not unique, so it does not identify a card
+        own = card.memory_bytes if entry.is_answering and UNIFIED_MEMORY not in card.facts else None
         size = (own, bool(card.resources)) if own else None
         wall_s = self._clocks.wall()
-        old = self.store.record(card.uuid, card.bus_id, card.vendor_minor, wall_s, size)
-        if old is None:
+        published = self.store.record(card.uuid, card.bus_id, card.vendor_minor, wall_s, size)
+        if published is None:
             return
-        told = (
-            f"minor {card.vendor_minor} was {old}, and pods may hold the card under that:"
+        message = (
+            f"minor {card.vendor_minor} was {published}, and pods may hold the card under that:"
             f" end them, then run xpu-agent clear {card.key}"
         )
-        known.lasting_health = Health(state=HealthState.FAILED, reason="MinorChanged", message=told)
+        entry.lasting_health = Health(
+            state=HealthState.FAILED, reason="MinorChanged", message=message
+        )
         now = ("minor-now", str(card.vendor_minor))
-        known.device = replace(card, minor=old, facts=tuple(dict.fromkeys((*card.facts, now))))
+        entry.device = replace(
+            card, minor=published, facts=tuple(dict.fromkeys((*card.facts, now)))
+        )
 
-    def _recall(self, here: set[str]) -> None:
-        """List cards of an earlier process whose functions went while nobody looked."""
-        self.store.forget(self._clocks.wall() - self._forget_s)
-        uuids = {known.device.uuid for known in self.discovered.values()}
+    def _add_vanished_cards(self, present: set[str]) -> None:
+        """Add stored cards whose functions vanished while the agent did not run."""
+        self.store.prune(self._clocks.wall() - self._retention_s)
+        uuids = {entry.device.uuid for entry in self.discovered.values()}
         for uuid, record in self.store.cards.items():
-            if uuid in uuids or record.bdf in here or record.bdf in self.discovered:
+            if uuid in uuids or record.bdf in present or record.bdf in self.discovered:
                 continue
-            seen = NvidiaFunction(bus_id=record.bdf, driver="nvidia", uuid=uuid)
+            function = NvidiaFunction(bus_id=record.bdf, driver="nvidia", uuid=uuid)
             age_s = self._clocks.wall() - record.last_seen_s
             last_s = self._clocks.monotonic() - max(0.0, age_s)
-            card = replace(describe_function(seen), minor=record.minor)
-            self.discovered[seen.key] = DiscoveredCard(device=card, function=seen, last_s=last_s)
+            card = replace(describe_function(function), minor=record.minor)
+            self.discovered[function.key] = DiscoveredCard(
+                device=card, function=function, last_s=last_s
+            )
 
     def describe_unreachable(
-        self, seen: NvidiaFunction, reason: str = "", message: str = ""
+        self, function: NvidiaFunction, reason: str = "", message: str = ""
     ) -> VendorDevice:
-        """Describe a card that cannot be asked now by what was known of it.
+        """Describe a card that cannot be queried now, from its last answer and the store.
 
-        One that was ours and has lost its driver stays listed: pods may hold it, and the driver
-        is likely to be on its way.
+        A card that has lost its driver stays managed: pods may use it, and the driver is probably
+        being loaded.
         """
-        told = describe_function(seen, reason, message)
-        stored, before = self.store.card_at(seen.bus_id), self.discovered.get(seen.key)
-        if seen.reason not in ("", *UNBOUND) or (stored is None and before is None):
-            return told
+        device = describe_function(function, reason, message)
+        stored, before = self.store.card_at(function.bus_id), self.discovered.get(function.key)
+        if function.reason not in ("", *UNBOUND) or (stored is None and before is None):
+            return device
         if before is not None:
-            before.last_s = self._clocks.monotonic()  # its function is there
-        health = told.health
-        if seen.reason:
+            before.last_s = self._clocks.monotonic()  # the function is present
+        health = device.health
+        if function.reason:
             health = replace(health, state=HealthState.FAILED)
-        if reason == NOT_YET and stored is not None and self.store.same_boot:
-            told = _with_size(told, stored[1])
+        if reason == NOT_YET and stored is not None and self.store.is_same_boot:
+            device = _with_size(device, stored[1])
         if stored is not None:
             uuid, record = stored
-            minor = told.minor if told.minor is not None else record.minor
-            told = replace(told, uuid=told.uuid or uuid, minor=minor)
+            minor = device.minor if device.minor is not None else record.minor
+            device = replace(device, uuid=device.uuid or uuid, minor=minor)
             self.store.record(uuid, record.bdf, None, self._clocks.wall())
-        return replace(before.device if before else told, managed=True, health=health)
+        return replace(before.device if before else device, managed=True, health=health)
 
-    def describe_pending(self, seen: NvidiaFunction) -> VendorDevice:
-        """Describe a card that was never asked and is to be: nobody can tell how it is."""
-        card = self.describe_unreachable(seen, NOT_YET)
+    def describe_pending(self, function: NvidiaFunction) -> VendorDevice:
+        """Describe a card that a later part queries for the first time: its health is unknown."""
+        card = self.describe_unreachable(function, NOT_YET)
         health = Health(reason=NOT_YET, message=card.health.message, certain=False)
-        return card if seen.is_excluded else replace(card, health=health)
+        return card if function.is_excluded else replace(card, health=health)
 
     def describe_all_unreachable(
-        self, sight: NvidiaHardware, reason: str, message: str
+        self, hardware: NvidiaHardware, reason: str, message: str
     ) -> tuple[VendorDevice, ...]:
-        """Describe all cards while the library cannot be asked."""
-        now_s, mismatch = self._clocks.monotonic(), reason == codes.reason_of(codes.MISMATCH)
-        self._mismatch_s = (self._mismatch_s or now_s) if mismatch else None
-        over = self.has_lasting_mismatch()
-        self._mismatch_published = over
-        here = {seen.key for seen in sight.cards}
-        self._recall(here)
-        seen = (*sight.cards, *cards_without_bus(sight.platform))
-        listed = [self.describe_unreachable(one, reason, message) for one in seen]
-        if over:
-            listed = [_failed(card) if card.health.reason == reason else card for card in listed]
-        return tuple(sorted((*listed, *self.describe_removed(here)), key=lambda card: card.key))
+        """Describe all cards while the library is unavailable."""
+        now_s, is_mismatch = self._clocks.monotonic(), reason == codes.reason_of(codes.MISMATCH)
+        self._mismatch_s = (self._mismatch_s or now_s) if is_mismatch else None
+        is_lasting = self.has_lasting_mismatch()
+        self._mismatch_published = is_lasting
+        present = {function.key for function in hardware.cards}
+        self._add_vanished_cards(present)
+        function = (*hardware.cards, *cards_without_bus(hardware.platform))
+        devices = [self.describe_unreachable(one, reason, message) for one in function]
+        if is_lasting:
+            devices = [
+                _with_failed_state(card) if card.health.reason == reason else card
+                for card in devices
+            ]
+        return tuple(sorted((*devices, *self.describe_removed(present)), key=lambda card: card.key))
 
     def has_lasting_mismatch(self) -> bool:
-        """Return whether library and kernel module have not fitted for longer than an upgrade."""
+        """Return whether library and kernel module have differed for longer than an upgrade."""
         since_s = self._mismatch_s
         return since_s is not None and self._clocks.monotonic() - since_s >= UPGRADE_S
 
-    def wants_discovery(self) -> bool:
-        """Return whether time alone has changed what a discovery would say."""
+    def needs_discovery(self) -> bool:
+        """Return whether a mismatch has become lasting since the last discovery."""
         return self.has_lasting_mismatch() and not self._mismatch_published
 
-    def describe_removed(self, here: set[str]) -> list[VendorDevice]:
-        """Return cards whose functions are gone, for as long as pods may still hold them."""
-        moved = {self.discovered[key].device.uuid for key in here if key in self.discovered} - {
+    def describe_removed(self, present: set[str]) -> list[VendorDevice]:
+        """Return removed cards within the retention time, in which pods may still use them."""
+        moved = {self.discovered[key].device.uuid for key in present if key in self.discovered} - {
             None
         }
-        kept: list[VendorDevice] = []
-        for key in [k for k in self.discovered if k not in here]:
-            known = self.discovered[key]
-            too_long = self._clocks.monotonic() - known.last_s > self._forget_s
-            if too_long or known.device.uuid in moved:
+        removed: list[VendorDevice] = []
+        for key in [k for k in self.discovered if k not in present]:
+            entry = self.discovered[key]
+            too_long = self._clocks.monotonic() - entry.last_s > self._retention_s
+            if too_long or entry.device.uuid in moved:
                 del self.discovered[key]
             else:
-                kept.append(replace(known.device, health=LOST))
-        return kept
+                removed.append(replace(entry.device, health=LOST))
+        return removed
 
     def renumber(self, key: str) -> bool:
-        """Let a card go on under its new minor; say whether it was waiting for that."""
-        known = self.discovered.get(key)
+        """Accept a card's new minor; return whether the card was failed because of it."""
+        entry = self.discovered.get(key)
         if (
-            known is None
-            or known.lasting_health is None
-            or known.lasting_health.reason != "MinorChanged"
+            entry is None
+            or entry.lasting_health is None
+            or entry.lasting_health.reason != "MinorChanged"
         ):
             return False
-        return known.device.uuid is not None and self.store.renumber(known.device.uuid)
+        return entry.device.uuid is not None and self.store.renumber(entry.device.uuid)
 
 
 def _with_size(card: VendorDevice, record: StoredCard) -> VendorDevice:
-    """Return a card that is still to be asked with what it had: pods may hold all of it."""
+    """Return a card that is not yet queried with its stored memory and resources."""
     if not record.memory_bytes:
         return card
     granted = card_resources(record.memory_bytes) if record.whole else ()
     return replace(card, memory_bytes=record.memory_bytes, resources=granted)
 
 
-def _failed(card: VendorDevice) -> VendorDevice:
+def _with_failed_state(card: VendorDevice) -> VendorDevice:
     return replace(card, health=replace(card.health, state=HealthState.FAILED))
 
 
@@ -381,7 +397,7 @@ def _describe_off_bus(
         bus_id = None
     if not platform:
         return NvidiaFunction(bus_id=bus_id, driver=None) if bus_id is not None else None
-    # no bus shows these cards: their id names them, and their index is all the number they have
+    # no bus lists these cards: they are named by UUID, and numbered by NVML's index
     try:
         uuid = nvml.call("nvmlDeviceGetUUID", handle)
     except (VendorFault, DeviceGone, NotSupported):
@@ -394,25 +410,27 @@ def _describe_off_bus(
 
 
 def check_process_usable(faults: Iterable[Mapping[int, str]]) -> None:
-    """Raise if no card answers for a reason that only a new process gets over."""
-    told = [code for fault in faults for code in fault or (codes.SUCCESS,)]
-    if told and all(code in codes.PROCESS_UNUSABLE for code in told):
-        raise VendorFault(f"no card answers ({codes.reason_of(told[0])}): start a new process")
+    """Raise `VendorFault` if no card answers and only a new process can help."""
+    fault_codes = [code for fault in faults for code in fault or (codes.SUCCESS,)]
+    if fault_codes and all(code in codes.PROCESS_UNUSABLE for code in fault_codes):
+        raise VendorFault(
+            f"no card answers ({codes.reason_of(fault_codes[0])}): start a new process"
+        )
 
 
 def system_number(nvml: Nvml, name: str) -> int:
-    """Ask for a number of the whole system; 0 if it cannot be told."""
+    """Read a number of the whole system; 0 if it is unknown."""
     try:
-        found = nvml.call(name)
+        answer = nvml.call(name)
     except (VendorFault, DeviceGone, NotSupported, GarbledAnswer):
         return 0
-    return found if isinstance(found, int) else 0
+    return answer if isinstance(answer, int) else 0
 
 
 def system_text(nvml: Nvml, name: str) -> str | None:
-    """Ask for a text of the whole system."""
+    """Read a text of the whole system; `None` if it is unknown."""
     try:
-        found = nvml.call(name)
+        answer = nvml.call(name)
     except (VendorFault, DeviceGone, NotSupported, GarbledAnswer):
         return None
-    return found if isinstance(found, str) and found else None
+    return answer if isinstance(answer, str) and answer else None

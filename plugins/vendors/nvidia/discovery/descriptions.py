@@ -1,4 +1,4 @@
-"""Describes one card as a device: NVML's answers, sysfs where NVML does not answer."""
+"""Describes one card as a device, from NVML's answers, else from sysfs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LABEL = "xpu-agent.io/"
 UNIFIED_MEMORY = ("unified-memory", "true")  # a fact of cards that share the machine's memory
 MIG_PENDING = "MIGModePending"
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
-_HOSTS = (3, 4)  # the card carries virtual machines
+_HOSTS = (3, 4)  # modes of a card that is shared with virtual machines
 _ADDRESSING = {1: "hmm", 2: "ats"}
 _ATS = 2
 MAX_MINOR = 1 << 20
@@ -51,7 +51,7 @@ _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 
 
 class CardDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A device, its side of the link matrix, and what its health was judged by."""
+    """A device with its links and the polled values for its health."""
 
     device: VendorDevice
     links: CardLinks
@@ -60,75 +60,80 @@ class CardDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all cards of the machine."""
+    """Facts that are the same for all cards of the machine."""
 
     host: HostFiles
     capabilities: MigCapabilities
-    system_bytes: int | None = None  # the machine's memory: what cards that share it have
-    is_waiting_for_ready_state: bool = False  # confidential computing waits for its word
+    system_bytes: int | None = None  # the machine's memory, which integrated cards share
+    is_waiting_for_ready_state: bool = False  # confidential computing: cards not declared ready
 
 
 def describe_card(
-    card: NvmlCard, seen: NvidiaFunction, around: MachineFacts, before: VendorDevice | None = None
+    card: NvmlCard,
+    function: NvidiaFunction,
+    machine: MachineFacts,
+    before: VendorDevice | None = None,
 ) -> CardDescription | None:
-    """Ask a card everything; `None` if it stopped answering, with the reason in `card.faults`.
+    """Describe a card; `None` if it stopped answering, with the reason in `card.faults`.
 
-    What it said `before` stands in for what it cannot say for a moment.
+    Values of `before` replace UUID and memory size if the card does not report them now.
     """
     try:
-        return _describe(card, seen, around, before)
+        return _describe(card, function, machine, before)
     except CardUnavailable:
         return None
 
 
 def _describe(
-    card: NvmlCard, seen: NvidiaFunction, around: MachineFacts, before: VendorDevice | None
+    card: NvmlCard, function: NvidiaFunction, machine: MachineFacts, before: VendorDevice | None
 ) -> CardDescription:
     name = card.text("nvmlDeviceGetName")
-    total, unified = _memory(card, around.system_bytes, before, seen, name)
+    total, is_unified = _memory(card, machine.system_bytes, before, function, name)
     mig = card.flags("nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
-    is_cut = mig is not None and mig[0] == 1
-    obstacle = _obstacle(around, mig=is_cut, host=virtual in _HOSTS, total=total)
+    is_mig_enabled = mig is not None and mig[0] == 1
+    obstacle = _obstacle(machine, mig=is_mig_enabled, host=virtual in _HOSTS, total=total)
     minor = card.measure("nvmlDeviceGetMinorNumber", (0, MAX_MINOR))
-    minor = minor if minor is not None else seen.minor
-    model = names.model_label(name) if name else seen.model
-    links = read_links(card) if not seen.platform else CardLinks()
+    minor = minor if minor is not None else function.minor
+    model = names.model_label(name) if name else function.model
+    links = read_links(card) if not function.platform else CardLinks()
     fabric = links.fabric.facts() if links.fabric is not None else ()
-    facts = (*_facts(card, name, virtual), *_placing(card, seen), *fabric, *obstacle)
-    if unified:
+    facts = (*_facts(card, name, virtual), *_placing(card, function), *fabric, *obstacle)
+    if is_unified:
         facts = (*facts, UNIFIED_MEMORY)
-    uuid = card.text("nvmlDeviceGetUUID") or seen.uuid or (before.uuid if before else None)
+    uuid = card.text("nvmlDeviceGetUUID") or function.uuid or (before.uuid if before else None)
     module = card.measure("nvmlDeviceGetModuleId", (0, MAX_MODULE))
-    polled = health.read_facts(card)
-    cut = read_mig_layout(card, total, minor, around.capabilities) if is_cut else MigLayout()
-    found = VendorDevice(
+    health_facts = health.read_facts(card)
+    layout = (
+        read_mig_layout(card, total, minor, machine.capabilities) if is_mig_enabled else MigLayout()
+    )
+    device = VendorDevice(
         kind=DeviceKind.GPU,
         vendor="nvidia",
-        bus_id=seen.bus_id,
+        bus_id=function.bus_id,
         uuid=uuid,
         minor=minor,
         vendor_minor=minor,
         model=model,
         memory_bytes=total,
         module_id=module,
-        health=health.judge_facts(polled),
+        health=health.judge_facts(health_facts),
         resources=() if obstacle or not total else card_resources(total),
         labels=_labels(card, model, mig),
         facts=facts,
-        nodes=_nodes(around.host, seen, minor),
+        nodes=_nodes(machine.host, function, minor),
         conditions=_mig_pending(mig),
-        partitions=cut.partitions,
-        free_slices=cut.free,
+        partitions=layout.partitions,
+        free_slices=layout.free,
     )
-    return CardDescription(device=found, links=links, facts=polled, problems=cut.problems)
+    return CardDescription(device=device, links=links, facts=health_facts, problems=layout.problems)
 
 
-def _nodes(host: HostFiles, seen: NvidiaFunction, minor: int | None) -> tuple[DeviceNode, ...]:
-    if seen.platform == WSL:
+def _nodes(host: HostFiles, function: NvidiaFunction, minor: int | None) -> tuple[DeviceNode, ...]:
+    if function.platform == WSL:
         node = read_node(host, WSL_NODE)
-    elif minor == seen.minor or minor is None:
-        node = seen.node
+    elif minor == function.minor or minor is None:
+        node = function.node
     else:
         node = read_node(host, f"/dev/nvidia{minor}")
     return (node,) if node else ()
@@ -138,68 +143,68 @@ def _memory(
     card: NvmlCard,
     system_bytes: int | None,
     before: VendorDevice | None,
-    seen: NvidiaFunction,
+    function: NvidiaFunction,
     name: str | None,
 ) -> tuple[int | None, bool]:
-    """Return the card's memory in bytes and whether it is the machine's own.
+    """Return the card's memory in bytes and whether it is the machine's memory.
 
-    A card that had memory of its own keeps it. One that answers 0 shares the machine's memory only
-    if it is of a kind that does.
+    A card that had its own memory before keeps that size. A card that reports 0 shares the
+    machine's memory only if its model or platform does so.
     """
     memory = card.memory()
     if memory and memory[0]:
         return memory[0], False
     if before is not None and before.memory_bytes and UNIFIED_MEMORY not in before.facts:
         return before.memory_bytes, False
-    noise = "memory total" in card.implausible
+    is_implausible = "memory total" in card.implausible
     if (
-        card.faults or card.is_call_denied or card.is_call_suspended or noise
-    ):  # which says nothing of its kind
+        card.faults or card.is_call_denied or card.is_call_suspended or is_implausible
+    ):  # the kind is unknown
         return None, False
-    if memory is not None and not (seen.platform or names.is_integrated(name or "")):
+    if memory is not None and not (function.platform or names.is_integrated(name or "")):
         return None, False
     return system_bytes, system_bytes is not None
 
 
-def _obstacle(around: MachineFacts, *, mig: bool, host: bool, total: int | None) -> Pairs:
-    """Say why a card is listed without anything to grant."""
+def _obstacle(machine: MachineFacts, *, mig: bool, host: bool, total: int | None) -> Pairs:
+    """Return the reason why a card is listed without resources; empty if there is none."""
     reasons = (
         ("MIGEnabled", mig),
         ("HostVGPU", host),
-        ("ConfComputeNotReady", around.is_waiting_for_ready_state),
-        # the scheduler divides by the memory: never publish none
+        ("ConfComputeNotReady", machine.is_waiting_for_ready_state),
+        # the scheduler divides by the memory, so it must not be 0
         ("MemoryUnknown", not total),
     )
     return next(((("unschedulable", reason),) for reason, holds in reasons if holds), ())
 
 
-def _placing(card: NvmlCard, seen: NvidiaFunction) -> Pairs:
-    """Return how the card's memory is addressed and where in a rack it is."""
+def _placing(card: NvmlCard, function: NvidiaFunction) -> Pairs:
+    """Return the addressing mode of the card's memory and the card's place in its rack."""
     mode = card.number("nvmlDeviceGetAddressingMode")
     node = card.measure("nvmlDeviceGetNumaNodeId", (0, MAX_NODE))
-    told = (
-        ("platform", seen.platform or None),
+    facts = (
+        ("platform", function.platform or None),
         ("addressing", _ADDRESSING.get(mode if mode is not None else 0)),
         ("memory-node", str(node) if node is not None else None),
-        # the kernel's page cache may be in the card's memory: figures of use are its, too
+        # with ATS, memory in use includes page cache of the kernel
         ("memory-use", "approximate" if mode == _ATS else None),
     )
     rack = card.attempt(("platform",), lambda: platform_info(card.nvml, card.handle))
-    placed = rack.facts if isinstance(rack, PlatformInfo) else ()
-    return (*((key, value) for key, value in told if value), *placed)
+    rack_facts = rack.facts if isinstance(rack, PlatformInfo) else ()
+    return (*((key, value) for key, value in facts if value), *rack_facts)
 
 
 def _labels(card: NvmlCard, model: str | None, mig: tuple[int, ...] | None) -> Pairs:
     architecture = card.number("nvmlDeviceGetArchitecture")
     capability = card.numbers("nvmlDeviceGetCudaComputeCapability") or ()
-    sound = bool(capability) and 0 <= min(capability) <= max(capability) <= MAX_CAPABILITY
-    told = (
+    is_plausible = bool(capability) and 0 <= min(capability) <= max(capability) <= MAX_CAPABILITY
+    labels = (
         ("model", model),
         ("architecture", names.ARCHITECTURES.get(architecture or 0)),
-        ("compute-capability", ".".join(map(str, capability)) if sound else None),
+        ("compute-capability", ".".join(map(str, capability)) if is_plausible else None),
         ("mig", None if mig is None else "true" if mig[0] == 1 else "false"),
     )
-    return tuple((LABEL + key, value) for key, value in told if value)
+    return tuple((LABEL + key, value) for key, value in labels if value)
 
 
 def _facts(card: NvmlCard, name: str | None, virtual: int | None) -> Pairs:
@@ -207,7 +212,7 @@ def _facts(card: NvmlCard, name: str | None, virtual: int | None) -> Pairs:
     persistence = card.measure("nvmlDeviceGetPersistenceMode", bounds.FLAG)
     mode = card.number("nvmlDeviceGetComputeMode")
     index = card.measure("nvmlDeviceGetIndex", (0, MAX_INDEX))
-    told = (
+    facts = (
         ("driver", "nvidia"),
         ("name", name),
         ("index", str(index) if index is not None else None),
@@ -218,7 +223,7 @@ def _facts(card: NvmlCard, name: str | None, virtual: int | None) -> Pairs:
         ("compute-mode", _COMPUTE_MODES.get(mode if mode is not None else -1)),
         ("virtualization", _VIRTUALIZATION.get(virtual if virtual is not None else -1)),
     )
-    return tuple((key, value) for key, value in told if value)
+    return tuple((key, value) for key, value in facts if value)
 
 
 def _switch(value: int | None) -> str | None:
@@ -233,26 +238,30 @@ def _mig_pending(mig: tuple[int, ...] | None) -> tuple[DeviceCondition, ...]:
 
 
 def describe_silent_card(
-    seen: NvidiaFunction, faults: Mapping[int, str], before: VendorDevice | None
+    function: NvidiaFunction, faults: Mapping[int, str], before: VendorDevice | None
 ) -> VendorDevice:
-    """Describe a card that does not answer, by what was known and what sysfs shows."""
-    base = before or describe_function(seen)
-    # a look-up that finds nothing while sysfs has the function: the card is gone for NVML
-    plain = {codes.GPU_IS_LOST if c in codes.HARMLESS else c: call for c, call in faults.items()}
-    judged = health.judge_facts(health.HealthFacts(faults=plain, is_excluded=seen.is_excluded))
-    if judged.state is HealthState.HEALTHY:
-        told = "; ".join(f"{call}: NVML error {code}" for code, call in plain.items())
-        code = next(iter(plain), codes.UNKNOWN)
-        passing = code in codes.TRANSIENT or code in codes.PROCESS_UNUSABLE
-        state = HealthState.SUSPECT if passing else HealthState.FAILED
-        judged = Health(state=state, reason=codes.reason_of(code), message=told)
-    return replace(base, health=judged)
+    """Describe a card that does not answer, from its last description or from sysfs."""
+    base = before or describe_function(function)
+    # sysfs has the function but NVML does not find it: NVML has lost the card
+    card_faults = {
+        codes.GPU_IS_LOST if c in codes.HARMLESS else c: call for c, call in faults.items()
+    }
+    result = health.judge_facts(
+        health.HealthFacts(faults=card_faults, is_excluded=function.is_excluded)
+    )
+    if result.state is HealthState.HEALTHY:
+        message = "; ".join(f"{call}: NVML error {code}" for code, call in card_faults.items())
+        code = next(iter(card_faults), codes.UNKNOWN)
+        is_transient = code in codes.TRANSIENT or code in codes.PROCESS_UNUSABLE
+        state = HealthState.SUSPECT if is_transient else HealthState.FAILED
+        result = Health(state=state, reason=codes.reason_of(code), message=message)
+    return replace(base, health=result)
 
 
 def distinct_modules(devices: Sequence[VendorDevice]) -> tuple[VendorDevice, ...]:
-    """Keep the module ids only if they tell the cards apart; PCIe cards all say the same."""
-    told = [d.module_id for d in devices if d.module_id is not None]
-    if len(told) == len(set(told)):
+    """Remove the module ids unless they are unique; PCIe cards all report the same one."""
+    module_ids = [d.module_id for d in devices if d.module_id is not None]
+    if len(module_ids) == len(set(module_ids)):
         return tuple(devices)
     return tuple(replace(d, module_id=None) for d in devices)
 

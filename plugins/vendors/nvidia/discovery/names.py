@@ -32,18 +32,18 @@ def bus_id(text: str) -> str | None:
         address = parse_address(text)
     except ParseError:
         return None
-    # NVML pads domains to eight digits; all zero means that there is no remote
+    # NVML pads domains to eight digits; all zeros mean that there is no remote device
     return address if address != "0000:00:00.0" else None
 
 
 def model_label(name: str) -> str | None:
-    """Make a product name fit a label value: `NVIDIA H100 80GB HBM3` is `H100-80GB-HBM3`."""
+    """Return a product name as a label value: `NVIDIA H100 80GB HBM3` is `H100-80GB-HBM3`."""
     text = _NOT_IN_LABEL.sub("-", name.removeprefix("NVIDIA ").replace(" ", "-"))
     return _ENDS.sub("", _ENDS.sub("", text)[:MAX_LABEL]) or None
 
 
 def is_integrated(name: str) -> bool:
-    """Return whether a product's name is that of a GPU which shares the machine's memory."""
+    """Return whether the product is a GPU that shares the machine's memory."""
     return _INTEGRATED.search(name) is not None
 
 

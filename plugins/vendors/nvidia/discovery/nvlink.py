@@ -1,4 +1,4 @@
-"""NVLink and fabric of a node: links between cards, switches, fabric state and its deadline."""
+"""NVLink and fabric of a node: links between cards, switches, fabric state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_FABRIC, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
 
 STATES = {NOT_STARTED: "not-started", IN_PROGRESS: "in-progress", COMPLETED: "completed"}
 
-FABRIC_START_S = 300.0  # from the first sight of a fabric that is not ready
+FABRIC_START_S = 300.0  # time that a fabric may take to become ready
 
 FABRIC_READY = "FabricReady"
 
@@ -46,18 +46,18 @@ _CONFIGURATIONS = {
 
 
 class NvlinkFabric(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card says of the fabric behind its switches; `status` counts in state 3 only."""
+    """The fabric as one card reports it; `status` is valid in state 3 only."""
 
     state: int  # 0 none, 1 not started, 2 in progress, 3 completed
     status: int = 0
     clique: int = 0
     cluster: bytes = bytes(16)
-    mask: int = 0  # of version 2 on
-    summary: int = 0  # of version 3 on
+    mask: int = 0  # health mask, since version 2 of the structure
+    summary: int = 0  # health summary, since version 3
 
     @property
     def clique_id(self) -> str | None:
-        """Name the multi-node clique: UUID and number; a zero UUID is a fabric of one node."""
+        """UUID and number of the multi-node clique; `None` for a fabric of one node."""
         if self.state != COMPLETED or self.status or not any(self.cluster):
             return None
         h = self.cluster.hex()
@@ -65,54 +65,54 @@ class NvlinkFabric(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> str | None:
-        """Say why links through switches carry nothing; `None` when they do."""
+        """The reason why links through switches do not work; `None` if they work."""
         if self.state in (NOT_STARTED, IN_PROGRESS):
             return "FabricNotReady"
         return "FabricError" if self.state == COMPLETED and self.status else None
 
     @property
     def stage(self) -> str:
-        """Name the state, with the status where it means something: else it may be anything."""
-        told = f"fabric state {STATES.get(self.state, self.state)}"
-        return f"{told}, status {self.status}" if self.state == COMPLETED else told
+        """The state as text, with the status where it is valid."""
+        text = f"fabric state {STATES.get(self.state, self.state)}"
+        return f"{text}, status {self.status}" if self.state == COMPLETED else text
 
     def health_flags(self) -> tuple[str, ...]:
-        """Name what the health mask says, in the order of its bits."""
-        found = [name for name, shift in _FLAGS if self.mask >> shift & 3 == 1]
-        wrong = _CONFIGURATIONS.get(self.mask >> 8 & 15)
-        found += [f"incorrect-configuration={wrong}"] if wrong else []
-        found += ["no-partition-assigned"] if self.mask >> 12 & 3 == 2 else []
-        found += ["manager-disconnected"] if self.mask >> 14 & 3 == 2 else []
-        return tuple(found)
+        """Return the problems in the health mask, in the order of its bits."""
+        flags = [name for name, shift in _FLAGS if self.mask >> shift & 3 == 1]
+        configuration = _CONFIGURATIONS.get(self.mask >> 8 & 15)
+        flags += [f"incorrect-configuration={configuration}"] if configuration else []
+        flags += ["no-partition-assigned"] if self.mask >> 12 & 3 == 2 else []
+        flags += ["manager-disconnected"] if self.mask >> 14 & 3 == 2 else []
+        return tuple(flags)
 
     def facts(self) -> Pairs:
-        """Return the fabric for people; nothing of a card that has none."""
-        told = (
+        """Return the fabric as facts for people; empty for a card without a fabric."""
+        facts = (
             ("fabric", STATES.get(self.state)),
             ("fabric-health", _SUMMARIES.get(self.summary)),
             ("fabric-flags", ",".join(self.health_flags())),
             ("clique", self.clique_id),
         )
-        return tuple((key, value) for key, value in told if value)
+        return tuple((key, value) for key, value in facts if value)
 
 
-def is_manager_down(sides: Mapping[str, CardLinks], switches: int) -> bool:
-    """Say whether there are switches and no card reaches them: nobody runs the fabric.
+def is_manager_down(card_links: Mapping[str, CardLinks], switches: int) -> bool:
+    """Return whether there are switches and no card reaches them: no fabric manager runs.
 
-    Cards before Hopper know of no fabric; all that shows is that no link of any is active. The
-    sides are those of whole cards: one cut by MIG has its links switched off.
+    Cards before Hopper report no fabric; then it only shows in the links, none of which is
+    active. `card_links` has no cards with MIG instances, whose links are switched off.
     """
-    linked = [side for side in sides.values() if side.ends]
-    silent = all(not end.is_active for side in linked for end in side.ends)
-    told = any(side.fabric is not None and side.fabric.state for side in sides.values())
-    return bool(switches and linked) and silent and not told
+    linked = [side for side in card_links.values() if side.ends]
+    is_inactive = all(not end.is_active for side in linked for end in side.ends)
+    has_fabric = any(side.fabric is not None and side.fabric.state for side in card_links.values())
+    return bool(switches and linked) and is_inactive and not has_fabric
 
 
 def must_fabric_be_ready(setting: object, switches: int, names: tuple[str, ...]) -> bool:
-    """Say whether a fabric that is not ready takes the cards out of service.
+    """Return whether a fabric that is not ready takes the cards out of service.
 
-    `on` and `off` decide; else it does on machines made around one: with switches of their own,
-    or with cards of a rack's.
+    The settings `on` and `off` decide. Otherwise it does on machines that depend on a fabric:
+    machines with switches, or with cards of a rack-scale system.
     """
     if setting in ("on", "off"):
         return setting == "on"
@@ -120,7 +120,7 @@ def must_fabric_be_ready(setting: object, switches: int, names: tuple[str, ...])
 
 
 class FabricStateTracker:
-    """Remembers since when each card's fabric is not ready; a starting one gets its time."""
+    """Stores since when each card's fabric is not ready, to give a starting fabric time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -129,27 +129,27 @@ class FabricStateTracker:
     def condition(
         self, key: str, fabric: NvlinkFabric | None, *, manager_is_down: bool
     ) -> DeviceCondition | None:
-        """Return the condition `FabricReady` of a card; `None` without a fabric, or too early."""
+        """Return a card's condition `FabricReady`; `None` without a fabric, or while it starts."""
         if manager_is_down:
-            told = "no NVLink of any card is active: the service nvidia-fabricmanager must run"
-            return _ready(MANAGER_DOWN, told)
+            message = "no NVLink of any card is active: the service nvidia-fabricmanager must run"
+            return _ready(MANAGER_DOWN, message)
         trouble = fabric.trouble if fabric is not None else None
         if trouble is None:
             self._since_s.pop(key, None)
         if fabric is None or fabric.state not in STATES:
             return None
         if trouble is None:
-            told = "the fabric is configured"
+            message = "the fabric is configured"
             return DeviceCondition(
-                type=FABRIC_READY, status=True, reason=FABRIC_READY, message=told
+                type=FABRIC_READY, status=True, reason=FABRIC_READY, message=message
             )
         since_s = self._since_s.setdefault(key, self._clock())
         if fabric.state != COMPLETED and self._clock() - since_s <= FABRIC_START_S:
             return None
         return _ready(trouble, ", ".join((fabric.stage, *fabric.health_flags())))
 
-    def keep_only(self, keys: set[str]) -> None:
-        """Forget the cards that are not among these."""
+    def retain(self, keys: set[str]) -> None:
+        """Remove all cards but these."""
         self._since_s = {key: since for key, since in self._since_s.items() if key in keys}
 
 
@@ -158,7 +158,7 @@ def _ready(reason: str, message: str) -> DeviceCondition:
 
 
 def fabric_health(condition: DeviceCondition | None, *, must: bool) -> Health | None:
-    """Return the health that a fabric which is not ready leaves to its card."""
+    """Return FAILED for a card whose required fabric is not ready, else `None`."""
     if condition is None or condition.status or not must:
         return None
     return Health(state=HealthState.FAILED, reason=condition.reason, message=condition.message)
@@ -168,7 +168,7 @@ MAX_LINKS = 36
 
 LINK_COUNT = (91, 0)
 
-SPEEDS = ((90, 0), (84, 0))  # MB/s of every link, else of the first
+SPEEDS = ((90, 0), (84, 0))  # MB/s of each link, else of the first link
 
 _ACTIVE = 1
 
@@ -185,7 +185,7 @@ ANCESTORS: dict[int, str] = {
 
 
 class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """One NVLink as one card sees it; `remote` is the bus id of the other end, when told."""
+    """One NVLink as one card reports it; `remote` is the bus id of the other end, if known."""
 
     number: int
     is_active: bool
@@ -194,11 +194,11 @@ class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
-    """One card's side of the matrix."""
+    """The NVLinks and the fabric of one card."""
 
     ends: tuple[LinkEnd, ...] = ()
-    fabric: NvlinkFabric | None = None  # None: the driver knows of no fabric
-    link_bytes_per_s: int | None = None  # one link, one direction; None: not told
+    fabric: NvlinkFabric | None = None  # None: the driver reports no fabric
+    link_bytes_per_s: int | None = None  # one link, one direction; None: unknown
 
     def direct_links(self) -> Counter[str]:
         """Count the active links to each other card."""
@@ -220,7 +220,7 @@ class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_links(card: NvmlCard) -> CardLinks:
-    """Ask a card for its links; a card without NVLink has none."""
+    """Read a card's links; a card without NVLink has none."""
     count = card.fields((LINK_COUNT,)).get(LINK_COUNT)
     total = min(int(count), MAX_LINKS) if count is not None else MAX_LINKS
     ends: list[LinkEnd] = []
@@ -228,7 +228,7 @@ def read_links(card: NvmlCard) -> CardLinks:
         state = card.number("nvmlDeviceGetNvLinkState", number)
         if state is None:
             if count is None and not ends:
-                break  # nothing says that a card without its first link has others
+                break  # a card without link 0 has no other links
             continue
         ends.append(_end(card, number, active=state == _ACTIVE))
     speeds = card.fields(SPEEDS) if ends else {}
@@ -247,14 +247,14 @@ def _end(card: NvmlCard, number: int, *, active: bool) -> LinkEnd:
     remote = None
     if kind is None or kind == _GPU:
         name = "nvmlDeviceGetNvLinkRemotePciInfo"
-        found = card.attempt((name,), lambda: card.nvml.bus_id(name, card.handle, number))
-        remote = bus_id(found) if isinstance(found, str) else None
+        answer = card.attempt((name,), lambda: card.nvml.bus_id(name, card.handle, number))
+        remote = bus_id(answer) if isinstance(answer, str) else None
         kind = _GPU if remote else _UNKNOWN
     return LinkEnd(number=number, is_active=True, kind=kind, remote=remote)
 
 
 def read_fabric(card: NvmlCard) -> NvlinkFabric | None:
-    """Ask for the fabric in the newest structure that the driver knows."""
+    """Read the fabric with the newest version of the structure that the driver supports."""
     for version in (3, 2, 1):
         info = card.attempt(
             ("fabric", version),
@@ -275,23 +275,23 @@ def read_fabric(card: NvmlCard) -> NvlinkFabric | None:
 def link_matrix(
     cards: Mapping[str, CardLinks],
 ) -> tuple[tuple[DeviceLink, ...], tuple[Problem, ...]]:
-    """Return the links between cards, by bus id, and what is odd about them.
+    """Return the links between cards by bus id, and problems of links.
 
-    Two sides that disagree are taken by the smaller count; cards behind switches have as many
-    links between them as the one with fewer.
+    If the two cards of a link report different counts, the smaller one is used; between cards
+    behind switches it is the count of the card with fewer links.
     """
     links: list[DeviceLink] = []
     problems: list[Problem] = []
     for a, b in combinations(sorted(cards, key=address_sort_key), 2):
-        there, back = cards[a].direct_links()[b], cards[b].direct_links()[a]
-        if there != back:
+        forward, backward = cards[a].direct_links()[b], cards[b].direct_links()[a]
+        if forward != backward:
             problems.append(
                 Problem(
                     reason="NVLinkAsymmetric",
-                    message=f"{a} counts {there} links to {b}, which counts {back}",
+                    message=f"{a} counts {forward} links to {b}, which counts {backward}",
                 )
             )
-        if count := min(there, back):
+        if count := min(forward, backward):
             links.append(DeviceLink(a=a, b=b, type="NVLink", count=count))
         elif count := _switched(cards[a], cards[b]):
             links.append(DeviceLink(a=a, b=b, type="NVSwitch", count=count))
@@ -299,9 +299,13 @@ def link_matrix(
 
 
 def _switched(a: CardLinks, b: CardLinks) -> int:
-    ours = a.fabric.clique_id if a.fabric else None
-    theirs = b.fabric.clique_id if b.fabric else None
-    return 0 if ours and theirs and ours != theirs else min(a.switched_links(), b.switched_links())
+    clique_a = a.fabric.clique_id if a.fabric else None
+    clique_b = b.fabric.clique_id if b.fabric else None
+    return (
+        0
+        if clique_a and clique_b and clique_a != clique_b
+        else min(a.switched_links(), b.switched_links())
+    )
 
 
 def _troubles(cards: Mapping[str, CardLinks]) -> Iterator[Problem]:
@@ -318,32 +322,32 @@ def _troubles(cards: Mapping[str, CardLinks]) -> Iterator[Problem]:
 
 
 def node_clique(cards: Mapping[str, CardLinks]) -> str | None:
-    """Return the clique that all cards on a fabric agree on."""
+    """Return the clique of the node's cards; `None` if they differ."""
     cliques = {c.fabric.clique_id for c in cards.values() if c.fabric and c.fabric.state}
     return cliques.pop() if len(cliques) == 1 else None
 
 
 def relation_name(links: int, ancestor: int | None) -> str | None:
-    """Name what joins two cards, as in a topology table: NV18, else the PCIe word."""
+    """Return the relation of two cards as in `nvidia-smi topo`: NV18, else the PCIe relation."""
     return f"NV{links}" if links else ANCESTORS.get(ancestor if ancestor is not None else -1)
 
 
 def describe_peers(cards: Mapping[str, NvmlCard], links: Iterable[DeviceLink]) -> dict[str, str]:
-    """Say for each card what joins it to each other one: `0000:24:00.0=NV18 ...`."""
+    """Return each card's relations to all other cards, such as `0000:24:00.0=NV18 ...`."""
     counts = {(link.a, link.b): link.count for link in links}
-    told: dict[str, list[str]] = {key: [] for key in cards}
+    relations: dict[str, list[str]] = {key: [] for key in cards}
     for a, b in combinations(sorted(cards, key=address_sort_key), 2):
         count = counts.get((a, b), 0)
-        if word := relation_name(count, None if count else _ancestor(cards[a], cards[b])):
-            told[a].append(f"{b}={word}")
-            told[b].append(f"{a}={word}")
-    return {key: " ".join(words) for key, words in told.items()}
+        if relation := relation_name(count, None if count else _ancestor(cards[a], cards[b])):
+            relations[a].append(f"{b}={relation}")
+            relations[b].append(f"{a}={relation}")
+    return {key: " ".join(names) for key, names in relations.items()}
 
 
 def _ancestor(a: NvmlCard, b: NvmlCard) -> int | None:
     name = "nvmlDeviceGetTopologyCommonAncestor"
     try:
-        found = a.attempt((name, b.bus_id), lambda: a.nvml.call(name, a.handle, b.handle))
+        answer = a.attempt((name, b.bus_id), lambda: a.nvml.call(name, a.handle, b.handle))
     except CardUnavailable:
         return None
-    return found if isinstance(found, int) else None
+    return answer if isinstance(answer, int) else None

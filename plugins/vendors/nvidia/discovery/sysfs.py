@@ -1,4 +1,4 @@
-"""Reads NVIDIA's functions from sysfs and procfs, without the vendor's library."""
+"""Reads NVIDIA's PCI functions from sysfs and procfs, without the vendor's library."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OTHER_DRIVERS = {"vfio-pci": "BoundToVFIO", "nouveau": "BoundToNouveau", "nvgpu
 
 
 class NvidiaFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One display function of NVIDIA's. `reason` is empty when the driver `nvidia` has it."""
+    """One display function. `reason` is empty if it is bound to the driver `nvidia`."""
 
-    bus_id: str | None  # None: not on PCI, or where sysfs does not show it
+    bus_id: str | None  # None: not on PCI, or not listed in sysfs
     driver: str | None
     reason: str = ""
-    name: str = ""  # what names a card without a bus id
+    name: str = ""  # name of a card without a bus id
     uuid: str | None = None
     minor: int | None = None
     model: str | None = None
@@ -38,20 +38,20 @@ class NvidiaFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What names the card across discoveries."""
+        """The device key, which is stable across discoveries."""
         return self.bus_id or self.name
 
 
 class NvidiaHardware(msgspec.Struct, frozen=True, kw_only=True):
-    """What of NVIDIA's stands on the bus, in the order of addresses."""
+    """NVIDIA's cards and switches on the PCI bus, sorted by address."""
 
     cards: tuple[NvidiaFunction, ...] = ()
     switches: int = 0  # NVSwitch functions
-    platform: str = ""  # wsl, tegra: cards that are on no bus that sysfs shows
+    platform: str = ""  # wsl, tegra: platforms whose cards sysfs does not list
 
 
 def find_hardware(host: HostFiles) -> NvidiaHardware:
-    """Return the functions of NVIDIA's; unreadable ones are left out."""
+    """Return NVIDIA's functions; unreadable ones are left out."""
     functions = find_functions(host, _PCI_VENDORS)
     classes = [
         (read_text(host, f"{function.folder}/class") or "").lower() for function in functions
@@ -79,7 +79,7 @@ def _platform(host: HostFiles, *, functions: bool, cards: bool) -> str:
 
 
 def cards_without_bus(platform: str) -> tuple[NvidiaFunction, ...]:
-    """Return what is known without the library of cards that no bus shows: that there is one."""
+    """Return one function for a platform whose cards sysfs does not list; else nothing."""
     if not platform:
         return ()
     return (NvidiaFunction(bus_id=None, driver=None, name=platform, platform=platform),)
@@ -96,7 +96,7 @@ def _card(host: HostFiles, function: SysfsFunction) -> NvidiaFunction:
 
 def _reason(host: HostFiles, driver: str | None, *, virtual: bool) -> str:
     if virtual:
-        # a guest sees no physfn; here it is the host's view of a card shared out to guests
+        # guests have no physfn link, so this is a host that shares the card with guests
         return "VirtualFunction"
     if driver == "nvidia":
         return ""
@@ -113,7 +113,7 @@ def _read_bound(host: HostFiles, bus_id: str) -> NvidiaFunction:
     return NvidiaFunction(
         bus_id=bus_id,
         driver="nvidia",
-        # a card that was not initialised shows no UUID, or one full of question marks
+        # a card that is not initialised has no UUID, or one with question marks
         uuid=uuid if uuid.startswith("GPU-") and "?" not in uuid else None,
         minor=number,
         model=model_label(facts.get("Model", "")),
@@ -123,13 +123,13 @@ def _read_bound(host: HostFiles, bus_id: str) -> NvidiaFunction:
 
 
 def read_node(host: HostFiles, path: str) -> DeviceNode | None:
-    """Return a device node with the numbers the kernel gave it; `None` if it is not there."""
+    """Return a device node with its major and minor; `None` if it does not exist."""
     number = host.device_number(path)
     return DeviceNode(path=path, major=number[0], minor=number[1]) if number else None
 
 
 def parse_information(content: str) -> dict[str, str]:
-    """Split the driver's file on one card at the first colon of each line."""
+    """Parse the driver's file of one card: a name and a value, separated by a colon, per line."""
     pairs = (line.partition(":") for line in content.splitlines())
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
@@ -149,40 +149,40 @@ MESSAGES: dict[str, str] = {
 
 
 def describe_function(
-    seen: NvidiaFunction, reason: str = NOT_YET, message: str = ""
+    function: NvidiaFunction, reason: str = NOT_YET, message: str = ""
 ) -> VendorDevice:
-    """Describe a function by what was seen of it; `reason` says why there is no more."""
-    why = seen.reason or ("Excluded" if seen.is_excluded else reason)
-    state = HealthState.FAILED if seen.is_excluded else HealthState.SUSPECT
-    told = message if message and why == reason else MESSAGES.get(why, "")
+    """Describe a function from sysfs alone; `reason` says why NVML's values are missing."""
+    effective_reason = function.reason or ("Excluded" if function.is_excluded else reason)
+    state = HealthState.FAILED if function.is_excluded else HealthState.SUSPECT
+    text = message if message and effective_reason == reason else MESSAGES.get(effective_reason, "")
     return VendorDevice(
         kind=DeviceKind.GPU,
         vendor="nvidia",
-        bus_id=seen.bus_id,
-        uuid=seen.uuid,
-        minor=seen.minor,
-        vendor_minor=seen.minor,
-        model=seen.model,
-        managed=not seen.reason,
-        health=Health(state=state, reason=why, message=told),
-        facts=_facts(seen),
-        nodes=(seen.node,) if seen.node else (),
+        bus_id=function.bus_id,
+        uuid=function.uuid,
+        minor=function.minor,
+        vendor_minor=function.minor,
+        model=function.model,
+        managed=not function.reason,
+        health=Health(state=state, reason=effective_reason, message=text),
+        facts=_facts(function),
+        nodes=(function.node,) if function.node else (),
     )
 
 
-def _facts(seen: NvidiaFunction) -> Pairs:
-    told = (("driver", seen.driver), ("platform", seen.platform))
-    return tuple((key, value) for key, value in told if value)
+def _facts(function: NvidiaFunction) -> Pairs:
+    facts = (("driver", function.driver), ("platform", function.platform))
+    return tuple((key, value) for key, value in facts if value)
 
 
-def describe_recorded_function(seen: NvidiaFunction) -> VendorDevice:
-    """Describe a function of a recorded host; who else had it is still worth saying."""
-    found = describe_function(seen, "NoRecordedAnswers")
-    if not seen.reason.startswith("Driver"):
-        return found
+def describe_recorded_function(function: NvidiaFunction) -> VendorDevice:
+    """Describe a function of a recorded host; the message names another driver, if it had one."""
+    device = describe_function(function, "NoRecordedAnswers")
+    if not function.reason.startswith("Driver"):
+        return device
     health = Health(
         state=HealthState.SUSPECT,
         reason="NoRecordedAnswers",
-        message=f"{MESSAGES['NoRecordedAnswers']}; {found.health.message}",
+        message=f"{MESSAGES['NoRecordedAnswers']}; {device.health.message}",
     )
-    return replace(found, health=health)
+    return replace(device, health=health)
