@@ -95,7 +95,7 @@ class PodFileUpdater:
         layout = self._locator.layout(self._context.clock.monotonic())
         report = self._reconciler.cycle(self._context.store.current, layout)
         self.files_written += report.written
-        self.files_left = report.left
+        self.files_left = report.unwritten
         for hook, error in report.failed_hooks:
             log.error("hook_failed", extra={"hook": hook, "error": error})
         self._report_notes(report.notes)

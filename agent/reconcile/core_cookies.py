@@ -1,6 +1,6 @@
 """Core-scheduling cookies: plans and applies which processes share a cookie.
 
-Core-scheduling cookies kept as the hooks say: whose processes may share a core with whose.
+Processes with the same cookie may share a physical core.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ DEFAULT_COOKIE = 0  # the cookie of all processes that have none
 
 
 class CookieProcess(msgspec.Struct, frozen=True):
-    """A process of a container with its cookie as the kernel tells it."""
+    """A process of a container with the cookie that the kernel reports for it."""
 
     pid: int
     cookie: int
 
 
 class CookieGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's cookie, and processes that had it when looked at last."""
+    """A group's cookie, and the processes that had it in the last cycle."""
 
     cookie: int
     pids: tuple[int, ...] = ()
 
 
 class CookiePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, in this order.
+    """The changes for one container, in the order of the fields.
 
-    `create`: make a cookie on the thread group of this process. `source`: the process whose
-    cookie is shared; `None` with targets: the default, which takes theirs away.
+    `create`: make a cookie on the thread group of this process. `source`: the process whose cookie
+    is shared with the targets. With targets and without a source the targets get the default
+    cookie.
     """
 
     create: int | None = None
     source: int | None = None
     targets: tuple[int, ...] = ()
-    cookie: int | None = None  # the group's, where it is known before
+    cookie: int | None = None  # the group's cookie, if it has one already
 
 
 EMPTY_PLAN = CookiePlan()
@@ -54,24 +55,24 @@ EMPTY_PLAN = CookiePlan()
 def plan_cookies(
     group: CoreSchedulingGroup,
     processes: Sequence[CookieProcess],
-    known: Mapping[str, CookieGroup],
+    recorded: Mapping[str, CookieGroup],
     living: Mapping[int, int],
 ) -> CookiePlan:
     """Plan one container's cookies; `living` has pid and cookie of other processes now.
 
-    A group is joined by way of one living process that still has its cookie. One of which no
-    process is left is made anew. A cookie found on the container's own processes is adopted for a
-    group that nobody knows, as after a restart of the agent, unless it is another group's. Only
-    cookies of known groups are taken away: a program may have given itself one.
+    A container joins a group through a living process that still has the group's cookie. If no such
+    process is left, the group gets a new cookie. If the group has no recorded cookie, as after a
+    restart of the agent, a cookie of the container's own processes is adopted, unless it belongs to
+    another group. Only cookies of recorded groups are removed: a program may have set its own.
     """
     if not processes:
         return EMPTY_PLAN
     if not group.enabled:
-        ours = {one.cookie for one in known.values()} - {DEFAULT_COOKIE}
+        ours = {one.cookie for one in recorded.values()} - {DEFAULT_COOKIE}
         marked = tuple(process.pid for process in processes if process.cookie in ours)
         return CookiePlan(targets=marked, cookie=DEFAULT_COOKIE) if marked else EMPTY_PLAN
     own = {process.pid: process.cookie for process in processes}
-    source, cookie = _cookie_source(group.id, own, known, living)
+    source, cookie = _cookie_source(group.id, own, recorded, living)
     if source is None:
         first, *others = own
         return CookiePlan(create=first, source=first, targets=tuple(others))
@@ -82,50 +83,57 @@ def plan_cookies(
 def _cookie_source(
     group_id: str,
     own: Mapping[int, int],
-    known: Mapping[str, CookieGroup],
+    recorded: Mapping[str, CookieGroup],
     living: Mapping[int, int],
 ) -> tuple[int | None, int]:
     """Return a process that has the group's cookie, and the cookie."""
-    found = known.get(group_id)
-    if found is not None and found.cookie != DEFAULT_COOKIE:
+    recorded_group = recorded.get(group_id)
+    if recorded_group is not None and recorded_group.cookie != DEFAULT_COOKIE:
         now = {**living, **own}
-        candidates = (*own, *found.pids)
-        source = next((pid for pid in candidates if now.get(pid) == found.cookie), None)
-        return source, found.cookie
-    taken = {DEFAULT_COOKIE, *(one.cookie for name, one in known.items() if name != group_id)}
-    return next(((pid, cookie) for pid, cookie in own.items() if cookie not in taken), (None, 0))
+        candidates = (*own, *recorded_group.pids)
+        source = next((pid for pid in candidates if now.get(pid) == recorded_group.cookie), None)
+        return source, recorded_group.cookie
+    excluded = {DEFAULT_COOKIE, *(one.cookie for name, one in recorded.items() if name != group_id)}
+    return next(((pid, cookie) for pid, cookie in own.items() if cookie not in excluded), (None, 0))
 
 
-INTERVAL_S = 10.0  # children inherit; what the runtime adds to a container has none until then
+INTERVAL_S = 10.0  # children inherit; a process that the runtime adds has no cookie until then
 
-GROUP_LIFETIME_S = 300.0  # a group that nobody wants: its cookie lives on in its processes
+GROUP_LIFETIME_S = 300.0  # of an unused group; its processes keep the cookie
 
-MAX_PIDS = 256  # of a group by way of which its cookie can be shared
+MAX_PIDS = 256  # of a group, as possible sources of its cookie
 
 OWNER = "core_scheduling"
 
 
 class CookieReconciler:
-    """Looks at the cookies of all containers that a hook speaks of, every ten seconds."""
+    """Applies the cookies of all containers that a hook puts into a group, every ten seconds."""
 
     def __init__(
         self, files: KernelFiles, ledger: ChangeLedger, kernel: Callable[[], CoreCookies]
     ) -> None:
-        """Load nothing; `kernel` is asked for when a hook speaks for the first time."""
+        """Open nothing.
+
+        `kernel` is called when a hook sets a core-scheduling group for the first time.
+        """
         self._files = files
         self._ledger = ledger
         self._open_kernel = kernel
         self._kernel: CoreCookies | None = None
         self._groups: dict[str, tuple[CookieGroup, float]] = {}
         self._due_s = 0.0
-        self.problem = ""  # why cookies are not as wanted
+        self.problem = ""  # why the cookies differ from the desired ones
 
-    def record_originals(self, wishes: Iterable[DesiredCoreGroup], layout: CgroupLayout) -> None:
+    def record_originals(self, desired: Iterable[DesiredCoreGroup], layout: CgroupLayout) -> None:
         """Put containers that get a cookie into the ledger, which the caller flushes."""
-        for wish in wishes:
-            place = process_directory(layout, wish.cgroup)
-            known = (CORE_HIERARCHY, wish.cgroup, CORE_COOKIE) in self._ledger.entries
-            if place is None or known or not wish.group.enabled:
+        for desired_group in desired:
+            place = process_directory(layout, desired_group.cgroup)
+            is_recorded = (
+                CORE_HIERARCHY,
+                desired_group.cgroup,
+                CORE_COOKIE,
+            ) in self._ledger.entries
+            if place is None or is_recorded or not desired_group.group.enabled:
                 continue
             try:
                 inode = self._files.inode(place)
@@ -134,7 +142,7 @@ class CookieReconciler:
             self._ledger.set(
                 LedgerEntry(
                     hierarchy=CORE_HIERARCHY,
-                    path=wish.cgroup,
+                    path=desired_group.cgroup,
                     inode=inode,
                     key=CORE_COOKIE,
                     owner=OWNER,
@@ -142,10 +150,10 @@ class CookieReconciler:
                 )
             )
 
-    def apply(self, wishes: Iterable[DesiredCoreGroup], layout: CgroupLayout, now_s: float) -> int:
-        """Give, share and take cookies where the time has come; return how many processes."""
-        wanted = tuple(wishes)
-        if not wanted or now_s < self._due_s:
+    def apply(self, desired: Iterable[DesiredCoreGroup], layout: CgroupLayout, now_s: float) -> int:
+        """Create, share and remove cookies if they are due; return how many processes changed."""
+        desired_groups = tuple(desired)
+        if not desired_groups or now_s < self._due_s:
             return 0
         self._due_s = now_s + INTERVAL_S
         kernel = self._kernel = self._kernel or self._open_kernel()
@@ -155,28 +163,28 @@ class CookieReconciler:
             if now_s - touched_s < GROUP_LIFETIME_S
         }
         self.problem, changed = "", 0
-        for wish in wanted:
+        for desired_group in desired_groups:
             try:
-                changed += self._apply_one(kernel, wish, layout, now_s)
+                changed += self._apply_one(kernel, desired_group, layout, now_s)
             except CookieError as error:
-                self.problem = f"core scheduling: {os.strerror(error.errno)}"  # of whatever process
+                self.problem = f"core scheduling: {os.strerror(error.errno)}"  # of any process
                 if error.is_unsupported:
                     break
         return changed
 
     def _apply_one(
-        self, kernel: CoreCookies, wish: DesiredCoreGroup, layout: CgroupLayout, now_s: float
+        self, kernel: CoreCookies, desired: DesiredCoreGroup, layout: CgroupLayout, now_s: float
     ) -> int:
-        place = process_directory(layout, wish.cgroup)
+        place = process_directory(layout, desired.cgroup)
         pids = () if place is None else self._files.pids(place)
         processes = tuple(_read_cookies(kernel, pids))
-        known = {name: group for name, (group, _) in self._groups.items()}
-        group = known.get(wish.group.id)
+        recorded = {name: group for name, (group, _) in self._groups.items()}
+        group = recorded.get(desired.group.id)
         living = {one.pid: one.cookie for one in _read_cookies(kernel, group.pids if group else ())}
-        plan = plan_cookies(wish.group, processes, known, living)
+        plan = plan_cookies(desired.group, processes, recorded, living)
         changed = _apply_plan(kernel, plan)
-        if wish.group.enabled and processes:
-            self._touch(kernel, wish.group.id, processes, changed, now_s)
+        if desired.group.enabled and processes:
+            self._touch(kernel, desired.group.id, processes, changed, now_s)
         return len(changed)
 
     def _touch(
@@ -187,7 +195,7 @@ class CookieReconciler:
         changed: tuple[int, ...],
         now_s: float,
     ) -> None:
-        """Remember the group's cookie and who of it has it, of this container and of others."""
+        """Record the group's cookie and the processes that have it, of all containers."""
         now = tuple(_read_cookies(kernel, [one.pid for one in processes]))
         cookie = next(
             (one.cookie for one in now if one.pid in changed), now[0].cookie if now else 0
@@ -211,7 +219,7 @@ def _read_cookies(kernel: CoreCookies, pids: Iterable[int]) -> Iterable[CookiePr
 
 
 def _apply_plan(kernel: CoreCookies, plan: CookiePlan) -> tuple[int, ...]:
-    """Do what is planned; return the processes whose cookie is another now."""
+    """Apply the plan; return the processes whose cookie changed."""
     if plan.create is not None:
         kernel.create(plan.create)
     shared = kernel.share(plan.source, plan.targets) if plan.targets else ()

@@ -1,8 +1,6 @@
 """The desired files and process attributes of one pod, computed from the answers of the hooks.
 
-Adjustments as values of files. Pure; conversions to the host's version happen here.
-
-One pod as the hooks saw it last: what its files are to hold. Pure, and made anew when asked.
+Pure: adjustments become values of files, in the format of the host's cgroup version.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from agent.wire_formats.kernel_text import parse_cpu_list
 
 
 class HookAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers to one question: of hooks that are on, as one, and of those in plan mode."""
+    """The answers to one request: merged for the hooks that are on, and those in plan mode."""
 
     answers: Answers = ()
     adjustment: Adjustment = NO_ADJUSTMENT
@@ -45,13 +43,13 @@ class HookAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[ContainerNote, ...]:
-        """Return what the hooks have to say to people."""
-        refused = self.adjustment.failed
-        said = self.adjustment.edits.notes
+        """Return the notes of the hooks for people, with the refusal if there is one."""
+        refusal = self.adjustment.failed
+        notes = self.adjustment.edits.notes
         return (
-            (*said, ContainerNote(reason=self.adjustment.reason, message=refused))
-            if refused
-            else said
+            (*notes, ContainerNote(reason=self.adjustment.reason, message=refusal))
+            if refusal
+            else notes
         )
 
     def as_planned(self) -> HookAnswers:
@@ -59,27 +57,27 @@ class HookAnswers(msgspec.Struct, frozen=True, kw_only=True):
         return HookAnswers(answers=self.planned, adjustment=merge_answers(self.planned)[0])
 
     def owner_of(self, field: Callable[[Adjustment], object]) -> str:
-        """Return the hook whose value of a field is in the whole."""
+        """Return the hook whose value of a field is in the merged adjustment."""
         value = field(self.adjustment)
         names = [name for name, answer in self.answers if field(answer) == value]
         winner = next((name for name in QUOTA_PRECEDENCE if name in names), None)
         return winner or next(iter(names), "")
 
 
-def ask_hooks(
+def call_hooks(
     hooks: Iterable[Hook],
     request: HookRequest,
     snapshot: NodeSnapshot,
     modes: Mapping[str, str],
     now_s: Callable[[], float],
 ) -> HookAnswers:
-    """Ask the hooks of the stage; the answer of each can be told from the others'."""
-    said = adjust(hooks, request, snapshot, modes, now_s)
+    """Call the hooks of the stage; keep each hook's answer beside the merged one."""
+    result = adjust(hooks, request, snapshot, modes, now_s)
     return HookAnswers(
-        answers=said.answers,
-        adjustment=said.adjustment,
-        planned=said.planned,
-        failures=said.failures,
+        answers=result.answers,
+        adjustment=result.adjustment,
+        planned=result.planned,
+        failures=result.failures,
     )
 
 
@@ -91,11 +89,11 @@ PlannedValue = tuple[
 
 
 def desired_writes(
-    cgroup: str, level: str, asked: HookAnswers, version: int, formula: WeightFormula
+    cgroup: str, level: str, answers: HookAnswers, version: int, formula: WeightFormula
 ) -> tuple[tuple[DesiredValue, ...], tuple[ContainerNote, ...]]:
-    """Return the wishes for one cgroup, and notes on values that the kernel could only refuse.
+    """Return the desired values of one cgroup, and notes on values that the kernel would refuse.
 
-    The path is checked again: a container's must lie in a pod's, or nothing is written at all.
+    The path is checked again: if a container's path is not inside a pod's, nothing is written.
     """
     try:
         if level == POD:
@@ -104,79 +102,79 @@ def desired_writes(
             from_cgroups_path(cgroup)
     except CgroupPathError as error:
         return (), (ContainerNote(reason="BadCgroupPath", message=str(error)),)
-    wishes: list[DesiredValue] = []
+    desired: list[DesiredValue] = []
     notes: list[ContainerNote] = []
     try:
-        found = tuple(_desired_values(asked, level, version, formula))
-    except ParseError as error:  # a hook's own text
+        values = tuple(_desired_values(answers, level, version, formula))
+    except ParseError as error:  # a hook returned an invalid text
         return (), (ContainerNote(reason="ValueOutOfRange", message=str(error)),)
-    for key, raw, also, what, owner in found:
+    for key, raw, equivalents, description, owner in values:
         try:
             value = key.check(version, raw)
         except ParseError as error:
             notes.append(ContainerNote(reason="ValueOutOfRange", message=f"{owner}: {error}"))
             continue
-        wishes.append(
+        desired.append(
             DesiredValue(
                 cgroup=cgroup,
                 key=key,
                 value=value,
-                equivalents=also,
+                equivalents=equivalents,
                 owner=owner,
-                message=f"set {level} {what}",
+                message=f"set {level} {description}",
             )
         )
-    return tuple(wishes), tuple(notes)
+    return tuple(desired), tuple(notes)
 
 
 def _desired_values(
-    asked: HookAnswers, level: str, version: int, formula: WeightFormula
+    answers: HookAnswers, level: str, version: int, formula: WeightFormula
 ) -> Iterator[PlannedValue]:
-    whole = asked.adjustment
-    wanted = whole.resources
-    if wanted.cpus:  # an empty set is never written: version 1 refuses it while tasks are inside
-        owner = asked.owner_of(lambda one: one.resources.cpus)
-        yield keys.CPUS, parse_cpu_list(wanted.cpus), (), f"cpuset to {wanted.cpus}", owner
+    adjustment = answers.adjustment
+    resources = adjustment.resources
+    if resources.cpus:  # never write an empty set: version 1 refuses it while the group has tasks
+        owner = answers.owner_of(lambda one: one.resources.cpus)
+        yield keys.CPUS, parse_cpu_list(resources.cpus), (), f"cpuset to {resources.cpus}", owner
     if level == SANDBOX:
         return
-    if wanted.shares is not None:
-        owner = asked.owner_of(lambda one: one.resources.shares)
-        value, also = _weight(wanted.shares, version, formula)
-        yield keys.SHARES, value, also, f"cpu share to {wanted.shares}", owner
-    if wanted.quota_us is not None:
-        owner = asked.owner_of(lambda one: one.resources.quota_us)
-        value = Bandwidth(wanted.quota_us, wanted.period_us or cpu.PERIOD_US)
-        yield keys.QUOTA, value, (), f"cfs quota to {wanted.quota_us}", owner
-    if wanted.memory_bytes is not None:
-        owner = asked.owner_of(lambda one: one.resources.memory_bytes)
-        limit = wanted.memory_bytes
+    if resources.shares is not None:
+        owner = answers.owner_of(lambda one: one.resources.shares)
+        value, equivalents = _weight(resources.shares, version, formula)
+        yield keys.SHARES, value, equivalents, f"cpu share to {resources.shares}", owner
+    if resources.quota_us is not None:
+        owner = answers.owner_of(lambda one: one.resources.quota_us)
+        value = Bandwidth(resources.quota_us, resources.period_us or cpu.PERIOD_US)
+        yield keys.QUOTA, value, (), f"cfs quota to {resources.quota_us}", owner
+    if resources.memory_bytes is not None:
+        owner = answers.owner_of(lambda one: one.resources.memory_bytes)
+        limit = resources.memory_bytes
         yield keys.MEMORY, limit, (), f"memory limit to {limit}", owner
-    if level == POD and whole.bvt_warp_ns is not None:
-        owner = asked.owner_of(lambda one: one.bvt_warp_ns)
-        yield keys.BVT, whole.bvt_warp_ns, (), f"bvt to {whole.bvt_warp_ns}", owner
+    if level == POD and adjustment.bvt_warp_ns is not None:
+        owner = answers.owner_of(lambda one: one.bvt_warp_ns)
+        yield keys.BVT, adjustment.bvt_warp_ns, (), f"bvt to {adjustment.bvt_warp_ns}", owner
 
 
 def _weight(
-    wanted: int, version: int, formula: WeightFormula
+    shares: int, version: int, formula: WeightFormula
 ) -> tuple[CgroupValue, tuple[CgroupValue, ...]]:
-    """Return what is written for shares, and what else stands for them in a file."""
-    held = min(max(wanted, cpu.MIN_SHARES), cpu.MAX_SHARES)
+    """Return the value to write for shares, and other values of the file that mean the same."""
+    bounded = min(max(shares, cpu.MIN_SHARES), cpu.MAX_SHARES)
     if version == 1:
-        return held, ()
-    both = (cpu.linear_weight(held), cpu.quadratic_weight(held))
-    return cpu.weight_of_shares(held, formula), both
+        return bounded, ()
+    both = (cpu.linear_weight(bounded), cpu.quadratic_weight(bounded))
+    return cpu.weight_of_shares(bounded, formula), both
 
 
-def creation_only_changes(whole: Adjustment) -> tuple[str, ...]:
-    """Return what of an adjustment no file of a running container can give."""
-    edits = whole.edits
-    parts = (
+def creation_only_changes(adjustment: Adjustment) -> tuple[str, ...]:
+    """Return the parts of an adjustment that cannot be given to a running container."""
+    edits = adjustment.edits
+    changes = (
         ("environment", edits.env),
         ("mounts", edits.mounts),
         ("devices", edits.nodes or edits.cdi),
         ("limits", edits.rlimits),
     )
-    return tuple(name for name, there in parts if there)
+    return tuple(name for name, is_changed in changes if is_changed)
 
 
 NEEDS_RESTART = "ChangeNeedsNewContainer"
@@ -191,14 +189,14 @@ class DesiredOomScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredCoreGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose core-scheduling cookie one container's processes have."""
+    """The core-scheduling group of one container's processes."""
 
     cgroup: str
     group: CoreSchedulingGroup
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of one pod."""
+    """The desired writes and process attributes of one pod."""
 
     managed_pod: ManagedPod
     writes: tuple[DesiredValue, ...] = ()  # outermost first
@@ -210,7 +208,7 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What all questions of one cycle have in common."""
+    """The inputs that all hook requests of one cycle share."""
 
     hooks: tuple[Hook, ...]
     modes: Mapping[str, str]
@@ -219,30 +217,30 @@ class CycleInputs(msgspec.Struct, frozen=True, kw_only=True):
     formulas: Mapping[str, WeightFormula]  # by level
     requested_quota: Callable[
         [str], LinuxResources
-    ]  # cgroup to what was asked for it, before any hook
+    ]  # cgroup to the quota that the pod requests, without hooks
     now_s: Callable[[], float]
 
 
-def desired_state_of(place: ManagedPod, asking: CycleInputs) -> DesiredState:
-    """Ask the hooks about the pod, its sandbox and each container."""
-    found = _DesiredStateBuilder(asking)
-    found.add(place, None)
-    for container in place.containers:
-        found.add(place, container)
+def desired_state_of(managed_pod: ManagedPod, inputs: CycleInputs) -> DesiredState:
+    """Call the hooks for the pod, its sandbox and each container."""
+    builder = _DesiredStateBuilder(inputs)
+    builder.add(managed_pod, None)
+    for container in managed_pod.containers:
+        builder.add(managed_pod, container)
     return DesiredState(
-        managed_pod=place,
-        writes=tuple(found.writes),
-        planned_writes=tuple(found.planned_writes),
-        oom_scores=tuple(found.oom_scores),
-        core_groups=tuple(found.core_groups),
-        notes=tuple(dict.fromkeys(found.notes)),
-        failures=tuple(found.failures),
+        managed_pod=managed_pod,
+        writes=tuple(builder.writes),
+        planned_writes=tuple(builder.planned_writes),
+        oom_scores=tuple(builder.oom_scores),
+        core_groups=tuple(builder.core_groups),
+        notes=tuple(dict.fromkeys(builder.notes)),
+        failures=tuple(builder.failures),
     )
 
 
 class _DesiredStateBuilder:
-    def __init__(self, asking: CycleInputs) -> None:
-        self.inputs = asking
+    def __init__(self, inputs: CycleInputs) -> None:
+        self.inputs = inputs
         self.writes: list[DesiredValue] = []
         self.planned_writes: list[DesiredValue] = []
         self.oom_scores: list[DesiredOomScore] = []
@@ -250,54 +248,56 @@ class _DesiredStateBuilder:
         self.notes: list[ContainerNote] = []
         self.failures: list[HookFailure] = []
 
-    def add(self, place: ManagedPod, container: ManagedContainer | None) -> None:
-        """Ask about one cgroup and add what is wanted of it."""
-        cgroup = place.cgroup if container is None else container.cgroup
+    def add(self, managed_pod: ManagedPod, container: ManagedContainer | None) -> None:
+        """Call the hooks for one cgroup and add the desired values."""
+        cgroup = managed_pod.cgroup if container is None else container.cgroup
         level = POD if container is None else CONTAINER if container.name else SANDBOX
-        asked = ask_hooks(
+        answers = call_hooks(
             self.inputs.hooks,
-            _hook_request(place, container, self.inputs.requested_quota(cgroup)),
+            _hook_request(managed_pod, container, self.inputs.requested_quota(cgroup)),
             self.inputs.snapshot,
             self.inputs.modes,
             self.inputs.now_s,
         )
-        self._files(cgroup, level, asked, self.writes)
-        if asked.planned:
-            self._files(cgroup, level, asked.as_planned(), self.planned_writes)
-        self.failures += asked.failures
-        self.notes += asked.notes
+        self._files(cgroup, level, answers, self.writes)
+        if answers.planned:
+            self._files(cgroup, level, answers.as_planned(), self.planned_writes)
+        self.failures += answers.failures
+        self.notes += answers.notes
         if container is not None:
-            self._processes(container, asked)
+            self._processes(container, answers)
 
     def _files(
-        self, cgroup: str, level: str, asked: HookAnswers, wishes: list[DesiredValue]
+        self, cgroup: str, level: str, answers: HookAnswers, target: list[DesiredValue]
     ) -> None:
         formula = self.inputs.formulas.get(level, WeightFormula.LINEAR)
-        found, notes = desired_writes(cgroup, level, asked, self.inputs.cgroup_version, formula)
-        wishes += found
+        writes, notes = desired_writes(cgroup, level, answers, self.inputs.cgroup_version, formula)
+        target += writes
         self.notes += notes
 
-    def _processes(self, container: ManagedContainer, asked: HookAnswers) -> None:
-        whole = asked.adjustment
-        missing = creation_only_changes(whole)
+    def _processes(self, container: ManagedContainer, answers: HookAnswers) -> None:
+        adjustment = answers.adjustment
+        missing = creation_only_changes(adjustment)
         if missing:
             message = f"container {container.name}: {', '.join(missing)} come at its creation only"
             self.notes.append(ContainerNote(reason=NEEDS_RESTART, message=message))
-        if whole.core_group is not None:
+        if adjustment.core_group is not None:
             self.core_groups.append(
-                DesiredCoreGroup(cgroup=container.cgroup, group=whole.core_group)
+                DesiredCoreGroup(cgroup=container.cgroup, group=adjustment.core_group)
             )
-        if whole.oom_score_adj is not None and container.name:
-            owner = asked.owner_of(lambda one: one.oom_score_adj)
+        if adjustment.oom_score_adj is not None and container.name:
+            owner = answers.owner_of(lambda one: one.oom_score_adj)
             self.oom_scores.append(
-                DesiredOomScore(cgroup=container.cgroup, value=whole.oom_score_adj, owner=owner)
+                DesiredOomScore(
+                    cgroup=container.cgroup, value=adjustment.oom_score_adj, owner=owner
+                )
             )
 
 
 def _hook_request(
-    place: ManagedPod, container: ManagedContainer | None, base: LinuxResources
+    managed_pod: ManagedPod, container: ManagedContainer | None, base: LinuxResources
 ) -> HookRequest:
-    pod = place.pod
+    pod = managed_pod.pod
     return HookRequest(
         stage=HookStage.RECONCILE,
         pod=pod,
@@ -315,21 +315,25 @@ def _hook_request(
     )
 
 
-def compared_targets(all_of: Iterable[DesiredState]) -> frozenset[tuple[str, str]]:
-    """Return what any of these pods wants written or compared."""
+def compared_targets(states: Iterable[DesiredState]) -> frozenset[tuple[str, str]]:
+    """Return the files of these pods that are written or compared."""
     return frozenset(
-        wish.target for looked in all_of for wish in (*looked.writes, *looked.planned_writes)
+        write.target for state in states for write in (*state.writes, *state.planned_writes)
     )
 
 
-def enforced_targets(all_of: Iterable[DesiredState]) -> frozenset[tuple[str, str]]:
-    """Return what hooks that are on want: files, and what processes have."""
+def enforced_targets(states: Iterable[DesiredState]) -> frozenset[tuple[str, str]]:
+    """Return the files and process attributes that hooks which are on set."""
     return frozenset(
         target
-        for one in all_of
+        for state in states
         for target in (
-            *(wish.target for wish in one.writes),
-            *((wish.cgroup, OOM_SCORE_ADJ) for wish in one.oom_scores),
-            *((wish.cgroup, CORE_COOKIE) for wish in one.core_groups if wish.group.enabled),
+            *(desired.target for desired in state.writes),
+            *((desired.cgroup, OOM_SCORE_ADJ) for desired in state.oom_scores),
+            *(
+                (desired.cgroup, CORE_COOKIE)
+                for desired in state.core_groups
+                if desired.group.enabled
+            ),
         )
     )

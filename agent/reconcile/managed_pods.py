@@ -1,4 +1,4 @@
-"""Which pods and containers run here, with their cgroups and what hooks are asked about them."""
+"""The pods and containers that run here, with their cgroups and the data that hooks get."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from agent.snapshot.container import PodSandbox, RuntimeView
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES, ContainerView, PodView
 
-VM_HANDLER_PREFIX = "kata"  # whose containers have no cgroup of their own on the host
+VM_HANDLER_PREFIX = "kata"  # containers of such a handler have no cgroup on the host
 
 
 class ManagedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """One container; without a name it is the sandbox, which hooks know by that."""
+    """One container. An empty name means the sandbox, for hooks too."""
 
     id: str
     name: str
@@ -23,9 +23,9 @@ class ManagedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod that is known by more than its cgroup, and all of it that runs."""
+    """One pod that has a name or a sandbox, with its running containers."""
 
-    pod: PodSandbox  # labels and annotations as they are now, where the cluster told them
+    pod: PodSandbox  # with the cluster's current labels and annotations, if it has reported them
     cgroup: str
     containers: tuple[ManagedContainer, ...] = ()  # the sandbox first
 
@@ -33,16 +33,17 @@ class ManagedPod(msgspec.Struct, frozen=True, kw_only=True):
 def managed_pods(snapshot: NodeSnapshot) -> tuple[ManagedPod, ...]:
     """Return the pods whose files may be written, by uid.
 
-    Left out are those that nobody told of, which may ask for anything, and those that have ended.
+    Pods that neither the cluster nor the runtime has reported are left out, because their requests
+    are unknown. Pods that have ended are left out too.
     """
     runtime = snapshot.runtime.value
     by_uid = {one.uid: one for one in runtime.sandboxes.values() if one.uid and not one.stopped}
-    found = (
+    candidates = (
         _managed_pod(pod, by_uid.get(pod.uid), runtime)
         for pod in snapshot.pods.value
         if pod.cgroup and pod.phase not in ENDED_PHASES
     )
-    return tuple(place for place in found if place is not None)
+    return tuple(managed_pod for managed_pod in candidates if managed_pod is not None)
 
 
 def _managed_pod(
@@ -50,52 +51,59 @@ def _managed_pod(
 ) -> ManagedPod | None:
     if not pod.name and sandbox is None:
         return None
-    asked = sandbox or PodSandbox(id="")
-    if pod.name:  # the cluster's word: annotations may have been changed since the start
-        asked = msgspec.structs.replace(
-            asked,
+    pod_sandbox = sandbox or PodSandbox(id="")
+    if pod.name:  # annotations may have changed since the sandbox was created
+        pod_sandbox = msgspec.structs.replace(
+            pod_sandbox,
             name=pod.name,
             namespace=pod.namespace,
             labels=pod.labels,
             annotations=pod.annotations,
         )
-    asked = msgspec.structs.replace(asked, uid=pod.uid, cgroup_parent=pod.cgroup)
+    pod_sandbox = msgspec.structs.replace(pod_sandbox, uid=pod.uid, cgroup_parent=pod.cgroup)
     return ManagedPod(
-        pod=asked, cgroup=pod.cgroup, containers=_containers(pod, asked, runtime.containers)
+        pod=pod_sandbox,
+        cgroup=pod.cgroup,
+        containers=_containers(pod, pod_sandbox, runtime.containers),
     )
 
 
 def _containers(
-    pod: PodView, sandbox: PodSandbox, told: Mapping[str, object]
+    pod: PodView, sandbox: PodSandbox, runtime_containers: Mapping[str, object]
 ) -> tuple[ManagedContainer, ...]:
     running = [one for one in pod.containers if one.cgroup]
-    known = {one.id: one.name for one in running if one.name}
+    names = {one.id: one.name for one in running if one.name}
     for one in running:
-        name = getattr(told.get(one.id), "name", "")
-        if name and one.id not in known:
-            known[one.id] = name
-    first = _sandbox(running, sandbox.id, known)
-    places = () if first is None else (ManagedContainer(id=first.id, name="", cgroup=first.cgroup),)
+        name = getattr(runtime_containers.get(one.id), "name", "")
+        if name and one.id not in names:
+            names[one.id] = name
+    pause = _sandbox(running, sandbox.id, names)
+    sandboxes = (
+        () if pause is None else (ManagedContainer(id=pause.id, name="", cgroup=pause.cgroup),)
+    )
     if sandbox.runtime_handler.startswith(VM_HANDLER_PREFIX):
-        return places
-    return places + tuple(
-        ManagedContainer(id=one.id, name=known[one.id], cgroup=one.cgroup)
+        return sandboxes
+    return sandboxes + tuple(
+        ManagedContainer(id=one.id, name=names[one.id], cgroup=one.cgroup)
         for one in running
-        if one.id in known
+        if one.id in names
     )
 
 
 def _sandbox(
-    running: list[ContainerView], sandbox_id: str, known: Mapping[str, str]
+    running: list[ContainerView], sandbox_id: str, names: Mapping[str, str]
 ) -> ContainerView | None:
-    """Return the sandbox: as the runtime told, else the one that is nobody else; never a guess."""
+    """Return the sandbox that the runtime reports, else the only group that is no app container.
+
+    Without enough data for either the answer is None.
+    """
     if sandbox_id:
         return next((one for one in running if one.id == sandbox_id), None)
-    if not known:  # nobody has told of a container: any of these may be one
+    if not names:  # no container is identified: each of these may be an app container
         return None
     by_name = {one.cgroup.rpartition("/")[2]: one for one in running}
     try:
-        name = paths.find_sandbox(by_name, known)
+        name = paths.find_sandbox(by_name, names)
     except paths.CgroupPathError:
         return None
     return None if name is None else by_name[name]

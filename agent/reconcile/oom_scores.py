@@ -1,4 +1,4 @@
-"""`oom_score_adj` of all processes of a container: those of groups below it too."""
+"""`oom_score_adj` of all processes of a container, those of child cgroups included."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETRY_S = 60.0  # after a write that was not permitted
 
 
 class OomScoreWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that has another value."""
+    """One process whose value differs from the desired one."""
 
     pid: int
     old: int
@@ -29,7 +29,7 @@ class OomScoreWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OomScores:
-    """Compares and writes the values of processes. The ledger keeps a container's first one."""
+    """Compares and writes the values of processes. The ledger has a container's original value."""
 
     def __init__(
         self, files: KernelFiles, ledger: ChangeLedger, wall_s: Callable[[], float]
@@ -38,21 +38,21 @@ class OomScores:
         self._ledger = ledger
         self._wall_s = wall_s
         self._not_before_s = 0.0
-        self.problem = ""  # why nothing is written, while nothing is
+        self.problem = ""  # why writes are suspended; empty while they are not
 
     def prepare(
-        self, wishes: Iterable[DesiredOomScore], layout: CgroupLayout, now_s: float
+        self, desired: Iterable[DesiredOomScore], layout: CgroupLayout, now_s: float
     ) -> tuple[OomScoreWrite, ...]:
-        """Return the writes; put what they will change into the ledger, which the caller flushes.
+        """Return the writes, and record their originals in the ledger, which the caller flushes.
 
-        A container whose first value was remembered keeps it, whatever its later processes have.
+        A container keeps its first recorded original, whatever value its later processes have.
         """
         if now_s < self._not_before_s:
             return ()
-        return tuple(write for wish in wishes for write in self._writes_of(wish, layout))
+        return tuple(write for score in desired for write in self._writes_of(score, layout))
 
     def apply(self, writes: Iterable[OomScoreWrite], now_s: float) -> tuple[AuditRecord, ...]:
-        """Make the writes; a process that has ended is no error."""
+        """Write the values; a process that has ended is no error."""
         audits: list[AuditRecord] = []
         for one in writes:
             if now_s < self._not_before_s:
@@ -85,34 +85,34 @@ class OomScores:
             )
         return tuple(audits)
 
-    def _writes_of(self, wish: DesiredOomScore, layout: CgroupLayout) -> list[OomScoreWrite]:
-        place = process_directory(layout, wish.cgroup)
-        if place is None:
+    def _writes_of(self, desired: DesiredOomScore, layout: CgroupLayout) -> list[OomScoreWrite]:
+        directory = process_directory(layout, desired.cgroup)
+        if directory is None:
             return []
-        found = [(pid, read_oom_score(self._files, pid)) for pid in self._files.pids(place)]
+        scores = [(pid, read_oom_score(self._files, pid)) for pid in self._files.pids(directory)]
         writes = [
-            OomScoreWrite(pid=pid, old=old, desired=wish)
-            for pid, old in found
-            if old is not None and old != wish.value
+            OomScoreWrite(pid=pid, old=old, desired=desired)
+            for pid, old in scores
+            if old is not None and old != desired.value
         ]
         if writes:
-            self._record_original(wish, place, writes[0].old)
+            self._record_original(desired, directory, writes[0].old)
         return writes
 
-    def _record_original(self, wish: DesiredOomScore, place: str, first: int) -> None:
+    def _record_original(self, desired: DesiredOomScore, directory: str, first: int) -> None:
         try:
-            inode = self._files.inode(place)
+            inode = self._files.inode(directory)
         except HostFileError:
             return
-        known = self._ledger.entries.get((OOM_HIERARCHY, wish.cgroup, OOM_SCORE_ADJ))
-        entry = known
+        recorded = self._ledger.entries.get((OOM_HIERARCHY, desired.cgroup, OOM_SCORE_ADJ))
+        entry = recorded
         if entry is None or entry.inode != inode:
             entry = LedgerEntry(
                 hierarchy=OOM_HIERARCHY,
-                path=wish.cgroup,
+                path=desired.cgroup,
                 inode=inode,
                 key=OOM_SCORE_ADJ,
-                owner=wish.owner,
+                owner=desired.owner,
                 original=str(first),
             )
-        self._ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, str(wish.value))))
+        self._ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, str(desired.value))))

@@ -1,4 +1,4 @@
-"""What every pod wants, asked anew only where something it depends on is another object."""
+"""The desired state of each pod, computed again only where one of its inputs is another object."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ from agent.snapshot.pod import ENDED_PHASES
 from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.resource_status import RESOURCE_STATUS
 
-BUDGET_S = 0.015  # of one cycle for pods that are asked again because of the node, not of their own
-MIN_PODS = 8  # of those are asked whatever it takes
+BUDGET_S = 0.015  # per cycle, for pods that are recomputed because of a change of the node
+MIN_PODS = 8  # of these pods are recomputed per cycle even if the budget is used up
 MAX_MARKS = 1024
 
 
 class PodScan:
-    """The pods by cgroup, with what the hooks said. `mark` may come from any thread."""
+    """Pods and their desired state by cgroup. `prioritize` may be called from any thread."""
 
     def __init__(
         self, hooks: tuple[Hook, ...], modes: Mapping[str, str], now_s: Callable[[], float]
     ) -> None:
         self.desired: dict[str, DesiredState] = {}
-        self.formulas: dict[str, WeightFormula] = {}  # by level, as far as they are known
-        self.is_changed = False  # what is wanted is not what it was before the last `refresh`
+        self.formulas: dict[str, WeightFormula] = {}  # by level; absent while unknown
+        self.is_changed = False  # the last `refresh` changed `desired`
         self._hooks = hooks
         self._modes = modes
         self._now_s = now_s
         self._priority: deque[str] = deque(maxlen=MAX_MARKS)  # uids
-        self._pod_parts: tuple[object, ...] = ()
+        self._pod_inputs: tuple[object, ...] = ()
         self._pods: dict[str, ManagedPod] = {}
-        self._parts: tuple[object, ...] = ()
-        self._held: tuple[object, ...] = ()
-        self._outdated: dict[str, None] = {}  # cgroups of pods to be asked again, oldest first
+        self._hook_inputs: tuple[object, ...] = ()
+        self._cpu_owners: tuple[object, ...] = ()
+        self._outdated: dict[str, None] = {}  # cgroups of pods to recompute, oldest first
 
     def prioritize(self, uid: str) -> None:
-        """Have a pod asked again in the next cycle, before others."""
+        """Recompute a pod in the next cycle, before others."""
         self._priority.append(uid)
 
     def rescan_all(self) -> None:
-        """Have all pods asked again, as time allows."""
+        """Recompute all pods, within the budget of the next cycles."""
         self._outdated.update(dict.fromkeys(self._pods))
 
     def refresh(
         self, snapshot: NodeSnapshot, version: int, base: Callable[[str], LinuxResources]
     ) -> frozenset[str]:
-        """Ask about new, changed and marked pods, then about others within the budget.
+        """Recompute new, changed and prioritized pods, then others within the budget.
 
-        Return the uids that were marked.
+        Return the uids that were prioritized.
         """
         self.is_changed = False
         marked = frozenset(self._priority.popleft() for _ in range(len(self._priority)))
         first = self._changed_pods(snapshot, marked)
         if not first and not self._outdated:
             return marked
-        asking = self.cycle_inputs(snapshot, version, base)
+        inputs = self.cycle_inputs(snapshot, version, base)
         until_s = self._now_s() + BUDGET_S
         others = [cgroup for cgroup in self._outdated if cgroup not in first]
         for count, cgroup in enumerate((*first, *others)):
             if count >= len(first) + MIN_PODS and self._now_s() >= until_s:
                 break
-            self._update(cgroup, asking)
+            self._update(cgroup, inputs)
             self._outdated.pop(cgroup, None)
         return marked
 
     def cycle_inputs(
         self, snapshot: NodeSnapshot, version: int, base: Callable[[str], LinuxResources]
     ) -> CycleInputs:
-        """Return what the questions of one cycle have in common."""
+        """Return the inputs that all hook requests of one cycle share."""
         return CycleInputs(
             hooks=self._hooks,
             modes=self._modes,
@@ -85,45 +85,47 @@ class PodScan:
 
     @property
     def backlog(self) -> int:
-        """Return how many pods are still to be asked again."""
+        """Return how many pods are still to be recomputed."""
         return len(self._outdated)
 
-    def _update(self, cgroup: str, asking: CycleInputs) -> None:
-        new = desired_state_of(self._pods[cgroup], asking)
-        if new != self.desired.get(cgroup):
-            self.desired[cgroup] = new
+    def _update(self, cgroup: str, inputs: CycleInputs) -> None:
+        state = desired_state_of(self._pods[cgroup], inputs)
+        if state != self.desired.get(cgroup):
+            self.desired[cgroup] = state
             self.is_changed = True
 
     def _changed_pods(self, snapshot: NodeSnapshot, marked: frozenset[str]) -> dict[str, None]:
-        """Take up the pods there are; return those that must be asked now."""
-        pod_parts = _pod_parts(snapshot)
+        """Update the list of pods; return those that must be recomputed in this cycle."""
+        pod_inputs = _pod_inputs_of(snapshot)
         first: dict[str, None] = {}
-        if not are_same_objects(pod_parts, self._pod_parts):
-            self._pod_parts = pod_parts
+        if not are_same_objects(pod_inputs, self._pod_inputs):
+            self._pod_inputs = pod_inputs
             before, self._pods = self._pods, {p.cgroup: p for p in managed_pods(snapshot)}
             self._outdated = {cgroup: None for cgroup in self._outdated if cgroup in self._pods}
             for cgroup in [cgroup for cgroup in self.desired if cgroup not in self._pods]:
                 del self.desired[cgroup]
                 self.is_changed = True
-            first = {c: None for c, place in self._pods.items() if before.get(c) != place}
-            self._held = _cpu_holders(snapshot)
+            first = {
+                c: None for c, managed_pod in self._pods.items() if before.get(c) != managed_pod
+            }
+            self._cpu_owners = _cpu_holders(snapshot)
         if marked:
             first.update((c, None) for c, p in self._pods.items() if p.pod.uid in marked)
-        parts = (*_hook_parts(snapshot), self._held)
-        if parts != self._parts:  # which looks into an object only where it is another one
+        hook_inputs = (*_hook_inputs_of(snapshot), self._cpu_owners)
+        if hook_inputs != self._hook_inputs:  # comparing tuples skips identical objects
             self.rescan_all()
-        self._parts = parts
-        self._outdated.update(first)  # until they are taken, whatever happens before
+        self._hook_inputs = hook_inputs
+        self._outdated.update(first)  # they stay until they are recomputed, even if a hook raises
         return first
 
 
-def _pod_parts(snapshot: NodeSnapshot) -> tuple[object, ...]:
+def _pod_inputs_of(snapshot: NodeSnapshot) -> tuple[object, ...]:
     runtime = snapshot.runtime.value
     return snapshot.pods.value, runtime.sandboxes, runtime.containers
 
 
-def _hook_parts(snapshot: NodeSnapshot) -> tuple[object, ...]:
-    """Return what hooks look at beside the pods."""
+def _hook_inputs_of(snapshot: NodeSnapshot) -> tuple[object, ...]:
+    """Return what hooks read beside the pods."""
     cluster = snapshot.cluster
     node = cluster.node.value
     return (
@@ -137,14 +139,14 @@ def _hook_parts(snapshot: NodeSnapshot) -> tuple[object, ...]:
 
 
 def _cpu_holders(snapshot: NodeSnapshot) -> tuple[object, ...]:
-    """Return what hooks look at of other pods: the CPUs these hold, and nothing else.
+    """Return what hooks read of other pods: the CPUs that these pods own, and nothing else.
 
-    Pods come and go all the time, those with CPUs of their own seldom.
+    Pods come and go all the time, pods with CPUs of their own seldom.
     """
     kubelet = snapshot.cluster.kubelet.value
     by_kubelet = {uid for uid, _ in kubelet.pod_cpus} if kubelet is not None else set()
-    found = (
+    candidates = (
         (pod.uid, pod.phase in ENDED_PHASES, pod.label(QOS_LABEL), pod.annotation(RESOURCE_STATUS))
         for pod in snapshot.pods.value
     )
-    return tuple(one for one in found if one[3] is not None or one[0] in by_kubelet)
+    return tuple(one for one in candidates if one[3] is not None or one[0] in by_kubelet)

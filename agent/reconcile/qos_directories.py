@@ -1,4 +1,4 @@
-"""What the kubelet's own directories, of all pods of a class, are to hold; and the switches."""
+"""Desired values of the kubelet's QoS directories, and the kernel switches that hooks need."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ SUBDIRECTORY_CLASSES = (KubeQos.BURSTABLE, KubeQos.BEST_EFFORT)
 def desired_directory_writes(
     snapshot: NodeSnapshot, layout: CgroupLayout, modes: Mapping[str, str]
 ) -> tuple[DesiredValue, ...]:
-    """Return what the hooks that are on want of these directories.
+    """Return the values that the hooks which are on set in these directories.
 
-    That is nothing before the cluster spoke. The directory of all pods is neutral always: what it
-    has, all of them would have.
+    Before the first NodeSLO answer of the cluster there are none. The directory of all pods always
+    stays neutral, because its value would apply to every pod.
     """
     kernel, cluster = snapshot.means.value.kernel, snapshot.cluster
     if cluster.slo.taken_s is None:
         return ()
-    found: list[DesiredValue] = []
+    writes: list[DesiredValue] = []
     rule = identity_rule(cluster.slo.value.slo)
     if modes.get(IDENTITY) == ON and is_applicable(rule, kernel):
         for qos in KubeQos:
             value = directory_identity(rule, qos)
-            found.append(_desired_write(layout, qos, BVT, value, IDENTITY, f"bvt to {value}"))
+            writes.append(_desired_write(layout, qos, BVT, value, IDENTITY, f"bvt to {value}"))
     core = core_scheduling_rule(cluster.slo.value.slo)
     if modes.get(CORES) == ON and kernel.core_scheduling:
         for qos in SUBDIRECTORY_CLASSES:
             idle = directory_idle(core, qos)
             if idle is not None:
-                found.append(_desired_write(layout, qos, IDLE, idle, CORES, f"cpu idle to {idle}"))
-    return tuple(found)
+                writes.append(_desired_write(layout, qos, IDLE, idle, CORES, f"cpu idle to {idle}"))
+    return tuple(writes)
 
 
 class KernelSwitch(msgspec.Struct, frozen=True):
-    """What one of the kernel's switches is to say, by the word of which hook."""
+    """The desired text of one kernel switch, and the hook that sets it."""
 
     owner: str
     path: str
@@ -66,24 +66,24 @@ class KernelSwitch(msgspec.Struct, frozen=True):
 
 
 def desired_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> tuple[KernelSwitch, ...]:
-    """Return the kernel's switches to be written before any value, in order."""
+    """Return the kernel switches that are written before any value, in order."""
     if snapshot.cluster.slo.taken_s is None:
         return ()
     slo, kernel = snapshot.cluster.slo.value.slo, snapshot.means.value.kernel
-    said = {
+    switches = {
         IDENTITY: identity_switches(identity_rule(slo), kernel),
         CORES: core_switches(core_scheduling_rule(slo), kernel),
     }
     return tuple(
         KernelSwitch(owner, path, text)
-        for owner, pairs in said.items()
+        for owner, pairs in switches.items()
         if modes.get(owner) == ON
         for path, text in pairs
     )
 
 
 def required_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> frozenset[WriteTarget]:
-    """Return the switches that stay as they are while a rule is in force that needs them."""
+    """Return the switches that are not restored while a rule in force needs them."""
     slo = snapshot.cluster.slo.value.slo
     enabled = {IDENTITY: identity_rule(slo).enabled, CORES: core_scheduling_rule(slo).enabled}
     if not any(on and modes.get(owner) == ON for owner, on in enabled.items()):
@@ -92,7 +92,10 @@ def required_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> froze
 
 
 class QosDirectories:
-    """Keeps them. Their originals follow from no pod: without a ledger nothing is written."""
+    """Writes the values of the QoS directories and the kernel switches.
+
+    Their original values cannot be computed from a pod: without a ledger nothing is written.
+    """
 
     def __init__(
         self,
@@ -102,8 +105,8 @@ class QosDirectories:
         wall_s: Callable[[], float],
     ) -> None:
         self.writes: tuple[DesiredValue, ...] = ()
-        self.required: frozenset[WriteTarget] = frozenset()  # switches that somebody needs
-        self.problem = ""  # why switches and values are not as wanted
+        self.required: frozenset[WriteTarget] = frozenset()  # switches that a rule in force needs
+        self.problem = ""  # why switches and values differ from the desired ones
         self._files = files
         self._ledger = ledger
         self._modes = modes
@@ -114,7 +117,7 @@ class QosDirectories:
     def prepare(
         self, snapshot: NodeSnapshot, layout: CgroupLayout, writer: CgroupWriter, now_s: float
     ) -> WritePlan:
-        """Compare, and put what will be changed into the ledger, which the caller flushes."""
+        """Compare the values, and record originals in the ledger, which the caller flushes."""
         cluster = snapshot.cluster
         inputs = (cluster.slo.value, cluster.slo.taken_s is None, snapshot.means.value, layout)
         if not are_same_objects(inputs, self._inputs):
@@ -124,56 +127,56 @@ class QosDirectories:
             self.required = required_switches(snapshot, self._modes)
         for switch in self._switches:
             self._record_original(switch)
-        ready = writer.prepare(self.writes, now_s)
-        writer.record_in_ledger(ready)
-        return ready
+        plan = writer.prepare(self.writes, now_s)
+        writer.record_in_ledger(plan)
+        return plan
 
-    def apply(self, ready: WritePlan, writer: CgroupWriter, now_s: float) -> WriteResult:
+    def apply(self, plan: WritePlan, writer: CgroupWriter, now_s: float) -> WriteResult:
         """Write the switches that differ, then the values, unless a switch is refused."""
         self.problem = ""
         audits = []
         for one in self._switches:
             try:
-                found = self._read(one.path)
-                if found != one.text:
+                current = self._read(one.path)
+                if current != one.text:
                     self._files.write(one.path, one.text)
-                    audits.append(self._audit(one, found))
+                    audits.append(self._audit(one, current))
             except HostFileError as error:
                 self.problem = str(error)
-                return WriteResult(unwritten=len(ready.desired), audits=tuple(audits))
-        done = writer.apply(ready, now_s) if ready.steps else WriteResult()
+                return WriteResult(unwritten=len(plan.desired), audits=tuple(audits))
+        done = writer.apply(plan, now_s) if plan.steps else WriteResult()
         return msgspec.structs.replace(done, audits=(*audits, *done.audits))
 
-    def _audit(self, switch: KernelSwitch, found: str) -> AuditRecord:
+    def _audit(self, switch: KernelSwitch, current: str) -> AuditRecord:
         return AuditRecord(
             wall_s=self._wall_s(),
             owner=switch.owner,
             message=f"set {switch.path.rpartition('/')[2]} to {switch.text}",
             path=switch.path,
             key=VALUE,
-            old=found,
+            old=current,
             new=switch.text,
         )
 
     def paths(self, layout: CgroupLayout) -> frozenset[str]:
-        """Return all that is looked after here, whether or not anything is wanted of it."""
+        """Return all paths that this class manages, with or without a desired value."""
         return frozenset((*(qos_directory(layout, qos) for qos in KubeQos), *SWITCHES))
 
     def _record_original(self, switch: KernelSwitch) -> None:
-        known = self._ledger.entries.get((SYSCTL_HIERARCHY, switch.path, VALUE))
+        recorded = self._ledger.entries.get((SYSCTL_HIERARCHY, switch.path, VALUE))
         try:
-            found = self._read(switch.path)
+            current = self._read(switch.path)
         except HostFileError:
-            return  # it is absent, and cannot be written either
-        if found == switch.text:
+            return  # the file is absent and cannot be written either
+        if current == switch.text:
             return
-        entry = known or LedgerEntry(
+        entry = recorded or LedgerEntry(
             hierarchy=SYSCTL_HIERARCHY,
             path=switch.path,
             inode=0,
             key=VALUE,
             owner=switch.owner,
-            original=found,
+            original=current,
         )
         ours = (*entry.ours, switch.text)
         self._ledger.set(msgspec.structs.replace(entry, owner=switch.owner, ours=ours))
@@ -186,12 +189,12 @@ class QosDirectories:
 
 
 def _desired_write(
-    layout: CgroupLayout, qos: KubeQos, key: CgroupKey, value: int, owner: str, what: str
+    layout: CgroupLayout, qos: KubeQos, key: CgroupKey, value: int, owner: str, description: str
 ) -> DesiredValue:
     return DesiredValue(
         cgroup=qos_directory(layout, qos),
         key=key,
         value=value,
         owner=owner,
-        message=f"set kubeqos {what}",
+        message=f"set kubeqos {description}",
     )

@@ -1,4 +1,4 @@
-"""Files of pods and containers kept as the hooks say: one short cycle a second."""
+"""Keeps files of pods and containers at the values that hooks set: one short cycle a second."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import AuditRecord
 
 MAX_AUDITS = 1024
-MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes: the others' turn comes in the next
-NORMALIZATION_HOOK = "cpu_normalization"  # the hook that must know what was asked before it
+MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes; the next cycle continues with the others
+NORMALIZATION_HOOK = "cpu_normalization"  # the hook that needs the quota which the pod requested
 
 
 class Reconciler:
-    """Compares and writes what hooks want. All of it on the collector thread, but what says so.
+    """Compares and writes the desired values on the collector thread.
 
-    Raises nothing for what a kernel, a disk or a pod may do. `audits` is what was done of late.
+    Methods that may be called from other threads say so. Errors of the kernel, of a disk or of a
+    pod are reported and not raised. `audits` has the latest changes.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Reconciler:
         clock: Clock,
         cookies: Callable[[], CoreCookies] = KernelCoreCookies,
     ) -> None:
-        """Begin with what the ledger has, which is loaded; touch nothing."""
+        """Start with the entries of the loaded ledger; read and write no file."""
         self.audits: deque[AuditRecord] = deque(maxlen=MAX_AUDITS)
         self.ledger = ledger
         self._clock = clock
@@ -76,13 +77,13 @@ class Reconciler:
         self._cores = CookieReconciler(self._files, ledger, cookies)
         self._writer: CgroupWriter | None = None
         self._planner: CgroupWriter | None = None
-        self._next = 0  # which pod the next cycle begins with
-        self._targets: frozenset[WriteTarget] = frozenset()  # all files that are looked at
+        self._next = 0  # index of the pod that the next cycle starts with
+        self._targets: frozenset[WriteTarget] = frozenset()  # all files that are compared
         self._enforced_targets: frozenset[WriteTarget] = (
             frozenset()
-        )  # what hooks that are on want, of any kind
-        self._pods: frozenset[str] = frozenset()  # whose hooks were asked
-        self._ledger_problem = ""  # why the ledger is not written
+        )  # files and process attributes that hooks which are on set
+        self._pods: frozenset[str] = frozenset()  # cgroups of pods with a desired state
+        self._ledger_problem = ""  # why the ledger cannot be written
         self._is_ledger_hanging = False  # the ledger's file system does not answer
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
@@ -91,56 +92,59 @@ class Reconciler:
             return CycleReport(conditions=self._conditions())
         now_s = self._clock.monotonic()
         writer, planner = self._open(layout)
-        marked = self._scan.refresh(snapshot, layout.version, self._requested_quota)
-        looked = self._scan.desired
+        prioritized = self._scan.refresh(snapshot, layout.version, self._requested_quota)
+        states = self._scan.desired
         if self._scan.is_changed:
-            self._targets = compared_targets(looked.values()) | self._directory_targets()
-            self._enforced_targets = enforced_targets(looked.values())
-            self._pods = pod_cgroups(looked)
+            self._targets = compared_targets(states.values()) | self._directory_targets()
+            self._enforced_targets = enforced_targets(states.values())
+            self._pods = pod_cgroups(states)
             writer.retain(self._targets)
             planner.retain(self._targets)
             self._reports.forget_other_targets(self._targets)
-            self._reports.forget_other_pods({one.managed_pod.pod.uid for one in looked.values()})
-        if self._requested.settle(looked, writer, self._scan.formulas):
+            self._reports.forget_other_pods({one.managed_pod.pod.uid for one in states.values()})
+        if self._requested.settle(states, writer, self._scan.formulas):
             self._scan.rescan_all()
-        notes = self._reports.late_notes(snapshot, looked.values(), marked)
-        above = self._directories.prepare(snapshot, layout, writer, now_s)
+        notes = self._reports.late_notes(snapshot, states.values(), prioritized)
+        directory_plan = self._directories.prepare(snapshot, layout, writer, now_s)
         prepared = self._prepare(writer, now_s)
-        planned = self._plan_only(planner, looked.values(), now_s)
+        planned = self._plan_only(planner, states.values(), now_s)
         scores = self._oom.prepare(
-            (wish for one in looked.values() for wish in one.oom_scores), layout, now_s
+            (wish for one in states.values() for wish in one.oom_scores), layout, now_s
         )
-        cores = tuple(wish for one in looked.values() for wish in one.core_groups)
+        cores = tuple(wish for one in states.values() for wish in one.core_groups)
         self._cores.record_originals(cores, layout)
-        for _, ready in prepared:
-            writer.record_in_ledger(ready)
+        for _, plan in prepared:
+            writer.record_in_ledger(plan)
         self._restoration.sweep(self.ledger, layout, self._files, now_s)
         self._flush()
-        compared = above.compared + sum(ready.compared for _, ready in prepared)
-        left, written = above.unwritten + sum(ready.unwritten for _, ready in prepared), 0
+        compared = directory_plan.compared + sum(plan.compared for _, plan in prepared)
+        unwritten, written = (
+            directory_plan.unwritten + sum(plan.unwritten for _, plan in prepared),
+            0,
+        )
         if not self._ledger_problem:
-            done = self._directories.apply(above, writer, now_s)
+            done = self._directories.apply(directory_plan, writer, now_s)
             self.audits.extend(done.audits)
-            left, written = left + done.unwritten, written + done.written
-        for one, ready in prepared:
-            if ready.steps:
-                report = self._apply(one.managed_pod, ready, now_s)
-                written, left = written + report.written, left + report.left
+            unwritten, written = unwritten + done.unwritten, written + done.written
+        for one, plan in prepared:
+            if plan.steps:
+                report = self._apply(one.managed_pod, plan, now_s)
+                written, unwritten = written + report.written, unwritten + report.unwritten
                 notes += report.notes
         if not self._is_ledger_hanging:
             self.audits.extend(self._oom.apply(scores, now_s))
             self._apply_cores(cores, layout, now_s)
             self._restore(snapshot, writer.values, now_s)
-        for one in looked.values():
+        for one in states.values():
             notes += self._reports.new_notes(one.managed_pod.pod, one.notes)
         return CycleReport(
-            pods=len(looked),
-            pods_later=max(self._scan.backlog, len(looked) - len(prepared)),
+            pods=len(states),
+            pods_later=max(self._scan.backlog, len(states) - len(prepared)),
             files=compared,
             written=written,
-            left=left,
+            unwritten=unwritten,
             planned=planned,
-            failed_hooks=self._reports.new_failures(looked.values()),
+            failed_hooks=self._reports.new_failures(states.values()),
             notes=notes,
             conditions=self._conditions(),
         )
@@ -150,7 +154,7 @@ class Reconciler:
     ) -> PodReport:
         """Write a new pod's own files before its sandbox runs.
 
-        The hooks are asked here again: the ledger must know which of them wants what.
+        The hooks are called again, because the ledger must record which hook sets which value.
         """
         if layout is None or layout.root is None:
             return PodReport()
@@ -162,41 +166,47 @@ class Reconciler:
             return PodReport(notes=self._reports.new_notes(pod, (note,)))
         now_s = self._clock.monotonic()
         writer, _ = self._open(layout)
-        place = ManagedPod(pod=msgspec.structs.replace(pod, cgroup_parent=cgroup), cgroup=cgroup)
-        looked = desired_state_of(
-            place, self._scan.cycle_inputs(snapshot, layout.version, self._requested_quota)
+        managed_pod = ManagedPod(
+            pod=msgspec.structs.replace(pod, cgroup_parent=cgroup), cgroup=cgroup
         )
-        ready = writer.prepare(looked.writes, now_s)
-        writer.record_in_ledger(ready)
+        state = desired_state_of(
+            managed_pod, self._scan.cycle_inputs(snapshot, layout.version, self._requested_quota)
+        )
+        plan = writer.prepare(state.writes, now_s)
+        writer.record_in_ledger(plan)
         self._flush()
-        report = self._apply(place, ready, now_s)
+        report = self._apply(managed_pod, plan, now_s)
         return msgspec.structs.replace(
             report,
-            left=report.left + ready.unwritten,
-            notes=report.notes + self._reports.new_notes(pod, looked.notes),
+            unwritten=report.unwritten + plan.unwritten,
+            notes=report.notes + self._reports.new_notes(pod, state.notes),
         )
 
     def record_request(
-        self, uid: str, container: str, asked: LinuxResources, *, runs: bool = False
+        self, uid: str, container: str, requested: LinuxResources, *, runs: bool = False
     ) -> None:
-        """Learn what was asked for a container that hooks changed: undoing gives that back.
+        """Record the resources that were requested for a container before hooks changed them.
 
-        `runs`: it is there already, and is asked to have other resources. From any thread.
+        Restoring writes these values. `runs`: the container exists and is being resized. Any thread
+        may call this.
         """
-        learn = self._requested.renew if runs else self._requested.add
-        learn(uid, container, asked)
+        record = self._requested.renew if runs else self._requested.add
+        record(uid, container, requested)
 
     def prioritize(self, uid: str) -> None:
-        """Have a pod looked at first in the next cycle: its answer came late. From any thread."""
+        """Recompute a pod first in the next cycle: its answer came late.
+
+        Any thread may call this.
+        """
         self._scan.prioritize(uid)
 
     def close(self) -> None:
-        """Let go of all descriptors; nothing is undone."""
+        """Close all descriptors; nothing is restored."""
         self._files.close_all()
         self._writer = self._planner = None
 
     def _open(self, layout: CgroupLayout) -> tuple[CgroupWriter, CgroupWriter]:
-        """Return what writes and what only compares; new ones for a new layout."""
+        """Return a writer that writes and one that only compares; new ones for a new layout."""
         if self._writer is None or self._planner is None or self._writer.values.layout != layout:
             self._files.close_all()
             values = CgroupValues(self._files, layout)
@@ -205,70 +215,71 @@ class Reconciler:
         return self._writer, self._planner
 
     def _requested_quota(self, cgroup: str) -> LinuxResources:
-        """Return the quota that was asked for a group, before we wrote any."""
+        """Return the quota of a cgroup from before the agent's first write."""
         if self._writer is None or self._modes.get(NORMALIZATION_HOOK, OFF) == OFF:
             return NO_RESOURCES
         values = self._writer.values
         entry = self.ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
         try:
-            found = (
+            quota = (
                 values.read_value(cgroup, QUOTA)
                 if entry is None
                 else QUOTA.from_ledger(entry.original)
             )
         except ParseError:
             return NO_RESOURCES
-        quota_us, period_us = getattr(found, "quota_us", None), getattr(found, "period_us", None)
+        quota_us, period_us = getattr(quota, "quota_us", None), getattr(quota, "period_us", None)
         return LinuxResources(quota_us=quota_us, period_us=period_us)
 
-    def _apply(self, place: ManagedPod, ready: WritePlan, now_s: float) -> PodReport:
-        if self._writer is None or not ready.steps:
+    def _apply(self, managed_pod: ManagedPod, plan: WritePlan, now_s: float) -> PodReport:
+        if self._writer is None or not plan.steps:
             return PodReport()
         if self._is_ledger_hanging:
-            return PodReport(left=len(ready.desired))
-        done = self._writer.apply(ready, now_s)
+            return PodReport(unwritten=len(plan.desired))
+        done = self._writer.apply(plan, now_s)
         self.audits.extend(done.audits)
         notes = tuple(
             ContainerNote(reason=one.reason, message=one.message) for one in done.problems
         )
         return PodReport(
             written=done.written,
-            left=done.unwritten,
+            unwritten=done.unwritten,
             audits=done.audits,
-            notes=self._reports.new_notes(place.pod, notes),
+            notes=self._reports.new_notes(managed_pod.pod, notes),
         )
 
     def _prepare(self, writer: CgroupWriter, now_s: float) -> list[tuple[DesiredState, WritePlan]]:
-        """Compare the files of pods in turn, until so many are to be written as one cycle may."""
-        looked = list(self._scan.desired.values())
-        self._next = self._next if self._next < len(looked) else 0
+        """Compare the files of pods in turn, up to the limit of pods with writes in one cycle."""
+        states = list(self._scan.desired.values())
+        self._next = self._next if self._next < len(states) else 0
         prepared: list[tuple[DesiredState, WritePlan]] = []
         writes = 0
-        for one in (*looked[self._next :], *looked[: self._next]):
-            ready = writer.prepare(one.writes, now_s)
-            prepared.append((one, ready))
-            writes += bool(ready.steps)
+        for one in (*states[self._next :], *states[: self._next]):
+            plan = writer.prepare(one.writes, now_s)
+            prepared.append((one, plan))
+            writes += bool(plan.steps)
             if writes >= MAX_PODS_PER_CYCLE:
                 break
-        self._next = (self._next + len(prepared)) % max(len(looked), 1)
+        self._next = (self._next + len(prepared)) % max(len(states), 1)
         return prepared
 
     def _plan_only(
-        self, planner: CgroupWriter, looked: Iterable[DesiredState], now_s: float
+        self, planner: CgroupWriter, states: Iterable[DesiredState], now_s: float
     ) -> int:
-        """Count what hooks in plan mode would write; tell each such value once."""
-        ready = [planner.prepare(one.planned_writes, now_s) for one in looked if one.planned_writes]
-        for one in ready:
+        """Count what hooks in plan mode would write; record each such value once."""
+        plans = [planner.prepare(one.planned_writes, now_s) for one in states if one.planned_writes]
+        for one in plans:
             self.audits.extend(
                 self._reports.planned_audits(planner.values, one, self._clock.wall())
             )
-        return sum(len(one.desired) for one in ready)
+        return sum(len(one.desired) for one in plans)
 
     def _flush(self) -> None:
-        """Put the originals on the disk. A disk that refuses them does not stop pods' files.
+        """Write the originals to disk. If the disk refuses them, files of pods are still written.
 
-        Their originals follow from the pods' own specs; limits that are not in force harm others.
-        While the disk does not answer, nothing is written: the entries may reach it much later.
+        Their originals follow from the pods' own specs, and limits that are not in force harm other
+        pods. While the disk does not answer, nothing is written: the entries may reach it much
+        later.
         """
         try:
             self.ledger.flush()
@@ -282,15 +293,17 @@ class Reconciler:
     def _apply_cores(
         self, cores: tuple[DesiredCoreGroup, ...], layout: CgroupLayout, now_s: float
     ) -> None:
-        if not self._directories.problem:  # a switch that must be off before there are cookies
+        if (
+            not self._directories.problem
+        ):  # the switches must be written before any cookie is created
             self._cores.apply(cores, layout, now_s)
 
     def _restore(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
-        looked = self._pods | self._directories.paths(values.layout)
-        wanted = self._enforced_targets | self._directory_targets() | self._directories.required
-        leaving = self._restoration.due_entries(self.ledger, wanted, looked, snapshot, now_s)
+        managed = self._pods | self._directories.paths(values.layout)
+        enforced = self._enforced_targets | self._directory_targets() | self._directories.required
+        due = self._restoration.due_entries(self.ledger, enforced, managed, snapshot, now_s)
         try:
-            done = self._restoration.undo(self.ledger, values, leaving, self._clock.monotonic)
+            done = self._restoration.undo(self.ledger, values, due, self._clock.monotonic)
         except LedgerError as error:
             self._ledger_problem = str(error)
             return
@@ -300,20 +313,28 @@ class Reconciler:
         return frozenset(wish.target for wish in self._directories.writes)
 
     def _conditions(self) -> tuple[FileCondition, ...]:
-        found = []
+        conditions = []
         if self._ledger_problem:
-            found.append(FileCondition(reason="LedgerNotWritable", message=self._ledger_problem))
+            conditions.append(
+                FileCondition(reason="LedgerNotWritable", message=self._ledger_problem)
+            )
         if self.ledger.problem:
-            found.append(FileCondition(reason="LedgerDamaged", message=self.ledger.problem))
+            conditions.append(FileCondition(reason="LedgerDamaged", message=self.ledger.problem))
         if self.ledger.newer_lines:
             message = f"{len(self.ledger.newer_lines)} lines that this version cannot read"
-            found.append(FileCondition(reason="LedgerOfNewerVersion", message=message))
+            conditions.append(FileCondition(reason="LedgerOfNewerVersion", message=message))
         if self._oom.problem:
-            found.append(FileCondition(reason="OOMScoreNotWritable", message=self._oom.problem))
+            conditions.append(
+                FileCondition(reason="OOMScoreNotWritable", message=self._oom.problem)
+            )
         if self._directories.problem:
-            found.append(FileCondition(reason="SwitchRefused", message=self._directories.problem))
+            conditions.append(
+                FileCondition(reason="SwitchRefused", message=self._directories.problem)
+            )
         if self._cores.problem:
-            found.append(FileCondition(reason="CoreSchedulingRefused", message=self._cores.problem))
+            conditions.append(
+                FileCondition(reason="CoreSchedulingRefused", message=self._cores.problem)
+            )
         if self._writer is not None:
-            found += self._reports.conditions(self._writer, self._clock.monotonic())
-        return tuple(found)
+            conditions += self._reports.conditions(self._writer, self._clock.monotonic())
+        return tuple(conditions)

@@ -1,6 +1,6 @@
 """Reports of reconcile cycles, and which of their notes were not reported before.
 
-What people are told: each thing once a pod, and what holds on as a condition.
+A note is reported once per pod. A lasting problem is a condition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agent.snapshot.publications import AuditRecord
 
 
 class PodReportNote(msgspec.Struct, frozen=True, kw_only=True):
-    """An event for a pod. Equal notes are told once until they change or the pod goes."""
+    """An event for a pod. Equal notes are reported once, until they change or the pod goes."""
 
     uid: str
     namespace: str = ""
@@ -31,33 +31,39 @@ class PodReportNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that stays wrong until it is mended; CamelCase reason, as of a Node condition."""
+    """A problem that lasts until it is solved; the reason is CamelCase, as in a Node condition."""
 
     reason: str
     message: str
 
 
 class PodReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one pod's files. `left` counts those that are not as wanted."""
+    """The result for one pod's files.
+
+    `unwritten` counts files that differ from the desired values.
+    """
 
     written: int = 0
-    left: int = 0
+    unwritten: int = 0
     audits: tuple[AuditRecord, ...] = ()
     notes: tuple[PodReportNote, ...] = ()
 
 
 class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one cycle; `pods_later` were put off to the next to keep this one short."""
+    """The result of one cycle.
+
+    `pods_later` pods were postponed to the next cycle to keep this one short.
+    """
 
     pods: int = 0
     pods_later: int = 0
     files: int = 0  # compared
     written: int = 0
-    left: int = 0  # not as wanted: refused, held back, or gone
+    unwritten: int = 0  # differ from the desired values: refused, suspended, or without a cgroup
     planned: int = 0  # would be written if the mode of their hooks were on
     failed_hooks: tuple[tuple[str, str], ...] = ()  # hook and error: bugs, new ones only
     notes: tuple[PodReportNote, ...] = ()  # new ones only
-    conditions: tuple[FileCondition, ...] = ()  # all that hold now
+    conditions: tuple[FileCondition, ...] = ()  # all current ones
 
 
 MAX_NOTES = 32  # of one pod
@@ -68,71 +74,71 @@ ANSWER_LATE = "AnswerCameLate"
 
 
 class ReportHistory:
-    """Remembers what was told of pods that are still there."""
+    """Remembers what was reported of the pods that still exist."""
 
     def __init__(self) -> None:
         self._notes: dict[str, set[ContainerNote]] = {}
         self._planned_values: dict[WriteTarget, CgroupValue] = {}
         self._failures: set[tuple[str, str]] = set()
-        self._contested = ""  # as long as anything is: the same words, however much changes
+        self._contested = ""  # the example in the message; it stays while any file is contested
 
     def new_notes(
         self, pod: PodSandbox, notes: Iterable[ContainerNote]
     ) -> tuple[PodReportNote, ...]:
-        """Return the notes that were not told of this pod yet."""
-        fresh = []
+        """Return the notes that were not reported for this pod before."""
+        new = []
         for note in notes:
-            told = self._notes.setdefault(pod.uid, set())
-            if note not in told and len(told) < MAX_NOTES:
-                told.add(note)
-                fresh.append(
+            reported = self._notes.setdefault(pod.uid, set())
+            if note not in reported and len(reported) < MAX_NOTES:
+                reported.add(note)
+                new.append(
                     PodReportNote(uid=pod.uid, namespace=pod.namespace, name=pod.name, note=note)
                 )
-        return tuple(fresh)
+        return tuple(new)
 
-    def new_failures(self, looked: Iterable[DesiredState]) -> tuple[tuple[str, str], ...]:
-        """Return the bugs of hooks that were not told yet."""
-        found = {(one.hook, one.error) for each in looked for one in each.failures}
-        fresh = found - self._failures
+    def new_failures(self, states: Iterable[DesiredState]) -> tuple[tuple[str, str], ...]:
+        """Return the exceptions of hooks that were not reported before."""
+        failures = {(one.hook, one.error) for each in states for one in each.failures}
+        new = failures - self._failures
         if len(self._failures) < MAX_FAILURES:
-            self._failures |= fresh
-        return tuple(sorted(fresh))
+            self._failures |= new
+        return tuple(sorted(new))
 
     def late_notes(
-        self, snapshot: NodeSnapshot, looked: Iterable[DesiredState], marked: Collection[str]
+        self, snapshot: NodeSnapshot, states: Iterable[DesiredState], prioritized: Collection[str]
     ) -> tuple[PodReportNote, ...]:
-        """Return notes on pods whose answers came late, and that were granted devices."""
-        if not marked:
+        """Return notes on pods that have allocated devices and whose answers came late."""
+        if not prioritized:
             return ()
         note = ContainerNote(
             reason=ANSWER_LATE,
             message="the runtime made a container of this pod before it was told of its devices:"
             " environment, mounts and devices come with a new container only",
         )
-        granted = snapshot.grants.value.pods
-        pods = (one.managed_pod.pod for one in looked)
-        late = [pod for pod in pods if pod.uid in marked and pod.uid in granted]
-        return tuple(told for pod in late for told in self.new_notes(pod, (note,)))
+        allocated = snapshot.grants.value.pods
+        pods = (one.managed_pod.pod for one in states)
+        late = [pod for pod in pods if pod.uid in prioritized and pod.uid in allocated]
+        return tuple(report for pod in late for report in self.new_notes(pod, (note,)))
 
     def planned_audits(
-        self, values: CgroupValues, ready: WritePlan, wall_s: float
+        self, values: CgroupValues, plan: WritePlan, wall_s: float
     ) -> tuple[AuditRecord, ...]:
-        """Return records of values that would be written, of each value of a file once."""
+        """Return records of values that would be written, each value of a file once."""
         audits = []
-        for wish in ready.desired:
-            if self._planned_values.get(wish.target) == wish.value:
+        for desired in plan.desired:
+            if self._planned_values.get(desired.target) == desired.value:
                 continue
-            self._planned_values[wish.target] = wish.value
-            old = ready.current[wish.target]
+            self._planned_values[desired.target] = desired.value
+            old = plan.current[desired.target]
             audits.append(
                 AuditRecord(
                     wall_s=wall_s,
-                    owner=wish.owner,
-                    message=wish.message,
-                    path=values.paths(wish.cgroup, wish.key)[0],
-                    key=wish.key.name,
-                    old=wish.key.text(values.version, old).strip(),
-                    new=wish.key.text(values.version, wish.value).strip(),
+                    owner=desired.owner,
+                    message=desired.message,
+                    path=values.paths(desired.cgroup, desired.key)[0],
+                    key=desired.key.name,
+                    old=desired.key.text(values.version, old).strip(),
+                    new=desired.key.text(values.version, desired.value).strip(),
                     planned=True,
                 )
             )
@@ -141,7 +147,7 @@ class ReportHistory:
     def restored_audits(
         self, values: CgroupValues, done: Iterable[RestoreResult], wall_s: float
     ) -> tuple[AuditRecord, ...]:
-        """Return records of what was put back."""
+        """Return records of restored values."""
         return tuple(
             AuditRecord(
                 wall_s=wall_s,
@@ -157,8 +163,8 @@ class ReportHistory:
         )
 
     def conditions(self, writer: CgroupWriter, now_s: float) -> list[FileCondition]:
-        """Return what holds on: owners and files that are stopped, files that others write too."""
-        found = [
+        """Return conditions for suspended writes and for files that others write too."""
+        conditions = [
             FileCondition(reason="WritesStopped", message=f"{what}: {why}")
             for what, why in writer.refusals.suspended_writes(now_s)
         ]
@@ -169,15 +175,15 @@ class ReportHistory:
             self._contested = "/".join(contested[0])
         if self._contested:
             message = f"files of pods are written by somebody else too, as {self._contested}"
-            found.append(FileCondition(reason="ForeignWriter", message=message))
-        return found
+            conditions.append(FileCondition(reason="ForeignWriter", message=message))
+        return conditions
 
     def forget_other_pods(self, uids: Collection[str]) -> None:
-        """Forget pods that are gone."""
-        self._notes = {uid: told for uid, told in self._notes.items() if uid in uids}
+        """Forget pods that no longer exist."""
+        self._notes = {uid: notes for uid, notes in self._notes.items() if uid in uids}
 
     def forget_other_targets(self, targets: frozenset[WriteTarget]) -> None:
-        """Forget files that are gone."""
+        """Forget files that no longer exist."""
         self._planned_values = {
             t: value for t, value in self._planned_values.items() if t in targets
         }

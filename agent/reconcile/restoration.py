@@ -1,4 +1,4 @@
-"""Which changes are taken back: of hooks switched off, of wishes and of groups that are no more."""
+"""Which changes are restored: those of disabled hooks, of ended rules, of removed cgroups."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from agent.containers.dispatch import ON
 from agent.errors import HostFileError
 from agent.snapshot.node import NodeSnapshot
 
-UNDESIRED_S = 10.0  # hooks may have nothing to say for a moment, as a part of the snapshot is new
-SETTLED_S = 60.0  # after the start: the cluster, the kubelet and the runtime tell one by one
-STALE_S = 1800.0  # without word of the cluster everything stays as it is
-SWEEP_S = 30.0  # for groups that are gone
+UNDESIRED_S = 10.0  # hooks may return nothing for a moment, while a part of the snapshot is new
+STARTUP_GRACE_S = 60.0  # until then the cluster, the kubelet or the runtime may not have answered
+STALE_S = 1800.0  # without an answer of the cluster for this long, nothing is restored
+SWEEP_S = 30.0  # between two searches for entries of removed cgroups
 UNDO_BUDGET_S = 0.1  # of one cycle
-UNDO_AGAIN_S = 600.0  # for what is in force by somebody else's word, or refused
+UNDO_AGAIN_S = 600.0  # for values that another writer changed, or that the kernel refused
 
 EntryId = tuple[str, str, str]
 
 
 class Restoration:
-    """Remembers since when nobody wants a change any more."""
+    """Remembers since when no hook has wanted a change."""
 
     def __init__(self, modes: Mapping[str, str]) -> None:
         self._modes = modes
@@ -44,33 +44,32 @@ class Restoration:
     def due_entries(
         self,
         ledger: ChangeLedger,
-        wanted: frozenset[tuple[str, str]],
-        looked: frozenset[str],
+        enforced: frozenset[tuple[str, str]],
+        managed: frozenset[str],
         snapshot: NodeSnapshot,
         now_s: float,
     ) -> tuple[LedgerEntry, ...]:
-        """Return what is to be undone now.
+        """Return the entries to restore now.
 
-        `wanted` are the targets that a hook which is on wants; `looked` the cgroups of pods that
-        the hooks were asked about, and the directories above them: of other pods nobody knows what
-        they ask for.
+        `enforced` are the targets that hooks which are on set. `managed` are the cgroups of pods
+        with a desired state, and the directories above them: what other pods request is unknown.
         """
         if self._begun_s is None:
             self._begun_s = now_s
         off = [e for e in ledger.entries.values() if self._modes.get(e.owner) != ON]
-        if not self._is_cluster_known(snapshot, now_s):
+        if not self._is_cluster_current(snapshot, now_s):
             self._since.clear()
             return tuple(off)
-        kept = "" if _are_cpu_holders_known(snapshot) else CPUS.name
-        free = {
+        excluded_key = "" if _are_cpu_owners_read(snapshot) else CPUS.name
+        unused = {
             entry.id: entry
             for entry in ledger.entries.values()
-            if (entry.path, entry.key) not in wanted
-            and entry.key != kept
-            and (pod_cgroup(entry.path) or entry.path) in looked
+            if (entry.path, entry.key) not in enforced
+            and entry.key != excluded_key
+            and (pod_cgroup(entry.path) or entry.path) in managed
         }
-        self._since = {key: self._since.get(key, now_s) for key in free}
-        late = [free[key] for key, since in self._since.items() if now_s - since >= UNDESIRED_S]
+        self._since = {key: self._since.get(key, now_s) for key in unused}
+        late = [unused[key] for key, since in self._since.items() if now_s - since >= UNDESIRED_S]
         return tuple({entry.id: entry for entry in (*off, *late)}.values())
 
     def undo(
@@ -80,7 +79,7 @@ class Restoration:
         entries: Iterable[LedgerEntry],
         monotonic: Callable[[], float],
     ) -> tuple[RestoreResult, ...]:
-        """Put these originals back; what could not be is tried again much later.
+        """Restore these originals; an entry that could not be restored is retried much later.
 
         Raise `LedgerError`.
         """
@@ -98,17 +97,17 @@ class Restoration:
     def sweep(
         self, ledger: ChangeLedger, layout: CgroupLayout, files: CgroupFiles, now_s: float
     ) -> None:
-        """Drop the entries of groups that are gone, every now and then."""
+        """Drop the entries of removed cgroups, once per interval."""
         if self._swept_s is not None and now_s - self._swept_s < SWEEP_S:
             return
         self._swept_s = now_s
         for entry in tuple(ledger.entries.values()):
-            if _is_gone(entry, layout, files):
+            if _is_removed(entry, layout, files):
                 ledger.drop(entry, "gone")
 
-    def _is_cluster_known(self, snapshot: NodeSnapshot, now_s: float) -> bool:
-        """Say whether hooks that say nothing have nothing to say."""
-        if self._begun_s is None or now_s - self._begun_s < SETTLED_S:
+    def _is_cluster_current(self, snapshot: NodeSnapshot, now_s: float) -> bool:
+        """Return whether the cluster's answers are recent enough to trust an empty hook answer."""
+        if self._begun_s is None or now_s - self._begun_s < STARTUP_GRACE_S:
             return False
         if not snapshot.cluster.is_clustered:
             return True
@@ -116,18 +115,18 @@ class Restoration:
         return all(age is not None and age < STALE_S for age in ages)
 
 
-def _are_cpu_holders_known(snapshot: NodeSnapshot) -> bool:
-    """Say whether it is known whom CPUs belong to; else the hook is silent about shared ones.
+def _are_cpu_owners_read(snapshot: NodeSnapshot) -> bool:
+    """Return whether the owners of CPUs are known; if not, the hook sets no shared CPUs.
 
-    A kubelet that is not asked has neither an answer nor an error.
+    A kubelet whose settings are not read has neither a value nor an error.
     """
     kubelet = snapshot.cluster.kubelet
-    not_asked = kubelet.value is None and not kubelet.error
-    return has_pods(snapshot) and (not_asked or has_settings(kubelet.value))
+    is_unread = kubelet.value is None and not kubelet.error
+    return has_pods(snapshot) and (is_unread or has_settings(kubelet.value))
 
 
 def pod_cgroup(cgroup: str) -> str:
-    """Return the pod's cgroup of a pod's or container's; empty for one outside of pods."""
+    """Return the cgroup of the pod that a cgroup belongs to; empty outside of pods."""
     if parse_pod_dir(cgroup.rpartition("/")[2]) is not None:
         return cgroup
     above = cgroup.rpartition("/")[0]
@@ -135,19 +134,19 @@ def pod_cgroup(cgroup: str) -> str:
 
 
 def pod_cgroups(cgroups: Iterable[str]) -> frozenset[str]:
-    """Return the pods' cgroups."""
+    """Return the cgroups of the pods that these cgroups belong to."""
     return frozenset(filter(None, map(pod_cgroup, cgroups)))
 
 
-def _is_gone(entry: LedgerEntry, layout: CgroupLayout, files: CgroupFiles) -> bool:
+def _is_removed(entry: LedgerEntry, layout: CgroupLayout, files: CgroupFiles) -> bool:
     if entry.hierarchy == SYSCTL_HIERARCHY or not is_known_entry(entry):
         return False
     if entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY):
-        place = process_directory(layout, entry.path)
+        directory = process_directory(layout, entry.path)
     else:
         key = KEYS_BY_NAME.get(entry.key)
-        place = None if key is None else layout.directory(key.controller, entry.path)
+        directory = None if key is None else layout.directory(key.controller, entry.path)
     try:
-        return place is None or files.inode(place) != entry.inode
+        return directory is None or files.inode(directory) != entry.inode
     except HostFileError:
         return True

@@ -138,13 +138,13 @@ def test_no_limit_is_written_while_the_disk_hangs_and_all_are_afterwards(
     before = groups.get(scene.container, "cpu.shares")
     for _ in range(2):
         report = scene.cycle()
-        assert report.left == 1
+        assert report.unwritten == 1
         assert [one.reason for one in report.conditions] == ["LedgerNotWritable"]
         assert "no file of a pod is written" in report.conditions[0].message
         assert groups.get(scene.container, "cpu.shares") == before
     files.answer()
     writer.call(lambda: None, "", LONG_S)
     report = scene.cycle()
-    assert (report.left, report.conditions) == (0, ())
+    assert (report.unwritten, report.conditions) == (0, ())
     assert groups.get(scene.container, "cpu.shares") == "2"
     assert os.path.getsize(files.path / "ledger.log") > 0

@@ -42,7 +42,7 @@ def test_files_of_pod_container_and_sandbox_become_what_the_hooks_say(groups: Re
     hook.answers = {None: quota(50000), "app": cpus("1"), "": cpus("0")}
     scene = Scene(groups, hook)
     report = scene.cycle()
-    assert (report.pods, report.written, report.left) == (1, 3, 0)
+    assert (report.pods, report.written, report.unwritten) == (1, 3, 0)
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
     assert groups.get(scene.container, "cpuset.cpus") == "1"
     assert groups.get(scene.sandbox, "cpuset.cpus") == "0"
@@ -238,7 +238,7 @@ def test_a_pods_own_files_are_written_before_its_sandbox_runs(groups: RealGroups
         stage=HookStage.RUN_POD, pod=PodSandbox(id=SANDBOX, uid=UID, cgroup_parent=scene.pod)
     )
     report = scene.reconciler.apply_pod(request, scene.snapshot, groups.layout)
-    assert (report.written, report.left) == (1, 0)
+    assert (report.written, report.unwritten) == (1, 0)
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
     assert [entry.owner for entry in scene.ledger.entries.values()] == ["batch_resources"]
 
