@@ -1,4 +1,4 @@
 """Whether running containers have the devices and limits of their allocations.
 
-Observed from the host.
+Containers are observed from the host.
 """

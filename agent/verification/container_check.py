@@ -21,40 +21,40 @@ DeviceNumbers = tuple[int, int]
 
 CardNames = Mapping[DeviceNumbers, str]  # name of a device or slice, by the numbers of its node
 
-MAX_DETAILS = 16  # told of one container
+MAX_DETAILS = 16  # reported for one container
 
-# several values in one: the granted one must be among them, beside the container's own
+# lists of values: the injected values must be among those of the container
 LIST_VARIABLES = frozenset(("LD_PRELOAD",))
 
-# which every container has from its runtime or image: without any, the process cleaned its own
+# every container has these from its runtime or image; without any, the process cleared its own
 USUAL_VARIABLES = frozenset(("PATH", "HOSTNAME", "HOME", "KUBERNETES_SERVICE_HOST"))
 
 
 class DeviceNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """A device, slice or function that a container may have, with its own device nodes."""
+    """A device, slice or function that a container may use, with its own device nodes."""
 
-    name: str  # as in `Cards`
+    name: str  # as in `CardNames`
     nodes: tuple[DeviceNode, ...] = ()
     is_one_enough: bool = False  # one of the nodes is enough
-    is_optional: bool = False  # the container need not have it
+    is_optional: bool = False  # the container may have it or not
 
 
 class _CheckFinding(msgspec.Struct, frozen=True):
-    verdict: VerificationStatus  # of this one thing; VERIFIED ones are not told
+    verdict: VerificationStatus  # of this one item; VERIFIED items are not reported
     text: str = ""
 
 
 class _Presence(enum.Enum):
-    """How one thing stands."""
+    """How one expected item compares with the container."""
 
     PRESENT = enum.auto()
     ABSENT = enum.auto()
-    DIFFERENT = enum.auto()  # something else is in its place
+    DIFFERENT = enum.auto()  # another item is in its place
     UNKNOWN = enum.auto()
 
 
 class VerificationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of one look; `details` name what is wrong or unseen, worst first."""
+    """The verdict of one check; `details` name what is wrong or unreadable, worst first."""
 
     verdict: VerificationStatus
     details: tuple[str, ...] = ()
@@ -64,32 +64,35 @@ def check_container(
     edits: ContainerEdits,
     devices: tuple[DeviceNodes, ...],
     cards: CardNames,
-    evidence: ContainerObservation,
+    observation: ContainerObservation,
     problem: str = "",
 ) -> VerificationResult:
-    """Compare a container with its devices and with the edits that brought them.
+    """Compare a container with its devices and with the edits that inject them.
 
-    `cards` are the nodes of all devices that another pod could be granted; `problem` says why the
-    edits are not known. EXCESS weighs more than MISSING, since it harms another pod as well, and
-    either weighs more than UNKNOWN.
+    `cards` are the nodes of all devices that can be allocated to another pod. `problem` says why
+    the edits are unknown. EXCESS outranks MISSING, because it harms another pod as well; both
+    outrank UNKNOWN.
     """
-    if evidence.absence_reason:
+    if observation.absence_reason:
         return VerificationResult(
-            verdict=VerificationStatus.UNKNOWN, details=(evidence.absence_reason,)
+            verdict=VerificationStatus.UNKNOWN, details=(observation.absence_reason,)
         )
-    found = [*_check_excess(devices, cards, evidence), *_check_devices(devices, edits, evidence)]
-    found += [
-        *_check_nodes(edits, evidence),
-        *_check_variables(edits, evidence),
-        *_check_mounts(edits, evidence),
+    findings = [
+        *_check_excess(devices, cards, observation),
+        *_check_devices(devices, edits, observation),
     ]
-    found += _check_limits(edits, evidence)
+    findings += [
+        *_check_nodes(edits, observation),
+        *_check_variables(edits, observation),
+        *_check_mounts(edits, observation),
+    ]
+    findings += _check_limits(edits, observation)
     if problem:
-        found.append(_unknown_finding(f"what it should have cannot be told: {problem}"))
+        findings.append(_unknown_finding(f"what it should have cannot be told: {problem}"))
     details: list[str] = []
     verdict = VerificationStatus.VERIFIED
     for kind in (VerificationStatus.EXCESS, VerificationStatus.MISSING, VerificationStatus.UNKNOWN):
-        texts = [finding.text for finding in found if finding.verdict is kind]
+        texts = [finding.text for finding in findings if finding.verdict is kind]
         details += texts
         if texts and verdict is VerificationStatus.VERIFIED:
             verdict = kind
@@ -105,9 +108,9 @@ def _unknown_finding(text: str) -> _CheckFinding:
 
 
 def _check_devices(
-    devices: tuple[DeviceNodes, ...], edits: ContainerEdits, evidence: ContainerObservation
+    devices: tuple[DeviceNodes, ...], edits: ContainerEdits, observation: ContainerObservation
 ) -> Iterator[_CheckFinding]:
-    """Look for the nodes of each device, under any path; those of the edits have a path."""
+    """Check for the nodes of each device under any path; nodes of the edits have a fixed path."""
     with_path = {(node.major, node.minor) for node in edits.nodes}
     for device in devices:
         if device.is_optional:
@@ -115,111 +118,115 @@ def _check_devices(
         if not device.nodes:
             yield _unknown_finding(f"no device node of {device.name} is known")
             continue
-        own = {(node.major, node.minor): node for node in device.nodes}
-        if device.is_one_enough and not with_path.isdisjoint(own):
+        own_nodes = {(node.major, node.minor): node for node in device.nodes}
+        if device.is_one_enough and not with_path.isdisjoint(own_nodes):
             continue
-        wrong = [
-            tuple(_check_node_numbers(device.name, node, evidence))
-            for numbers, node in own.items()
+        findings_by_node = [
+            tuple(_check_node_numbers(device.name, node, observation))
+            for numbers, node in own_nodes.items()
             if numbers not in with_path
         ]
-        if device.is_one_enough and not all(wrong):
+        if device.is_one_enough and not all(findings_by_node):
             continue
-        yield from (finding for findings in wrong for finding in findings)
+        yield from (finding for findings in findings_by_node for finding in findings)
 
 
 def _check_node_numbers(
-    name: str, node: DeviceNode, evidence: ContainerObservation
+    name: str, node: DeviceNode, observation: ContainerObservation
 ) -> Iterator[_CheckFinding]:
     numbers = (node.major, node.minor)
-    recorded = evidence.record is not None and _has_node(evidence.record.nodes, numbers)
-    if evidence.nodes is None and not recorded:
+    recorded = observation.record is not None and _has_node(observation.record.nodes, numbers)
+    if observation.nodes is None and not recorded:
         yield _unknown_finding(f"{name}: the container's /dev could not be looked into")
-    elif evidence.nodes is not None and not _has_node(evidence.nodes, numbers):
+    elif observation.nodes is not None and not _has_node(observation.nodes, numbers):
         yield _missing_finding(f"{name} is not there: no node is c {node.major}:{node.minor}")
-    # the record does not show which devices a maker's runtime allows
-    elif evidence.rules is not None or recorded:
-        yield from _check_access(name, numbers, "rw", evidence)
+    # the record does not show which devices a vendor's runtime allows
+    elif observation.rules is not None or recorded:
+        yield from _check_access(name, numbers, "rw", observation)
 
 
 def _has_node(nodes: tuple[ObservedNode, ...], numbers: DeviceNumbers) -> bool:
     return any(node.kind == "c" and (node.major, node.minor) == numbers for node in nodes)
 
 
-def _device_rules(evidence: ContainerObservation) -> tuple[DeviceRule, ...] | None:
+def _device_rules(observation: ContainerObservation) -> tuple[DeviceRule, ...] | None:
     """Return the kernel's rules, else those of the runtime's record."""
-    if evidence.rules is None and evidence.record is not None:
-        return evidence.record.rules
-    return evidence.rules
+    if observation.rules is None and observation.record is not None:
+        return observation.record.rules
+    return observation.rules
 
 
-def is_privileged(evidence: ContainerObservation) -> bool:
+def is_privileged(observation: ContainerObservation) -> bool:
     """Return whether a container may open every device, as a privileged container may."""
-    rules = _device_rules(evidence)
+    rules = _device_rules(observation)
     return rules is not None and allows_every_device(rules)
 
 
 def _check_access(
-    name: str, numbers: DeviceNumbers, permissions: str, evidence: ContainerObservation
+    name: str, numbers: DeviceNumbers, permissions: str, observation: ContainerObservation
 ) -> Iterator[_CheckFinding]:
-    rules = _device_rules(evidence)
+    rules = _device_rules(observation)
     if rules is None:
         yield _unknown_finding(f"nobody could read whether {name} may be opened")
-    elif lacking := set(permissions) - allowed_access(rules, *numbers):
-        yield _missing_finding(f"{name}: the device cgroup denies {''.join(sorted(lacking))}")
-    elif evidence.rules is None and numbers in evidence.denied_after_reload:
+    elif denied := set(permissions) - allowed_access(rules, *numbers):
+        yield _missing_finding(f"{name}: the device cgroup denies {''.join(sorted(denied))}")
+    elif observation.rules is None and numbers in observation.denied_after_reload:
         link = f"/dev/char/{numbers[0]}:{numbers[1]}"
         yield _unknown_finding(
             f"{name}: systemd was reloaded since, without {link} it denies the device"
         )
 
 
-def _check_nodes(edits: ContainerEdits, evidence: ContainerObservation) -> Iterator[_CheckFinding]:
+def _check_nodes(
+    edits: ContainerEdits, observation: ContainerObservation
+) -> Iterator[_CheckFinding]:
     for node in edits.nodes:
-        wrong = tuple(_check_node_path(node, evidence))
-        yield from wrong
-        if any(finding.verdict is VerificationStatus.MISSING for finding in wrong):
-            continue  # said once: nothing of it is right
-        yield from _check_access(node.path, (node.major, node.minor), node.permissions, evidence)
+        findings = tuple(_check_node_path(node, observation))
+        yield from findings
+        if any(finding.verdict is VerificationStatus.MISSING for finding in findings):
+            continue  # one finding for a node is enough
+        yield from _check_access(node.path, (node.major, node.minor), node.permissions, observation)
 
 
 def _check_node_path(
-    node: DeviceNodeEdit, evidence: ContainerObservation
+    node: DeviceNodeEdit, observation: ContainerObservation
 ) -> Iterator[_CheckFinding]:
-    wanted = ObservedNode(node.path, "c", node.major, node.minor)
-    seen = evidence.nodes
-    if seen is None:
-        if evidence.record is None:
+    expected = ObservedNode(node.path, "c", node.major, node.minor)
+    nodes = observation.nodes
+    if nodes is None:
+        if observation.record is None:
             yield _unknown_finding(f"{node.path}: the container's /dev could not be looked into")
             return
-        seen = evidence.record.nodes
-    at = [one for one in seen if one.path == node.path]
-    if not at:
+        nodes = observation.record.nodes
+    same_path = [one for one in nodes if one.path == node.path]
+    if not same_path:
         yield _missing_finding(f"{node.path} is not there")
-    elif wanted not in at:
-        numbers = f"{at[-1].kind} {at[-1].major}:{at[-1].minor}"
+    elif expected not in same_path:
+        numbers = f"{same_path[-1].kind} {same_path[-1].major}:{same_path[-1].minor}"
         yield _missing_finding(f"{node.path} is {numbers}, not c {node.major}:{node.minor}")
 
 
 def _check_variables(
-    edits: ContainerEdits, evidence: ContainerObservation
+    edits: ContainerEdits, observation: ContainerObservation
 ) -> Iterator[_CheckFinding]:
-    """Compare variables; no value is told, for one that is not ours may be a secret.
+    """Compare variables. No value is reported, because another writer's value may be a secret.
 
-    A process may have changed what it was started with: where it differs, the runtime's record
+    A process may change its environment after its start: if it differs, the runtime's record
     decides.
     """
-    own = None if evidence.env is None else dict(evidence.env)
-    told = None if evidence.record is None else dict(evidence.record.env)
+    process_env = None if observation.env is None else dict(observation.env)
+    recorded_env = None if observation.record is None else dict(observation.record.env)
     for name, value in edits.env:
-        sights = [_compare_variable(name, value, env) for env in (own, told)]
-        if _Presence.PRESENT in sights:
+        presences = [_compare_variable(name, value, env) for env in (process_env, recorded_env)]
+        if _Presence.PRESENT in presences:
             continue
-        if told is None and (own is None or not USUAL_VARIABLES & own.keys()):
+        if recorded_env is None and (
+            process_env is None or not USUAL_VARIABLES & process_env.keys()
+        ):
             yield _unknown_finding(
                 f"{name}: the process's environment is not readable, or was cleaned"
             )
-        elif _Presence.DIFFERENT in sights:
+        elif _Presence.DIFFERENT in presences:
             yield _missing_finding(f"the variable {name} has another value")
         else:
             yield _missing_finding(f"the variable {name} is not set")
@@ -231,50 +238,56 @@ def _compare_variable(name: str, value: str, env: Mapping[str, str] | None) -> _
     if name not in env:
         return _Presence.ABSENT
     if name in LIST_VARIABLES:
-        wanted, found = (text.replace(":", " ").split() for text in (value, env[name]))
-        return _Presence.PRESENT if set(wanted) <= set(found) else _Presence.DIFFERENT
+        expected, actual = (text.replace(":", " ").split() for text in (value, env[name]))
+        return _Presence.PRESENT if set(expected) <= set(actual) else _Presence.DIFFERENT
     return _Presence.PRESENT if env[name] == value else _Presence.DIFFERENT
 
 
-def _check_mounts(edits: ContainerEdits, evidence: ContainerObservation) -> Iterator[_CheckFinding]:
-    top = {mount.path: mount for mount in evidence.mounts or ()}  # the latest of each path
+def _check_mounts(
+    edits: ContainerEdits, observation: ContainerObservation
+) -> Iterator[_CheckFinding]:
+    mounts = {mount.path: mount for mount in observation.mounts or ()}  # the latest of each path
     for mount in edits.mounts:
-        sight = _compare_mount(mount, evidence, top)
-        if sight is _Presence.ABSENT:
+        presence = _compare_mount(mount, observation, mounts)
+        if presence is _Presence.ABSENT:
             yield _missing_finding(f"{mount.path} is not mounted")
-        elif sight is _Presence.DIFFERENT:
+        elif presence is _Presence.DIFFERENT:
             yield _missing_finding(f"what is mounted at {mount.path} is not {mount.host_path}")
-        elif sight is _Presence.UNKNOWN:
+        elif presence is _Presence.UNKNOWN:
             yield _unknown_finding(f"{mount.path}: its mount could not be compared")
 
 
 def _compare_mount(
-    mount: MountEdit, evidence: ContainerObservation, top: Mapping[str, ObservedMount]
+    mount: MountEdit, observation: ContainerObservation, mounts: Mapping[str, ObservedMount]
 ) -> _Presence:
-    """Compare one mount: by the kernel's table, else by the runtime's record."""
-    told = None if evidence.record is None else dict(evidence.record.mounts)
-    if evidence.mounts is not None:
-        found, origins = top.get(mount.path), evidence.origins.get(mount.host_path)
-        if found is None:
+    """Compare one mount with the kernel's table, else with the runtime's record."""
+    recorded = None if observation.record is None else dict(observation.record.mounts)
+    if observation.mounts is not None:
+        observed, origins = mounts.get(mount.path), observation.origins.get(mount.host_path)
+        if observed is None:
             return _Presence.ABSENT
         if origins is not None:
-            return _Presence.PRESENT if found.origin in origins else _Presence.DIFFERENT
-    if told is None:
+            return _Presence.PRESENT if observed.origin in origins else _Presence.DIFFERENT
+    if recorded is None:
         return _Presence.UNKNOWN
-    if mount.path not in told:
+    if mount.path not in recorded:
         return _Presence.ABSENT
-    return _Presence.PRESENT if told[mount.path] == mount.host_path else _Presence.DIFFERENT
+    return _Presence.PRESENT if recorded[mount.path] == mount.host_path else _Presence.DIFFERENT
 
 
-def _check_limits(edits: ContainerEdits, evidence: ContainerObservation) -> Iterator[_CheckFinding]:
-    """Compare limits: those the process has now, or, where it lowered them, those it was given."""
-    now = {limit.name: limit for limit in evidence.limits or ()}
-    told = {limit.name: limit for limit in (evidence.record.limits if evidence.record else ())}
+def _check_limits(
+    edits: ContainerEdits, observation: ContainerObservation
+) -> Iterator[_CheckFinding]:
+    """Compare the limits of the process now, or, if it lowered them, those of the record."""
+    current = {limit.name: limit for limit in observation.limits or ()}
+    recorded = {
+        limit.name: limit for limit in (observation.record.limits if observation.record else ())
+    }
     for edit in edits.rlimits:
-        known = [table[edit.name] for table in (now, told) if edit.name in table]
-        if any(_reaches(edit, limit.soft, limit.hard) for limit in known):
+        limits = [table[edit.name] for table in (current, recorded) if edit.name in table]
+        if any(_reaches(edit, limit.soft, limit.hard) for limit in limits):
             continue
-        if known or evidence.record is not None:
+        if limits or observation.record is not None:
             yield _missing_finding(f"the limit {edit.name} is lower")
         else:
             yield _unknown_finding(f"the limit {edit.name} could not be read")
@@ -285,29 +298,32 @@ def _reaches(edit: RlimitEdit, soft: int, hard: int) -> bool:
 
 
 def _check_excess(
-    devices: tuple[DeviceNodes, ...], cards: CardNames, evidence: ContainerObservation
+    devices: tuple[DeviceNodes, ...], cards: CardNames, observation: ContainerObservation
 ) -> Iterator[_CheckFinding]:
-    """Find devices of others: their nodes in the container, and rules that let them be opened."""
-    rules = _device_rules(evidence)
+    """Find devices of other pods: nodes in the container, and rules that allow access."""
+    rules = _device_rules(observation)
     own = {device.name for device in devices}
-    strangers = {numbers: name for numbers, name in cards.items() if name not in own}
-    seen = evidence.nodes
-    if seen is None:
-        seen = () if evidence.record is None else evidence.record.nodes
-    told: set[str] = set()
-    for node in seen:
-        name = strangers.get((node.major, node.minor))
+    others = {numbers: name for numbers, name in cards.items() if name not in own}
+    nodes = observation.nodes
+    if nodes is None:
+        nodes = () if observation.record is None else observation.record.nodes
+    reported: set[str] = set()
+    for node in nodes:
+        name = others.get((node.major, node.minor))
         if node.kind == "c" and name is not None:
-            told.add(name)
-            shut = rules is not None and "r" not in allowed_access(rules, node.major, node.minor)
-            more = ", though the device cgroup keeps it shut" if shut else ""
+            reported.add(name)
+            is_denied = rules is not None and "r" not in allowed_access(
+                rules, node.major, node.minor
+            )
+            suffix = ", though the device cgroup keeps it shut" if is_denied else ""
             yield _CheckFinding(
-                VerificationStatus.EXCESS, f"{node.path} shows {name}, which was not granted{more}"
+                VerificationStatus.EXCESS,
+                f"{node.path} shows {name}, which was not granted{suffix}",
             )
     if rules is None or allows_every_device(rules):
-        return  # a privileged container may open all there is: what it shows is told above
-    for (major, minor), name in sorted(strangers.items()):
-        if name not in told and "r" in allowed_access(rules, major, minor):
+        return  # privileged: of all devices that it may open, only visible nodes are reported
+    for (major, minor), name in sorted(others.items()):
+        if name not in reported and "r" in allowed_access(rules, major, minor):
             yield _CheckFinding(
                 VerificationStatus.EXCESS, f"{name} may be opened, which was not granted"
             )
@@ -316,22 +332,22 @@ def _check_excess(
 def allowed_access(
     rules: Iterable[DeviceRule], major: int, minor: int, kind: str = "c"
 ) -> frozenset[str]:
-    """Return what of r, w and m is allowed on one device; later rules win over earlier ones."""
-    may: set[str] = set()
+    """Return which of r, w and m are allowed on one device; later rules override earlier ones."""
+    access: set[str] = set()
     for rule in rules:
         if rule.kind not in ("a", kind):
             continue
         if rule.major not in (None, major) or rule.minor not in (None, minor):
             continue
         if rule.is_allowed:
-            may.update(rule.access)
+            access.update(rule.access)
         else:
-            may.difference_update(rule.access)
-    return frozenset(may)
+            access.difference_update(rule.access)
+    return frozenset(access)
 
 
 def allows_every_device(rules: Iterable[DeviceRule]) -> bool:
-    """Say whether the rules let every device be opened, as those of a privileged container do."""
+    """Return whether the rules allow every device, as those of a privileged container do."""
     return "r" in allowed_access(
         (rule for rule in rules if rule.major is rule.minor is None), -1, -1
     )

@@ -35,7 +35,7 @@ KubeletAllocations = Mapping[str, tuple[KubeletShare, ...]]
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container is compared with. `problem`: why a part of it is not known."""
+    """What a container is compared with. `problem`: why a part of the expectation is unknown."""
 
     edits: ContainerEdits = ContainerEdits()
     devices: tuple[DeviceNodes, ...] = ()  # those that the container may have
@@ -43,16 +43,16 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing that a container could have or lack."""
+        """Return whether the container is expected to have nothing."""
         edits = self.edits
-        given = edits.nodes or edits.env or edits.mounts or edits.rlimits
-        return not (given or self.devices or self.problem)
+        injected = edits.nodes or edits.env or edits.mounts or edits.rlimits
+        return not (injected or self.devices or self.problem)
 
 
 def expectation_of(hook: Hook, snapshot: NodeSnapshot, pod: PodSandbox, name: str) -> Expectation:
-    """Return what a container of a pod with a grant must have.
+    """Return what a container of a pod with an allocation must have.
 
-    The container's own specification is not known here.
+    The container's own specification is not read.
     """
     edits, problem = _hook_edits(hook, snapshot, pod, name)
     try:
@@ -65,7 +65,7 @@ def expectation_of(hook: Hook, snapshot: NodeSnapshot, pod: PodSandbox, name: st
 def _hook_edits(
     hook: Hook, snapshot: NodeSnapshot, pod: PodSandbox, name: str
 ) -> tuple[ContainerEdits, str]:
-    """Return what the hook of devices gives such a container now, or why it gives nothing."""
+    """Return the edits that the device hook makes now, or why it makes none."""
     container = ContainerSpec(
         name=name,
         pod_uid=pod.uid,
@@ -83,13 +83,13 @@ def _hook_edits(
 
 
 def allocated_devices(snapshot: NodeSnapshot, uid: str) -> tuple[DeviceNodes, ...]:
-    """Return all that a pod was granted, each with its own nodes; raise `GrantRefused`."""
-    held = snapshot.grants.value.pods.get(uid)
-    if held is None:
+    """Return the allocated devices of a pod with their nodes; raise `AllocationRefused`."""
+    allocation = snapshot.grants.value.pods.get(uid)
+    if allocation is None:
         return ()
     functions = {function.address: function for function in _functions(snapshot)}
-    found = match_devices(held.grant, _devices(snapshot))
-    every = chain.from_iterable(_match_nodes(match, functions) for match in found)
+    matches = match_devices(allocation.grant, _devices(snapshot))
+    every = chain.from_iterable(_match_nodes(match, functions) for match in matches)
     return tuple(dict.fromkeys(every))
 
 
@@ -97,7 +97,7 @@ def _match_nodes(
     match: DeviceMatch, functions: Mapping[str, RdmaFunction]
 ) -> Iterator[DeviceNodes]:
     device, part = match.device, match.partition
-    if match.entry.vfs:  # the physical function is not granted with them
+    if match.entry.vfs:  # the physical function is not part of the allocation
         yield from (_function_nodes(address, functions) for address in match.entry.vfs)
     elif device.kind is DeviceKind.RDMA:
         verbs = tuple(node for node in device.nodes if "/uverbs" in node.path)
@@ -105,9 +105,9 @@ def _match_nodes(
         yield DeviceNodes(
             name=device.key, nodes=now.verbs if now and now.verbs else verbs, is_one_enough=True
         )
-        # the other ports of a bond, which have no RDMA device, or one that serves as well
+        # the other ports of a bond have no RDMA device, or one that may be used instead
         yield from (DeviceNodes(name=address, is_optional=True) for address in _members(device))
-    elif part is None and match.entry.template:  # the maker's runtime cuts the slice by itself
+    elif part is None and match.entry.template:  # the vendor's runtime creates the slice itself
         yield DeviceNodes(name=f"{device.key} {match.entry.template}")
         yield from (DeviceNodes(name=one.uuid, is_optional=True) for one in device.partitions)
     else:
@@ -118,8 +118,8 @@ def _match_nodes(
 
 
 def _function_nodes(address: str, functions: Mapping[str, RdmaFunction]) -> DeviceNodes:
-    found = functions.get(address)
-    return DeviceNodes(name=address, nodes=found.verbs if found else (), is_one_enough=True)
+    function = functions.get(address)
+    return DeviceNodes(name=address, nodes=function.verbs if function else (), is_one_enough=True)
 
 
 def _members(device: VendorDevice) -> tuple[str, ...]:
@@ -132,15 +132,15 @@ def _devices(snapshot: NodeSnapshot) -> Iterable[VendorDevice]:
 
 
 def _functions(snapshot: NodeSnapshot) -> Iterator[RdmaFunction]:
-    for means in snapshot.means.value.vendors.values():
-        yield from means.functions
+    for vendor_devices in snapshot.means.value.vendors.values():
+        yield from vendor_devices.functions
 
 
 def card_names(snapshot: NodeSnapshot) -> CardNames:
-    """Return what each device's own node belongs to; a node of several devices identifies none."""
-    owned = tuple(dict.fromkeys(_named_numbers(snapshot)))
-    holders = Counter(numbers for numbers, _ in owned)
-    return {numbers: name for numbers, name in owned if holders[numbers] == 1}
+    """Return the device of each device node; a node that several devices share is left out."""
+    numbered = tuple(dict.fromkeys(_named_numbers(snapshot)))
+    owners = Counter(numbers for numbers, _ in numbered)
+    return {numbers: name for numbers, name in numbered if owners[numbers] == 1}
 
 
 def _named_numbers(snapshot: NodeSnapshot) -> Iterator[tuple[DeviceNumbers, str]]:
@@ -157,7 +157,7 @@ def _numbers(nodes: Iterable[DeviceNode]) -> Iterator[DeviceNumbers]:
 
 
 def pods_with_cards(snapshot: NodeSnapshot) -> Mapping[str, PodAllocation]:
-    """Return which pod an accelerator, or a slice of one, was granted to, by its name.
+    """Return the pod of each allocated accelerator or slice, by the name of the device.
 
     RDMA devices are left out: other plug-ins share them among pods.
     """
@@ -165,43 +165,45 @@ def pods_with_cards(snapshot: NodeSnapshot) -> Mapping[str, PodAllocation]:
     holders: dict[str, PodAllocation] = {}
     for pod in snapshot.grants.value.pods.values():
         try:
-            found = match_devices(pod.grant, devices)
+            matches = match_devices(pod.grant, devices)
         except AllocationRefused:
-            continue  # a slice that is gone belongs to nobody
-        for match in found:
+            continue  # a removed slice belongs to no pod
+        for match in matches:
             name = match.partition.uuid if match.partition else match.device.key
             holders.setdefault(name, pod)
     return holders
 
 
 def assigned_devices(
-    snapshot: NodeSnapshot, given: KubeletAllocations, target: VerificationTarget
+    snapshot: NodeSnapshot, kubelet_shares: KubeletAllocations, target: VerificationTarget
 ) -> tuple[DeviceNodes, ...]:
-    """Return the devices that the kubelet has assigned to a pod, beside those of its grant.
+    """Return the devices that the kubelet has assigned to a pod, beside the allocated ones.
 
-    A container must have those that this agent's device plug-in brought it. Of a type that the pod
-    was granted, the grant counts and not the kubelet's choice.
+    A container must have the devices that this agent's device plug-in injected. For a device type
+    that was allocated to the pod, the allocation counts and not the kubelet's choice.
     """
-    held = snapshot.grants.value.pods.get(target.pod.uid)
-    types = {entry.type for entry in held.grant.devices} if held is not None else set()
-    ours = {one.name for one in snapshot.served.value.resources if one.state != "conflict"}
+    allocation = snapshot.grants.value.pods.get(target.pod.uid)
+    types = {entry.type for entry in allocation.grant.devices} if allocation is not None else set()
+    served_resources = {
+        one.name for one in snapshot.served.value.resources if one.state != "conflict"
+    }
     functions = {function.address: function for function in _functions(snapshot)}
     devices = {device.key: device for device in _devices(snapshot)}
-    found: dict[str, DeviceNodes] = {}
-    for one in chain.from_iterable(given.values()):
+    nodes_by_name: dict[str, DeviceNodes] = {}
+    for one in chain.from_iterable(kubelet_shares.values()):
         device = devices.get(one.share.device_key)
         if one.uid != target.pod.uid or one.type in types or device is None:
             continue
-        required = one.resource in ours and one.container == target.name
+        required = one.resource in served_resources and one.container == target.name
         for nodes in _match_nodes(_allocation_match(one, device), functions):
             optional = nodes.is_optional or not required
-            if nodes.name not in found or not optional:
-                found[nodes.name] = replace(nodes, is_optional=optional)
-    return tuple(found.values())
+            if nodes.name not in nodes_by_name or not optional:
+                nodes_by_name[nodes.name] = replace(nodes, is_optional=optional)
+    return tuple(nodes_by_name.values())
 
 
 def _allocation_match(one: KubeletShare, device: VendorDevice) -> DeviceMatch:
-    piece = one.share.part_id.partition(REPLICA_SEPARATOR)[0]
-    part = next((part for part in device.partitions if part.uuid == piece), None)
+    slice_id = one.share.part_id.partition(REPLICA_SEPARATOR)[0]
+    part = next((part for part in device.partitions if part.uuid == slice_id), None)
     entry = AllocatedDevice(type=one.type, vfs=one.share.functions)
     return DeviceMatch(entry=entry, device=device, partition=part)

@@ -1,6 +1,6 @@
 """Observes one container from the host: mounts, device nodes, limits, device rules. Read-only.
 
-It follows no link of a container and waits for none of its file systems.
+The inspector follows no link of a container and does not wait for a file system of a container.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from agent.verification.runtime_record import parse_runtime_record
 
 T = TypeVar("T")
 
-# where runtimes keep what they were told; containerd, its kin of k3s and RKE2, CRI-O
+# where runtimes store a container's specification: containerd, k3s and RKE2, CRI-O
 RUNTIME_RECORDS = (
     "/run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json",
     "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json",
@@ -46,25 +46,28 @@ MAX_ENVIRON, MAX_MOUNTS, MAX_RECORD, MAX_RULES = 1 << 20, 1 << 20, 2 << 20, 64 <
 
 BOOT_TIME_S = 1.0  # resolution of the boot time in /proc/stat
 
-# systemd writes it when it has loaded its units: at a start, a reload, a re-execution
+# systemd writes this file after it has loaded its units: at a start, reload or re-execution
 UNITS_LOADED = "/run/systemd/systemd-units-load"
 
-MAX_STAT = 1 << 20  # bytes; a line of it counts each interrupt of the machine
+MAX_STAT = 1 << 20  # bytes; one line counts each interrupt of the machine
 
 RUNC_INIT_PREFIX = (
-    "_LIBCONTAINER_"  # runc's own first process has such variables, before the container's
+    "_LIBCONTAINER_"  # variables of runc's init process, before it becomes the container's
 )
 
 
 class ContainerLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a container is to be looked for."""
+    """Where to find a container on the host."""
 
     container_id: str
-    pod_cgroups: tuple[str, ...]  # any of them may not be there
+    pod_cgroups: tuple[str, ...]  # each of them may be absent
 
 
 class ContainerInspector:
-    """Looks from one host; `proc` is where this process sees that host's processes."""
+    """Observes containers of one host.
+
+    `proc` is the folder with that host's processes for system calls of this process.
+    """
 
     def __init__(
         self,
@@ -75,45 +78,46 @@ class ContainerInspector:
         records: tuple[str, ...] = RUNTIME_RECORDS,
     ) -> None:
         self._host, self._clock, self._proc, self._records = host, clock, proc, records
-        # by container: the kernel's file of its device rules, as it was at the last look
+        # by container: path and content of the kernel's device rules at the last check
         self._rule_files: dict[str, tuple[str, bytes]] = {}
 
     def inspect(
         self,
         layout: CgroupLayout,
-        where: ContainerLocation,
+        location: ContainerLocation,
         edits: ContainerEdits,
         numbers: Collection[DeviceNumbers] = (),
     ) -> ContainerObservation:
-        """Return what is in a container; nothing is raised for what is absent.
+        """Observe one container; absent things are no errors.
 
-        `edits` name what is looked for, `numbers` are those of the granted devices' nodes.
+        `edits` name the mounts and limits to observe, `numbers` are those of the allocated devices'
+        nodes.
         """
-        self._rule_files.pop(where.container_id, None)
-        record = self._record(where.container_id)
-        cgroup = container_cgroup(self._host, layout, where.pod_cgroups, where.container_id)
+        self._rule_files.pop(location.container_id, None)
+        record = self._record(location.container_id)
+        cgroup = container_cgroup(self._host, layout, location.pod_cgroups, location.container_id)
         if cgroup is None:
             return ContainerObservation(absence_reason="it has no cgroup (yet)", record=record)
-        first = first_process(self._host, layout, cgroup)
-        if first is None:
+        process = first_process(self._host, layout, cgroup)
+        if process is None:
             return ContainerObservation(absence_reason="it has no process (yet)", record=record)
-        # read first: while they are the variables of the runtime, it is still making device nodes
-        env = self._read(f"/proc/{first.pid}/environ", MAX_ENVIRON, parse_environ)
+        # read first: as long as these are runc's variables, runc may still create device nodes
+        env = self._read(f"/proc/{process.pid}/environ", MAX_ENVIRON, parse_environ)
         if env is not None and any(name.startswith(RUNC_INIT_PREFIX) for name, _ in env):
             return ContainerObservation(absence_reason="the runtime has not started it yet")
-        seen = self._process(first, edits)
-        rules = self._rules(layout, cgroup, where.container_id)
-        if not is_alive(self._host, first):
+        observation = self._process(process, edits)
+        rules = self._rules(layout, cgroup, location.container_id)
+        if not is_alive(self._host, process):
             return ContainerObservation(
                 absence_reason="it ended while it was looked at", record=record
             )
         by_systemd = layout.version == 2 and cgroup.endswith(".scope")
         return msgspec.structs.replace(
-            seen,
+            observation,
             env=env,
             rules=rules,
             record=record,
-            denied_after_reload=self._reloaded(first, numbers) if by_systemd else frozenset(),
+            denied_after_reload=self._reloaded(process, numbers) if by_systemd else frozenset(),
         )
 
     def reload_stamp(self) -> HostFileStamp:
@@ -121,26 +125,26 @@ class ContainerInspector:
         return read_stamp(self._host, UNITS_LOADED, self._clock.wall())
 
     def containers_with_changed_rules(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Return the containers whose device rules in the kernel differ from the last look."""
+        """Return the containers whose kernel device rules differ from the last check."""
         return tuple(key for key in ids if key in self._rule_files and self._differs(key))
 
     def forget(self, ids: Collection[str]) -> None:
-        """Keep nothing of containers that are not among these."""
-        self._rule_files = {key: one for key, one in self._rule_files.items() if key in ids}
+        """Forget containers that are not among these."""
+        self._rule_files = {key: stamp for key, stamp in self._rule_files.items() if key in ids}
 
     def _differs(self, container_id: str) -> bool:
         path, before = self._rule_files[container_id]
         return self._read(path, MAX_RULES, bytes) != before
 
     def _reloaded(
-        self, first: FirstProcess, numbers: Collection[DeviceNumbers]
+        self, process: FirstProcess, numbers: Collection[DeviceNumbers]
     ) -> frozenset[DeviceNumbers]:
         """Return the devices that a reloaded systemd denies: those without a link in /dev/char."""
-        loaded, booted_s = self.reload_stamp(), self._booted_s()
-        if loaded == ABSENT_FILE or booted_s is None:
+        reload_stamp, booted_s = self.reload_stamp(), self._booted_s()
+        if reload_stamp == ABSENT_FILE or booted_s is None:
             return frozenset()
-        started_s = booted_s + first.start_ticks / os.sysconf("SC_CLK_TCK")
-        if loaded[0] / 1e9 <= started_s + BOOT_TIME_S:
+        started_s = booted_s + process.start_ticks / os.sysconf("SC_CLK_TCK")
+        if reload_stamp[0] / 1e9 <= started_s + BOOT_TIME_S:
             return frozenset()
         return frozenset(
             one for one in numbers if not self._host.exists(f"/dev/char/{one[0]}:{one[1]}")
@@ -149,16 +153,16 @@ class ContainerInspector:
     def _booted_s(self) -> int | None:
         """Return the wall time of the kernel's start; `None` if it is not readable."""
         lines = read_text(self._host, "/proc/stat", MAX_STAT) or ""
-        found = re.search(r"^btime (\d{1,12})$", lines, re.MULTILINE)
-        return int(found[1]) if found else None
+        match = re.search(r"^btime (\d{1,12})$", lines, re.MULTILINE)
+        return int(match[1]) if match else None
 
-    def _process(self, first: FirstProcess, edits: ContainerEdits) -> ContainerObservation:
-        folder = f"/proc/{first.pid}"
+    def _process(self, process: FirstProcess, edits: ContainerEdits) -> ContainerObservation:
+        folder = f"/proc/{process.pid}"
         mounts: tuple[ObservedMount, ...] | None
         mounts = self._read(f"{folder}/mountinfo", MAX_MOUNTS, parse_mountinfo)
         nodes: tuple[ObservedNode, ...] | None = None
         if mounts is not None:
-            nodes = list_nodes(f"{self._proc}/{first.pid}/root", mounts)
+            nodes = list_nodes(f"{self._proc}/{process.pid}/root", mounts)
         limits = None
         if edits.rlimits:
             limits = self._read(
@@ -176,7 +180,7 @@ class ContainerInspector:
     def _rules(
         self, layout: CgroupLayout, cgroup: str, container_id: str
     ) -> tuple[DeviceRule, ...] | None:
-        """Return the kernel's rules; cgroup 2 has no file of them, only the runtime's record."""
+        """Return the kernel's rules; cgroup 2 has no file for them."""
         folder = layout.directory("devices", cgroup) if layout.version == 1 else None
         if folder is None:
             return None
@@ -189,13 +193,13 @@ class ContainerInspector:
 
     def _record(self, container_id: str) -> RuntimeRecord | None:
         for path in self._records:
-            found = self._read(path.format(id=container_id), MAX_RECORD, parse_runtime_record)
-            if found is not None:
-                return found
+            record = self._read(path.format(id=container_id), MAX_RECORD, parse_runtime_record)
+            if record is not None:
+                return record
         return None
 
     def _read(self, path: str, limit: int, parse: Callable[[bytes], T]) -> T | None:
-        """Return what a file says; `None` if it is not readable, or longer than anybody needs."""
+        """Return a parsed file; `None` if it is not readable or too long."""
         try:
             data = self._host.read(path, limit)
         except HostFileError:
@@ -203,11 +207,11 @@ class ContainerInspector:
         return parse(data) if len(data) < limit else None
 
 
-MAX_ENTRIES = 4096  # looked at in one container's /dev
+MAX_ENTRIES = 4096  # read in one container's /dev
 
 MAX_DEPTH = 4
 
-# others are served by processes, which the container may own: a question to them can last for ever
+# a process, perhaps of the container, may serve any other kind, and then a read may never return
 SAFE_FILE_SYSTEMS = frozenset(
     ("tmpfs", "devtmpfs", "devpts", "overlay", "ext4", "xfs", "btrfs", "mqueue")
 )
@@ -218,8 +222,8 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.
 def list_nodes(root: str, mounts: Iterable[ObservedMount]) -> tuple[ObservedNode, ...] | None:
     """Return the nodes below /dev of the container whose root folder is `root`.
 
-    `mounts` are the container's: what lies on a file system of a kind unknown here is passed over.
-    `None` if its /dev cannot be looked into, or has no end.
+    `mounts` are the container's; file systems of other kinds than `SAFE_FILE_SYSTEMS` are skipped.
+    `None` if its /dev cannot be read, or has too many entries.
     """
     top = {mount.path: mount.file_system for mount in mounts}  # the latest of each path
     avoided = frozenset(path for path, kind in top.items() if kind not in SAFE_FILE_SYSTEMS)
@@ -230,54 +234,54 @@ def list_nodes(root: str, mounts: Iterable[ObservedMount]) -> tuple[ObservedNode
 
 
 class _FolderWalk:
-    """One walk, with what is left of its budget."""
+    """One walk, with the rest of its budget of entries."""
 
     def __init__(self, root: str, avoided: frozenset[str]) -> None:
         self._root, self._avoided = root, avoided
-        self._left = MAX_ENTRIES
+        self._budget = MAX_ENTRIES
         self.nodes: list[ObservedNode] = []
 
     def walk(self, folder: str, depth: int) -> bool:
-        """Take the nodes of a folder and of those below it; `False` if it was not to be done."""
+        """Collect the nodes of a folder and its subfolders; return `False` if that failed."""
         try:
             fd = os.open(self._root + folder, _OPEN_FLAGS)
         except OSError:
             return False
         try:
-            below = self._entries(fd, folder)
+            subfolders = self._entries(fd, folder)
         except OSError:
             return False
         finally:
             os.close(fd)
-        if self._left <= 0:
+        if self._budget <= 0:
             return False
-        for path in below if depth > 1 else ():
-            self.walk(path, depth - 1)  # one that is gone by now holds nothing
-        return self._left > 0
+        for path in subfolders if depth > 1 else ():
+            self.walk(path, depth - 1)  # a subfolder that was removed meanwhile has no nodes
+        return self._budget > 0
 
     def _entries(self, fd: int, folder: str) -> list[str]:
-        below = []
+        subfolders = []
         for name in os.listdir(fd):
             path = f"{folder}/{name}"
-            self._left -= 1
-            if self._left <= 0:
+            self._budget -= 1
+            if self._budget <= 0:
                 break
             if path in self._avoided:
                 continue
             try:
-                seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
-            if stat.S_ISDIR(seen.st_mode):
-                below.append(path)
-            elif stat.S_ISCHR(seen.st_mode) or stat.S_ISBLK(seen.st_mode):
-                kind = "c" if stat.S_ISCHR(seen.st_mode) else "b"
-                numbers = os.major(seen.st_rdev), os.minor(seen.st_rdev)
+            if stat.S_ISDIR(info.st_mode):
+                subfolders.append(path)
+            elif stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode):
+                kind = "c" if stat.S_ISCHR(info.st_mode) else "b"
+                numbers = os.major(info.st_rdev), os.minor(info.st_rdev)
                 self.nodes.append(ObservedNode(path, kind, *numbers))
-        return below
+        return subfolders
 
 
-# the host's first process has its mount table; runtimes and agents may live in one of their own
+# of the host's first process, and of this one: the agent may have its own mount namespace
 MOUNT_TABLES = ("/proc/1/mountinfo", "/proc/self/mountinfo")
 
 MAX_TABLE = 4 << 20  # bytes; every container on the node adds lines
@@ -286,14 +290,14 @@ MAX_LINKS = 40
 
 
 def find_origins(host: HostFiles, paths: Iterable[str]) -> Mapping[str, tuple[MountOrigin, ...]]:
-    """Return the origins of those host paths that can be told: one in each mount table."""
-    wanted = tuple(dict.fromkeys(paths))
-    if not wanted:
+    """Return the origins of those host paths that can be resolved: one in each mount table."""
+    unique_paths = tuple(dict.fromkeys(paths))
+    if not unique_paths:
         return {}
     tables = tuple(_mount_tables(host))
-    resolved = {path: real for path in wanted if (real := _resolve(host, path)) is not None}
-    found = {path: _origins_in(tables, real) for path, real in resolved.items()}
-    return {path: origins for path, origins in found.items() if origins}
+    resolved = {path: real for path in unique_paths if (real := _resolve(host, path)) is not None}
+    origins_by_path = {path: _origins_in(tables, real) for path, real in resolved.items()}
+    return {path: origins for path, origins in origins_by_path.items() if origins}
 
 
 def _mount_tables(host: HostFiles) -> Iterator[tuple[ObservedMount, ...]]:
@@ -307,16 +311,16 @@ def _mount_tables(host: HostFiles) -> Iterator[tuple[ObservedMount, ...]]:
 
 
 def _origins_in(tables: Iterable[tuple[ObservedMount, ...]], path: str) -> tuple[MountOrigin, ...]:
-    found = (_origin_in(mounts, path) for mounts in tables)
-    return tuple(dict.fromkeys(origin for origin in found if origin is not None))
+    origins = (_origin_in(mounts, path) for mounts in tables)
+    return tuple(dict.fromkeys(origin for origin in origins if origin is not None))
 
 
 def _origin_in(mounts: Iterable[ObservedMount], path: str) -> MountOrigin | None:
     best: ObservedMount | None = None
     for mount in mounts:
-        above = mount.path.rstrip("/")
-        inside = path == mount.path or path.startswith(f"{above}/")
-        if inside and (best is None or len(mount.path) >= len(best.path)):
+        folder = mount.path.rstrip("/")
+        is_inside = path == mount.path or path.startswith(f"{folder}/")
+        if is_inside and (best is None or len(mount.path) >= len(best.path)):
             best = mount
     if best is None:
         return None
@@ -325,23 +329,23 @@ def _origin_in(mounts: Iterable[ObservedMount], path: str) -> MountOrigin | None
 
 
 def _resolve(host: HostFiles, path: str) -> str | None:
-    """Follow the host's links, as the kernel does when it mounts."""
-    parts, done, links = [part for part in path.split("/") if part], "", 0
-    while parts:
-        part = parts.pop(0)
-        if part == "..":
-            done = done.rpartition("/")[0]
+    """Resolve the host's links, as the kernel does when it mounts."""
+    names, resolved, followed = [name for name in path.split("/") if name], "", 0
+    while names:
+        name = names.pop(0)
+        if name == "..":
+            resolved = resolved.rpartition("/")[0]
             continue
         try:
-            target = host.link(f"{done}/{part}") if part != "." else ""
+            target = host.link(f"{resolved}/{name}") if name != "." else ""
         except HostFileError:
             return None
         if target is None:
-            done = f"{done}/{part}"
+            resolved = f"{resolved}/{name}"
         elif target:
-            links += 1
-            if links > MAX_LINKS:
+            followed += 1
+            if followed > MAX_LINKS:
                 return None
-            done = "" if target.startswith("/") else done
-            parts = [more for more in target.split("/") if more] + parts
-    return done or "/"
+            resolved = "" if target.startswith("/") else resolved
+            names = [following for following in target.split("/") if following] + names
+    return resolved or "/"

@@ -1,4 +1,4 @@
-"""What was observed of one container; a part that could not be read is `None`."""
+"""The observation of one container; a part that could not be read is `None`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ObservedNode(msgspec.Struct, frozen=True):
 
 
 class DeviceRule(msgspec.Struct, frozen=True):
-    """One rule of the device cgroup, in the order they are applied; `None` stands for all."""
+    """One rule of the device cgroup, in the order in which rules apply; `None` means all."""
 
-    kind: str  # a: of both kinds, c, b
+    kind: str  # a: both kinds, c, b
     major: int | None
     minor: int | None
     access: str  # of r, w, m
@@ -30,7 +30,7 @@ class DeviceRule(msgspec.Struct, frozen=True):
 
 
 class MountOrigin(msgspec.Struct, frozen=True):
-    """What a mount shows: a file system, by its device number, and the path within it."""
+    """The source of a mount: the device number of a file system, and a path within it."""
 
     device: str
     root: str
@@ -45,7 +45,7 @@ class ObservedMount(msgspec.Struct, frozen=True):
 
 
 class ResourceLimit(msgspec.Struct, frozen=True):
-    """A resource limit by the runtime's name for it."""
+    """A resource limit, with the runtime's name for it."""
 
     name: str
     soft: int
@@ -53,7 +53,7 @@ class ResourceLimit(msgspec.Struct, frozen=True):
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runtime was told to make: the words of its own file about the container."""
+    """The OCI specification that the runtime stores for the container."""
 
     env: Pairs = ()
     mounts: Pairs = ()  # destination, source
@@ -67,17 +67,17 @@ def _no_origins() -> Mapping[str, tuple[MountOrigin, ...]]:
 
 
 class ContainerObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """One look. `absent`: there is no process of the container's own to look at, and why."""
+    """One observation. `absence_reason`: why the container has no process to observe."""
 
     absence_reason: str = ""
-    env: Pairs | None = None  # of the first process, as it is now: it may have changed it
+    env: Pairs | None = None  # of the first process, which may have changed its environment
     mounts: tuple[ObservedMount, ...] | None = None
     nodes: tuple[ObservedNode, ...] | None = None
-    rules: tuple[DeviceRule, ...] | None = None  # that the kernel holds
+    rules: tuple[DeviceRule, ...] | None = None  # read from the kernel
     limits: tuple[ResourceLimit, ...] | None = None
     record: RuntimeRecord | None = None
-    # numbers of nodes whose rule systemd dropped if it manages the container: it was reloaded after
-    # the container had started, and the host has no link for them in /dev/char
+    # numbers of nodes whose rule systemd drops if it manages the container: systemd was reloaded
+    # after the container had started, and the host has no link in /dev/char for these numbers
     denied_after_reload: frozenset[tuple[int, int]] = frozenset()
-    # of granted host paths, in each mount table that the host is known by
+    # of injected host paths, in each mount table of the host
     origins: Mapping[str, tuple[MountOrigin, ...]] = msgspec.field(default_factory=_no_origins)

@@ -13,12 +13,12 @@ from agent.verification.procfs import parse_start_ticks
 from agent.wire_formats.kernel_text import parse_digits
 
 MAX_PIDS_READ = 64 * 1024  # bytes of a `cgroup.procs`
-MAX_GROUPS = 32  # looked into below a container, which may make its own
+MAX_CGROUPS = 32  # searched below a container's cgroup, which may contain groups of its own
 MAX_GROUP_DEPTH = 2
 
 
 class FirstProcess(msgspec.Struct, frozen=True):
-    """A process by number and start, which together are one process and no other."""
+    """A process id and a start time; together they identify one process."""
 
     pid: int
     start_ticks: int
@@ -27,7 +27,7 @@ class FirstProcess(msgspec.Struct, frozen=True):
 def container_cgroup(
     host: HostFiles, layout: CgroupLayout, pod_cgroups: tuple[str, ...], container_id: str
 ) -> str | None:
-    """Return the cgroup of a container below one of these of its pod; `None`: there is none."""
+    """Return the cgroup of a container below one of its pod's cgroups; `None` if there is none."""
     for cgroup in pod_cgroups:
         folder = _folder(layout, cgroup)
         if folder is None:
@@ -43,20 +43,20 @@ def container_cgroup(
 
 
 def first_process(host: HostFiles, layout: CgroupLayout, cgroup: str) -> FirstProcess | None:
-    """Return the oldest process of a container: others were started into it, as by `exec`."""
+    """Return the oldest process of a container; younger ones may come from `exec`."""
     folder = _folder(layout, cgroup)
     if folder is None:
         return None
-    found = (
+    processes = (
         FirstProcess(pid, started)
         for pid in _pids(host, folder)
         for started in _start_times(host, pid)
     )
-    return min(found, key=lambda one: (one.start_ticks, one.pid), default=None)
+    return min(processes, key=lambda one: (one.start_ticks, one.pid), default=None)
 
 
 def is_alive(host: HostFiles, process: FirstProcess) -> bool:
-    """Say whether it is still the same process."""
+    """Return whether the process still runs and its process id was not reused."""
     return process.start_ticks in _start_times(host, process.pid)
 
 
@@ -69,14 +69,14 @@ def _folder(layout: CgroupLayout, cgroup: str) -> str | None:
 
 
 def _pids(host: HostFiles, folder: str) -> Iterator[int]:
-    """Yield the processes of a group, or of those below it: runtimes and systemd move them."""
+    """Yield the processes of a cgroup, else of its children: runtimes and systemd move them."""
     groups, level = [folder], 0
     while groups and level <= MAX_GROUP_DEPTH:
         pids = [pid for group in groups for pid in _member_pids(host, group)]
         if pids:
             yield from pids
             return
-        groups = [below for group in groups for below in _subgroups(host, group)][:MAX_GROUPS]
+        groups = [below for group in groups for below in _subgroups(host, group)][:MAX_CGROUPS]
         level += 1
 
 
@@ -93,7 +93,7 @@ def _subgroups(host: HostFiles, folder: str) -> Iterator[str]:
         names = host.names(folder)
     except HostFileError:
         return
-    # files of a cgroup have a dot after their controller's name, which groups that matter have not
+    # only a child cgroup has this file
     yield from (f"{folder}/{n}" for n in names if host.exists(f"{folder}/{n}/cgroup.procs"))
 
 

@@ -1,4 +1,7 @@
-"""Parses the kernel's files about one process or cgroup; containers control parts of them."""
+"""Parses the kernel's files about one process or cgroup.
+
+Containers control parts of these files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _RULE = re.compile(r"([abc]) (\*|\d{1,10}):(\*|\d{1,10}) ([rwm]{1,3})")
 
 
 def parse_environ(data: bytes) -> Pairs:
-    """Return the variables in their order; what is no `name=value` is passed over."""
+    """Return the variables in their order; skip entries that are not `name=value`."""
     items = (item.partition(b"=") for item in data.split(b"\0"))
     return tuple((_text(name), _text(value)) for name, equals, value in items if name and equals)
 
@@ -48,27 +51,27 @@ def _mounts(data: bytes) -> Iterator[ObservedMount]:
 
 
 def parse_limits(text: str) -> tuple[ResourceLimit, ...]:
-    """Return the limits that have a name of the runtime's here."""
-    found = []
+    """Return the limits that have a runtime's name in `LIMIT_NAMES`."""
+    limits = []
     for line in text.splitlines():
         name = LIMIT_NAMES.get(line[:26].rstrip())
         words = line[26:].split()
         if name is not None and len(words) >= 2:
             soft, hard = (_limit_value(word) for word in words[:2])
             if soft is not None and hard is not None:
-                found.append(ResourceLimit(name, soft, hard))
-    return tuple(found)
+                limits.append(ResourceLimit(name, soft, hard))
+    return tuple(limits)
 
 
 def parse_rules(text: str) -> tuple[DeviceRule, ...]:
-    """Return what a `devices.list` allows; all else is denied."""
-    found = (_RULE.fullmatch(line.strip()) for line in text.splitlines())
-    return tuple(DeviceRule(m[1], _number(m[2]), _number(m[3]), m[4]) for m in found if m)
+    """Return the rules of a `devices.list`; all other access is denied."""
+    matches = (_RULE.fullmatch(line.strip()) for line in text.splitlines())
+    return tuple(DeviceRule(m[1], _number(m[2]), _number(m[3]), m[4]) for m in matches if m)
 
 
 def parse_start_ticks(stat: bytes) -> int | None:
     """Return when a process started, in ticks since boot, from its `stat`."""
-    words = stat.rpartition(b")")[2].split()  # the name before it may hold anything
+    words = stat.rpartition(b")")[2].split()  # the command name before it may contain any character
     ticks = words[19] if len(words) > 19 else b""
     return parse_digits(ticks, 20)
 

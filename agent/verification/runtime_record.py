@@ -58,7 +58,7 @@ _decoder = msgspec.json.Decoder(_OciSpec)
 
 
 def parse_runtime_record(data: bytes) -> RuntimeRecord | None:
-    """Return what the runtime was told; `None` for what is no such file."""
+    """Parse the stored specification; return `None` if the file is invalid."""
     try:
         spec = _decoder.decode(data)
     except JSON_ERRORS:
@@ -74,7 +74,7 @@ def parse_runtime_record(data: bytes) -> RuntimeRecord | None:
 
 
 def _device_rule(rule: _OciRule) -> DeviceRule:
-    """Return one rule; a number below zero stands for all, as an absent one does."""
+    """Return one rule; a negative or absent number means all."""
     major = None if rule.major is None or rule.major < 0 else rule.major
     minor = None if rule.minor is None or rule.minor < 0 else rule.minor
     return DeviceRule(rule.type or "a", major, minor, rule.access or "rwm", rule.allow)

@@ -16,17 +16,17 @@ from agent.verification.inspector import ContainerLocation
 from agent.wire_formats.device_allocated import ANNOTATION
 
 MAX_CHECKS_PER_RUN = (
-    8  # 2 ms each; containers of a node that just started are spread over some seconds
+    8  # 2 ms each; after a start of the node the checks are spread over some seconds
 )
-FIRST_S, LONGEST_S = 1.0, 300.0  # between looks at one that is starting, or cannot be told
+FIRST_S, LONGEST_S = 1.0, 300.0  # between checks of a container with an unknown verdict
 RECHECK_S: Mapping[VerificationStatus, float] = {
     VerificationStatus.VERIFIED: 50.0,  # less than a minute, also when several are due at once
-    VerificationStatus.MISSING: 50.0,  # people mend them, or reconciling does
+    VerificationStatus.MISSING: 50.0,  # may be solved by people or by the reconcile cycle
     VerificationStatus.EXCESS: 50.0,
 }
-UNALLOCATED_S = 300.0  # of a container without devices that has no granted card
+UNALLOCATED_S = 300.0  # between checks of a container without devices
 LIVE_STATES = frozenset((ContainerState.RUNNING, ContainerState.CREATED, ContainerState.UNKNOWN))
-SANDBOX_NAME = "POD"  # what old runtimes call the sandbox's own container
+SANDBOX_NAME = "POD"  # old runtimes' name for the sandbox's own container
 
 
 IsExempt = Callable[[PodSandbox], bool]
@@ -36,12 +36,12 @@ class VerificationTarget(msgspec.Struct, frozen=True, kw_only=True):
     """One running container."""
 
     location: ContainerLocation
-    pod: PodSandbox  # as the runtime told of it, or as the kubelet's list does
+    pod: PodSandbox  # from the runtime, else from the kubelet's list
     name: str
-    injection_path: str  # nri, kubelet; empty: it came by none of ours
-    is_allocated: bool = True  # its pod has a grant
-    is_assigned: bool = False  # the kubelet has assigned devices to its pod, by our device plug-in
-    is_late: bool = False  # its pod's grant was written after the sandbox had been made
+    injection_path: str  # nri, kubelet; empty: not injected by this agent
+    is_allocated: bool = True  # its pod has an allocation
+    is_assigned: bool = False  # the kubelet has assigned devices of this agent's plug-in to its pod
+    is_late: bool = False  # its pod's allocation was written after the sandbox was created
 
     @property
     def id(self) -> str:
@@ -50,7 +50,7 @@ class VerificationTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_devices(self) -> bool:
-        """Return whether the container is to have devices."""
+        """Return whether the container must have devices."""
         return self.is_allocated or self.is_assigned
 
 
@@ -62,56 +62,60 @@ def exempt_none(_: PodSandbox) -> bool:
 def targets(
     snapshot: NodeSnapshot, exempt: IsExempt = exempt_none
 ) -> tuple[VerificationTarget, ...]:
-    """Return the containers to look at, each once; pods without a device may be exempt.
+    """Return the containers to verify, each once; pods without a device may be exempt.
 
-    Pods without a device are looked at only while another pod has a grant.
+    Pods without a device are verified only while another pod has an allocation.
     """
-    grants = snapshot.grants.value.pods
-    granted = {uid for uid, pod in grants.items() if not pod.refusal and pod.grant.devices}
-    late, assigned = _late_pods(snapshot, granted), _assigned_pods(snapshot)
-    if not granted and not late and not assigned:
+    allocations = snapshot.grants.value.pods
+    allocated = {uid for uid, pod in allocations.items() if not pod.refusal and pod.grant.devices}
+    late, assigned = _late_pods(snapshot, allocated), _assigned_pods(snapshot)
+    if not allocated and not late and not assigned:
         return ()
-    # of the two lists the later one has what runs, with its cgroups
+    # the second list has the running containers with their cgroups
     pods = {pod.uid: pod for pod in (*snapshot.cluster.pods, *snapshot.pods.value)}
     groups = {pod.uid: pod.cgroup for pod in snapshot.pods.value}
-    found = {one.id: one for one in _listed_targets(pods.values(), groups)}
-    found |= {
+    by_id = {one.id: one for one in _listed_targets(pods.values(), groups)}
+    by_id |= {
         one.id: one for one in _runtime_targets(snapshot, groups, pods)
-    }  # the runtime tells more
-    return tuple(_select(found.values(), granted, assigned, late, exempt))
+    }  # the runtime's data are more complete
+    return tuple(_select(by_id.values(), allocated, assigned, late, exempt))
 
 
 def _select(
-    found: Iterable[VerificationTarget],
-    granted: Collection[str],
+    candidates: Iterable[VerificationTarget],
+    allocated: Collection[str],
     assigned: Collection[str],
     late: Collection[str],
     exempt: IsExempt,
 ) -> Iterator[VerificationTarget]:
-    for target in found:
+    for target in candidates:
         uid = target.pod.uid
-        if uid in granted:
+        if uid in allocated:
             yield target
         elif uid in late:
             yield replace(target, is_allocated=False, is_late=True)
         elif uid in assigned:
             yield replace(target, is_allocated=False, is_assigned=True, injection_path="kubelet")
-        elif granted and not exempt(target.pod):
+        elif allocated and not exempt(target.pod):
             yield replace(target, is_allocated=False)
 
 
 def _assigned_pods(snapshot: NodeSnapshot) -> frozenset[str]:
     """Return the pods to which the kubelet has assigned devices of this agent's plug-in."""
     served = snapshot.served.value
-    ours = {one.name for one in served.resources if one.state != "conflict"}
-    return frozenset(held.pod_uid for held in served.held if held.resource in ours)
+    own_resources = {one.name for one in served.resources if one.state != "conflict"}
+    return frozenset(device.pod_uid for device in served.held if device.resource in own_resources)
 
 
-def _late_pods(snapshot: NodeSnapshot, granted: Collection[str]) -> frozenset[str]:
-    """Return the pods whose object has a grant and whose sandbox was made without one."""
-    boxes = snapshot.runtime.value.sandboxes.values()
-    without = {box.uid for box in boxes if not box.stopped and allocation_annotation(box) is None}
-    without.difference_update(granted)
+def _late_pods(snapshot: NodeSnapshot, allocated: Collection[str]) -> frozenset[str]:
+    """Return the pods whose object has an allocation that their sandbox was created without."""
+    sandboxes = snapshot.runtime.value.sandboxes.values()
+    without = {
+        sandbox.uid
+        for sandbox in sandboxes
+        if not sandbox.stopped and allocation_annotation(sandbox) is None
+    }
+    without.difference_update(allocated)
     return frozenset(
         pod.uid
         for pod in snapshot.cluster.pods
@@ -140,33 +144,36 @@ def _runtime_targets(
 
 
 def _injection_path(pod: PodView | None, name: str) -> str:
-    """Return `kubelet` if the container asks for something of a device plug-in."""
-    asks = pod is not None and any(ask.container == name for ask in pod.asks)
-    return "kubelet" if asks else ""
+    """Return `kubelet` if the container requests a resource of a device plug-in."""
+    is_requested = pod is not None and any(request.container == name for request in pod.asks)
+    return "kubelet" if is_requested else ""
 
 
 def _listed_targets(
     pods: Iterable[PodView], groups: Mapping[str, str]
 ) -> Iterator[VerificationTarget]:
     for pod in pods:
-        seen = sandbox_from_pod(pod)
+        sandbox = sandbox_from_pod(pod)
         for container in pod.containers:
             if _is_running(container):
-                where = _location(container.id, groups.get(pod.uid, ""), pod.cgroup)
-                way = _injection_path(pod, container.name)
+                location = _location(container.id, groups.get(pod.uid, ""), pod.cgroup)
+                injection_path = _injection_path(pod, container.name)
                 yield VerificationTarget(
-                    location=where, pod=seen, name=container.name, injection_path=way
+                    location=location,
+                    pod=sandbox,
+                    name=container.name,
+                    injection_path=injection_path,
                 )
 
 
 def _is_running(container: ContainerView) -> bool:
-    """Say whether it is a named container that runs: sandboxes are known by their cgroup alone."""
+    """Return whether a container is named and runs; sandboxes have a cgroup and no name."""
     return bool(container.name and container.cgroup) and container.name != SANDBOX_NAME
 
 
 def _location(container_id: str, *cgroups: str) -> ContainerLocation:
-    found = tuple(dict.fromkeys(cgroup for cgroup in cgroups if cgroup.startswith("/")))
-    return ContainerLocation(container_id=container_id, pod_cgroups=found)
+    unique = tuple(dict.fromkeys(cgroup for cgroup in cgroups if cgroup.startswith("/")))
+    return ContainerLocation(container_id=container_id, pod_cgroups=unique)
 
 
 class _DueTime(msgspec.Struct):
@@ -175,21 +182,21 @@ class _DueTime(msgspec.Struct):
 
 
 class VerificationSchedule:
-    """When each container is looked at next; it knows no more of them than are here."""
+    """When each container is verified next; containers that no longer exist are forgotten."""
 
     def __init__(self) -> None:
         self._due: dict[str, _DueTime] = {}
 
-    def due(self, here: Iterable[VerificationTarget], now_s: float) -> list[VerificationTarget]:
-        """Return those to look at now, the longest overdue first; forget those that are gone.
+    def due(self, existing: Iterable[VerificationTarget], now_s: float) -> list[VerificationTarget]:
+        """Return the containers to verify now, the longest overdue first; forget all others.
 
-        Of containers that are due at the same time those with devices come first.
+        Of containers that are due at the same time, those with devices come first.
         """
-        known = {target.id: target for target in here}
-        self._due = {key: self._due.get(key) or _DueTime(now_s) for key in known}
+        by_id = {target.id: target for target in existing}
+        self._due = {key: self._due.get(key) or _DueTime(now_s) for key in by_id}
         overdue = [key for key, due in self._due.items() if due.at_s <= now_s]
-        overdue.sort(key=lambda key: (self._due[key].at_s, not known[key].has_devices))
-        return [known[key] for key in overdue[:MAX_CHECKS_PER_RUN]]
+        overdue.sort(key=lambda key: (self._due[key].at_s, not by_id[key].has_devices))
+        return [by_id[key] for key in overdue[:MAX_CHECKS_PER_RUN]]
 
     def make_due(self, ids: Iterable[str], now_s: float) -> None:
         """Make containers due at once."""
@@ -199,13 +206,13 @@ class VerificationSchedule:
                 due.at_s = min(due.at_s, now_s)
 
     def recheck_soon(self, target: VerificationTarget, now_s: float) -> None:
-        """Have a container looked at again soon: one look does not justify its verdict."""
+        """Schedule a second check soon: one check does not justify a bad verdict."""
         self._due[target.id].at_s = now_s + FIRST_S
 
     def set_next(
         self, target: VerificationTarget, verdict: VerificationStatus, now_s: float
     ) -> None:
-        """Set the time of the next look; the pause grows while a container cannot be judged."""
+        """Set the time of the next check; the pause grows while the verdict is unknown."""
         due = self._due[target.id]
         again_s = RECHECK_S.get(verdict)
         if again_s is None:

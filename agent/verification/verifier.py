@@ -53,10 +53,10 @@ ALLOCATION_LATE = (
 
 
 class Verifier:
-    """Looks at containers when they are due. Of the collector thread; one run takes milliseconds.
+    """Verifies containers when they are due, on the collector thread; one run takes milliseconds.
 
-    `hook` is that of the devices. What it gives beside device nodes is compared as it was when the
-    container first had all of it: the host may have more for later containers.
+    `hook` is the device hook. A verified container is compared again with the edits of its first
+    verification: the host may have other edits for later containers.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class Verifier:
         exempt: IsExempt = exempt_none,
         injection: str = AUTO,
     ) -> None:
-        """`exempt` returns whether a pod without a grant is not looked at.
+        """Store the arguments.
 
-        `injection` is `device_plugin.injection`.
+        `exempt` returns whether a pod without an allocation is left out. `injection` is
+        `device_plugin.injection`.
         """
         self._injection = injection
         self._host, self._hook, self._clock, self._is_exempt = host, hook, clock, exempt
@@ -80,64 +81,66 @@ class Verifier:
         self._schedule = VerificationSchedule()
         self._index = AllocationIndex()
         self._results: dict[str, ContainerVerification] = {}
-        self._verified_expectations: dict[
-            str, Expectation
-        ] = {}  # what verified containers were compared with
-        self._unconfirmed: set[str] = set()  # containers that were found wrong once
+        self._verified_expectations: dict[str, Expectation] = {}  # of verified containers
+        self._unconfirmed: set[str] = set()  # containers with one wrong verdict so far
         self._reload_times: tuple[
             object, ...
         ] = ()  # last starts or reloads of the runtime and systemd
 
     def run_once(self, snapshot: NodeSnapshot) -> VerificationView:
-        """Look at what is due and return all proofs; those of containers that are gone, no more."""
-        here = targets(snapshot, self._is_exempt)
-        known = {target.id for target in here}
-        self._results = {key: proof for key, proof in self._results.items() if key in known}
+        """Verify the due containers; return the results of all existing containers."""
+        existing = targets(snapshot, self._is_exempt)
+        ids = {target.id for target in existing}
+        self._results = {key: result for key, result in self._results.items() if key in ids}
         self._verified_expectations = {
-            key: one for key, one in self._verified_expectations.items() if key in known
+            key: expectation
+            for key, expectation in self._verified_expectations.items()
+            if key in ids
         }
-        self._unconfirmed &= known
-        self._inspector.forget(known)
+        self._unconfirmed &= ids
+        self._inspector.forget(ids)
         now_s = self._clock.monotonic()
-        self._schedule.make_due(self._containers_to_recheck(here, snapshot), now_s)
-        due = self._schedule.due(here, now_s)
+        self._schedule.make_due(self._containers_to_recheck(existing, snapshot), now_s)
+        due = self._schedule.due(existing, now_s)
         if due:
-            look = _VerificationRun(
+            run = _VerificationRun(
                 snapshot, detect_layout(self._host), self._index.tables(snapshot).kubelet_shares
             )
             for target in due:
-                self._verify(target, look)
+                self._verify(target, run)
         return VerificationView(containers=MappingProxyType(dict(self._results)))
 
     def _containers_to_recheck(
-        self, here: Iterable[VerificationTarget], snapshot: NodeSnapshot
+        self, existing: Iterable[VerificationTarget], snapshot: NodeSnapshot
     ) -> tuple[str, ...]:
-        """Return the containers whose device rules may have changed since the last look.
+        """Return the containers whose device rules may have changed since the last check.
 
-        A reload of systemd, and some of the runtime, write the rules of running containers anew.
+        A reload of systemd, and of some runtimes, rewrites the rules of running containers.
         """
-        granted = tuple(target.id for target in here if target.has_devices)
-        loads = (snapshot.runtime.value.turned_s, self._inspector.reload_stamp()) if granted else ()
-        before, self._reload_times = self._reload_times, loads
+        ids = tuple(target.id for target in existing if target.has_devices)
+        reload_times = (
+            (snapshot.runtime.value.turned_s, self._inspector.reload_stamp()) if ids else ()
+        )
+        before, self._reload_times = self._reload_times, reload_times
         return (
-            granted
-            if before and loads != before
-            else self._inspector.containers_with_changed_rules(granted)
+            ids
+            if before and reload_times != before
+            else self._inspector.containers_with_changed_rules(ids)
         )
 
-    def _verify(self, target: VerificationTarget, look: _VerificationRun) -> None:
-        found, now_s = self._check_container(target, look), self._clock.monotonic()
-        verdict = found.verdict if found else VerificationStatus.VERIFIED
-        if found is not None and self._awaits_confirmation(target.id, verdict):
+    def _verify(self, target: VerificationTarget, run: _VerificationRun) -> None:
+        result, now_s = self._check_container(target, run), self._clock.monotonic()
+        verdict = result.verdict if result else VerificationStatus.VERIFIED
+        if result is not None and self._awaits_confirmation(target.id, verdict):
             self._schedule.recheck_soon(target, now_s)
             if target.id in self._results:
                 return
-            found = replace(found, verdict=VerificationStatus.UNKNOWN)
+            result = replace(result, verdict=VerificationStatus.UNKNOWN)
         else:
             self._schedule.set_next(target, verdict, now_s)
-        must_have = any(not device.is_optional for device in look.assigned_devices(target))
-        shown = target.is_allocated or target.is_late or must_have
-        if found is None or (found.verdict is not VerificationStatus.EXCESS and not shown):
+        must_have = any(not device.is_optional for device in run.assigned_devices(target))
+        is_reported = target.is_allocated or target.is_late or must_have
+        if result is None or (result.verdict is not VerificationStatus.EXCESS and not is_reported):
             self._results.pop(target.id, None)
             return
         self._results[target.id] = ContainerVerification(
@@ -146,17 +149,17 @@ class Verifier:
             pod_uid=target.pod.uid,
             namespace=target.pod.namespace,
             pod=target.pod.name,
-            verdict=found.verdict,
-            details=found.details,
+            verdict=result.verdict,
+            details=result.details,
             way=target.injection_path,
             looked_s=self._clock.wall(),
         )
 
     def _awaits_confirmation(self, container_id: str, verdict: VerificationStatus) -> bool:
-        """Return whether a second look must find a container wrong before it is reported.
+        """Return whether a second check must confirm a wrong verdict before it is reported.
 
-        A container that starts, a rule list that systemd is writing, and a card that goes from one
-        pod to the next look wrong for a moment.
+        A starting container, rules that systemd is writing, and a card that moves from one pod to
+        the next look wrong for a moment.
         """
         published = self._results.get(container_id)
         if not verdict.is_wrong or (published is not None and published.verdict.is_wrong):
@@ -169,39 +172,37 @@ class Verifier:
         return True
 
     def _check_container(
-        self, target: VerificationTarget, look: _VerificationRun
+        self, target: VerificationTarget, run: _VerificationRun
     ) -> VerificationResult | None:
-        """Return what is found; `None` if the container's grant gives it nothing to be found."""
+        """Return the result; `None` if the container's allocation gives it nothing to check."""
         if target.is_late:
             return VerificationResult(
                 verdict=VerificationStatus.MISSING, details=(ALLOCATION_LATE,)
             )
-        expected = (
-            self._expectation(target, look.snapshot) if target.is_allocated else Expectation()
-        )
-        devices = (*expected.devices, *look.assigned_devices(target))
+        expected = self._expectation(target, run.snapshot) if target.is_allocated else Expectation()
+        devices = (*expected.devices, *run.assigned_devices(target))
         if target.is_allocated and expected.is_empty:
             return None
-        if look.layout is None:
+        if run.layout is None:
             return VerificationResult(
                 verdict=VerificationStatus.UNKNOWN, details=("this host has no cgroups",)
             )
         nodes = (node for device in devices for node in device.nodes)
         numbers = frozenset((node.major, node.minor) for node in nodes)
-        evidence = self._inspector.inspect(look.layout, target.location, expected.edits, numbers)
+        observation = self._inspector.inspect(run.layout, target.location, expected.edits, numbers)
         if not target.is_allocated:
-            cards = {} if is_privileged(evidence) else look.allocated_cards
-            return check_container(NO_EDITS, devices, cards, evidence)
-        judged = check_container(expected.edits, devices, look.cards, evidence, expected.problem)
-        if judged.verdict is VerificationStatus.VERIFIED:
+            cards = {} if is_privileged(observation) else run.allocated_cards
+            return check_container(NO_EDITS, devices, cards, observation)
+        result = check_container(expected.edits, devices, run.cards, observation, expected.problem)
+        if result.verdict is VerificationStatus.VERIFIED:
             self._verified_expectations[target.id] = expected
-        return judged
+        return result
 
     def _expectation(self, target: VerificationTarget, snapshot: NodeSnapshot) -> Expectation:
         """Return what the container must have now.
 
         For a container that was verified before, these are the same edits and devices. The numbers
-        of a device's nodes may have changed since, as after its driver was loaded again.
+        of a device's nodes may have changed, as after a reload of its driver.
         """
         before = self._verified_expectations.get(target.id)
         if before is None:
@@ -209,21 +210,24 @@ class Verifier:
                 snapshot = with_kubelet_injection(snapshot, self._injection)
             return expectation_of(self._hook, snapshot, target.pod, target.name)
         try:
-            granted = allocated_devices(snapshot, target.pod.uid)
+            allocated = allocated_devices(snapshot, target.pod.uid)
         except AllocationRefused:
             return before
-        now = {one.name: one for one in granted if one.nodes}
-        return replace(before, devices=tuple(now.get(one.name, one) for one in before.devices))
+        current = {one.name: one for one in allocated if one.nodes}
+        return replace(before, devices=tuple(current.get(one.name, one) for one in before.devices))
 
 
 class _VerificationRun:
-    """What all looks of one run use; each part is computed when it is first used."""
+    """Data that all checks of one run share; each part is computed at its first use."""
 
     def __init__(
-        self, snapshot: NodeSnapshot, layout: CgroupLayout | None, given: KubeletAllocations
+        self,
+        snapshot: NodeSnapshot,
+        layout: CgroupLayout | None,
+        kubelet_shares: KubeletAllocations,
     ) -> None:
-        """`given` is what the kubelet has assigned."""
-        self.snapshot, self.layout, self._given = snapshot, layout, given
+        """`kubelet_shares` are the devices that the kubelet has assigned."""
+        self.snapshot, self.layout, self._kubelet_shares = snapshot, layout, kubelet_shares
 
     @cached_property
     def cards(self) -> CardNames:
@@ -232,18 +236,18 @@ class _VerificationRun:
 
     def assigned_devices(self, target: VerificationTarget) -> tuple[DeviceNodes, ...]:
         """Return the devices that the kubelet has assigned to a container's pod."""
-        return assigned_devices(self.snapshot, self._given, target)
+        return assigned_devices(self.snapshot, self._kubelet_shares, target)
 
     @cached_property
     def allocated_cards(self) -> CardNames:
-        """Return the nodes of cards that are granted, with the names of card and pod.
+        """Return the nodes of allocated cards, with the names of card and pod.
 
-        The kubelet's account does not count here: a card that it has assigned to a pod without a
-        grant is granted to no other pod, except where the account is wrong.
+        Cards that the kubelet assigned do not count here: such a card is allocated to no other pod,
+        except where the kubelet's account is wrong.
         """
-        holders = pods_with_cards(self.snapshot)
+        pods = pods_with_cards(self.snapshot)
         return {
             numbers: f"{name} of {pod.namespace}/{pod.name}"
             for numbers, name in self.cards.items()
-            if (pod := holders.get(name)) is not None
+            if (pod := pods.get(name)) is not None
         }
