@@ -128,7 +128,7 @@ class ClusterService:
                 name,
                 parts.clock,
                 uid_of=self._uid_of,
-                may_tell=lambda: self.facts.write_permission().is_allowed,
+                may_send=lambda: self.facts.write_permission().is_allowed,
                 deadline_s=api.deadline_s,
             )
             self._run_forever(self.event_sink.run, "events at the API server")
@@ -153,7 +153,7 @@ class ClusterService:
         """Wait until the Node is known, or is known not to be had; not for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NODE_DEADLINE_S):
-                await self.watches[FIRST_WATCH].wait_settled()
+                await self.watches[FIRST_WATCH].wait_ready()
 
     def start_rest(self) -> None:
         """Start what no Device waits for: pods, NodeSLO and NodeMetric, versions, the kubelet."""

@@ -1,4 +1,4 @@
-"""The Kubernetes API.
+"""The Kubernetes API: sessions, watches, server-side apply, events.
 
-Sessions, watches, server-side apply, events. Independent of the objects that the agent writes.
+This package does not know the objects that the agent writes.
 """

@@ -1,9 +1,4 @@
-"""Requests to the API server as data.
-
-Resources, requests, responses, and the calls about one object.
-
-Calls that read and write one object.
-"""
+"""Requests to the API server as data: resources, requests, responses, calls about one object."""
 
 from __future__ import annotations
 
@@ -23,7 +18,9 @@ APPLY_PATCH_TYPE = "application/apply-patch+yaml"
 
 MERGE_PATCH_TYPE = "application/merge-patch+json"
 
-MAX_BODY_BYTES = 16 << 20  # of one answer, and of one line of a stream; etcd takes 1.5 MB
+MAX_BODY_BYTES = (
+    16 << 20
+)  # of one response, and of one line of a stream; etcd stores at most 1.5 MB
 
 
 class ApiResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,20 +34,26 @@ class ApiResource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def api_version(self) -> str:
-        """Return what objects carry as `apiVersion`."""
+        """Return the `apiVersion` of the objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
         """Return the path of the collection, or of one object."""
-        parts = ["", "apis", self.group, self.version] if self.group else ["", "api", self.version]
+        segments = (
+            ["", "apis", self.group, self.version] if self.group else ["", "api", self.version]
+        )
         if namespace:
-            parts += ["namespaces", namespace]
-        parts += [self.plural, *([name] if name else ()), *([subresource] if subresource else ())]
-        return "/".join(parts)
+            segments += ["namespaces", namespace]
+        segments += [
+            self.plural,
+            *([name] if name else ()),
+            *([subresource] if subresource else ()),
+        ]
+        return "/".join(segments)
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. The deadline is of the whole: connecting, sending, the last byte of the answer."""
+    """One call. The deadline covers connecting, sending and the last byte of the response."""
 
     method: str  # GET, POST, PATCH, DELETE
     path: str
@@ -60,12 +63,12 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 10.0
 
     def __str__(self) -> str:
-        """Say what is asked, for messages."""
+        """Return method and path, for messages."""
         return f"{self.method} {self.path}"
 
 
 class ApiResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer with a status of 2xx. Header names are in lower case."""
+    """A response with a status of 2xx. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -76,46 +79,49 @@ class ApiClient(Protocol):
     """The API server, authenticated. Belongs to the loop thread."""
 
     async def call(self, request: ApiRequest) -> ApiResponse:
-        """Return the answer; raise an `ApiError` of the class that says what to do.
+        """Return the response; raise the subclass of `ApiError` that fits the failure.
 
-        A 401 was tried again once with a token read anew; nothing else is tried twice.
+        After a 401 the call is repeated once with a token that was read again; nothing else is
+        repeated.
         """
         ...
 
     def stream(
         self, request: ApiRequest, idle_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Return the lines of a watch, without their ends; `deadline_s` is that of the first byte.
+        """Return the lines of a watch, without line ends. `deadline_s` covers the first byte.
 
-        A line longer than `MAX_BODY_BYTES` is a `BadAnswer`; `idle_s` seconds without a whole one,
-        a reset or a broken chunk an `Unreachable`. The server closing the stream in order ends it.
+        A line longer than `MAX_BODY_BYTES` raises `BadResponse`. A reset, a broken chunk, or
+        `idle_s` seconds without a complete line raise `Unreachable`. The stream ends when the
+        server closes it.
         """
         ...
 
 
-FIELD_MANAGER = "xpu-agent"  # the one field manager of all our writes
+FIELD_MANAGER = "xpu-agent"  # the field manager of all writes of the agent
 
 
 class ObjectRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """One object at the server, and how long a call about it may take."""
+    """The requests for one object at the server."""
 
     resource: ApiResource
     name: str
     namespace: str = ""
-    subresource: str = ""  # of writes; reads and deletions are of the whole object
+    subresource: str = ""  # of writes; reads and deletions concern the whole object
     deadline_s: float = 10.0
 
     def _path(self, subresource: str = "") -> str:
         return self.resource.path(self.name, self.namespace, subresource)
 
     def read(self) -> ApiRequest:
-        """Ask for the object as it is now."""
+        """Return a request for the current object."""
         return ApiRequest(method="GET", path=self._path(), deadline_s=self.deadline_s)
 
     def apply(self, body: JsonObject, *, force: bool = False) -> ApiRequest:
-        """Say all that is ours of the object; it is made if it is not there.
+        """Return a server-side apply of all fields that the agent wants.
 
-        Without `force` a field of somebody else with another value is a 409.
+        A missing object is created. Without `force`, a field that another manager owns with another
+        value causes a 409.
         """
         query = (("fieldManager", FIELD_MANAGER),)
         return ApiRequest(
@@ -128,7 +134,7 @@ class ObjectRequests(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def merge(self, patch: JsonObject, *, subresource: str | None = None) -> ApiRequest:
-        """Change what the patch names; `None` removes a member, lists are replaced whole."""
+        """Return a merge patch; `None` removes a member, lists are replaced as a whole."""
         return ApiRequest(
             method="PATCH",
             path=self._path(self.subresource if subresource is None else subresource),
@@ -139,7 +145,7 @@ class ObjectRequests(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def create(self, body: JsonObject) -> ApiRequest:
-        """Make the object; one that is there is a 409."""
+        """Return a request to create the object; an existing one causes a 409."""
         return ApiRequest(
             method="POST",
             path=self.resource.path(namespace=self.namespace),
@@ -149,7 +155,7 @@ class ObjectRequests(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def delete(self, uid: str, version: str) -> ApiRequest:
-        """Remove exactly the object that was seen: another one, or a newer state, is a 409."""
+        """Return a request to delete this version of the object; any other causes a 409."""
         preconditions = {"uid": uid, "resourceVersion": version}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         return ApiRequest(
@@ -163,9 +169,9 @@ class ObjectRequests(msgspec.Struct, frozen=True, kw_only=True):
 def decode_object(body: bytes) -> dict[str, object]:
     """Return an object as JSON data; raise `ParseError` for anything else."""
     try:
-        found = msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
     except JSON_ERRORS as error:
         raise ParseError("object of the API server", str(error)) from error
-    if not isinstance(found, dict):
-        raise ParseError("object of the API server", type(found).__name__)
-    return found
+    if not isinstance(value, dict):
+        raise ParseError("object of the API server", type(value).__name__)
+    return value

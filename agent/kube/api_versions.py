@@ -1,4 +1,4 @@
-"""Which versions of an API group the server offers."""
+"""The versions of an API group that the server offers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agent.kube.errors import ApiError, BadResponse, Forbidden, NotFound
 from agent.kube.flow_control import Backoff
 from agent.wire_formats.json_values import JSON_ERRORS
 
-AGAIN_S = 600.0  # they change when a person installs another version
-ABSENT_S = 300.0  # a group that is not there may be installed; 5,000 nodes ask 17 times a second
+REREAD_S = 600.0  # versions change when a person installs another one
+ABSENT_S = 300.0  # a missing group may be installed; 5,000 nodes make 17 requests a second
 MAX_VERSIONS = 16
 
 ApiVersions = tuple[str, ...]
@@ -32,13 +32,13 @@ async def read_api_versions(api: ApiClient, group: str) -> ApiVersions:
     """Return the versions, none if the server does not have the group; raise an `ApiError`."""
     request = ApiRequest(method="GET", path=f"/apis/{group}")
     try:
-        answer = await api.call(request)
-        found = msgspec.json.decode(answer.body, type=_ApiGroup)
+        response = await api.call(request)
+        api_group = msgspec.json.decode(response.body, type=_ApiGroup)
     except NotFound:
         return ()
     except JSON_ERRORS as error:
         raise BadResponse(str(request), "it lists no versions of a group") from error
-    return tuple(entry.version for entry in found.versions[:MAX_VERSIONS])
+    return tuple(entry.version for entry in api_group.versions[:MAX_VERSIONS])
 
 
 async def follow_api_versions(
@@ -48,9 +48,10 @@ async def follow_api_versions(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     uniform: Callable[[float, float], float] = random.uniform,
 ) -> None:
-    """Tell the versions now and again, for ever; `take` is called with each answer.
+    """Read the versions again and again; call `take` with each result.
 
-    Who may not ask is told of none. A failure is tried again, and what was told last stands.
+    Without the right to read them, the result is empty. A failed read is retried, and `take` is not
+    called.
     """
     backoff, failures = Backoff(), 0
     while True:
@@ -64,4 +65,4 @@ async def follow_api_versions(
             continue
         failures = 0
         take(versions)
-        await sleep((AGAIN_S if versions else ABSENT_S) * uniform(0.9, 1.1))
+        await sleep((REREAD_S if versions else ABSENT_S) * uniform(0.9, 1.1))

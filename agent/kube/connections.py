@@ -1,7 +1,4 @@
-"""The pool of HTTP connections to one server, and bounded reading of bodies and lines.
-
-What is read of an answer: a whole body, or lines as they come; neither without a limit.
-"""
+"""The pool of HTTP connections to one server, and bounded reading of bodies and lines."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0  # TCP and TLS to one address
 
-IDLE_S = 80.0  # an API server closes after 90; the looks of each minute find it open
+IDLE_S = 80.0  # an API server closes after 90; the reads of each minute find the connection open
 
 MAX_CONNECTIONS = 32
 
-# A node that vanished answers nothing, not even a reset: the kernel asks it and gives up.
+# A server that vanished sends no reset: keepalive probes of the kernel detect it.
 KEEPALIVE_IDLE_S = 15
 
 KEEPALIVE_EVERY_S = 5
@@ -44,56 +41,56 @@ USER_AGENT = f"xpu-agent/{VERSION}"
 
 
 class RequestAttempt:
-    """What became of one request on its way; filled in while it is sent."""
+    """The progress of one request; updated while it is sent."""
 
     def __init__(self, verb: str) -> None:
-        """Begin: nothing is known yet."""
+        """Start before any connection is used."""
         self.verb = verb
         self.stage = "waiting for a connection"
         self.is_reused = False
         self.is_answered = False
         self._connections = 0
-        self._told = 0
+        self._reported_repeats = 0
 
     def use_connection(self, *, reused: bool) -> None:
-        """Note the connection it goes over."""
+        """Record the connection that the request uses."""
         self.stage = "waiting for the answer"
         self.is_reused = reused
         self._connections += 1
 
     def take_repeats(self) -> int:
-        """Return how often it was sent again since this was asked last."""
-        again = max(0, self._connections - 1) - self._told
-        self._told += again
-        return again
+        """Return how often the request was sent again since the last call of this method."""
+        repeats = max(0, self._connections - 1) - self._reported_repeats
+        self._reported_repeats += repeats
+        return repeats
 
 
 class ConnectionPool:
-    """Makes the HTTP client when it is first needed. Belongs to the loop thread."""
+    """Creates the HTTP client at its first use. Belongs to the loop thread."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Open nothing yet."""
         self._endpoint = endpoint
         self._http: aiohttp.ClientSession | None = None
-        self._sockets: tuple[socket.socket, ...] = ()  # replaced whole: read by other threads
+        self._sockets: tuple[socket.socket, ...] = ()  # replaced as a whole: other threads read it
         self.opened_count = 0
         self.is_closed = False
 
     @property
     def open_count(self) -> int:
-        """Count the connections that are open, idle ones too."""
+        """Return the number of open connections, idle ones included."""
         return sum(sock.fileno() >= 0 for sock in self._sockets)
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """Return the client; no redirect, cookie, `.netrc` or compression is its own idea.
+        """Return the client; it follows no redirect and uses no cookie, `.netrc` or compression.
 
-        Nothing is asked for compressed: the server would pack every list of 128 KiB anew, for
-        each node of a fleet that comes back at once, to spare bytes that cost less inside a
-        cluster; and what is never unpacked cannot burst.
+        Responses are not compressed: the server would compress each list of 128 KiB or more again
+        for each node of a fleet that reconnects at once, to save bytes that cost less inside a
+        cluster. Data that are never decompressed cannot exhaust memory either.
         """
         if self._http is None:
-            # imported here: 180 ms that only a session needs, see `load_http`
+            # imported here: it takes 180 ms, and only a session needs it; see `load_http`
             import aiohttp  # noqa: PLC0415 - aiohttp
 
             self._http = aiohttp.ClientSession(
@@ -117,7 +114,7 @@ class ConnectionPool:
         tls: SSLContext | None,
         attempt: RequestAttempt,
     ) -> aiohttp.ClientResponse:
-        """Send a request and return the answer, its body unread; raise the library's errors."""
+        """Send a request and return the response, its body unread; raise the library's errors."""
         import yarl  # noqa: PLC0415 - aiohttp
 
         headers = {"Accept": JSON_TYPE}
@@ -140,7 +137,7 @@ class ConnectionPool:
         )
 
     async def close(self) -> None:
-        """Close all connections; what is under way fails."""
+        """Close all connections; requests in progress fail."""
         self.is_closed = True
         if self._http is not None:
             await self._http.close()
@@ -188,14 +185,14 @@ def _tracing() -> aiohttp.TraceConfig:
 
 @contextlib.contextmanager
 def fail_body_on_disconnect(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Let whoever reads the body see that its connection is gone.
+    """Make a read of the body fail when the connection is lost.
 
-    The library tells by itself, but for one case: a broken chunk after the head (aiohttp 3.14
-    closes the connection then, and leaves the reader waiting).
+    The library does so itself except after a broken chunk: aiohttp 3.14 then closes the connection
+    and leaves the reader waiting.
     """
     protocol = response.connection.protocol if response.connection is not None else None
     lost = protocol.closed if protocol is not None else None
-    if lost is None:  # all of the body has come
+    if lost is None:  # the whole body has arrived
         yield
         return
 
@@ -212,25 +209,25 @@ def fail_body_on_disconnect(response: aiohttp.ClientResponse) -> Iterator[None]:
         lost.remove_done_callback(end)
         lost.remove_done_callback(
             _retrieve_exception
-        )  # of an answer before, on the same connection
+        )  # of an earlier response on the same connection
         lost.add_done_callback(_retrieve_exception)
 
 
 def _retrieve_exception(lost: asyncio.Future[None]) -> None:
-    """Take notice of how a connection ended; else the loop logs that nobody did."""
+    """Retrieve the exception of a connection's end; else asyncio logs it as never retrieved."""
     if not lost.cancelled():
         lost.exception()
 
 
 async def read_body(
-    response: aiohttp.ClientResponse, what: str, way: RequestRoute, limit_bytes: int
+    response: aiohttp.ClientResponse, what: str, route: RequestRoute, limit_bytes: int
 ) -> bytes:
-    """Return a whole body; raise `BadAnswer` as soon as it is longer than that."""
+    """Return a whole body; raise `BadResponse` as soon as it exceeds the limit."""
     too_long = BadResponse(what, f"an answer of more than {limit_bytes} bytes")
     if (response.content_length or 0) > limit_bytes:
         raise too_long
     body = bytearray()
-    with translate_errors(what, way, begun=True):
+    with translate_errors(what, route, begun=True):
         while chunk := await response.content.readany():
             body += chunk
             if len(body) > limit_bytes:
@@ -239,46 +236,46 @@ async def read_body(
 
 
 async def read_chunk(
-    response: aiohttp.ClientResponse, what: str, way: RequestRoute, until_s: float
+    response: aiohttp.ClientResponse, what: str, route: RequestRoute, until_s: float
 ) -> bytes:
-    """Return what comes next, empty at an orderly end; raise `TimeoutError`.
+    """Return the next bytes, empty at an orderly end; raise `TimeoutError`.
 
-    `until_s` is of the loop's clock.
+    `until_s` is a time of the event loop's clock.
     """
     async with asyncio.timeout_at(until_s):
-        with translate_errors(what, way, begun=True):
+        with translate_errors(what, route, begun=True):
             return await response.content.readany()
 
 
 class LineReader:
-    """Puts lines together that are spread over chunks; each byte is copied once.
+    """Joins lines that are spread over chunks; each byte is copied once.
 
-    A line of more than `limit_bytes` is a `BadAnswer` as soon as it is that long.
+    A line raises `BadResponse` as soon as it is longer than `limit_bytes`.
     """
 
     def __init__(self, what: str, limit_bytes: int) -> None:
-        """Take what is read, for messages, and the limit of one line."""
+        """Take a description for messages, and the limit of one line."""
         self._what = what
         self._limit_bytes = limit_bytes
-        self._parts: list[bytes] = []
+        self._line_chunks: list[bytes] = []
         self.pending_bytes = 0
-        """Bytes of a line whose end has not come yet."""
+        """Bytes of a line whose end has not arrived yet."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk ends, without their ends; empty ones are left out."""
+        """Return the lines that this chunk completes, without line ends; skip empty lines."""
         first, *rest = chunk.split(b"\n")
-        self._keep(first)
-        whole: list[bytes] = []
+        self._append(first)
+        lines: list[bytes] = []
         for part in rest:
-            whole.append(b"".join(self._parts))
-            self._parts.clear()
+            lines.append(b"".join(self._line_chunks))
+            self._line_chunks.clear()
             self.pending_bytes = 0
-            self._keep(part)
-        return [line for line in (line.rstrip(b"\r") for line in whole) if line]
+            self._append(part)
+        return [line for line in (line.rstrip(b"\r") for line in lines) if line]
 
-    def _keep(self, part: bytes) -> None:
+    def _append(self, part: bytes) -> None:
         self.pending_bytes += len(part)
         if self.pending_bytes > self._limit_bytes:
             raise BadResponse(self._what, f"a line of more than {self._limit_bytes} bytes")
         if part:
-            self._parts.append(part)
+            self._line_chunks.append(part)

@@ -1,7 +1,4 @@
-"""The bearer token of the agent, and the TLS context with the authorities that it believes.
-
-Whom we believe to be the server, and the certificate that says who we are.
-"""
+"""The bearer token of the agent, and the TLS context with the certificate authorities it trusts."""
 
 from __future__ import annotations
 
@@ -24,39 +21,40 @@ MAX_TOKEN_BYTES = 64 << 10
 
 
 class Credentials(Protocol):
-    """Who we are. Belongs to the loop thread; shared by all sessions of one account."""
+    """The account of the agent. Belongs to the loop thread; sessions of one account share it."""
 
     @property
     def read_errors(self) -> int:
-        """Count the attempts to read or renew them that failed."""
+        """Return the number of failed reads or renewals."""
         ...
 
     @property
     def problem(self) -> str:
-        """Say why the last attempt failed; empty when it did not."""
+        """Return why the last read failed; empty after a success."""
         ...
 
     async def authorization(self) -> str | None:
-        """Return the header's value; `None`: this account needs none.
+        """Return the header's value; `None` if this account needs none.
 
-        Raise `Unauthorized` when there should be one and never was.
+        Raise `Unauthorized` if a token is needed and was never read.
         """
         ...
 
     def expire(self) -> None:
-        """Read or renew them at the next call, however young: a server answered 401."""
+        """Read or renew the credentials at the next call: a server answered 401."""
         ...
 
 
 class TokenFile:
-    """A bearer token in a file that somebody else renews, as the kubelet does by a symlink.
+    """A bearer token in a file that another program renews, as the kubelet does by a symlink.
 
-    Read at most once a minute, and at once after a 401. What cannot be read, is empty or is no
-    token leaves the one before in use. The file of a pod lies in memory, so it is read here.
+    The file is read at most once a minute, and at once after a 401. If it is unreadable, empty or
+    not a token, the previous token stays in use. The file of a pod is in memory, so the loop thread
+    reads it.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Take the path; nothing is read yet."""
+        """Take the path; read nothing yet."""
         self._path = path
         self._clock = clock
         self._token = ""
@@ -65,7 +63,7 @@ class TokenFile:
         self.problem = ""
 
     async def authorization(self) -> str | None:
-        """Return `Bearer` and the token; raise `Unauthorized` when there was none ever."""
+        """Return `Bearer` and the token; raise `Unauthorized` if no token was ever read."""
         now_s = self._clock.monotonic()
         if self._read_s is None or not self._token or now_s - self._read_s >= REREAD_S:
             self._read_s = now_s
@@ -101,7 +99,7 @@ class TokenFile:
 
 
 def _token_problem(token: bytes) -> str:
-    """Say why this cannot be a header's value; never repeat it."""
+    """Return why this cannot be a header's value; never include the token."""
     if len(token) > MAX_TOKEN_BYTES:
         return f"more than {MAX_TOKEN_BYTES} bytes"
     text = token.strip()
@@ -120,67 +118,67 @@ FileSignatures = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the certificates are. Empty `ca_file`: the authorities of this machine."""
+    """The paths of the certificates. Without `ca_file` the machine's authorities are trusted."""
 
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""  # empty: in `cert_file`
-    insecure: bool = False  # believe anybody
+    insecure: bool = False  # accept every certificate
 
     def __str__(self) -> str:
-        """Say who must have signed the server's certificate."""
+        """Return which authority must have signed the server's certificate."""
         return f"the CA in {self.ca_file}" if self.ca_file else "an authority of this machine"
 
 
 class TlsContextCache:
-    """Keeps one TLS context, made anew when a file changes; new connections use the new one.
+    """Caches one TLS context, built again after a change of a file.
 
-    Files are looked at once a minute, and at once after a certificate was not believed. When the
-    new ones cannot be used, the context before stays. Belongs to the loop thread; files are read
-    in another.
+    Files are checked once a minute, and at once after an untrusted certificate. If the new files
+    cannot be used, the previous context stays. Belongs to the loop thread; another thread reads the
+    files.
     """
 
     def __init__(self, files: Callable[[], TlsFiles], clock: Clock) -> None:
-        """Take who knows the files; they may be others later, as a plug-in makes them."""
+        """`files` returns the current paths; a credential plug-in may change them later."""
         self._files = files
         self._clock = clock
         self._loading = asyncio.Lock()
         self._context: ssl.SSLContext | None = None
-        self._made_of: tuple[TlsFiles, FileSignatures] | None = None
-        self._looked_s: float | None = None
+        self._source: tuple[TlsFiles, FileSignatures] | None = None
+        self._checked_s: float | None = None
         self.read_errors = 0
         self.problem = ""
 
     @property
     def authority(self) -> str:
-        """Say who must have signed the server's certificate."""
+        """Return which authority must have signed the server's certificate."""
         return str(self._files())
 
     def expire(self) -> None:
-        """Look at the files at the next call: a certificate was not believed."""
-        self._looked_s = None
+        """Check the files at the next call: a certificate was not trusted."""
+        self._checked_s = None
 
     async def context(self) -> ssl.SSLContext:
-        """Return the context to connect with; raise `Unreachable` when there was never any."""
+        """Return the context to connect with; raise `Unreachable` if there never was one."""
         async with self._loading:
             if self._is_due():
-                self._looked_s = self._clock.monotonic()
-                await self._look()
+                self._checked_s = self._clock.monotonic()
+                await self._check_files()
         if self._context is None:
             raise Unreachable("TLS", f"{self.problem}; without it no server can be believed")
         return self._context
 
     def _is_due(self) -> bool:
-        if self._looked_s is None or self._context is None or self._made_of is None:
+        if self._checked_s is None or self._context is None or self._source is None:
             return True
-        is_old = self._clock.monotonic() - self._looked_s >= RECHECK_FILES_S
-        return is_old or self._made_of[0] != self._files()
+        is_old = self._clock.monotonic() - self._checked_s >= RECHECK_FILES_S
+        return is_old or self._source[0] != self._files()
 
-    async def _look(self) -> None:
+    async def _check_files(self) -> None:
         files = self._files()
         try:
-            made_of = files, _file_signatures(files)
-            if made_of == self._made_of:
+            source = files, _file_signatures(files)
+            if source == self._source:
                 return
             event_loop = asyncio.get_running_loop()
             context = await event_loop.run_in_executor(None, tls_context, files)
@@ -188,13 +186,13 @@ class TlsContextCache:
             self.read_errors += 1
             self.problem = f"{_file_names(files)}: {_error_reason(error)}"
             return
-        self._context, self._made_of, self.problem = context, made_of, ""
+        self._context, self._source, self.problem = context, source, ""
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
     """Return a context for a client, TLS 1.2 at least; raise `OSError` or `ValueError`.
 
-    Takes 1 ms with the few certificates of a cluster, 40 ms with the authorities of a machine.
+    This takes 1 ms with the few certificates of a cluster, 40 ms with the authorities of a machine.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -206,21 +204,21 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if files.cert_file:
-        # an empty password: a key that is locked is an error, not a question at the terminal
+        # an empty password: an encrypted key raises an error instead of a prompt at the terminal
         context.load_cert_chain(files.cert_file, files.key_file or None, password="")
     return context
 
 
 def _file_signatures(files: TlsFiles) -> FileSignatures:
-    """Tell one content of the files from another; a symlink is followed, as the kubelet's are."""
-    found = []
+    """Return a value that differs for changed files; symlinks are followed, as the kubelet uses."""
+    signatures = []
     for path in (files.ca_file, files.cert_file, files.key_file):
         if path:
             stat = os.stat(path)
             if stat.st_size > MAX_FILE_BYTES:
                 raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-            found.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))
-    return tuple(found)
+            signatures.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))
+    return tuple(signatures)
 
 
 def _file_names(files: TlsFiles) -> str:

@@ -1,8 +1,6 @@
-"""Where the API server is.
+"""Where the API server is, and which account to use: the pod's, or a kubeconfig's.
 
-Settings, the pod's environment, a kubeconfig, and the HTTP proxy on the way.
-
-Where the API server is, and whose account to use there: the pod's, or a kubeconfig's.
+It follows from settings, the pod's environment or a kubeconfig, and an HTTP proxy.
 """
 
 from __future__ import annotations
@@ -26,70 +24,70 @@ if TYPE_CHECKING:
 
 
 class HttpProxy(msgspec.Struct, frozen=True, kw_only=True):
-    """A proxy, and who we are there. Its text never holds the password."""
+    """A proxy with its account. Its text never contains the password."""
 
     url: str  # http://proxy:3128, without user and password
     user: str = ""
     password: str = ""
 
     def headers(self) -> dict[str, str]:
-        """Return what tells the proxy who we are."""
+        """Return the headers that authenticate the agent at the proxy."""
         if not self.user:
             return {}
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return {"Proxy-Authorization": f"Basic {pair}"}
 
     def __str__(self) -> str:
-        """Say which, for messages."""
+        """Return the URL, for messages."""
         return self.url
 
     def __repr__(self) -> str:
-        """Say which, for messages."""
+        """Return the URL, for messages."""
         return f"Proxy({self.url})"
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> HttpProxy | None:
-    """Return the proxy that the environment names for a URL; `None`: go there directly.
+    """Return the proxy that the environment names for a URL; `None` means a direct connection.
 
-    This machine itself is never asked for through a proxy, and nothing that NO_PROXY names: a
-    host, a domain (with or without a dot before it), an address, a network, each with or without
-    a port, or `*`. Raise `NoApiServer` for a proxy that is none.
+    A proxy is never used for this machine itself, nor for entries of NO_PROXY: a host, a domain
+    (with or without a leading dot), an address, a network, each with or without a port, or `*`.
+    Raise `NoApiServer` for an invalid proxy.
     """
-    parts = _split(url)
-    variable = "HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY"
+    split = _split(url)
+    variable = "HTTPS_PROXY" if split.scheme == "https" else "HTTP_PROXY"
     text = _variable(environ, variable)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    host, port = split.hostname or "", split.port or (443 if split.scheme == "https" else 80)
     if not text or _is_loopback(host) or _is_excluded(host, port, _variable(environ, "NO_PROXY")):
         return None
     return parse_proxy(text, variable)
 
 
 def parse_proxy(text: str, origin: str) -> HttpProxy:
-    """Return the proxy that a text names; `origin` is where it stands, for the message."""
-    parts = _split(text if "://" in text else f"http://{text}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    """Return the proxy that a text names; `origin` is its source, for the message."""
+    split = _split(text if "://" in text else f"http://{text}")
+    if split.scheme not in ("http", "https") or not split.hostname:
         raise NoApiServer(f"{origin}: only http:// and https:// proxies are supported")
-    port = f":{parts.port}" if parts.port else ""
+    port = f":{split.port}" if split.port else ""
     return HttpProxy(
-        url=f"{parts.scheme}://{bracket_host(parts.hostname)}{port}",
-        user=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
+        url=f"{split.scheme}://{bracket_host(split.hostname)}{port}",
+        user=unquote(split.username or ""),
+        password=unquote(split.password or ""),
     )
 
 
 def bracket_host(host: str) -> str:
-    """Return a host as it stands in a URL: an IPv6 address in brackets."""
+    """Return a host as in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL; one that is broken (a bracket, a port) has no host."""
+    """Split a URL; the result for an invalid one (bracket, port) has no host."""
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        split = urlsplit(url)
+        _ = split.port
     except ValueError:
         return urlsplit("")
-    return parts
+    return split
 
 
 def _variable(environ: Mapping[str, str], name: str) -> str:
@@ -158,24 +156,24 @@ HOME_KUBECONFIG = "~/.kube/config"
 
 
 class InClusterTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The API server as a pod sees it; both files are read again whenever they change."""
+    """The API server as a pod sees it; both files are read again after a change."""
 
     url: str  # https://10.96.0.1:443, https://[fd00::1]:443
     folder: str = SERVICE_ACCOUNT
 
     def __str__(self) -> str:
-        """Say which, for messages."""
+        """Return URL and folder, for messages."""
         return f"{self.url} with the account of {self.folder}"
 
 
 class KubeconfigTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The API server of one context; `paths` is as in KUBECONFIG, empty `context` its current."""
+    """The API server of a context; `paths` as in KUBECONFIG, empty `context`: the current."""
 
     paths: str
     context: str = ""
 
     def __str__(self) -> str:
-        """Say which, for messages."""
+        """Return paths and context, for messages."""
         return f"{self.paths}{f', context {self.context}' if self.context else ''}"
 
 
@@ -187,11 +185,11 @@ def find_api_target(
     environ: Mapping[str, str],
     is_file: Callable[[str], bool] = os.path.isfile,
 ) -> ApiTarget:
-    """Return where the API server is; raise `NoApiServer` when nothing says so.
+    """Return where the API server is; raise `NoApiServer` if no source names one.
 
     In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG, and without
-    that `~/.kube/config`. Only file names are looked at, nothing is read. Raises `BadConfig` for a
-    context that nothing has.
+    that `~/.kube/config`. Only the existence of files is checked, nothing is read. Raise
+    `BadConfig` for a context without a kubeconfig.
     """
     if api.kubeconfig:
         path = _expand_home(api.kubeconfig, environ)
@@ -212,26 +210,27 @@ def find_api_target(
         port = environ.get("KUBERNETES_SERVICE_PORT", "443")
         url = f"https://{bracket_host(host)}:{_port(port)}"
         return InClusterTarget(url=server_url(url, "KUBERNETES_SERVICE_HOST"), folder=folder)
-    named = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
-    found = [_expand_home(path, environ) for path in named or (HOME_KUBECONFIG,)]
-    if any(map(is_file, found)):
-        return KubeconfigTarget(paths=":".join(found), context=api.context)
-    if named:
-        raise NoApiServer(f"KUBECONFIG: {':'.join(found)} is no file; correct it, or unset it")
+    from_environment = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
+    paths = [_expand_home(path, environ) for path in from_environment or (HOME_KUBECONFIG,)]
+    if any(map(is_file, paths)):
+        return KubeconfigTarget(paths=":".join(paths), context=api.context)
+    if from_environment:
+        raise NoApiServer(f"KUBECONFIG: {':'.join(paths)} is no file; correct it, or unset it")
     raise NoApiServer(_advice(host, folder))
 
 
 def server_url(text: str, origin: str) -> str:
-    """Return a URL without the slash at its end; raise `NoApiServer` for none of a server.
+    """Return a URL without the slash at its end; raise `NoApiServer` if it is no URL of a server.
 
-    `origin` is where it stands, for the message, which does not repeat it: it may hold a password.
+    `origin` is its source, for the message. The message does not repeat the URL, which may contain
+    a password.
     """
     try:
-        parts = urlsplit(text)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a bracket, a port
-        is_one = False
-    if not is_one:
+        split = urlsplit(text)
+        is_valid = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+    except ValueError:  # an invalid bracket or port
+        is_valid = False
+    if not is_valid:
         raise NoApiServer(f"{origin}: no URL of a server, as https://10.0.0.1:6443 is")
     return text.rstrip("/")
 
@@ -263,23 +262,23 @@ SAFE_PATH = "/:@!$&'()*+,;=~-._"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is. `url` may have a path, which then comes before that of every request."""
+    """The address of a server. A path in `url` is put before the path of every request."""
 
     url: str
-    server_name: str = ""  # in its certificate, where that is not the host of `url`
+    server_name: str = ""  # in its certificate, if it differs from the host of `url`
     proxy: HttpProxy | None = None
 
     @property
     def is_tls(self) -> bool:
-        """Say whether others on the way can read what is sent."""
+        """Return whether the connection is encrypted."""
         return self.url.lower().startswith("https://")
 
     def __str__(self) -> str:
         """Return scheme, host and port, for messages."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        split = urlsplit(self.url)
+        return f"{split.scheme}://{split.netloc.rpartition('@')[2]}"
 
     def url_of(self, request: ApiRequest) -> str:
-        """Return where a request goes, everything escaped that must be."""
+        """Return the URL of a request, with everything escaped that must be."""
         query = f"?{urlencode(request.query, quote_via=quote)}" if request.query else ""
         return f"{self.url.rstrip('/')}{quote(request.path, safe=SAFE_PATH)}{query}"

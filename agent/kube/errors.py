@@ -1,4 +1,4 @@
-"""How a call to the API server fails: one class for each thing a caller does differently."""
+"""Errors of calls to the API server: one class for each reaction of a caller."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 from agent.errors import AgentError
 
-MAX_DETAIL = 480  # characters: our words, and at most 200 of the server's
+MAX_DETAIL = 480  # characters: the agent's text, and at most 200 of the server's
 
 
 class NoApiServer(AgentError):
-    """Nothing leads to an API server: no pod's account, no usable kubeconfig; says what to do."""
+    """No API server is configured: no pod account, no usable kubeconfig. Says what to do."""
 
 
 class StatusCause(msgspec.Struct, frozen=True):
@@ -22,9 +22,9 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class ApiError(AgentError):
-    """The API server did not do what it was asked. `code` is `None` when it did not answer.
+    """The API server did not do what was requested. `code` is `None` if it did not answer.
 
-    `retry_after_s` is what the server asked us to wait, already within sane bounds.
+    `retry_after_s` is the wait that the server requested, already bounded.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ApiError(AgentError):
         retry_after_s: float | None = None,
         causes: tuple[StatusCause, ...] = (),
     ) -> None:
-        """Say what was called, and why it failed; where a person must act, what to do."""
+        """Take the call, and why it failed; where a person must act, what to do."""
         status = f" {code}" if code is not None else ""
         super().__init__(f"{what}:{status} {detail[:MAX_DETAIL]}")
         self.code = code
@@ -47,7 +47,7 @@ class ApiError(AgentError):
 
 
 class Unreachable(ApiError):
-    """No answer: no connection, no trust (CA), a deadline that passed, a stream that broke."""
+    """No answer: no connection, an untrusted certificate, a missed deadline, a broken stream."""
 
 
 class Unauthorized(ApiError):
@@ -59,11 +59,11 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: no such object, or no such resource (a CRD that is not there)."""
+    """404: the object does not exist, or the resource does not (a missing CRD)."""
 
 
 class Conflict(ApiError):
-    """409: somebody else's field, or a resourceVersion that is not current."""
+    """409: a field of another manager, or a resourceVersion that is not current."""
 
 
 class Expired(ApiError):
@@ -71,7 +71,7 @@ class Expired(ApiError):
 
 
 class TooLarge(ApiError):
-    """413: the object is larger than the server takes."""
+    """413: the object is larger than the server accepts."""
 
 
 class Invalid(ApiError):
@@ -83,8 +83,8 @@ class Throttled(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: the server, or etcd behind it, is in trouble."""
+    """5xx: the server, or etcd behind it, fails."""
 
 
 class BadResponse(ApiError):
-    """The answer is not what the API promises: no JSON, wrong types, beyond the size limit."""
+    """The response violates the API: no JSON, wrong types, beyond the size limit."""

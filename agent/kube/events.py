@@ -1,8 +1,6 @@
 """The sink of Kubernetes events: renders, sends and retries them.
 
-What an error of the API server means for the event that was told, and for all others.
-
-An event as `events.k8s.io/v1` has it: within every limit that its validation knows.
+Rendered events are `events.k8s.io/v1`, within all limits of its validation.
 """
 
 from __future__ import annotations
@@ -45,17 +43,17 @@ log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=1.0, max_s=60.0)
 
-FORBIDDEN_S = 3600.0  # without the right to write events, that long until the next try
+FORBIDDEN_S = 3600.0  # until the next try without the right to write events
 
-BLOCKED_S = 5.0  # while nothing may be told, that long until it is asked again
+BLOCKED_S = 5.0  # between checks whether events may be sent
 
-UidOf = Callable[[str], str]  # kind of a cluster-wide object -> its uid; empty: not known
+UidOf = Callable[[str], str]  # kind of a cluster-scoped object -> its uid; empty while unknown
 
 
 class EventSink:
-    """Keeps what could not be told, bounded, and tells it in order when it can.
+    """Queues events, bounded, and sends them in order.
 
-    `offer` and `state` are for any thread, all else for the loop thread.
+    `offer` and `state` may be called from any thread, everything else from the loop thread.
     """
 
     def __init__(
@@ -65,28 +63,29 @@ class EventSink:
         clock: Clock,
         *,
         uid_of: UidOf,
-        may_tell: Callable[[], bool] = lambda: True,
+        may_send: Callable[[], bool] = lambda: True,
         deadline_s: float = 10.0,
         backoff: Backoff = BACKOFF,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`uid_of` is asked when an object is made, so that `kubectl describe` finds it.
+        """`uid_of` returns the uid of an event's object, which `kubectl describe` needs.
 
-        `may_tell` says whether the Node of that name is this machine: else its events wait.
+        `may_send` returns whether the Node of that name is this machine: until then its events
+        wait.
         """
         self._api = api
         self._node_name = node_name
         self._clock = clock
         self._uid_of = uid_of
-        self._may_tell = may_tell
+        self._may_send = may_send
         self._deadline_s = deadline_s
         self._backoff = backoff
         self._uniform = uniform
-        self._lock = threading.Lock()  # of the backlog and of who is woken
+        self._lock = threading.Lock()  # guards the backlog and `_wake`
         self._backlog = EventBacklog()
         self._wake: Callable[[], object] | None = None
         self._failures = 0
-        self._unlucky = 0  # answers in a row that may be about one event alone
+        self._unlucky = 0  # failures in a row that may be caused by a single event
         self._not_before_s = 0.0
         self._state = EventSinkState()
 
@@ -97,7 +96,7 @@ class EventSink:
             return msgspec.structs.replace(self._state, counts=self._backlog.counts)
 
     def offer(self, events: Iterable[Event]) -> None:
-        """Take events in, from any thread; returns at once, whatever the API server does."""
+        """Queue events, from any thread; returns at once."""
         now_s = self._clock.monotonic()
         with self._lock:
             for event in events:
@@ -106,7 +105,7 @@ class EventSink:
                 self._wake()
 
     async def run(self) -> None:
-        """Tell events as they come, until cancelled; what waits then is lost."""
+        """Send events as they come, until cancelled; unsent events are then lost."""
         offered = asyncio.Event()
         event_loop = asyncio.get_running_loop()
         with self._lock:
@@ -122,7 +121,7 @@ class EventSink:
                 self._wake = None
 
     async def step(self) -> float | None:
-        """Tell all that is due; return after how many seconds more will be, `None` for nothing."""
+        """Send all due events; return the seconds until the next one, `None` if none waits."""
         while True:
             now_s = self._clock.monotonic()
             if now_s < self._not_before_s:
@@ -131,26 +130,26 @@ class EventSink:
                 item = self._backlog.next(now_s, self._unlucky)
                 if item is None:
                     return self._backlog.wait_s(now_s)
-            if not self._may_tell():
+            if not self._may_send():
                 return BLOCKED_S
-            await self._tell(item)
+            await self._send(item)
 
-    async def _tell(self, item: PendingEvent) -> None:
+    async def _send(self, item: PendingEvent) -> None:
         try:
             await self._api.call(self._request(item))
         except ApiError as error:
             of_pod = item.event.pod is not None
-            found = classify_event_error(error, creating=not item.sent_count, of_pod=of_pod)
-            if found in (EventOutcome.RETRY, EventOutcome.FORBIDDEN):
-                self._put_off(error, off=found is EventOutcome.FORBIDDEN)
+            outcome = classify_event_error(error, creating=not item.sent_count, of_pod=of_pod)
+            if outcome in (EventOutcome.RETRY, EventOutcome.FORBIDDEN):
+                self._postpone(error, off=outcome is EventOutcome.FORBIDDEN)
                 return
-            if found is EventOutcome.REFUSED:
+            if outcome is EventOutcome.REFUSED:
                 log.warning(
                     "event_refused", extra={"reason": item.event.reason, "error": str(error)}
                 )
-            self._note(item, found)
+            self._record_outcome(item, outcome)
         else:
-            self._note(item, EventOutcome.EXISTS)
+            self._record_outcome(item, EventOutcome.EXISTS)
 
     def _request(self, item: PendingEvent) -> ApiRequest:
         event, namespace = item.event, item.event.namespace
@@ -171,26 +170,26 @@ class EventSink:
             deadline_s=self._deadline_s,
         )
 
-    def _note(self, item: PendingEvent, found: EventOutcome) -> None:
-        """Take note of an answer about this one event: the API server is there and listens."""
+    def _record_outcome(self, item: PendingEvent, outcome: EventOutcome) -> None:
+        """Record the server's answer about this event: the server is reachable."""
         if self._state.error:
             log.info("events_told_again")
         self._failures = self._unlucky = 0
         now_s = self._clock.monotonic()
         with self._lock:
             self._state = EventSinkState()
-            if found is EventOutcome.RENEW:
+            if outcome is EventOutcome.RENEW:
                 self._backlog.mark_missing(item)
-            elif found is EventOutcome.REFUSED:
+            elif outcome is EventOutcome.REFUSED:
                 self._backlog.mark_refused(item)
             else:
                 self._backlog.mark_sent(item, now_s)
 
-    def _put_off(self, error: ApiError, *, off: bool) -> None:
-        """Try again later; what is said once is the change, not each failure."""
+    def _postpone(self, error: ApiError, *, off: bool) -> None:
+        """Retry later; log a change of the state, not each failure."""
         self._failures += 1
         if isinstance(error, (ServerError, BadResponse, Conflict)):
-            self._unlucky += 1  # perhaps it fails on this one alone: another one is tried next
+            self._unlucky += 1  # perhaps only this event fails: another one is tried next
         wait_s = self._backoff.wait_s(self._failures, error.retry_after_s, self._uniform)
         self._not_before_s = self._clock.monotonic() + (FORBIDDEN_S if off else wait_s)
         if not self._state.error or off is not self._state.is_forbidden:
@@ -199,29 +198,29 @@ class EventSink:
             self._state = EventSinkState(error=str(error), is_forbidden=off)
 
 
-NAMESPACE_TERMINATING = "NamespaceTerminating"  # reason of a cause; no right is lacking
+NAMESPACE_TERMINATING = "NamespaceTerminating"  # reason of a cause: no permission is missing
 
 
 class EventOutcome(enum.Enum):
-    """What to do next."""
+    """What to do with an event after the server's answer."""
 
-    EXISTS = "told"  # the object is there: an answer was lost
-    RENEW = "renew"  # its object is gone: write a new one
-    REFUSED = "refused"  # this event can never be told; the others can
-    FORBIDDEN = "off"  # no event can be told until somebody grants the right
-    RETRY = "later"  # nothing is wrong with the event
+    EXISTS = "exists"  # the object exists: an earlier answer was lost
+    RENEW = "renew"  # its object is gone: create a new one
+    REFUSED = "refused"  # this event can never be sent; others can
+    FORBIDDEN = "forbidden"  # no event can be sent until the permission is granted
+    RETRY = "retry"  # the error is not caused by the event
 
 
 def classify_event_error(error: ApiError, *, creating: bool, of_pod: bool) -> EventOutcome:
-    """Judge an error of a POST (`creating`) or of a PATCH; `of_pod`: in a namespace of users.
+    """Return what an error of a POST (`creating`) or of a PATCH means for the event.
 
-    A namespace has quotas and guards of its own, whose answer is 403 too: what one of those
-    forbids is no reason to tell nothing of the node.
+    `of_pod`: the event is in a namespace of users. Such a namespace has quotas and admission rules
+    of its own, which answer 403 too: that must not stop the events of the node.
     """
     if isinstance(error, Forbidden):
         ending = any(cause.reason == NAMESPACE_TERMINATING for cause in error.causes)
         return EventOutcome.REFUSED if ending or of_pod else EventOutcome.FORBIDDEN
-    if isinstance(error, NotFound):  # of a POST: the namespace
+    if isinstance(error, NotFound):  # of a POST: the namespace is missing
         return EventOutcome.REFUSED if creating else EventOutcome.RENEW
     if isinstance(error, (Invalid, TooLarge)):
         return EventOutcome.REFUSED
@@ -236,7 +235,7 @@ MAX_EVENT_NAME = 253
 
 MAX_INSTANCE = 128
 
-ACTION = "Observe"  # required; what the agent did when it had something to tell
+ACTION = "Observe"  # a required field: what the agent did
 
 _YEAR_10000_S = 253_402_300_800
 
@@ -246,42 +245,42 @@ _NOT_NAME = re.compile(r"[^a-z0-9.-]+")
 def micro_time(wall_s: float) -> str:
     """Format Unix seconds as `metav1.MicroTime`: UTC, exactly six digits, `Z`.
 
-    What no calendar holds is the epoch.
+    A time outside of the calendar becomes the epoch.
     """
-    known = math.isfinite(wall_s) and 0 <= wall_s < _YEAR_10000_S - 1
-    seconds, micros = divmod(round((wall_s if known else 0.0) * 1_000_000), 1_000_000)
+    is_valid = math.isfinite(wall_s) and 0 <= wall_s < _YEAR_10000_S - 1
+    seconds, micros = divmod(round((wall_s if is_valid else 0.0) * 1_000_000), 1_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}Z"
 
 
 def note_text(message: str) -> str:
-    """Return the text within its limit of bytes, cut between two characters."""
+    """Return the text within its byte limit, cut between two characters."""
     text = clean_text(message, MAX_MESSAGE)
     return text.encode()[:MAX_NOTE_BYTES].decode("utf-8", "ignore")
 
 
 def event_name(event: Event, node_name: str, first_s: float) -> str:
-    """Return the name of the object: the same for one series of one agent, else another.
+    """Return the name of the object: equal for one series of one agent, else different.
 
-    A write that was done though its answer was lost is so found again.
+    The agent therefore finds an object again whose creation was not acknowledged.
     """
     identity = "\0".join((node_name, *event.series, micro_time(first_s)))
     digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
-    about = _NOT_NAME.sub("-", event.pod.name if event.pod is not None else node_name)
-    about = about[: MAX_EVENT_NAME - len(digest) - 1].strip("-.")
+    subject = _NOT_NAME.sub("-", event.pod.name if event.pod is not None else node_name)
+    subject = subject[: MAX_EVENT_NAME - len(digest) - 1].strip("-.")
     # each part between dots begins and ends with a letter or a digit
-    about = re.sub(r"[-.]*\.[-.]*", ".", about)
-    return f"{about}.{digest}" if about else digest
+    subject = re.sub(r"[-.]*\.[-.]*", ".", subject)
+    return f"{subject}.{digest}" if subject else digest
 
 
 def event_series(count: int, first_s: float, last_s: float) -> JsonDict:
-    """Return what a repeat changes; the last time is never before the first."""
+    """Return the fields that a repeat changes; the last time is never before the first."""
     return {"count": count, "lastObservedTime": micro_time(max(first_s, last_s))}
 
 
 def event_object(
     event: Event, node_name: str, uid: str, count: int, first_s: float, last_s: float
 ) -> JsonDict:
-    """Return the whole object; with its series, where it was seen more than once already."""
+    """Return the whole object, with its series if the event was repeated already."""
     body: JsonDict = {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,

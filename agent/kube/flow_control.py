@@ -1,9 +1,4 @@
-"""Token bucket and exponential back-off, as client-go's package of this name has them.
-
-How often something may be done: a bucket of tokens, as client-go has them.
-
-How many events may be told of each subject, as client-go limits them.
-"""
+"""Token bucket and exponential back-off, as in client-go's package `flowcontrol`."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ MAX_EXPONENT = 16
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the wait; figures of client-go's reflector."""
+    """The bounds of the wait; the figures are those of client-go's reflector."""
 
     base_s: float = 0.8
     max_s: float = 30.0
@@ -28,12 +23,12 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         retry_after_s: float | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> float:
-        """Return the wait after so many failures in a row.
+        """Return the wait after this number of failures in a row.
 
-        Anything from a tenth of the ceiling to the ceiling, which doubles from `base_s`: a fleet
-        that lost its server together must not come back together. What the server asked for is
-        waited for first: it asks the same of all, most often one second. A long wait is spread
-        over a quarter of itself.
+        It is random between a tenth of the ceiling and the ceiling, which doubles from `base_s`:
+        nodes that lost their server together must not come back together. The server's requested
+        wait comes first, because it is the same for all nodes, most often one second. A long wait
+        is spread over a quarter of itself.
         """
         ceiling_s = min(self.max_s, self.base_s * 2.0 ** min(max(failures - 1, 0), MAX_EXPONENT))
         wait_s = uniform(ceiling_s / 10, ceiling_s)
@@ -43,7 +38,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenBucket:
-    """Holds tokens up to `burst`; one more comes every `refill_s` seconds. Full at the start."""
+    """Holds up to `burst` tokens; one more comes every `refill_s` seconds. Full at the start."""
 
     def __init__(self, burst: int, refill_s: float) -> None:
         self._refill_s = refill_s
@@ -51,7 +46,7 @@ class TokenBucket:
         self._full_s = 0.0  # monotonic; when it will be full again
 
     def wait_s(self, now_s: float) -> float:
-        """Return the seconds until there is a token; 0: there is one."""
+        """Return the seconds until there is a token; 0 if there is one."""
         return max(0.0, self._full_s - self._spare_s - now_s)
 
     def take(self, now_s: float) -> bool:
@@ -62,17 +57,17 @@ class TokenBucket:
         return True
 
     def reserve(self, now_s: float) -> float:
-        """Take a token, also one that is yet to come; return the seconds until it is there."""
+        """Take a token, also a future one; return the seconds until it is available."""
         wait_s = self.wait_s(now_s)
         self._full_s = max(self._full_s, now_s) + self._refill_s
         return wait_s
 
 
-MAX_SUBJECTS = 512  # buckets kept; the one that was used least lately goes first, and is full again
+MAX_SUBJECTS = 512  # buckets; the least recently used one is dropped, and would be full again
 
 
 class SubjectBuckets:
-    """A bucket for each subject that is asked for."""
+    """One bucket for each subject, created at its first use."""
 
     def __init__(self, burst: int, refill_s: float) -> None:
         self._burst = burst

@@ -1,7 +1,4 @@
-"""Turns HTTP statuses and errors of the HTTP library into `ApiError`s.
-
-The edge to the HTTP library: its errors become ours, once, here.
-"""
+"""Turns HTTP statuses and errors of the HTTP library into `ApiError`s."""
 
 from __future__ import annotations
 
@@ -35,13 +32,13 @@ from agent.kube.errors import (
 if TYPE_CHECKING:
     import aiohttp
 
-MAX_EXTRACT_CHARS = 200  # characters of the server's words in a message
+MAX_EXTRACT_CHARS = 200  # characters of the server's text in a message
 
 MAX_CAUSES = 32
 
-MAX_ERROR_BYTES = 64 << 10  # of the body of a failure; a Status is some hundred
+MAX_ERROR_BYTES = 64 << 10  # of an error's body; a Status has some hundred
 
-MAX_WAIT_S = 300.0  # a server that asks for more is asked again sooner
+MAX_WAIT_S = 300.0  # upper bound of the server's requested wait
 
 _CLASSES: dict[int, type[ApiError]] = {
     400: Invalid,
@@ -73,18 +70,20 @@ def error_of_response(
     secrets: Iterable[str] = (),
     wall_s: float,
 ) -> ApiError:
-    """Return the error that an answer means; never raise, whatever its body holds.
+    """Return the error for a response; never raise, whatever its body contains.
 
-    Header names are in lower case. `secrets` are cut out of what the server says, should it
-    repeat what we sent.
+    Header names are in lower case. `secrets` are removed from the server's text, in case it repeats
+    what was sent.
     """
-    said = _status(body)
-    words = _text(said.get("message")) if said else body.decode("utf-8", "replace")
-    phrase = safe_extract(words, secrets) or _phrase(status)
+    status_object = _status(body)
+    message = (
+        _text(status_object.get("message")) if status_object else body.decode("utf-8", "replace")
+    )
+    phrase = safe_extract(message, secrets) or _phrase(status)
     if 300 <= status < 400:
         where = safe_extract(headers.get("location", "nowhere"), secrets)
         return BadResponse(what, f"redirects are not followed: to {where}", code=status)
-    details = _object(said.get("details"))
+    details = _object(status_object.get("details"))
     wait_s = retry_after_s(headers.get("retry-after", ""), _date_s(headers, wall_s))
     if wait_s is None:
         wait_s = _bounded_s(details.get("retryAfterSeconds"))
@@ -93,7 +92,7 @@ def error_of_response(
         what,
         phrase,
         code=status,
-        reason=safe_extract(_text(said.get("reason")), secrets),
+        reason=safe_extract(_text(status_object.get("reason")), secrets),
         retry_after_s=wait_s,
         causes=_causes(details, secrets),
     )
@@ -110,9 +109,10 @@ def safe_extract(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def retry_after_s(text: str, now_s: float) -> float | None:
-    """Return the wait that `Retry-After` asks for: seconds, or a date; `None` when it is neither.
+    """Return the wait of a `Retry-After` header, in seconds or as a date; `None` if it is neither.
 
-    `now_s` is the wall clock of whoever wrote the date. Never below 0 nor above `MAX_WAIT_S`.
+    `now_s` is the wall clock of the machine that wrote the date. The result is between 0 and
+    `MAX_WAIT_S`.
     """
     text = text.strip()
     if _SECONDS.fullmatch(text):
@@ -122,7 +122,7 @@ def retry_after_s(text: str, now_s: float) -> float | None:
 
 
 def http_date_s(text: str) -> float | None:
-    """Return an HTTP date as Unix seconds; `None` when it is none."""
+    """Return an HTTP date as Unix seconds; `None` if it is invalid."""
     if not text or len(text) > 64:
         return None
     try:
@@ -132,14 +132,14 @@ def http_date_s(text: str) -> float | None:
 
 
 def _status(body: bytes) -> Mapping[object, object]:
-    """Return a Status as far as it is one; empty when it is anything else."""
+    """Return the body as a Status; empty if it is anything else."""
     if len(body) > MAX_ERROR_BYTES:
         return {}
     try:
-        said = _object(msgspec.json.decode(body))
+        status = _object(msgspec.json.decode(body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return {}
-    return said if said.get("kind") == "Status" else {}
+    return status if status.get("kind") == "Status" else {}
 
 
 def _causes(details: Mapping[object, object], secrets: Iterable[str]) -> tuple[StatusCause, ...]:
@@ -185,40 +185,40 @@ def _phrase(status: int) -> str:
 
 
 class RequestRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request went, for messages."""
+    """The way of a request to its server, for messages."""
 
     server: str
     proxy: HttpProxy | None
-    authority: str  # who must have signed the server's certificate
+    authority: str  # which authority must have signed the server's certificate
 
     def __str__(self) -> str:
-        """Say where it went."""
+        """Return server and proxy, for messages."""
         return f"{self.server} through {self.proxy}" if self.proxy else self.server
 
 
 @contextlib.contextmanager
-def translate_errors(what: str, way: RequestRoute, *, begun: bool = False) -> Iterator[None]:
-    """Raise our error for one of the library's; `what` was done.
+def translate_errors(what: str, route: RequestRoute, *, begun: bool = False) -> Iterator[None]:
+    """Raise an `ApiError` for an error of the library; `what` names the call.
 
-    `begun`: the head of an answer has come, so that what is wrong now is wrong with its body.
+    `begun`: the head of a response has arrived, so that the error concerns its body.
     """
-    # imported here: 180 ms that only a session needs, and what is done here needs it anyway
+    # imported here: it takes 180 ms, and only a session, which has loaded it, calls this function
     import aiohttp  # noqa: PLC0415 - aiohttp
 
     try:
         yield
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError) as error:
         if begun:
-            raise Unreachable(what, f"the answer of {way} broke off") from error
-        raise translate_error(what, error, way) from error
+            raise Unreachable(what, f"the answer of {route} broke off") from error
+        raise translate_error(what, error, route) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise translate_error(what, error, way) from error
-    except ValueError as error:  # a label of 64 characters, or of none
-        raise Unreachable(what, f"{way}: no name that could be asked for") from error
+        raise translate_error(what, error, route) from error
+    except ValueError as error:  # a label of a host name with 64 characters or none
+        raise Unreachable(what, f"{route}: no name that could be asked for") from error
 
 
 def is_closed_connection(error: ApiError) -> bool:
-    """Say whether the connection was gone when the request was sent, or before any answer."""
+    """Return whether the connection was closed before any answer."""
     import aiohttp  # noqa: PLC0415 - aiohttp
 
     cause = error.__cause__
@@ -228,56 +228,57 @@ def is_closed_connection(error: ApiError) -> bool:
 
 
 def is_untrusted_certificate(error: ApiError) -> bool:
-    """Say whether the server's certificate was not believed."""
+    """Return whether the server's certificate was not trusted."""
     return getattr(error.__cause__, "certificate_error", None) is not None
 
 
-def translate_error(what: str, error: Exception, way: RequestRoute) -> ApiError:
-    """Return our error for one of the library's."""
+def translate_error(what: str, error: Exception, route: RequestRoute) -> ApiError:
+    """Return the `ApiError` for an error of the library."""
     import aiohttp  # noqa: PLC0415 - aiohttp
 
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
-        return Unreachable(what, _connect_error_text(error, way))
+        return Unreachable(what, _connect_error_text(error, route))
     match error:
         case aiohttp.ClientHttpProxyError():
-            return Unreachable(what, f"the proxy {way.proxy} refused with {error.status}")
+            return Unreachable(what, f"the proxy {route.proxy} refused with {error.status}")
         case aiohttp.ServerDisconnectedError():
-            return Unreachable(what, f"{way} closed the connection without an answer")
+            return Unreachable(what, f"{route} closed the connection without an answer")
         case aiohttp.ClientResponseError():
-            said = safe_extract(error.message)[:80]
-            return BadResponse(what, f"{way} does not speak HTTP: {said}")
+            message = safe_extract(error.message)[:80]
+            return BadResponse(what, f"{route} does not speak HTTP: {message}")
         case TimeoutError():
-            return Unreachable(what, f"{way}: no connection in time")
+            return Unreachable(what, f"{route}: no connection in time")
         case OSError():
-            return Unreachable(what, f"{way}: {_os_error_text(error)}")
-    return Unreachable(what, f"{way}: {type(error).__name__}")
+            return Unreachable(what, f"{route}: {_os_error_text(error)}")
+    return Unreachable(what, f"{route}: {type(error).__name__}")
 
 
 def _connect_error_text(
-    error: aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError, way: RequestRoute
+    error: aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError,
+    route: RequestRoute,
 ) -> str:
     import aiohttp  # noqa: PLC0415 - aiohttp
 
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            return f"{way} is not believed: {_certificate_error_text(error, way.authority)}"
+            return f"{route} is not believed: {_certificate_error_text(error, route.authority)}"
         case aiohttp.ClientConnectorDNSError():
             return f"{error.host}: no such name ({_os_error_text(error.os_error)})"
         case aiohttp.ClientProxyConnectionError():
-            return f"the proxy {way.proxy}: {_os_error_text(error.os_error)}"
+            return f"the proxy {route.proxy}: {_os_error_text(error.os_error)}"
         case aiohttp.ClientConnectorSSLError():
-            return f"{way}: no TLS: {_tls_error_text(error.os_error)}"
-    return f"{way}: {_os_error_text(error.os_error)}"
+            return f"{route}: no TLS: {_tls_error_text(error.os_error)}"
+    return f"{route}: {_os_error_text(error.os_error)}"
 
 
-def _certificate_error_text(error: Exception, whose: str) -> str:
+def _certificate_error_text(error: Exception, authority: str) -> str:
     cause = getattr(error, "certificate_error", None)
-    words = getattr(cause, "verify_message", "") or str(cause)
-    if "ostname mismatch" in words or "IP address mismatch" in words:
-        return f"its certificate is for another name: {safe_extract(words)}"
-    if "expired" in words or "not yet valid" in words:
-        return f"{words}; if that cannot be, look at this node's clock"
-    return f"its certificate is not signed by {whose}: {safe_extract(words)}"
+    message = getattr(cause, "verify_message", "") or str(cause)
+    if "ostname mismatch" in message or "IP address mismatch" in message:
+        return f"its certificate is for another name: {safe_extract(message)}"
+    if "expired" in message or "not yet valid" in message:
+        return f"{message}; if that cannot be, look at this node's clock"
+    return f"its certificate is not signed by {authority}: {safe_extract(message)}"
 
 
 def _tls_error_text(error: OSError) -> str:

@@ -1,8 +1,6 @@
-"""The kinds of objects that the agent reads or writes, and how those that it watches are decoded.
+"""The kinds of objects that the agent reads or writes, and how watched ones are decoded.
 
-Objects that the agent writes: watched to notice when another writer changes or removes them.
-
-Pods bound to this node.
+The agent watches objects that it writes too, to notice changes by other writers.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class VersionedObject(msgspec.Struct):
 
 
 def resource_version(one: VersionedObject) -> str:
-    """Return the object's version; opaque."""
+    """Return the object's version, an opaque text."""
     return one.metadata.resource_version
 
 

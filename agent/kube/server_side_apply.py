@@ -1,12 +1,8 @@
-"""Compares desired and stored objects field by field.
+"""Compares desired and stored objects field by field, with their owners from `managedFields`.
 
-Who wrote which field: `metadata.managedFields`, and the managers that a conflict names.
-
-Merge patches that remove members.
-
-Fields that the server's version of a CRD lacks. The server drops them silently from a merge patch
-or a whole object; it refuses an apply with one of them, by a 500 that names the field in its
-message only.
+Also here: merge patches that remove members, and fields that the server's version of a CRD lacks.
+The server drops such fields silently from a merge patch or a whole object. It refuses an apply with
+one of them with a 500 that names the field only in its message.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ FieldPath = tuple[str, ...]  # members as managedFields name them: f:spec, k:{"u
 
 ListKeys = Mapping[
     FieldPath, str
-]  # lists of which each writer has entries of its own, by which member
+]  # lists in which each writer owns entries; by the member that identifies an entry
 
 LIST_KEYS: ListKeys = {
     ("f:metadata", "f:ownerReferences"): "uid",
@@ -43,33 +39,36 @@ MAX_JSON_BYTES = 256 * 1024  # all annotations of an object together
 
 
 def differences(
-    wanted: Mapping[str, object], stored: object, keyed: ListKeys = LIST_KEYS, at: FieldPath = ()
+    desired: Mapping[str, object],
+    stored: object,
+    keyed: ListKeys = LIST_KEYS,
+    path_prefix: FieldPath = (),
 ) -> Iterator[FieldPath]:
-    """Yield where `stored` lacks what is wanted, or has it otherwise.
+    """Yield the paths where `stored` differs from `desired`.
 
-    What is there beside it is not looked at, except within lists, which are compared whole; of
-    lists in `keyed` each wanted entry is looked for.
+    Members that are only in `stored` are ignored, except within lists, which are compared as a
+    whole. In lists of `keyed` each desired entry is compared alone.
     """
-    have = stored if isinstance(stored, Mapping) else {}
-    for key, value in wanted.items():
-        path = (*at, f"f:{key}")
-        there = have.get(key)
+    stored_members = stored if isinstance(stored, Mapping) else {}
+    for key, value in desired.items():
+        path = (*path_prefix, f"f:{key}")
+        current = stored_members.get(key)
         if isinstance(value, Mapping):
-            yield from differences(value, there, keyed, path)
+            yield from differences(value, current, keyed, path)
         elif path in keyed and isinstance(value, list):
-            yield from _entries(value, there, keyed, path)
-        elif not is_same_at(path, value, there):
+            yield from _entries(value, current, keyed, path)
+        elif not is_same_at(path, value, current):
             yield path
 
 
 def _entries(
-    wanted: list[object], stored: object, keyed: ListKeys, at: FieldPath
+    desired: list[object], stored: object, keyed: ListKeys, at: FieldPath
 ) -> Iterator[FieldPath]:
     key = keyed[at]
-    for entry in wanted:
+    for entry in desired:
         if isinstance(entry, Mapping):
-            there = find_entry(stored, key, entry.get(key))
-            if there is None or any(differences(entry, there, keyed, (*at, "*"))):
+            current = find_entry(stored, key, entry.get(key))
+            if current is None or any(differences(entry, current, keyed, (*at, "*"))):
                 yield (*at, entry_member(key, entry.get(key)))
 
 
@@ -82,57 +81,59 @@ def find_entry(listed: object, key: str, value: object) -> Mapping[str, object] 
 
 
 def entry_member(key: str, value: object) -> str:
-    """Name an entry of a list as managedFields do."""
+    """Return the name of a list's entry in managedFields."""
     return "k:" + msgspec.json.encode({key: value}).decode()
 
 
-def is_same_at(path: FieldPath, wanted: object, stored: object) -> bool:
-    """Say whether the value of a place is what is wanted; annotations may hold JSON."""
+def is_same_at(path: FieldPath, desired: object, stored: object) -> bool:
+    """Return whether a field has the desired value; annotations may contain JSON."""
     if path[:-1] == ANNOTATIONS:
-        return is_same_text(wanted, stored)
-    return is_same(wanted, stored, quantity=any(member[2:] in QUANTITIES for member in path))
+        return is_same_text(desired, stored)
+    return is_same(desired, stored, quantity=any(member[2:] in QUANTITIES for member in path))
 
 
-def is_same(wanted: object, stored: object, *, quantity: bool = False) -> bool:
-    """Say whether two values are equal: absent is empty, and 1000m of a resource is 1."""
-    if isinstance(wanted, Mapping | list) and wanted == stored:
-        return True  # mostly so, and many times as fast as looking into them
-    if isinstance(wanted, Mapping):
-        have = {} if stored is None else stored
-        return isinstance(have, Mapping) and all(
-            is_same(wanted.get(key), have.get(key), quantity=quantity or key in QUANTITIES)
-            for key in wanted.keys() | have.keys()
+def is_same(desired: object, stored: object, *, quantity: bool = False) -> bool:
+    """Return whether two values are equal: absent equals empty, and quantity 1000m equals 1."""
+    if isinstance(desired, Mapping | list) and desired == stored:
+        return True  # the usual case, and many times faster than a comparison of members
+    if isinstance(desired, Mapping):
+        stored_members = {} if stored is None else stored
+        return isinstance(stored_members, Mapping) and all(
+            is_same(
+                desired.get(key), stored_members.get(key), quantity=quantity or key in QUANTITIES
+            )
+            for key in desired.keys() | stored_members.keys()
         )
-    if isinstance(wanted, list):
+    if isinstance(desired, list):
         if not isinstance(stored, list):
-            return not wanted and stored is None
-        return len(wanted) == len(stored) and all(
+            return not desired and stored is None
+        return len(desired) == len(stored) and all(
             is_same(one, other, quantity=quantity)
-            for one, other in zip(wanted, stored, strict=True)
+            for one, other in zip(desired, stored, strict=True)
         )
-    if wanted is None:
+    if desired is None:
         return stored is None or stored in ({}, [])
-    if wanted == stored:
-        return isinstance(wanted, bool) == isinstance(stored, bool)
-    return quantity and _is_same_amount(wanted, stored)
+    if desired == stored:
+        return isinstance(desired, bool) == isinstance(stored, bool)
+    return quantity and _is_same_amount(desired, stored)
 
 
-def is_same_text(wanted: object, stored: object) -> bool:
-    """Say whether two annotations are equal, as text or as the JSON that they hold."""
-    if wanted == stored:
+def is_same_text(desired: object, stored: object) -> bool:
+    """Return whether two annotations are equal, as text or as JSON."""
+    if desired == stored:
         return True
-    if not isinstance(wanted, str) or not isinstance(stored, str):
+    if not isinstance(desired, str) or not isinstance(stored, str):
         return False
-    if wanted[:1] not in "{[" or stored[:1] not in "{[" or len(stored) > MAX_JSON_BYTES:
+    if desired[:1] not in "{[" or stored[:1] not in "{[" or len(stored) > MAX_JSON_BYTES:
         return False
     try:
-        return bool(msgspec.json.decode(wanted) == msgspec.json.decode(stored))
+        return bool(msgspec.json.decode(desired) == msgspec.json.decode(stored))
     except JSON_ERRORS:
         return False
 
 
-def _is_same_amount(wanted: object, stored: object) -> bool:
-    first, second = _amount(wanted), _amount(stored)
+def _is_same_amount(desired: object, stored: object) -> bool:
+    first, second = _amount(desired), _amount(stored)
     return first is not None and first == second
 
 
@@ -143,7 +144,7 @@ def _amount(value: object) -> Decimal | None:
 
 
 def render_path(path: FieldPath) -> str:
-    """Write a place for people: .metadata.annotations["a/b"], .spec.devices."""
+    """Return a path for people: .metadata.annotations["a/b"], .spec.devices."""
     text = ""
     for member in path:
         name = member[2:]
@@ -154,7 +155,7 @@ def render_path(path: FieldPath) -> str:
 
 MAX_MANAGERS = 64  # of one object
 
-UNTRACKED = "before-first-apply"  # the server's name for all that was written without a name
+UNTRACKED = "before-first-apply"  # the server's name for all writes without a manager's name
 
 APPLY_OPERATION = "Apply"
 
@@ -166,35 +167,35 @@ class FieldManager(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     operation: str  # Apply, Update
-    last_write_s: float | None  # wall clock of the server: its last write that changed something
+    last_write_s: float | None  # server's wall clock at the manager's last change
     fields: Mapping[str, object]  # fieldsV1
     subresource: str = ""
 
     def owns(self, path: FieldPath) -> bool:
-        """Say whether the place, or something in it, is this writer's."""
-        below: object = self.fields
+        """Return whether this manager owns the field, or a part of it."""
+        nested: object = self.fields
         for member in path:
-            if not isinstance(below, Mapping) or member not in below:
+            if not isinstance(nested, Mapping) or member not in nested:
                 return False
-            below = below[member]
+            nested = nested[member]
         return True
 
 
 def metadata_of(stored: object) -> Mapping[str, object]:
     """Return an object's metadata; empty if it has none."""
-    found = stored.get("metadata") if isinstance(stored, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    metadata = stored.get("metadata") if isinstance(stored, Mapping) else None
+    return metadata if isinstance(metadata, Mapping) else {}
 
 
 def field_managers(stored: object) -> tuple[FieldManager, ...]:
-    """Return the writers of an object; what is no such entry is passed over."""
-    found = []
-    listed = metadata_of(stored).get("managedFields")
-    for entry in listed[:MAX_MANAGERS] if isinstance(listed, list) else ():
+    """Return the field managers of an object; skip invalid entries."""
+    managers = []
+    entries = metadata_of(stored).get("managedFields")
+    for entry in entries[:MAX_MANAGERS] if isinstance(entries, list) else ():
         if not isinstance(entry, Mapping) or not isinstance(entry.get("manager"), str):
             continue
         fields = entry.get("fieldsV1")
-        found.append(
+        managers.append(
             FieldManager(
                 name=str(entry["manager"]),
                 operation=str(entry.get("operation", "")),
@@ -203,11 +204,11 @@ def field_managers(stored: object) -> tuple[FieldManager, ...]:
                 subresource=str(entry.get("subresource") or ""),
             )
         )
-    return tuple(found)
+    return tuple(managers)
 
 
 def unix_time(text: object) -> float | None:
-    """Return the moment of an RFC 3339 time stamp; `None` of anything else."""
+    """Return the time of an RFC 3339 time stamp; `None` for anything else."""
     try:
         moment = dt.datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -215,26 +216,26 @@ def unix_time(text: object) -> float | None:
     return moment.timestamp() if moment is not None and moment.tzinfo is not None else None
 
 
-def surplus_fields(fields: object, wanted: object, at: FieldPath = ()) -> Iterator[FieldPath]:
-    """Yield places that a writer has and that are no longer wanted."""
-    for member, below in fields.items() if isinstance(fields, Mapping) else ():
+def surplus_fields(fields: object, desired: object, at: FieldPath = ()) -> Iterator[FieldPath]:
+    """Yield fields that a manager owns and that are no longer desired."""
+    for member, nested in fields.items() if isinstance(fields, Mapping) else ():
         if member == "." or not isinstance(member, str):
             continue
         path = (*at, member)
-        found, value = _look_up(wanted, member)
-        if not found:
+        is_desired, value = _find_member(desired, member)
+        if not is_desired:
             yield path
-        elif below:
-            yield from surplus_fields(below, value, path)
+        elif nested:
+            yield from surplus_fields(nested, value, path)
 
 
-def _look_up(wanted: object, member: str) -> tuple[bool, object]:
+def _find_member(desired: object, member: str) -> tuple[bool, object]:
     kind, _, name = member.partition(":")
     if kind == "f":
-        value = wanted.get(name) if isinstance(wanted, Mapping) else None
+        value = desired.get(name) if isinstance(desired, Mapping) else None
         return value is not None, value
     if kind != "k":
-        return True, None  # an index or a member of a set: of lists that are compared whole
+        return True, None  # an index or a member of a set, in lists that are compared as a whole
     try:
         keys = msgspec.json.decode(name)
     except JSON_ERRORS:
@@ -242,37 +243,37 @@ def _look_up(wanted: object, member: str) -> tuple[bool, object]:
     if not isinstance(keys, dict) or len(keys) != 1:
         return True, None
     ((key, identity),) = keys.items()
-    entry = find_entry(wanted, key, identity)
+    entry = find_entry(desired, key, identity)
     return entry is not None, entry
 
 
 def conflicting_managers(error: Conflict) -> frozenset[str]:
-    """Return the writers that a 409 names; none for a resourceVersion that is not current."""
+    """Return the managers that a 409 names; none for an outdated resourceVersion."""
     texts = [cause.message for cause in error.causes] or [str(error)]
     return frozenset(match[1] for text in texts for match in _CONFLICT.finditer(text))
 
 
-def surplus_members(wanted: object, stored: object, at: FieldPath = ()) -> Iterator[FieldPath]:
-    """Yield the members that are stored and not wanted, of mappings at any depth."""
-    want = wanted if isinstance(wanted, Mapping) else {}
-    for key, there in stored.items() if isinstance(stored, Mapping) else ():
+def surplus_members(desired: object, stored: object, at: FieldPath = ()) -> Iterator[FieldPath]:
+    """Yield stored members that are not desired, of mappings at any depth."""
+    desired_members = desired if isinstance(desired, Mapping) else {}
+    for key, current in stored.items() if isinstance(stored, Mapping) else ():
         path = (*at, f"f:{key}")
-        if want.get(key) is None:
+        if desired_members.get(key) is None:
             yield path
-        elif isinstance(want[key], Mapping):
-            yield from surplus_members(want[key], there, path)
+        elif isinstance(desired_members[key], Mapping):
+            yield from surplus_members(desired_members[key], current, path)
 
 
 def removal_patch(paths: Iterable[FieldPath]) -> JsonDict:
     """Return the merge patch that removes these members."""
     patch: JsonDict = {}
     for path in paths:
-        below: JsonDict = patch
+        nested: JsonDict = patch
         for member in path[:-1]:
-            inner = below.setdefault(member[2:], {})
-            assert isinstance(inner, dict)  # noqa: S101 - no place lies within another one
-            below = inner
-        below[path[-1][2:]] = None
+            inner = nested.setdefault(member[2:], {})
+            assert isinstance(inner, dict)  # noqa: S101 - no path is a prefix of another one
+            nested = inner
+        nested[path[-1][2:]] = None
     return patch
 
 
@@ -288,45 +289,45 @@ _MEMBER = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|(\[)")
 
 
 def undeclared_fields(message: str) -> frozenset[SchemaPath]:
-    """Return the fields that a refused apply is said to be refused for."""
+    """Return the fields that the message of a refused apply names."""
     return frozenset(
-        tuple(member[1] or "*" for member in _MEMBER.finditer(found[1]))
-        for found in list(_UNDECLARED.finditer(message))[:MAX_SCHEMA_PATHS]
+        tuple(member[1] or "*" for member in _MEMBER.finditer(match[1]))
+        for match in list(_UNDECLARED.finditer(message))[:MAX_SCHEMA_PATHS]
     )
 
 
-def missing_fields(wanted: object, stored: object, at: SchemaPath = ()) -> Iterator[SchemaPath]:
-    """Yield the fields that were wanted and are not there; nothing of what is there otherwise."""
-    if isinstance(wanted, Mapping) and isinstance(stored, Mapping):
-        for key, value in wanted.items():
+def missing_fields(desired: object, stored: object, at: SchemaPath = ()) -> Iterator[SchemaPath]:
+    """Yield the desired fields that are not stored; fields with other values are not missing."""
+    if isinstance(desired, Mapping) and isinstance(stored, Mapping):
+        for key, value in desired.items():
             if key in stored:
                 yield from missing_fields(value, stored[key], (*at, key))
             elif value not in (None, {}, []):
                 yield (*at, key)
-    elif isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
-        for one, other in zip(wanted, stored, strict=True):
+    elif isinstance(desired, list) and isinstance(stored, list) and len(desired) == len(stored):
+        for one, other in zip(desired, stored, strict=True):
             yield from missing_fields(one, other, (*at, "*"))
 
 
 def drop_fields(body: object, places: frozenset[SchemaPath]) -> object:
-    """Return the body without those fields; the same one if there are none."""
-    below: dict[str, frozenset[SchemaPath]] = {
+    """Return the body without those fields; the same object if there are none."""
+    nested: dict[str, frozenset[SchemaPath]] = {
         head: frozenset(place[1:] for place in places if place and place[0] == head)
         for head in {place[0] for place in places if place}
     }
-    if not below:
+    if not nested:
         return body
     if isinstance(body, Mapping):
         return {
-            key: drop_fields(value, below.get(key, frozenset()))
+            key: drop_fields(value, nested.get(key, frozenset()))
             for key, value in body.items()
-            if () not in below.get(key, frozenset())
+            if () not in nested.get(key, frozenset())
         }
-    if isinstance(body, list) and "*" in below:
-        return [drop_fields(entry, below["*"]) for entry in body]
+    if isinstance(body, list) and "*" in nested:
+        return [drop_fields(entry, nested["*"]) for entry in body]
     return body
 
 
 def render_schema_path(place: SchemaPath) -> str:
-    """Write a field for people: spec.devices[].conditions."""
+    """Return a field for people: spec.devices[].conditions."""
     return ".".join(place).replace(".*", "[]")

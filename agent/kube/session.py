@@ -1,9 +1,4 @@
-"""An authenticated session with one server: calls, streams, deadlines, status.
-
-The session: one request at a time, each with a deadline, each failure of a class.
-
-Opens a session where the settings and the surroundings say the API server is.
-"""
+"""An authenticated session with one server: calls, streams, deadlines, status."""
 
 from __future__ import annotations
 
@@ -65,8 +60,8 @@ NO_RESPONSE_CODE = "none"  # code of a request that got no answer
 def clock_skew_s(date_s: float, sent_s: float, received_s: float) -> float:
     """Return how far the server's clock is ahead at least; wall seconds.
 
-    The header is cut to whole seconds and was written somewhere between sending and receiving,
-    so the true difference lies between `date - received` and `date + 1 - sent`.
+    The header has whole seconds and was written between sending and receiving, so the true
+    difference is between `date - received` and `date + 1 - sent`.
     """
     lowest_s, highest_s = date_s - received_s, date_s + 1 - sent_s
     if lowest_s <= 0 <= highest_s:
@@ -75,29 +70,29 @@ def clock_skew_s(date_s: float, sent_s: float, received_s: float) -> float:
 
 
 class SessionStatusTracker:
-    """Keeps the state of one session. Belongs to the loop thread."""
+    """Updates the status of one session. Belongs to the loop thread."""
 
     def __init__(self, server: str, clock: Clock) -> None:
-        """Begin with nothing asked; `server` names it in the log."""
+        """Start without any request; `server` names the server in the log."""
         self._server = server
         self._clock = clock
         self.state = ApiSessionStatus()
 
     def begin(self, *, stream: bool) -> None:
-        """Count a call or a stream that is under way."""
+        """Count a call or stream as in progress."""
         self._count(1, stream=stream)
 
     def end(self, *, stream: bool) -> None:
-        """Count it no more."""
+        """Count a call or stream as ended."""
         self._count(-1, stream=stream)
 
     def count_retries(self, times: int) -> None:
-        """Count second tries."""
+        """Count repeated requests."""
         if times:
             self.state = replace(self.state, retries=self.state.retries + times)
 
     def record_response(self, verb: str, status: int) -> None:
-        """Note an answer of any status."""
+        """Record a response of any status."""
         now_s = self._clock.monotonic()
         if self.state.reachable is False:
             log.info("server_answers_again", extra={"server": self._server})
@@ -106,122 +101,125 @@ class SessionStatusTracker:
             reachable=True,
             last_answer_s=now_s,
             last_ok_s=now_s if 200 <= status < 300 else self.state.last_ok_s,
-            requests=self._counted(verb, str(status)),
+            requests=self._incremented(verb, str(status)),
         )
 
     def record_failure(self, verb: str, error: ApiError, *, answered: bool) -> None:
-        """Note an error; a server is out of reach only when no answer had begun.
+        """Record an error; the server counts as unreachable only if no response had begun.
 
-        What broke off after that says little: streams do so whenever something on the way likes.
+        A stream that breaks later says little: proxies end streams at any time.
         """
         state = self.state
         if not answered:
-            state = replace(state, requests=self._counted(verb, NO_RESPONSE_CODE))
-        gone = isinstance(error, Unreachable) and not answered
-        if gone and state.reachable is not False:
+            state = replace(state, requests=self._incremented(verb, NO_RESPONSE_CODE))
+        is_unreachable = isinstance(error, Unreachable) and not answered
+        if is_unreachable and state.reachable is not False:
             extra = {"server": self._server, "error": str(error)}
             log.warning("server_does_not_answer", extra=extra)
         self.state = replace(
             state,
-            reachable=False if gone else state.reachable,
+            reachable=False if is_unreachable else state.reachable,
             last_error=str(error),
         )
 
     def record_clock_skew(self, date_s: float, sent_s: float) -> None:
-        """Note the server's clock, of a request sent at `sent_s`; wall seconds."""
+        """Record the server's clock, from a request sent at `sent_s`; wall seconds."""
         skew_s = clock_skew_s(date_s, sent_s, self._clock.wall())
         self.state = replace(self.state, clock_skew_s=skew_s)
 
-    def _count(self, more: int, *, stream: bool) -> None:
+    def _count(self, change: int, *, stream: bool) -> None:
         state = self.state
         if stream:
-            self.state = replace(state, streams=state.streams + more)
+            self.state = replace(state, streams=state.streams + change)
         else:
-            self.state = replace(state, in_flight=state.in_flight + more)
+            self.state = replace(state, in_flight=state.in_flight + change)
 
-    def _counted(self, verb: str, code: str) -> Mapping[tuple[str, str], int]:
+    def _incremented(self, verb: str, code: str) -> Mapping[tuple[str, str], int]:
         requests = self.state.requests
         return {**requests, (verb, code): requests.get((verb, code), 0) + 1}
 
 
-MAX_CALLS = 8  # at once; streams are not counted
+MAX_CALLS = 8  # at the same time; streams are not counted
 
 WATCH_VERB = "WATCH"
 
-REPEATABLE_PATCH_TYPES = (APPLY_PATCH_TYPE, MERGE_PATCH_TYPE)  # a PATCH of these may arrive twice
+REPEATABLE_PATCH_TYPES = (
+    APPLY_PATCH_TYPE,
+    MERGE_PATCH_TYPE,
+)  # a PATCH of these types may be repeated
 
 Authentication = tuple[
     str | None, ssl.SSLContext | None
-]  # the Authorization header, whom to believe
+]  # the Authorization header, the trusted authorities
 
 
 class ApiSession:
-    """`agent.kube.api.ApiClient` over HTTPS. Belongs to the loop thread; opens nothing until used.
+    """`agent.kube.api.ApiClient` over HTTPS. Belongs to the loop thread; connects at the first use.
 
-    Twice is tried: what was answered 401 when there are other credentials by then, and what can
-    be repeated without harm on a kept connection that the server had closed meanwhile.
+    A request is repeated once after a 401 if there are other credentials by then, and after an
+    error of a reused connection that the server had closed, if repeating it is safe.
     """
 
     def __init__(
         self, endpoint: Endpoint, credentials: Credentials, trust: TlsContextCache, clock: Clock
     ) -> None:
-        """Take where, who we are there, whom we believe."""
+        """Take the server, the account, and the trusted authorities."""
         self.credentials = credentials
         self._endpoint = endpoint
         self._trust = trust
         self._clock = clock
         self._connections = ConnectionPool(endpoint)
-        self._free = asyncio.Semaphore(MAX_CALLS)
-        self._keeper = SessionStatusTracker(str(endpoint), clock)
+        self._call_slots = asyncio.Semaphore(MAX_CALLS)
+        self._status = SessionStatusTracker(str(endpoint), clock)
 
     @property
     def state(self) -> ApiSessionStatus:
-        """Return how the server has answered so far; any thread may ask."""
+        """Return the status of the session; any thread may call this."""
         return replace(
-            self._keeper.state,
+            self._status.state,
             opened_connections=self._connections.opened_count,
             token_read_errors=self.credentials.read_errors,
             ca_read_errors=self._trust.read_errors,
         )
 
     async def close(self) -> None:
-        """Close all connections; calls and streams under way end as `Unreachable`."""
+        """Close all connections; calls and streams in progress end as `Unreachable`."""
         await self._connections.close()
 
     async def call(self, request: ApiRequest) -> ApiResponse:
-        """Return the answer; raise an `ApiError` of the class that says what to do."""
+        """Return the response; raise the subclass of `ApiError` that fits the failure."""
         attempt = RequestAttempt(request.method)
         attempt.stage = f"waiting for one of {MAX_CALLS} other calls to end"
-        self._keeper.begin(stream=False)
+        self._status.begin(stream=False)
         try:
-            with self._noting(attempt):
+            with self._recording(attempt):
                 async with (
                     _deadline(request, attempt),
-                    self._free,
-                    self._answer(request, attempt) as response,
+                    self._call_slots,
+                    self._response(request, attempt) as response,
                 ):
-                    body = await read_body(response, str(request), self._way(), MAX_BODY_BYTES)
+                    body = await read_body(response, str(request), self._route(), MAX_BODY_BYTES)
                     headers = _headers(response)
                     return ApiResponse(status=response.status, headers=headers, body=body)
         finally:
-            self._keeper.end(stream=False)
+            self._status.end(stream=False)
 
     @contextlib.asynccontextmanager
     async def stream(
         self, request: ApiRequest, idle_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Return the lines of a watch; leaving it closes its connection, unless it ended."""
+        """Return the lines of a watch; closing it closes the connection of an open stream."""
         attempt = RequestAttempt(WATCH_VERB)
-        self._keeper.begin(stream=True)
+        self._status.begin(stream=True)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                with self._noting(attempt):
+                with self._recording(attempt):
                     async with _deadline(request, attempt):
-                        response = await stack.enter_async_context(self._answer(request, attempt))
+                        response = await stack.enter_async_context(self._response(request, attempt))
                 lines = self._lines(request, response, idle_s, attempt)
                 yield await stack.enter_async_context(contextlib.aclosing(lines))
         finally:
-            self._keeper.end(stream=True)
+            self._status.end(stream=True)
 
     async def _lines(
         self,
@@ -231,10 +229,10 @@ class ApiSession:
         attempt: RequestAttempt,
     ) -> AsyncGenerator[bytes, None]:
         lines, now_s = LineReader(str(request), MAX_BODY_BYTES), asyncio.get_running_loop().time
-        with self._noting(attempt):
-            until_s = now_s() + idle_s  # for a whole line: bytes that never end one are no life
+        with self._recording(attempt):
+            until_s = now_s() + idle_s  # for a whole line: bytes without a line end do not count
             try:
-                while chunk := await read_chunk(response, str(request), self._way(), until_s):
+                while chunk := await read_chunk(response, str(request), self._route(), until_s):
                     for line in lines.feed(chunk):
                         yield line
                         until_s = now_s() + idle_s
@@ -244,56 +242,56 @@ class ApiSession:
                 raise Unreachable(str(request), f"{self._endpoint} ended the stream within a line")
 
     @contextlib.asynccontextmanager
-    async def _answer(
+    async def _response(
         self, request: ApiRequest, attempt: RequestAttempt
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Return an answer of 2xx with its body still to be read; raise what any other means."""
+        """Yield a 2xx response with its body unread; raise the error for any other response."""
         sent_s = self._clock.wall()
-        response, secrets = await self._sent(request, attempt)
+        response, secrets = await self._send_authenticated(request, attempt)
         try:
             with fail_body_on_disconnect(response):
                 attempt.stage = "reading the answer"
-                self._note(response, attempt, sent_s)
+                self._record_response(response, attempt, sent_s)
                 if not 200 <= response.status < 300:
                     raise await self._refusal(request, response, secrets)
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     raise BadResponse(str(request), "compressed, which was not asked for")
                 yield response
         finally:
-            response.close()  # nothing happens when its body was read to the end
+            response.close()  # without effect if its body was read to the end
 
-    async def _sent(
+    async def _send_authenticated(
         self, request: ApiRequest, attempt: RequestAttempt
     ) -> tuple[aiohttp.ClientResponse, tuple[str, ...]]:
-        """Send it, after a 401 once more with other credentials; return what must not be said."""
+        """Send the request, after a 401 again with other credentials; return its secrets too."""
         attempt.stage = "waiting for credentials"
-        signed = await self._signed()
+        authentication = await self._authenticate()
         attempt.stage = "waiting for a connection"
-        response = await self._send(request, signed, attempt)
+        response = await self._send(request, authentication, attempt)
         if response.status == 401:
             self.credentials.expire()
             try:
-                again = await self._signed()
+                new_authentication = await self._authenticate()
             except BaseException:
                 response.close()
                 raise
-            if again != signed:
+            if new_authentication != authentication:
                 response.close()
-                signed = again
-                response = await self._send(request, signed, attempt)
-        authorization, _ = signed
+                authentication = new_authentication
+                response = await self._send(request, authentication, attempt)
+        authorization, _ = authentication
         return response, ((authorization or "").partition(" ")[2],)
 
-    async def _signed(self) -> Authentication:
+    async def _authenticate(self) -> Authentication:
         if not self._endpoint.is_tls:
-            return None, None  # a token is not sent where anybody can read it
+            return None, None  # a token is never sent without encryption
         return await self.credentials.authorization(), await self._trust.context()
 
     async def _send(
-        self, request: ApiRequest, signed: Authentication, attempt: RequestAttempt
+        self, request: ApiRequest, authentication: Authentication, attempt: RequestAttempt
     ) -> aiohttp.ClientResponse:
         try:
-            return await self._send_once(request, signed, attempt)
+            return await self._send_once(request, authentication, attempt)
         except Unreachable as error:
             stale = attempt.is_reused and is_closed_connection(error)
             if not (
@@ -303,24 +301,24 @@ class ApiSession:
             ):
                 raise
         # the library repeats GET, PUT and DELETE itself
-        return await self._send_once(request, signed, attempt)
+        return await self._send_once(request, authentication, attempt)
 
     async def _send_once(
-        self, request: ApiRequest, signed: Authentication, attempt: RequestAttempt
+        self, request: ApiRequest, authentication: Authentication, attempt: RequestAttempt
     ) -> aiohttp.ClientResponse:
         if self._connections.is_closed:
             raise Unreachable(str(request), "the session is closed")
-        authorization, tls = signed
-        with translate_errors(str(request), self._way()):
+        authorization, tls = authentication
+        with translate_errors(str(request), self._route()):
             return await self._connections.send(request, authorization, tls, attempt)
 
     async def _refusal(
         self, request: ApiRequest, response: aiohttp.ClientResponse, secrets: tuple[str, ...]
     ) -> ApiError:
         try:
-            body = await read_body(response, str(request), self._way(), MAX_ERROR_BYTES)
+            body = await read_body(response, str(request), self._route(), MAX_ERROR_BYTES)
         except ApiError:
-            body = b""  # the status says more than why its body could not be read
+            body = b""  # the status is more useful than the error of reading its body
         return error_of_response(
             str(request),
             response.status,
@@ -331,28 +329,30 @@ class ApiSession:
         )
 
     @contextlib.contextmanager
-    def _noting(self, attempt: RequestAttempt) -> Iterator[None]:
+    def _recording(self, attempt: RequestAttempt) -> Iterator[None]:
         try:
             yield
         except ApiError as error:
-            if not self._connections.is_closed:  # what ends with us says nothing of the server
-                self._keeper.record_failure(attempt.verb, error, answered=attempt.is_answered)
+            if (
+                not self._connections.is_closed
+            ):  # errors caused by closing the session say nothing about the server
+                self._status.record_failure(attempt.verb, error, answered=attempt.is_answered)
             if is_untrusted_certificate(error):
                 self._trust.expire()
             raise
         finally:
-            self._keeper.count_retries(attempt.take_repeats())
+            self._status.count_retries(attempt.take_repeats())
 
-    def _note(
+    def _record_response(
         self, response: aiohttp.ClientResponse, attempt: RequestAttempt, sent_s: float
     ) -> None:
         attempt.is_answered = True
-        self._keeper.record_response(attempt.verb, response.status)
+        self._status.record_response(attempt.verb, response.status)
         date_s = http_date_s(response.headers.get("Date", ""))
         if date_s is not None:
-            self._keeper.record_clock_skew(date_s, sent_s)
+            self._status.record_clock_skew(date_s, sent_s)
 
-    def _way(self) -> RequestRoute:
+    def _route(self) -> RequestRoute:
         proxy = self._endpoint.proxy
         return RequestRoute(
             server=str(self._endpoint), proxy=proxy, authority=self._trust.authority
@@ -375,27 +375,27 @@ def _headers(response: aiohttp.ClientResponse) -> Mapping[str, str]:
 
 
 def load_http() -> None:
-    """Load the HTTP library: 110 ms, and 70 more for the authorities of this machine.
+    """Load the HTTP library: 110 ms, and 70 more for the certificate authorities of this machine.
 
-    Whoever starts the agent calls it in a thread while vendors' workers load their libraries.
+    The start of the agent calls it in a thread while vendors' workers load their libraries.
     """
     import aiohttp  # noqa: F401, PLC0415 - aiohttp
 
 
 def disable_system_authorities(target: ApiTarget, environ: MutableMapping[str, str]) -> None:
-    """Have this process know no authority of the machine's, in a pod, where none is asked for.
+    """Prevent, in a pod, that the HTTP library loads the certificate authorities of the machine.
 
-    The HTTP library reads them all when it is loaded, for connections that we do not make: an
-    image may say where they are. To be called before there are threads that read the environment.
+    The library loads them for connections that the agent does not make; the image may configure
+    their path. Call this before other threads read the environment.
     """
     if isinstance(target, InClusterTarget):
         environ["SSL_CERT_FILE"] = os.devnull
 
 
 async def open_session(target: ApiTarget, clock: Clock, environ: Mapping[str, str]) -> ApiSession:
-    """Return a session; nothing is sent yet. Raise `NoApiServer` when there can be none.
+    """Return a session; nothing is sent yet. Raise `NoApiServer` if none can be opened.
 
-    In a pod nothing is read either; a kubeconfig is, which may run a plug-in.
+    In a pod no file is read either; a kubeconfig is read, and may run a plug-in.
     """
     load = asyncio.get_running_loop().run_in_executor(None, load_http)
     if isinstance(target, InClusterTarget):
@@ -421,7 +421,7 @@ def _in_cluster_session(
 async def _kubeconfig_session(
     target: KubeconfigTarget, clock: Clock, environ: Mapping[str, str]
 ) -> ApiSession:
-    # imported here: a pod does without
+    # imported here: a pod does not need it
     from agent.kube.kubeconfig import KubeconfigCredentials  # noqa: PLC0415 - see above
 
     credentials = KubeconfigCredentials(target, clock)

@@ -59,8 +59,8 @@ class Followed:
         line = self._reader.decode_line(data)
         assert isinstance(line.event, WatchEvent)
         self._take(machine.step(self._step.state, line.event))
-        if line.item is not None and self._step.effect is CacheEffect.PUT:
-            self._view.put(line.item)
+        if line.item is not None and self._step.effect is CacheEffect.UPDATE:
+            self._view.update(line.item)
             self.told = self._view.mapping
 
     def _take(self, step: WatchTransition) -> None:

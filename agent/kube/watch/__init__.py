@@ -1,5 +1,6 @@
-"""Lists and watches one kind of object; `reflector.Reflector` drives the pure `machine`.
+"""Lists and watches one kind of object.
 
-`runner.Watch` drives the pure `machine` until it is cancelled. What is read of an object, and what
-is made of it, is a `wire.Kind`; `agent.wire_formats` has those of the agent.
+`reflector.Reflector` runs the pure state machine of `machine` until it is cancelled. A
+`decoder.WatchedKind` says what is read of an object and how it becomes a value;
+`agent.kube.resources` has those of the agent.
 """

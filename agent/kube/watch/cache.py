@@ -1,6 +1,7 @@
-"""The objects of a watch by key; a list that is not complete is kept aside.
+"""The objects of a watch by key.
 
-What one reads is always a whole view: that of a complete list and every event since.
+A list that is not complete yet is staged aside, so that the view always consists of a complete list
+and every event since.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class DecodedObject(msgspec.Struct, Generic[W], frozen=True, kw_only=True, gc=False):
-    """An object as it came; `body` is what is read of it, `None` when it cannot be read."""
+    """An object from the server; `body` is its decoded content, `None` if it is unreadable."""
 
     key: str  # namespace/name, or name
     uid: str
@@ -40,92 +41,93 @@ class CachedObject(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=Fal
 
 
 class WatchCache(Generic[W, T]):
-    """A view by key. An object that cannot be read keeps its last good value, and is counted.
+    """A view by key. An unreadable object keeps its last good value, and is counted.
 
-    `mapping` is replaced whole when a value differs, never edited: others may hold it.
+    `mapping` is replaced as a whole when a value differs, never edited, because callers may keep
+    it.
     """
 
     def __init__(self, what: str, make: Callable[[W], T]) -> None:
-        """Begin with nothing; `make` raises `ParseError` for what cannot be used."""
+        """Start empty; `make` raises `ParseError` for an object that cannot be used."""
         self._what = what
         self._make = make
-        self._known: dict[str, CachedObject[T]] = {}
-        self._aside: dict[str, CachedObject[T]] = {}
-        self._told: set[str] = set()  # keys of malformed objects that were said
-        self._values: dict[str, T] = {}  # what `mapping` shows; never edited
+        self._objects: dict[str, CachedObject[T]] = {}
+        self._staged: dict[str, CachedObject[T]] = {}
+        self._logged_keys: set[str] = set()  # keys of malformed objects that were logged
+        self._values: dict[str, T] = {}  # the content of `mapping`; never edited
         self.mapping: Mapping[str, T] = MappingProxyType(self._values)
-        self.malformed = 0  # objects that could not be read, each time that they came
+        self.malformed = 0  # unreadable objects, each arrival counted
 
     def stage(self, objects: Iterable[DecodedObject[W]]) -> None:
-        """Keep a part of a list aside; what is as it was known is not made again."""
-        for found in objects:
-            known = self._made(found)
-            if known is not None:
-                self._aside[found.key] = known
+        """Store a part of a list aside; unchanged objects are not converted again."""
+        for decoded in objects:
+            cached = self._cached(decoded)
+            if cached is not None:
+                self._staged[decoded.key] = cached
 
     def drop(self) -> None:
-        """Forget what is aside."""
-        self._aside = {}
+        """Forget the staged objects."""
+        self._staged = {}
 
     def replace(self) -> bool:
-        """Make what is aside the view; say whether a value differs."""
-        self._known, self._aside = self._aside, {}
-        values = {key: known.value for key, known in self._known.items()}
-        return values != self._values and self._show(values)
+        """Make the staged objects the view; return whether a value differs."""
+        self._objects, self._staged = self._staged, {}
+        values = {key: cached.value for key, cached in self._objects.items()}
+        return values != self._values and self._set_values(values)
 
-    def put(self, found: DecodedObject[W]) -> bool:
-        """Add or replace one object; say whether its value differs."""
-        before = self._known.get(found.key)
-        known = self._made(found)
-        if known is None or known is before:
+    def update(self, decoded: DecodedObject[W]) -> bool:
+        """Add or replace one object; return whether its value differs."""
+        before = self._objects.get(decoded.key)
+        cached = self._cached(decoded)
+        if cached is None or cached is before:
             return False
-        if before is None and len(self._known) >= MAX_OBJECTS:
-            self._malformed(found.key, f"more than {MAX_OBJECTS} objects")
+        if before is None and len(self._objects) >= MAX_OBJECTS:
+            self._malformed(decoded.key, f"more than {MAX_OBJECTS} objects")
             return False
-        self._known[found.key] = known
-        if before is not None and before.value == known.value:
+        self._objects[decoded.key] = cached
+        if before is not None and before.value == cached.value:
             return False
-        return self._show({**self._values, found.key: known.value})
+        return self._set_values({**self._values, decoded.key: cached.value})
 
-    def remove(self, found: DecodedObject[W]) -> bool:
-        """Take one object away, unless the key is another object's by now."""
-        self._told.discard(found.key)
-        before = self._known.get(found.key)
-        if before is None or found.uid not in ("", before.uid):
+    def remove(self, decoded: DecodedObject[W]) -> bool:
+        """Remove one object, unless the key belongs to another object by now."""
+        self._logged_keys.discard(decoded.key)
+        before = self._objects.get(decoded.key)
+        if before is None or decoded.uid not in ("", before.uid):
             return False
-        del self._known[found.key]
+        del self._objects[decoded.key]
         values = self._values.copy()
-        del values[found.key]
-        return self._show(values)
+        del values[decoded.key]
+        return self._set_values(values)
 
-    def count_unreadable(self, why: str) -> None:
-        """Count an object of which not even the name can be read."""
-        self._malformed("", why)
+    def count_unreadable(self, error: str) -> None:
+        """Count an object without a readable name."""
+        self._malformed("", error)
 
-    def _show(self, values: dict[str, T]) -> bool:
+    def _set_values(self, values: dict[str, T]) -> bool:
         self._values, self.mapping = values, MappingProxyType(values)
         return True
 
-    def _made(self, found: DecodedObject[W]) -> CachedObject[T] | None:
-        before = self._known.get(found.key)
-        same = before if before is not None and before.uid == found.uid else None
-        if same is not None and same.version == found.version != "":
-            return same
-        if found.body is None:
-            self._malformed(found.key, found.error)
-            return same
+    def _cached(self, decoded: DecodedObject[W]) -> CachedObject[T] | None:
+        before = self._objects.get(decoded.key)
+        unchanged = before if before is not None and before.uid == decoded.uid else None
+        if unchanged is not None and unchanged.version == decoded.version != "":
+            return unchanged
+        if decoded.body is None:
+            self._malformed(decoded.key, decoded.error)
+            return unchanged
         try:
-            value = self._make(found.body)
+            value = self._make(decoded.body)
         except ParseError as error:
-            self._malformed(found.key, str(error))
-            return same
-        self._told.discard(found.key)
-        return CachedObject(uid=found.uid, version=found.version, value=value)
+            self._malformed(decoded.key, str(error))
+            return unchanged
+        self._logged_keys.discard(decoded.key)
+        return CachedObject(uid=decoded.uid, version=decoded.version, value=value)
 
-    def _malformed(self, key: str, why: str) -> None:
+    def _malformed(self, key: str, error: str) -> None:
         self.malformed += 1
-        if key in self._told or len(self._told) >= MAX_OBJECTS:
+        if key in self._logged_keys or len(self._logged_keys) >= MAX_OBJECTS:
             return
-        self._told.add(key)
-        fields = {"resource": self._what, "object": key, "error": why}
+        self._logged_keys.add(key)
+        fields = {"resource": self._what, "object": key, "error": error}
         log.warning("malformed_object", extra=fields)

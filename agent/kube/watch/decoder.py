@@ -1,7 +1,7 @@
 """Decodes pages of lists and lines of watch streams.
 
-A page is decoded in one go; only one that holds something odd is taken apart, so that the odd
-object costs itself only.
+A page is decoded at once. If that fails, its objects are decoded one by one, so that only an
+invalid object is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agent.wire_formats.json_values import JSON_ERRORS
 MAX_RETRY_AFTER_S = 300.0
 
 _EXPIRED: Final = ("Expired", "Gone")
-_TOO_LARGE = "ResourceVersionTooLarge"  # a cause of a 504: the server has not come so far
+_TOO_LARGE = "ResourceVersionTooLarge"  # a cause of a 504: the server has not reached that version
 _BY_CODE = {
     403: WatchFailureReason.FORBIDDEN,
     404: WatchFailureReason.ABSENT,
@@ -34,26 +34,26 @@ _BROKEN = JSON_ERRORS
 
 
 class HasObjectMeta(Protocol):
-    """What the watch itself reads of an object."""
+    """The metadata that the watch itself reads."""
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """Return the object's name."""
         ...
 
     @property
     def namespace(self) -> str:
-        """Empty for cluster-scoped ones."""
+        """Return the namespace; empty for cluster-scoped objects."""
         ...
 
     @property
     def uid(self) -> str:
-        """Of this very object, not of its namesakes."""
+        """Return the uid, which differs for a later object of the same name."""
         ...
 
     @property
     def resource_version(self) -> str:
-        """Opaque."""
+        """Return the version, an opaque text."""
         ...
 
 
@@ -62,7 +62,7 @@ class WatchedObject(Protocol):
 
     @property
     def metadata(self) -> HasObjectMeta:
-        """Who it is."""
+        """Return the object's metadata."""
         ...
 
 
@@ -71,23 +71,23 @@ T = TypeVar("T")
 
 
 class WatchedKind(msgspec.Struct, Generic[W, T], frozen=True, kw_only=True):
-    """How objects of one kind are read: into `wire`, and from there into a value."""
+    """How objects of one kind are decoded into `body_type`, and converted into a value."""
 
     resource: ApiResource
     body_type: type[W]
-    convert: Callable[[W], T]  # raises `ParseError` for what cannot be used
+    convert: Callable[[W], T]  # raises `ParseError` for an object that cannot be used
     node_field: str = "metadata.name"  # the field that holds this node's name
     version: Callable[[], str] | None = (
-        None  # of the API, where servers differ; None: the resource's
+        None  # API version, where servers differ; None: that of `resource`
     )
 
     def node_selector(self, name: str) -> str:
-        """Return the field selector of what belongs to a node."""
+        """Return the field selector for the objects of a node."""
         return f"{self.node_field}={name}"
 
 
 class ListPage(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
-    """One page. `nameless` says why, for each object of which not even the name can be read."""
+    """One page. `unreadable` has an error for each object without a readable name."""
 
     version: str
     token: str
@@ -96,7 +96,7 @@ class ListPage(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
 
 
 class WatchLine(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
-    """One line: an event with its object, if it has one, or the server's word that it is over."""
+    """One line: an event with its object, if it has one, or the error that ends the stream."""
 
     event: WatchEvent
     item: DecodedObject[W] | None = None
@@ -154,41 +154,41 @@ _STATUS = msgspec.json.Decoder(_StatusJson)
 
 
 class WatchDecoder(Generic[W]):
-    """Decodes one kind of object. `what` is that of `BadAnswer`."""
+    """Decodes one kind of object. `what` describes the request for `BadResponse`."""
 
     def __init__(self, what: str, wire: type[W]) -> None:
-        """Prepare the decoders."""
+        """Build the decoders."""
         self._what = what
         page = cast("type[_TypedPage[W]]", GenericAlias(_TypedPage, (wire,)))
         self._page = msgspec.json.Decoder(page)
         self._object = msgspec.json.Decoder(wire)
 
     def decode_page(self, data: bytes) -> ListPage[W]:
-        """Return a page; raise `BadAnswer` for what is none."""
+        """Return a page; raise `BadResponse` if it is invalid."""
         try:
-            found = self._page.decode(data)
+            page = self._page.decode(data)
         except _BROKEN:
-            return self._apart(repair_json(data))
-        objects = [_with_identity(body) for body in found.items or ()]
-        return self._checked(found.metadata, objects, [])
+            return self._decode_one_by_one(repair_json(data))
+        objects = [_with_identity(body) for body in page.items or ()]
+        return self._list_page(page.metadata, objects, [])
 
     def decode_line(self, data: bytes) -> WatchLine[W]:
-        """Return a line of a stream; raise `BadAnswer` for what is none."""
-        line = self._line(data)
+        """Return a line of a stream; raise `BadResponse` if it is invalid."""
+        line = self._decode_raw_line(data)
         if line.type == "ERROR":
             return _decode_error(line.object)
         try:
             if line.type in ("ADDED", "MODIFIED"):
-                found = self._found(line.object)
+                item = self._decode_object(line.object)
             else:
-                found = _identity_only(line.object, "")
+                item = _identity_only(line.object, "")
         except _BROKEN as error:
             return WatchLine(
                 event=WatchEvent(type=line.type, version=""), unreadable=str(error)[:120]
             )
-        return WatchLine(event=WatchEvent(type=line.type, version=found.version), item=found)
+        return WatchLine(event=WatchEvent(type=line.type, version=item.version), item=item)
 
-    def _line(self, data: bytes) -> _WatchLineJson:
+    def _decode_raw_line(self, data: bytes) -> _WatchLineJson:
         with contextlib.suppress(*_BROKEN):
             return _LINE.decode(data)
         try:
@@ -196,29 +196,29 @@ class WatchDecoder(Generic[W]):
         except _BROKEN as error:
             raise BadResponse(self._what, f"no event: {error}") from error
 
-    def _apart(self, data: bytes) -> ListPage[W]:
+    def _decode_one_by_one(self, data: bytes) -> ListPage[W]:
         try:
             raw = _RAW_PAGE.decode(data)
         except _BROKEN as error:
             raise BadResponse(self._what, f"no list: {error}") from error
-        objects, nameless = [], []
+        objects, unreadable = [], []
         for item in raw.items or ():
             try:
-                objects.append(self._found(item))
+                objects.append(self._decode_object(item))
             except _BROKEN as error:
-                nameless.append(str(error)[:120])
-        return self._checked(raw.metadata, objects, nameless)
+                unreadable.append(str(error)[:120])
+        return self._list_page(raw.metadata, objects, unreadable)
 
-    def _checked(
-        self, meta: _ListMeta, objects: list[DecodedObject[W]], nameless: list[str]
+    def _list_page(
+        self, meta: _ListMeta, objects: list[DecodedObject[W]], unreadable: list[str]
     ) -> ListPage[W]:
         if not meta.resource_version:
             raise BadResponse(self._what, "a list without resourceVersion")
         return ListPage(
-            version=meta.resource_version, token=meta.token, objects=objects, unreadable=nameless
+            version=meta.resource_version, token=meta.token, objects=objects, unreadable=unreadable
         )
 
-    def _found(self, data: msgspec.Raw) -> DecodedObject[W]:
+    def _decode_object(self, data: msgspec.Raw) -> DecodedObject[W]:
         try:
             return _with_identity(self._object.decode(data))
         except _BROKEN as error:
@@ -226,13 +226,13 @@ class WatchDecoder(Generic[W]):
 
 
 def classify_failure(error: ApiError, lasted_s: float = 0.0) -> WatchFailure:
-    """Say what an error of the API asks for."""
-    why = _failure_reason(error.code, error.reason)
+    """Return what an error of the API means for the watch."""
+    reason = _failure_reason(error.code, error.reason)
     if isinstance(error, BadResponse):
-        why = WatchFailureReason.ANSWERED
+        reason = WatchFailureReason.ANSWERED
     elif any(cause.reason == _TOO_LARGE for cause in error.causes):
-        why = WatchFailureReason.REFUSED
-    return WatchFailure(reason=why, retry_after_s=error.retry_after_s, lasted_s=lasted_s)
+        reason = WatchFailureReason.REFUSED
+    return WatchFailure(reason=reason, retry_after_s=error.retry_after_s, lasted_s=lasted_s)
 
 
 def _failure_reason(code: int | None, reason: str) -> WatchFailureReason:
@@ -244,15 +244,17 @@ def _failure_reason(code: int | None, reason: str) -> WatchFailureReason:
 
 
 def _decode_error(data: msgspec.Raw) -> WatchLine[W]:
-    """Read the Status of an ERROR; one that cannot be read is an error all the same."""
+    """Return the failure of an ERROR line; an invalid Status is a failure too."""
     try:
         status = _STATUS.decode(data)
     except _BROKEN:
         status = _StatusJson()
-    asked_s = status.details.retry_after_seconds if status.details else None
+    retry_after_s = status.details.retry_after_seconds if status.details else None
     failure = WatchFailure(
         reason=_failure_reason(status.code, status.reason),
-        retry_after_s=None if asked_s is None else max(0.0, min(asked_s, MAX_RETRY_AFTER_S)),
+        retry_after_s=None
+        if retry_after_s is None
+        else max(0.0, min(retry_after_s, MAX_RETRY_AFTER_S)),
     )
     error = f"{status.code} {status.reason}: {status.message[:200]}"
     return WatchLine(event=WatchEvent(type="ERROR", version=""), failure=failure, error=error)

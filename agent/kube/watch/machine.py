@@ -1,14 +1,14 @@
 """The pure state machine of list and watch: states, inputs, commands, transitions.
 
-What to ask next when one kind of object is followed: pure, told what came, answers what to do.
-The rules are those of the Kubernetes API for list and watch. The first list begins with any
-version the server has at hand (`resourceVersion=0`). A later one asks for nothing older than
-what we saw, and for all in one go: then it is answered from the server's cache. Pages, and what
-is most recent, may be read from etcd, pods of all nodes for the sake of one's own; a fleet asks
-for that only where a version itself is refused. A stream that ends is taken up at the version
-of its last event or bookmark. Every request but the pages of a list and the watch right after
-it comes after a wait drawn at random: a fleet that lost its server together does not come back
-together.
+The rules are those of the Kubernetes API. The first list accepts any version that the server has in
+its cache (`resourceVersion=0`). A later list asks for no older version than the last seen one,
+without pages: then the server answers from its cache. Pages, and the most recent version, may be
+read from etcd, which for one node's pods means the pods of all nodes; therefore they are requested
+only after the server refused a version.
+
+A stream that ends is continued at the version of its last event or bookmark. Every request, except
+the pages of a list and the watch right after it, comes after a random wait: nodes that lost their
+server together must not come back together.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from agent.snapshot.cluster import WatchPhase
 
 
 class ListWatchState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that decides what comes next."""
+    """The state from which the next command follows."""
 
     phase: WatchPhase = WatchPhase.WAITING
     version: str = ""  # to watch from; empty: list first
-    token: str = ""  # of the page to go on with
-    pages: int = 0  # of the list under way
+    token: str = ""  # of the next page
+    pages: int = 0  # of the list in progress
     objects: int = 0
     bytes: int = 0
-    floor: str = ""  # the version that a list must not be older than; empty: any will do
-    recent: bool = False  # list what is most recent
+    floor: str = ""  # a list must not be older than this version; empty: any version
+    recent: bool = False  # list the most recent version
     doubt_s: float | None = (
-        None  # quiet time since a stream broke; None: none broke since a version
+        None  # quiet time since a stream broke; None: none broke since the last event
     )
-    failures: int = 0  # in a row; 410 apart
-    expiries: int = 0  # 410 and what looks older than what we have, in a row
+    failures: int = 0  # in a row, without 410
+    expiries: int = 0  # 410, and versions older than the last seen one, in a row
 
 
 class DelayOver(msgspec.Struct, frozen=True):
-    """A wait is over; also what begins it all."""
+    """A wait is over; also the first input."""
 
 
 class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a list came whole."""
+    """A complete page of a list."""
 
     version: str  # never empty
     token: str  # empty: the last page
@@ -55,20 +55,20 @@ class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a stream, other than ERROR; an empty version could not be read."""
+    """One line of a stream, other than ERROR; the version is empty if it is unreadable."""
 
     type: str
     version: str
 
 
 class WatchFailureReason(enum.Enum):
-    """What a failure asks for."""
+    """The kinds of failures, by the reaction to them."""
 
-    EXPIRED = "expired"  # 410, wherever it came: list anew
+    EXPIRED = "expired"  # 410, of any request: list again
     ABSENT = "absent"  # 404
     FORBIDDEN = "forbidden"  # 403
-    REFUSED = "refused"  # 400 and the like: it will not take this version, or has yet to reach it
-    ANSWERED = "answered"  # 429, 5xx, nonsense: try the same again
+    REFUSED = "refused"  # 400, 422: the server refuses this version, or has not reached it
+    ANSWERED = "answered"  # 429, 5xx, invalid answers: repeat the request
     UNREACHABLE = "unreachable"  # no answer, or a stream that broke
 
 
@@ -81,7 +81,7 @@ class WatchFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The server closed the stream in order; `early`: before the time that it was asked for."""
+    """The server closed the stream in order; `is_early`: before the requested time."""
 
     lasted_s: float
     is_early: bool = False
@@ -91,9 +91,9 @@ WatchInput = DelayOver | PageSummary | WatchEvent | WatchFailure | StreamEnd
 
 
 class ListCommand(msgspec.Struct, frozen=True):
-    """Ask for a page, or for all at once: what is not older than a version has no pages.
+    """Request a page, or with a minimum version the whole list, which has no pages then.
 
-    `0` is any version; `None` the most recent one, or that of the token.
+    Version `0` means any version; `None` the most recent one, or that of the token.
     """
 
     version: str | None
@@ -108,11 +108,11 @@ class StreamCommand(msgspec.Struct, frozen=True):
 
 
 class ReadCommand(msgspec.Struct, frozen=True):
-    """Go on with the open stream."""
+    """Continue with the open stream."""
 
 
 class DelayCommand(msgspec.Struct, frozen=True):
-    """Let go of what is open, do nothing for so long, then say `Due`."""
+    """Close the stream, wait for so long, then send `DelayOver`."""
 
     seconds: float
 
@@ -121,18 +121,18 @@ WatchCommand = ListCommand | StreamCommand | ReadCommand | DelayCommand
 
 
 class CacheEffect(enum.Enum):
-    """What the input that was just told means for the view."""
+    """What the last input means for the view."""
 
     NONE = "none"
-    STAGE = "stage"  # keep the page aside
-    REPLACE = "replace"  # keep it aside, and make all pages aside the view
-    DROP = "drop"  # forget the pages aside; the view stays
-    PUT = "put"
+    STAGE = "stage"  # store the page aside
+    REPLACE = "replace"  # store the page aside, and make all staged pages the view
+    DROP = "drop"  # forget the staged pages; the view stays
+    UPDATE = "update"
     REMOVE = "remove"
 
 
 class WatchTransition(msgspec.Struct, frozen=True):
-    """The answer to one input."""
+    """The result of one input."""
 
     state: ListWatchState
     command: WatchCommand
@@ -149,20 +149,20 @@ MAX_OBJECTS = 8192
 
 MAX_LIST_BYTES = 64 << 20
 
-STREAM_S = (300.0, 600.0)  # how long a stream may last, drawn anew for each
+STREAM_S = (300.0, 600.0)  # range of the requested duration, drawn for each stream
 
 STEADY_S = 10.0  # a stream that lasted this long ends a row of failures
 
-MAX_REFUSED_ANSWERS = 10  # answers without success until the version itself is doubted
+MAX_REFUSED_ANSWERS = 10  # refused requests in a row until the version itself is doubted
 
-# A server that was restored from a backup accepts a watch from a version that it has yet to reach,
-# and sends nothing until then. Restoring it breaks the streams; quiet ones that end at their time
-# are normal.
+# A server that was restored from a backup accepts a watch from a version that it has not reached
+# yet, and sends nothing until then. Restoring breaks all streams. Quiet streams that end at their
+# requested time are normal.
 DOUBT_S = 1500.0
 
 RETRY = Backoff()
 
-# of 5,000 nodes that all must list anew, 500 a second do
+# of 5,000 nodes that must list again, 500 a second do
 RELIST = Backoff(base_s=10.0, max_s=60.0)
 
 # for what only an administrator changes: a CRD, a role
@@ -170,27 +170,28 @@ SLOW = Backoff(base_s=30.0, max_s=300.0)
 
 
 def step(
-    state: ListWatchState, told: WatchInput, uniform: Uniform = random.uniform
+    state: ListWatchState, watch_input: WatchInput, uniform: Uniform = random.uniform
 ) -> WatchTransition:
-    """Say what follows from what came."""
-    match told:
+    """Return the transition for one input."""
+    match watch_input:
         case DelayOver():
             return _next_request(state, uniform)
         case PageSummary():
-            return _on_page(state, told, uniform)
+            return _on_page(state, watch_input, uniform)
         case WatchEvent():
-            return _on_event(state, told, uniform)
+            return _on_event(state, watch_input, uniform)
         case WatchFailure():
-            return _on_failure(_after_stream(state, told.lasted_s), told, uniform)
+            return _on_failure(_after_stream(state, watch_input.lasted_s), watch_input, uniform)
         case StreamEnd():
-            return _on_stream_end(_after_stream(state, told.lasted_s), told, uniform)
+            return _on_stream_end(_after_stream(state, watch_input.lasted_s), watch_input, uniform)
 
 
 def is_older_version(version: str, than: str) -> bool:
-    """Say whether a version is certainly older than another.
+    """Return whether a version is certainly older than another.
 
-    Since Kubernetes 1.35 versions that are decimal numbers have an order; all others are only
-    equal or not. It is a hint: what looks older is never dropped for it, but listed anew.
+    Since Kubernetes 1.35, versions that are decimal numbers have an order; others can only be equal
+    or not. The result is a hint: an apparently older object is never dropped for it, but listed
+    again.
     """
     if not (version.isascii() and than.isascii() and version.isdecimal() and than.isdecimal()):
         return False
@@ -221,13 +222,13 @@ def _on_page(state: ListWatchState, page: PageSummary, uniform: Uniform) -> Watc
         objects=state.objects + page.objects,
         bytes=state.bytes + page.bytes,
     )
-    circular = page.token and (page.token == state.token or listed.pages >= MAX_PAGES)
-    if circular or listed.objects > MAX_OBJECTS or listed.bytes > MAX_LIST_BYTES:
+    is_endless = page.token and (page.token == state.token or listed.pages >= MAX_PAGES)
+    if is_endless or listed.objects > MAX_OBJECTS or listed.bytes > MAX_LIST_BYTES:
         return _retry_slowly(_replace(state, recent=True), WatchPhase.WAITING, uniform)
     if page.token:
         return WatchTransition(listed, ListCommand(None, page.token), CacheEffect.STAGE)
-    found = _replace(_reset_list(state), version=page.version, recent=False)
-    return _follow(found, uniform, CacheEffect.REPLACE)
+    next_state = _replace(_reset_list(state), version=page.version, recent=False)
+    return _follow(next_state, uniform, CacheEffect.REPLACE)
 
 
 def _on_event(state: ListWatchState, event: WatchEvent, uniform: Uniform) -> WatchTransition:
@@ -237,7 +238,7 @@ def _on_event(state: ListWatchState, event: WatchEvent, uniform: Uniform) -> Wat
         return _relist(state, uniform)
     effect = CacheEffect.NONE
     if event.type in ("ADDED", "MODIFIED"):
-        effect = CacheEffect.PUT
+        effect = CacheEffect.UPDATE
     elif event.type == "DELETED":
         effect = CacheEffect.REMOVE
     return WatchTransition(
@@ -246,7 +247,7 @@ def _on_event(state: ListWatchState, event: WatchEvent, uniform: Uniform) -> Wat
 
 
 def _on_stream_end(state: ListWatchState, ended: StreamEnd, uniform: Uniform) -> WatchTransition:
-    """Take the stream up again; one that the server closes at once is no better than a failure."""
+    """Continue the stream; a stream that the server closes at once counts as a failure."""
     if ended.is_early:
         state = _with_doubt(state)
     if _is_doubtful(state):
@@ -258,7 +259,7 @@ def _on_stream_end(state: ListWatchState, ended: StreamEnd, uniform: Uniform) ->
 
 def _on_failure(state: ListWatchState, failure: WatchFailure, uniform: Uniform) -> WatchTransition:
     match failure.reason:
-        case WatchFailureReason.EXPIRED:  # of a list: its version or token did not help
+        case WatchFailureReason.EXPIRED:  # of a list: its version or token has expired
             return _relist(_replace(state, recent=state.recent or not state.version), uniform)
         case WatchFailureReason.ABSENT:
             return _retry_slowly(state, WatchPhase.ABSENT, uniform, failure.retry_after_s)
@@ -269,7 +270,7 @@ def _on_failure(state: ListWatchState, failure: WatchFailure, uniform: Uniform) 
         return _relist(state, uniform)
     failures = state.failures + 1
     wait = DelayCommand(RETRY.wait_s(failures, failure.retry_after_s, uniform))
-    # a server restored from a backup refuses versions that it has yet to reach, in its own ways
+    # a server restored from a backup refuses versions that it has not reached, with various errors
     doubtful = failure.reason is WatchFailureReason.ANSWERED and failures % MAX_REFUSED_ANSWERS == 0
     if failure.reason is WatchFailureReason.REFUSED or doubtful:
         waiting = _replace(
@@ -298,7 +299,7 @@ def _retry_slowly(
 
 
 def _reset_list(state: ListWatchState) -> ListWatchState:
-    """Forget the list under way, and to watch; the next list is not older than what was seen."""
+    """Forget the list and the watch; the next list must not be older than the last version."""
     floor = state.version or state.floor
     return _replace(
         state, version="", token="", pages=0, objects=0, bytes=0, floor=floor, doubt_s=None

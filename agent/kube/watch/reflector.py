@@ -1,7 +1,4 @@
-"""Follows one kind of object at the API server, and records how that goes.
-
-Follows one kind of object at the API server for as long as it is let.
-"""
+"""Follows one kind of object at the API server, and tracks the status of the watch."""
 
 from __future__ import annotations
 
@@ -48,25 +45,25 @@ from agent.snapshot.device import Pairs
 
 log = logging.getLogger(__name__)
 
-FAILURES_BEFORE_WARNING = 3  # failures in a row: streams break, and that alone is no news
+FAILURES_BEFORE_WARNING = 3  # in a row: a single broken stream is normal
 
 
 class WatchStatusTracker:
-    """Keeps the state of one watch. Each kind of trouble is said once, and its end too."""
+    """Updates the status of one watch. Each kind of trouble is logged once, and its end too."""
 
     def __init__(self, resource: str, clock: Clock) -> None:
-        """Begin with nothing known."""
+        """Start without a view."""
         self._clock = clock
         self._in_a_row = 0
-        self._said: WatchPhase | None = None
+        self._reported_phase: WatchPhase | None = None
         self.state = WatchStatus(resource=resource)
 
     def set_phase(self, phase: WatchPhase, objects: int, malformed: int) -> None:
-        """Show where the machine stands, and what it has."""
+        """Record the phase of the machine and the size of the view."""
         self._set(phase=phase, objects=objects, malformed=malformed)
 
     def stream_opened(self) -> None:
-        """Count a stream that the server has accepted; what was wrong before it is over."""
+        """Count a stream that the server has accepted; clear the last error."""
         self._set(
             watches=self.state.watches + 1,
             last_error="",
@@ -75,15 +72,15 @@ class WatchStatusTracker:
         )
 
     def stream_ended(self) -> None:
-        """Note that the server ended the stream in order: all that it changed has arrived."""
+        """Record that the server ended the stream in order: all its changes have arrived."""
         self._set(last_contact_s=self._clock.monotonic())
 
     def stream_closed(self) -> None:
-        """Note that no stream is open."""
+        """Record that no stream is open."""
         self._set(streaming=False)
 
     def record_contact(self, *, events: int = 0, bookmarks: int = 0) -> None:
-        """Take note that the server has spoken."""
+        """Record that the server has answered."""
         self._in_a_row = 0
         self._set(
             events=self.state.events + events,
@@ -92,8 +89,8 @@ class WatchStatusTracker:
             last_contact_s=self._clock.monotonic(),
             absent_s=None,
         )
-        if self._said is not None:
-            self._said = None
+        if self._reported_phase is not None:
+            self._reported_phase = None
             log.info("watch_restored", extra={"resource": self.state.resource})
 
     def count_list(self) -> None:
@@ -102,17 +99,17 @@ class WatchStatusTracker:
         self._set(lists=self.state.lists + 1, relists=relists, synced=True)
 
     def record_failure(self, phase: WatchPhase, error: str) -> None:
-        """Count a failure; say it when it lasts, or at once when a person must act."""
+        """Count a failure; log it when it lasts, or at once if a person must act."""
         self._in_a_row += 1
         self._set(errors=self.state.errors + 1, last_error=error)
         if phase is WatchPhase.ABSENT:
             self._set(absent_s=self._clock.monotonic())
-        telling = (
+        is_reported = (
             phase in (WatchPhase.ABSENT, WatchPhase.FORBIDDEN)
             or self._in_a_row == FAILURES_BEFORE_WARNING
         )
-        if telling and self._said is not phase:
-            self._said = phase
+        if is_reported and self._reported_phase is not phase:
+            self._reported_phase = phase
             fields = {"resource": self.state.resource, "state": phase.value, "error": error}
             log.warning("watch_failed", extra=fields)
 
@@ -124,17 +121,17 @@ W = TypeVar("W", bound=WatchedObject)
 
 T = TypeVar("T")
 
-LIST_DEADLINE_S = 60.0  # a server gives up a request after a minute itself
+LIST_DEADLINE_S = 60.0  # the server itself ends a request after a minute
 
 OPEN_DEADLINE_S = 30.0
 
-OVERTIME_S = 60.0  # beyond what a stream was asked to last
+OVERTIME_S = 60.0  # beyond the requested duration of a stream
 
-EARLY_S = 5.0  # a stream that ends less before its time ended at its time
+EARLY_S = 5.0  # a stream that ends at most so long before its time ended on time
 
-SLICE_BYTES = 64 << 10  # decoded before the loop's other work has its turn
+SLICE_BYTES = 64 << 10  # decoded between two turns of the event loop
 
-OBJECT_BYTES = 4 << 10  # what an object costs beside its bytes
+OBJECT_BYTES = 4 << 10  # the cost of an object beside its bytes
 
 SLICE_OBJECTS = 32
 
@@ -154,13 +151,14 @@ class Reflector(Generic[W, T]):
         uniform: Uniform = random.uniform,
         idle_s: float | None = None,
     ) -> None:
-        """Begin without a view. `on_change` gets whole views: the first, then each that differs.
+        """Start without a view. `on_change` gets whole views: the first, then each that differs.
 
-        If it raises, `run` ends with that; run again, it goes on where it was, and tells the whole
-        view again as soon as the server says anything.
-        A quiet stream is healthy: many servers send no bookmarks. The connection's keepalive ends a
-        dead one, and the server ends each at the time that it was asked for. One that is quiet for
-        `idle_s` is opened anew; by default that is a minute after that time.
+        If `on_change` raises, `run` raises that exception. The next `run` continues from the same
+        state and calls `on_change` again after the next input.
+
+        A quiet stream is normal: many servers send no bookmarks. The connection's keepalive ends a
+        dead one, and the server ends each stream at its requested time. A stream that is quiet for
+        `idle_s` is opened again; the default is a minute after its requested time.
         """
         self._api = api
         self._kind = kind
@@ -172,10 +170,10 @@ class Reflector(Generic[W, T]):
         self._idle_s = idle_s
         self._reader = WatchDecoder(f"GET {kind.resource.path()}", kind.body_type)
         self._view: WatchCache[W, T] = WatchCache(kind.resource.plural, kind.convert)
-        self._account = WatchStatusTracker(kind.resource.plural, clock)
+        self._status = WatchStatusTracker(kind.resource.plural, clock)
         self._step = WatchTransition(ListWatchState(), DelayCommand(0.0))
-        self._settled = asyncio.Event()
-        self._untold = False
+        self._ready = asyncio.Event()
+        self._is_change_pending = False
         self._slice_bytes = 0
 
     @property
@@ -185,21 +183,21 @@ class Reflector(Generic[W, T]):
 
     @property
     def state(self) -> WatchStatus:
-        """How it does; may be read on any thread."""
-        return self._account.state
+        """Return the status of the watch; may be read on any thread."""
+        return self._status.state
 
     @property
     def view(self) -> Mapping[str, T]:
-        """The objects by `namespace/name`, or name; empty until `state.synced`."""
+        """Return the objects by `namespace/name`, or name; empty until `state.synced`."""
         return self._view.mapping
 
-    async def wait_settled(self) -> None:
-        """Return when there is a view, or the server said that there is none to be had."""
-        await self._settled.wait()
+    async def wait_ready(self) -> None:
+        """Wait for a view, or for the server's answer that there is none."""
+        await self._ready.wait()
 
     async def run(self) -> None:
-        """Follow the server until cancelled. Errors of the API are dealt with here, all of them."""
-        self._step = self._answer(DelayOver())
+        """Follow the server until cancelled. All errors of the API are handled here."""
+        self._step = self._transition(DelayOver())
         while True:
             match self._step.command:
                 case ListCommand() as command:
@@ -208,7 +206,7 @@ class Reflector(Generic[W, T]):
                     await self._follow(command)
                 case DelayCommand(seconds):
                     await self._sleep(seconds)
-                    self._tell(DelayOver())
+                    self._advance(DelayOver())
                 case ReadCommand():
                     raise AssertionError("told to read where no stream is open")
 
@@ -217,22 +215,22 @@ class Reflector(Generic[W, T]):
             response = await self._api.call(self._list_request(command))
             page = self._reader.decode_page(response.body)
         except ApiError as error:
-            self._failed(classify_failure(error), str(error))
+            self._handle_failure(classify_failure(error), str(error))
             return
-        step = self._answer(_page_summary(page, len(response.body)))
-        if step.effect is CacheEffect.DROP:
-            self._take(step)
-            self._account.record_failure(
-                step.state.phase, "a list without end, or of too many objects"
+        transition = self._transition(_page_summary(page, len(response.body)))
+        if transition.effect is CacheEffect.DROP:
+            self._apply(transition)
+            self._status.record_failure(
+                transition.state.phase, "a list without end, or of too many objects"
             )
             return
-        self._account.record_contact()
+        self._status.record_contact()
         for why in page.unreadable:
             self._view.count_unreadable(why)
         for first in range(0, len(page.objects), SLICE_OBJECTS):
             self._view.stage(page.objects[first : first + SLICE_OBJECTS])
             await asyncio.sleep(0)
-        self._take(step)
+        self._apply(transition)
 
     async def _follow(self, command: StreamCommand) -> None:
         opened_s: float | None = None
@@ -240,71 +238,71 @@ class Reflector(Generic[W, T]):
             idle_s = self._idle_s or command.timeout_s + OVERTIME_S
             async with self._api.stream(self._stream_request(command), idle_s) as lines:
                 opened_s = self._clock.monotonic()
-                self._account.stream_opened()
+                self._status.stream_opened()
                 async for data in lines:
-                    self._line(data, opened_s)
+                    self._handle_line(data, opened_s)
                     if not isinstance(self._step.command, ReadCommand):
                         return
                     if self._lasted_s(opened_s) > command.timeout_s + OVERTIME_S:
                         break
-                    await self._breathe(len(data))
+                    await self._yield_to_loop(len(data))
         except ApiError as error:
-            self._failed(classify_failure(error, self._lasted_s(opened_s)), str(error))
+            self._handle_failure(classify_failure(error, self._lasted_s(opened_s)), str(error))
         else:
-            self._account.stream_ended()
+            self._status.stream_ended()
             lasted_s = self._lasted_s(opened_s)
             early = lasted_s < command.timeout_s - EARLY_S
-            self._tell(StreamEnd(lasted_s=lasted_s, is_early=early))
+            self._advance(StreamEnd(lasted_s=lasted_s, is_early=early))
         finally:
-            self._account.stream_closed()
+            self._status.stream_closed()
 
-    def _line(self, data: bytes, opened_s: float) -> None:
+    def _handle_line(self, data: bytes, opened_s: float) -> None:
         line: WatchLine[W] = self._reader.decode_line(data)
         if line.failure is not None:
             failure = replace(line.failure, lasted_s=self._lasted_s(opened_s))
-            self._failed(failure, line.error)
+            self._handle_failure(failure, line.error)
             return
         if line.unreadable:
             self._view.count_unreadable(line.unreadable)
         bookmark = line.event.type == "BOOKMARK"
-        self._account.record_contact(bookmarks=int(bookmark), events=int(not bookmark))
-        self._tell(line.event, line.item)
+        self._status.record_contact(bookmarks=int(bookmark), events=int(not bookmark))
+        self._advance(line.event, line.item)
 
-    def _failed(self, failure: WatchFailure, error: str) -> None:
-        self._tell(failure)
+    def _handle_failure(self, failure: WatchFailure, error: str) -> None:
+        self._advance(failure)
         phase = self._step.state.phase
-        self._account.record_failure(phase, error)
+        self._status.record_failure(phase, error)
         if phase in (WatchPhase.ABSENT, WatchPhase.FORBIDDEN):
-            self._settled.set()
+            self._ready.set()
 
-    def _tell(self, told: WatchInput, found: DecodedObject[W] | None = None) -> None:
-        self._take(self._answer(told), found)
+    def _advance(self, watch_input: WatchInput, decoded: DecodedObject[W] | None = None) -> None:
+        self._apply(self._transition(watch_input), decoded)
 
-    def _answer(self, told: WatchInput) -> WatchTransition:
-        return machine.step(self._step.state, told, self._uniform)
+    def _transition(self, watch_input: WatchInput) -> WatchTransition:
+        return machine.step(self._step.state, watch_input, self._uniform)
 
-    def _take(self, step: WatchTransition, found: DecodedObject[W] | None = None) -> None:
-        """Do what the machine says of the view, and stand where it stands."""
-        self._step = step
+    def _apply(self, transition: WatchTransition, decoded: DecodedObject[W] | None = None) -> None:
+        """Apply a transition: store its state, and change the view."""
+        self._step = transition
         changed = False
-        if step.effect is CacheEffect.REPLACE:
+        if transition.effect is CacheEffect.REPLACE:
             changed = self._view.replace() or not self.state.synced
-            self._account.count_list()
-        elif step.effect is CacheEffect.DROP:
+            self._status.count_list()
+        elif transition.effect is CacheEffect.DROP:
             self._view.drop()
-        elif found is not None and step.effect is CacheEffect.PUT:
-            changed = self._view.put(found)
-        elif found is not None and step.effect is CacheEffect.REMOVE:
-            changed = self._view.remove(found)
-        self._account.set_phase(step.state.phase, len(self.view), self._view.malformed)
-        if changed or self._untold:
-            self._untold = True
+        elif decoded is not None and transition.effect is CacheEffect.UPDATE:
+            changed = self._view.update(decoded)
+        elif decoded is not None and transition.effect is CacheEffect.REMOVE:
+            changed = self._view.remove(decoded)
+        self._status.set_phase(transition.state.phase, len(self.view), self._view.malformed)
+        if changed or self._is_change_pending:
+            self._is_change_pending = True
             self._on_change(self.view)
-            self._untold = False
-            self._settled.set()
+            self._is_change_pending = False
+            self._ready.set()
 
-    async def _breathe(self, size_bytes: int) -> None:
-        """Let the loop's other work have its turn: a full buffer never makes a stream wait."""
+    async def _yield_to_loop(self, size_bytes: int) -> None:
+        """Yield to other work of the loop: reading from a full buffer never waits."""
         self._slice_bytes += size_bytes + OBJECT_BYTES
         if self._slice_bytes >= SLICE_BYTES:
             self._slice_bytes = 0
@@ -320,17 +318,17 @@ class Reflector(Generic[W, T]):
         return replace(kind.resource, version=kind.version()).path()
 
     def _list_request(self, command: ListCommand) -> ApiRequest:
-        begin: Pairs = ()
+        query: Pairs = ()
         if command.version in (None, "0"):
-            begin = (("limit", str(PAGE_OBJECTS)),)
+            query = (("limit", str(PAGE_OBJECTS)),)
         if command.version is not None:
-            begin += (("resourceVersion", command.version),)
+            query += (("resourceVersion", command.version),)
         if command.token:
-            begin += (("continue", command.token),)
+            query += (("continue", command.token),)
         return ApiRequest(
             method="GET",
             path=self._path(),
-            query=(*self._selector, *begin),
+            query=(*self._selector, *query),
             deadline_s=LIST_DEADLINE_S,
         )
 

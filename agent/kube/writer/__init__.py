@@ -1,1 +1,4 @@
-"""Writes published objects to the API server: only what changed, never by force."""
+"""Writes published objects to the API server.
+
+A write contains only the fields that changed, and is never forced against another live writer.
+"""

@@ -1,7 +1,4 @@
-"""Keeps the agent's objects at the API server as the publishers last offered them.
-
-Keeps one object at the server as it is wanted: the newest content, one call at a time.
-"""
+"""Writes the objects that publishers offer to the API server, one call at a time per object."""
 
 from __future__ import annotations
 
@@ -16,19 +13,19 @@ from agent.kube.writer.reconciler import ObjectReconciler
 from agent.loop import run_forever
 from agent.snapshot.publications import DesiredObject, WriterPhase, WriterState
 
-RESTART_S = 1.0  # after a bug, doubled each time
+RESTART_S = 1.0  # after an unexpected exception, doubled each time
 
 
 class ApiWriter:
     """Keeps objects at the server as they were last offered. Belongs to the loop thread.
 
-    One call at a time for each object; what is offered meanwhile replaces what was offered
-    before, so nothing piles up. Nothing is kept on disk: the server is the truth, and a process
-    that is killed anywhere leaves the old object or the new one.
+    There is one call at a time for each object; a newer content replaces an unsent one, so nothing
+    piles up. Nothing is stored on disk: a process that is killed leaves the old object or the new
+    one at the server.
     """
 
-    def __init__(self, site: WriterContext) -> None:
-        self._site = site
+    def __init__(self, context: WriterContext) -> None:
+        self._context = context
         self._writers: dict[SlotKey, ObjectWriter] = {}
         self._offered: dict[str, frozenset[SlotKey]] = {}  # by publisher
         self._tasks: dict[SlotKey, asyncio.Task[None]] = {}
@@ -36,17 +33,17 @@ class ApiWriter:
         self._closed = asyncio.Event()
 
     def offer(self, publisher: str, desired: tuple[DesiredObject, ...]) -> None:
-        """Take all that a publisher wants to exist now; equal content costs nothing.
+        """Take all objects that a publisher wants to exist now; equal content causes no call.
 
-        What it wanted before and no longer names is left as it is at the server: only an
-        `absent` object is removed. A kind that is not known is a `ValueError`.
+        An object that the publisher no longer names stays at the server: only an `absent` object is
+        removed. An unknown kind raises `ValueError`.
         """
         keys = set()
         for item in desired:
             key = slot_of(item)
             keys.add(key)
             if key not in self._writers:
-                self._writers[key] = ObjectWriter(publisher, item, self._site)
+                self._writers[key] = ObjectWriter(publisher, item, self._context)
                 self._start(key)
             self._writers[key].set_desired(item)
         for key in self._offered.get(publisher, frozenset()) - keys:
@@ -54,37 +51,38 @@ class ApiWriter:
         self._offered[publisher] = frozenset(keys)
 
     def recheck(self, kind: str) -> None:
-        """Look at once for objects of a kind that are waited for: a watch says that one came.
+        """Read the missing objects of a kind at once: a watch reported one.
 
-        Costs nothing where nothing is waited for, so that every event of a watch may call it.
+        Without a missing object this costs nothing, so it may be called for every event of a watch.
         """
         for key, writer in self._writers.items():
             if key[1] == kind:
                 writer.recheck()
 
     def note_version(self, kind: str, version: str | None) -> None:
-        """Take the version that a watch reports of the node's object; `None`: there is none.
+        """Take the version of the node's object that a watch reports; `None` if there is no object.
 
-        A writer reads the object if the version is not that of the last answer.
+        A writer reads the object if the version is not that of the last response.
         """
         for key, writer in self._writers.items():
             if key[1] == kind:
                 writer.note_version(version)
 
     def states(self) -> tuple[WriterState, ...]:
-        """Tell how each object stands, in the order of their first offers; any thread may ask.
+        """Return the state of each object, in the order of the first offers.
 
-        An object that is written in another version now is told once, as it stands in that.
+        Any thread may call this. An object whose API version changed is returned once, with the
+        state in its current version.
         """
-        told: dict[tuple[str, str, bool], ObjectWriter] = {}
+        writers: dict[tuple[str, str, bool], ObjectWriter] = {}
         for (_, kind, name, status_only), writer in list(self._writers.items()):
             slot = (kind, name, status_only)
-            if writer.is_wanted or slot not in told:
-                told[slot] = writer
-        return tuple(writer.state for writer in told.values())
+            if writer.is_wanted or slot not in writers:
+                writers[slot] = writer
+        return tuple(writer.state for writer in writers.values())
 
     async def run(self) -> None:
-        """Write until `close`; ends when cancelled, and never deletes anything by that."""
+        """Write until `close`. Cancelling ends it and deletes no object."""
         self._running = True
         for key in self._writers:
             self._start(key)
@@ -97,7 +95,7 @@ class ApiWriter:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def close(self, deadline_s: float) -> None:
-        """Give what is pending one more try, all together for so long; then `run` ends."""
+        """Give all pending objects one more try within the deadline; then `run` ends."""
         for writer in self._writers.values():
             writer.finish()
         if self._tasks:
@@ -106,44 +104,44 @@ class ApiWriter:
 
     def _start(self, key: SlotKey) -> None:
         if self._running and key not in self._tasks:
-            name, writer, site = f"write {key[1]}", self._writers[key], self._site
-            # a bug in writing one object must not stop the others
-            kept = run_forever(
+            name, writer, context = f"write {key[1]}", self._writers[key], self._context
+            # an unexpected exception for one object must not stop the others
+            work = run_forever(
                 name,
                 writer.run,
                 again_s=RESTART_S,
-                monotonic=site.clock.monotonic,
-                sleep=site.sleep,
+                monotonic=context.clock.monotonic,
+                sleep=context.sleep,
                 failed=writer.record_crash,
             )
-            self._tasks[key] = asyncio.create_task(kept, name=name)
+            self._tasks[key] = asyncio.create_task(work, name=name)
 
 
 MAX_REQUESTS_PER_TURN = (
-    6  # requests of one turn: read, own anew, write, look again after a conflict
+    6  # requests of one turn: read, repair the owner, write, read after a conflict
 )
 
 
 class ObjectWriter:
-    """One object. Everything here belongs to the loop thread."""
+    """Writes one object. Belongs to the loop thread."""
 
-    def __init__(self, publisher: str, first: DesiredObject, site: WriterContext) -> None:
-        self._site = site
-        self._reconciler = ObjectReconciler(publisher, first, site)
+    def __init__(self, publisher: str, first: DesiredObject, context: WriterContext) -> None:
+        self._context = context
+        self._reconciler = ObjectReconciler(publisher, first, context)
         self._desired: DesiredObject | None = None
         self._offered_s: float | None = None  # monotonic, of the oldest content not acknowledged
         self._last_offer_s = 0.0
-        self._wake, self._nudge = asyncio.Event(), asyncio.Event()
+        self._content_event, self._recheck_event = asyncio.Event(), asyncio.Event()
         self._closing = False
 
     @property
     def state(self) -> WriterState:
-        """Say how it stands."""
+        """Return the public state of the object."""
         return self._reconciler.state
 
     @property
     def is_wanted(self) -> bool:
-        """Say whether anything is wanted of the object now."""
+        """Return whether the publisher currently wants anything of the object."""
         return self._desired is not None
 
     @property
@@ -151,11 +149,11 @@ class ObjectWriter:
         return self._desired is not None and self._desired is not self._reconciler.last_confirmed
 
     def set_desired(self, desired: DesiredObject | None) -> None:
-        """Take what is wanted now in the place of what was; `None`: nothing is known of it."""
+        """Replace the desired content; `None`: the publisher does not name the object."""
         if desired == self._desired:
             return
         self._desired = desired
-        self._last_offer_s = self._site.clock.monotonic()
+        self._last_offer_s = self._context.clock.monotonic()
         if desired is None:
             self._offered_s = None
             self._reconciler.reporter.update(
@@ -163,57 +161,58 @@ class ObjectWriter:
             )
         elif self._offered_s is None:
             self._offered_s = self._last_offer_s
-            self._reconciler.reporter.update(pending_since_s=self._site.clock.wall())
+            self._reconciler.reporter.update(pending_since_s=self._context.clock.wall())
         if desired is not None and self.state.phase is WriterPhase.IDLE:
             self._reconciler.reporter.update(phase=WriterPhase.PENDING)
-        self._wake.set()
+        self._content_event.set()
 
     def recheck(self) -> None:
-        """Look at once for what is waited for: a right, a CRD, an object that others make.
+        """Read at once what is missing: a permission, a CRD, an object that others create.
 
-        Also where nothing is wanted now: what will be would be judged by an object that lacked.
+        This applies without desired content too: later content must not be compared with a missing
+        object.
         """
         waited_for = (WriterPhase.WAITING, WriterPhase.ABSENT, WriterPhase.FORBIDDEN)
         if self.state.phase in waited_for or self._reconciler.cache.is_object_missing:
             self._reconciler.cache.clear()
-            self._nudge.set()
+            self._recheck_event.set()
 
     def note_version(self, version: str | None) -> None:
-        """Take the version that a watch reports of the object; `None`: there is none."""
+        """Take the version of the object that a watch reports; `None` if there is no object."""
         if self.state.phase is WriterPhase.ABSENT:
             self.recheck()
             return
         self._reconciler.cache.note_version(version)
         if self._reconciler.cache.is_outdated:
-            self._nudge.set()
+            self._recheck_event.set()
 
     def finish(self) -> None:
-        """End `run`, after one more try if anything is pending."""
+        """End `run`, after one more try if a change is pending."""
         self._closing = True
-        self._nudge.set()
+        self._recheck_event.set()
 
     def record_crash(self, error: str) -> None:
-        """Take in that `run` ended by a bug; it is to be started again after a pause."""
+        """Record that `run` ended with an unexpected exception; it is started again later."""
         self._reconciler.cache.clear()
         self._reconciler.reporter.update(phase=WriterPhase.PENDING, error=error[:200])
 
     async def run(self) -> None:
-        """Write for ever, or until `finish`."""
+        """Write until `finish`."""
         while True:
-            self._wake.clear()
-            self._nudge.clear()
+            self._content_event.clear()
+            self._recheck_event.clear()
             last = self._closing
             pause = await self._turn()
             if last or (self._closing and not self._pending):
                 return
-            await self._rest(pause)
+            await self._wait(pause)
 
     async def _turn(self) -> WriterPause:
         written = self.state.written
         pause: WriterPause | None = None
         for _ in range(MAX_REQUESTS_PER_TURN):
             if self._desired is None:
-                return WriterPause(self._site.timing.resync_s)
+                return WriterPause(self._context.timing.resync_s)
             try:
                 pause = await self._reconciler.step(self._desired)
             except ApiError as error:
@@ -224,28 +223,32 @@ class ObjectWriter:
                 )
             if pause is not None:
                 break
-            await asyncio.sleep(0)  # the answer was decoded just now
+            await asyncio.sleep(0)  # decoding the response took its time
         else:
             pause = self._reconciler.back_off()
-        self._account(self.state.written > written)
+        self._record_latency(self.state.written > written)
         return pause
 
-    def _account(self, wrote: bool) -> None:
-        """Tell how long the newest acknowledged content took."""
+    def _record_latency(self, wrote: bool) -> None:
+        """Report how long the newest acknowledged content took."""
         if self._offered_s is None or self._pending:
             return
-        latency_s = self._site.clock.monotonic() - self._offered_s
+        latency_s = self._context.clock.monotonic() - self._offered_s
         self._offered_s = None
         self._reconciler.reporter.update(pending_since_s=None)
         if wrote:
             self._reconciler.reporter.update(ack_latency_s=latency_s)
 
-    async def _rest(self, pause: WriterPause) -> None:
-        events = (self._nudge, self._wake) if pause.ends_on_content else (self._nudge,)
+    async def _wait(self, pause: WriterPause) -> None:
+        events = (
+            (self._recheck_event, self._content_event)
+            if pause.ends_on_content
+            else (self._recheck_event,)
+        )
         waits: list[asyncio.Task[object]] = [
             asyncio.create_task(_as_coroutine(event.wait())) for event in events
         ]
-        waits.append(asyncio.create_task(_as_coroutine(self._site.sleep(pause.seconds))))
+        waits.append(asyncio.create_task(_as_coroutine(self._context.sleep(pause.seconds))))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -1,4 +1,4 @@
-"""What all writers work with."""
+"""The dependencies and intervals that all writers share."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from agent.messages import MessageQueue
 
 
 class WriterTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """How often an object is looked at, and when another writer counts as gone."""
+    """How often an object is read, and after how long another writer counts as gone."""
 
-    resync_s: float = 60.0  # between reads of an object that no watch reports; about
-    watched_resync_s: float = 3600.0  # of one that a watch reports, in case the watch is wrong
-    takeover_s: float = 300.0  # 0: nobody's fields are ever taken
-    slow_s: float = 60.0  # between tries where nothing will change soon: no CRD, no right
-    absent_s: float = 300.0  # without a CRD, if a watch reports when it is installed
+    resync_s: float = 60.0  # about; between reads of an object without a watch
+    watched_resync_s: float = (
+        3600.0  # between reads of a watched object, in case the watch is wrong
+    )
+    takeover_s: float = 300.0  # 0: no writer's fields are ever taken over
+    slow_s: float = 60.0  # between tries without a CRD or a permission
+    absent_s: float = 300.0  # between tries without a CRD, if a watch reports its installation
     deadline_s: float = 10.0  # of one call
 
 
 class WriterContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The API server, time and chance, and who is told."""
+    """The API server, clocks and randomness, and the queue for messages."""
 
     api: ApiClient
     clock: Clock
-    node_uid: Callable[[], str]  # of the Node object; empty while it is not known
-    messages: MessageQueue  # takes events for people
-    # by kind: a watch reports each change of the node's object, so that it need not be read again
+    node_uid: Callable[[], str]  # of the Node object; empty while unknown
+    messages: MessageQueue  # receives events for people
+    # by kind: whether a watch reports each change of the node's object
     is_watched: Callable[[str], bool] = lambda _kind: False
     timing: WriterTiming = WriterTiming()
     backoff: Backoff = Backoff()
@@ -40,12 +42,12 @@ class WriterContext(msgspec.Struct, frozen=True, kw_only=True):
     uniform: Callable[[float, float], float] = random.uniform
 
     def jitter(self, seconds: float) -> float:
-        """Return a time a tenth more or less, so that nodes do not call in step."""
+        """Return a time up to a tenth shorter or longer, so that nodes do not call in step."""
         return seconds * self.uniform(0.9, 1.1)
 
 
 class WriterPause(msgspec.Struct, frozen=True):
-    """How long nothing is done; `wakes`: new content ends it."""
+    """How long the writer waits; `ends_on_content`: new content ends the wait."""
 
     seconds: float
     ends_on_content: bool = True

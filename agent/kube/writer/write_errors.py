@@ -1,4 +1,4 @@
-"""What a failed call means for an object, and what people are told of it."""
+"""What a failed call means for an object, and the event that reports it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,31 @@ ONE_WRITER = (
     "docs/cluster.md, Coming from koordlet), or switch this agent's off (publish.device, "
     "publish.node_metric, publish.node_resource_topology)"
 )
-MAX_CAUSES = 8  # that are named
+MAX_CAUSES = 8  # named in a message
 
-RECOVERABLE_REASONS = (FORBIDDEN, REFUSED, NO_RESOURCE)  # told again if they come back
+RECOVERABLE_REASONS = (FORBIDDEN, REFUSED, NO_RESOURCE)  # reported again if they return
 
 
 class WriteFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """How it goes on after a failure. Without a `reason` nobody is told: it will pass."""
+    """The reaction to a failure.
+
+    Without a `reason` no event is reported: the failure is temporary.
+    """
 
     phase: WriterPhase
     message: str
     reason: str = ""
-    key: str = ""  # what stays the same where the server's words change each time
-    slow: bool = False  # try again after the slow pause; else as soon as the back-off allows
-    until_content: bool = False  # or as soon as there is other content
+    key: str = ""  # identifies the failure if the server's text differs each time
+    slow: bool = False  # retry after the slow pause instead of the back-off
+    until_content: bool = False  # retry at once for other content
 
 
 def classify_write_error(error: ApiError, resource: str) -> WriteFailure:
-    """Return what a failure that no other request can mend means."""
+    """Return the reaction to a failure that repeating with other fields cannot solve."""
     if isinstance(error, Forbidden):
-        by_rbac = " cannot " in str(error)  # else an admission webhook says no in its own words
+        by_rbac = " cannot " in str(
+            error
+        )  # else an admission webhook refused it, with its own text
         message = f"{error}; grant it in the agent's ClusterRole" if by_rbac else str(error)
         return WriteFailure(
             phase=WriterPhase.FORBIDDEN, message=message, reason=FORBIDDEN, key=FORBIDDEN, slow=True

@@ -99,7 +99,7 @@ def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
     async def follow() -> None:
         api.remove_crd("nodeslos")
         async with watching(api, OWN_NODE_SLO) as seen:
-            await asyncio.wait_for(seen.watch.wait_settled(), PATIENCE_S)
+            await asyncio.wait_for(seen.watch.wait_ready(), PATIENCE_S)
             await seen.until(lambda: seen.watch.state.errors >= 2)
             assert not seen.watch.state.synced
             assert min(seen.waits) >= 3.0
@@ -139,7 +139,7 @@ def test_one_kind_that_is_forbidden_leaves_the_others_alone(api: ApiServer) -> N
         api.faults.add(Fault(verb="list|watch", resource="nodeslos", status=403, times=0))
         async with watching(api, OWN_NODE_SLO) as slos, watching(api, OWN_NODE) as nodes:
             await nodes.shows(NODE)
-            await asyncio.wait_for(slos.watch.wait_settled(), PATIENCE_S)
+            await asyncio.wait_for(slos.watch.wait_ready(), PATIENCE_S)
             assert "403" in slos.watch.state.last_error
             api.faults.clear()
             api.put(slo())

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from agent.kube.api import ApiRequest, ApiResponse
-from agent.kube.api_versions import ABSENT_S, AGAIN_S, follow_api_versions, read_api_versions
+from agent.kube.api_versions import ABSENT_S, REREAD_S, follow_api_versions, read_api_versions
 from agent.kube.errors import ApiError, BadResponse, Forbidden, NotFound, Unreachable
 
 GROUP = "topology.node.k8s.io"
@@ -71,7 +71,7 @@ def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[fl
 def test_they_are_asked_for_again_sooner_while_there_are_none() -> None:
     told, pauses = followed(NotFound("GET", "no", code=404), BOTH)
     assert told == [(), ("v1alpha1", "v1alpha2")]
-    assert pauses == [ABSENT_S, AGAIN_S]
+    assert pauses == [ABSENT_S, REREAD_S]
 
 
 def test_who_may_not_ask_is_told_of_none() -> None:

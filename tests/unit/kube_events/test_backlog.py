@@ -248,9 +248,9 @@ def test_nothing_grows_without_bound_whatever_the_answers(
             backlog.mark_refused(item)
         else:
             backlog.mark_sent(item, now_s)
-        assert len(backlog._known) <= module.MAX_SERIES
+        assert len(backlog._series) <= module.MAX_SERIES
         assert len(backlog._waiting) <= module.MAX_WAITING
-    waiting = [backlog._known[key] for key in backlog._waiting]
+    waiting = [backlog._series[key] for key in backlog._waiting]
     assert all(entry.count > entry.sent_count for entry in waiting)
 
 

@@ -136,7 +136,7 @@ def test_repeats_are_a_patch_of_the_same_object() -> None:
 
 def test_events_wait_until_the_node_is_known_to_be_this_machine() -> None:
     line, ours = Line(), [False]
-    sink = EventSink(line, "node-a", ManualClock(), uid_of=lambda _: "", may_tell=lambda: ours[0])
+    sink = EventSink(line, "node-a", ManualClock(), uid_of=lambda _: "", may_send=lambda: ours[0])
     sink.offer([event("a")])
     assert step(sink) == BLOCKED_S
     assert (line.told, sink.state.counts.waiting) == ([], 1)

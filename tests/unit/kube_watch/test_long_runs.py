@@ -261,7 +261,7 @@ def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> Non
 
     async def settled(followed: Followed) -> bool:
         work = asyncio.create_task(followed.watch.run())
-        waiting = asyncio.create_task(followed.watch.wait_settled())
+        waiting = asyncio.create_task(followed.watch.wait_ready())
         await asyncio.wait((work,))
         await asyncio.sleep(0)
         done = waiting.done()

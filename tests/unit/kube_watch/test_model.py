@@ -218,8 +218,8 @@ class Followed(RuleBasedStateMachine):
                 assert self.server.was(dict(self.view.mapping))
             case CacheEffect.DROP:
                 self.view.drop()
-            case CacheEffect.PUT if found is not None:
-                self.view.put(found)
+            case CacheEffect.UPDATE if found is not None:
+                self.view.update(found)
             case CacheEffect.REMOVE if found is not None:
                 self.view.remove(found)
 

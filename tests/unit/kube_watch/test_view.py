@@ -29,7 +29,7 @@ def view() -> WatchCache[str, str]:
 
 def test_a_view_that_somebody_holds_never_changes(view: WatchCache[str, str]) -> None:
     held = view.mapping
-    view.put(found("c", "3"))
+    view.update(found("c", "3"))
     view.remove(found("a", "4"))
     view.stage([found("z", "5")])
     view.replace()
@@ -46,7 +46,7 @@ def test_the_end_of_an_object_is_not_that_of_its_namesake(view: WatchCache[str, 
 
 
 def test_another_object_of_the_same_name_and_version_is_read(view: WatchCache[str, str]) -> None:
-    assert view.put(found("a", "1", body="anew", uid="v"))
+    assert view.update(found("a", "1", body="anew", uid="v"))
     assert view.mapping["a"] == "anew"
 
 
@@ -54,9 +54,9 @@ def test_a_new_version_with_the_same_value_is_no_change_but_is_known(
     view: WatchCache[str, str],
 ) -> None:
     before = view.mapping
-    assert not view.put(found("a", "7"))
+    assert not view.update(found("a", "7"))
     assert view.mapping is before
-    assert not view.put(found("a", "7", body="never read"))
+    assert not view.update(found("a", "7", body="never read"))
 
 
 def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(
@@ -73,7 +73,7 @@ def test_a_malformed_object_is_said_once_until_it_was_good_again(
 ) -> None:
     caplog.set_level(logging.WARNING)
     for version, body in (("3", "bad"), ("4", "bad"), ("5", "good"), ("6", "bad")):
-        view.put(found("a", version, body=body))
+        view.update(found("a", version, body=body))
     assert len(caplog.records) == 2
     assert view.malformed == 3
 
@@ -83,14 +83,14 @@ def test_malformed_objects_that_come_and_go_are_each_said(
 ) -> None:
     monkeypatch.setattr(module, "MAX_OBJECTS", 3)
     for i in range(10):
-        view.put(found(f"odd-{i}", str(2 * i), body="bad"))
+        view.update(found(f"odd-{i}", str(2 * i), body="bad"))
         view.remove(found(f"odd-{i}", str(2 * i + 1)))
     assert len(caplog.records) == 10
 
 
 def test_objects_without_a_version_are_read_each_time(view: WatchCache[str, str]) -> None:
-    view.put(found("a", "", body="one"))
-    view.put(found("a", "", body="two"))
+    view.update(found("a", "", body="one"))
+    view.update(found("a", "", body="two"))
     assert view.mapping["a"] == "two"
 
 
@@ -99,7 +99,7 @@ def test_a_view_does_not_grow_without_bound(
 ) -> None:
     monkeypatch.setattr(module, "MAX_OBJECTS", 3)
     for i in range(10):
-        view.put(found(f"new-{i}", "9"))
+        view.update(found(f"new-{i}", "9"))
     assert len(view.mapping) == 3
-    assert view.put(found("a", "10", body="changed"))
+    assert view.update(found("a", "10", body="changed"))
     assert view.malformed == 9
