@@ -40,7 +40,7 @@ def build_pipeline(
         context.store,
         context.clock,
         context.device_joiner(PublishedMinorStore()),
-        device_runners(context, sink),
+        device_runners(context.settings, context.store, context.clock, sink),
         EventRecorder(context.store, context.clock, sink.event_output(), messages),
     )
 

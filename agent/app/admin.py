@@ -10,7 +10,8 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+
+from aiohttp import web
 
 from agent.app.context import AppContext
 from agent.app.hotplug import HardwareScanner, HotplugListener
@@ -23,6 +24,7 @@ from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
 from agent.snapshot.self_check import SelfCheck
 from agent.state_writer import NO_ANSWER
+from agent.web.admin import create_admin_app
 from agent.web.admin_socket import (
     AdminSocketError,
     bind_socket,
@@ -30,15 +32,11 @@ from agent.web.admin_socket import (
     socket_identity,
     socket_path,
 )
+from agent.web.connections import MIN_CONNECTIONS, HttpListener
 from agent.workers.client import VendorClient
 from agent.workers.lifecycle import ClearFaultRequest
 from agent.workers.manager import VendorManager
 from agent.workers.protocol import NOT_SUPPORTED
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from agent.web.connections import HttpListener
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +116,6 @@ class AdminService:
         path = socket_path(self._context.settings.admin.socket, out)
         if path is None:
             return
-        from aiohttp import web  # noqa: PLC0415 - the HTTP server
-
-        from agent.web import admin, connections  # noqa: PLC0415 - aiohttp
-
         control = AdminActions(
             self._context,
             self._vendor_manager,
@@ -129,9 +123,7 @@ class AdminService:
             self._messages,
             self._pipeline,
         )
-        runner = web.AppRunner(
-            admin.create_admin_app(control), access_log=None, shutdown_timeout=1.0
-        )
+        runner = web.AppRunner(create_admin_app(control), access_log=None, shutdown_timeout=1.0)
         try:
             # not on the loop's thread: the folder may be on a file system that hangs
             async with asyncio.timeout(BIND_DEADLINE_S):
@@ -147,9 +139,7 @@ class AdminService:
         self._runner, self._path = runner, path
         await runner.setup()
         assert runner.server is not None  # noqa: S101 - made by `setup`
-        self._listener = connections.HttpListener(
-            runner.server, listening, connections.MIN_CONNECTIONS
-        )
+        self._listener = HttpListener(runner.server, listening, MIN_CONNECTIONS)
         self._listener.open()
         self._problem = ""
 

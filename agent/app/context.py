@@ -9,12 +9,18 @@ import msgspec
 
 from agent.app.host_reader import HostReader
 from agent.app.identity import node_name
+from agent.app.lock import NodeLock
+from agent.app.pipeline import DevicePipeline
+from agent.app.publishing import PublishSink
 from agent.clock import Clock
+from agent.config.address import ListenAddress
 from agent.config.settings import Settings
 from agent.devices.health_file import HealthFile
 from agent.devices.joiner import DeviceJoiner
 from agent.devices.published_minors import PublishedMinorStore
 from agent.host.kernel import read_identity
+from agent.kube.endpoint import ApiTarget
+from agent.messages import MessageQueue
 from agent.recording.directory import DirectoryFiles
 from agent.recording.host_source import HostSource
 from agent.snapshot.host_files import HostFiles
@@ -23,8 +29,8 @@ from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.pod import PodView
 from agent.snapshot.vendor import DeviceVendor
 from agent.state_writer import NO_STATE_FOLDER, RECORDED_HOST, StateWriter
-from agent.usage.monitor import UsageMonitor
 from agent.workers.load import load_enabled_vendors
+from agent.workers.manager import VendorManager
 
 
 class AppContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,17 +83,6 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
         folder = self.settings.node.state_dir
         return PublishedMinorStore(folder, self.state_writer, stores=stores, adopts=adopts)
 
-    def usage_monitor(self) -> UsageMonitor:
-        """Build the collector of usage."""
-        return UsageMonitor(
-            self.host_source,
-            self.settings,
-            self.store,
-            self.clock,
-            self.list_pods,
-            kubelet_root=self.kubelet_root,
-        )
-
     def health_file(self) -> HealthFile:
         """Return where health outlives the agent: nowhere without a folder, or on a recording."""
         folder = self.settings.node.state_dir if self.host_source.spec is None else ""
@@ -99,6 +94,28 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     def metric_families(self) -> dict[str, tuple[MetricFamily, ...]]:
         """Return the metric families of each vendor."""
         return {name: vendor.description.families for name, vendor in self.vendors.items()}
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve."""
+
+    listen: tuple[ListenAddress, ...]
+    out: str  # folder of the objects in standalone mode, and of the admin socket
+    notice: str
+    cluster: ApiTarget | None = None  # `None`: standalone mode
+    lock: NodeLock | None = None
+
+
+class DeviceServices(msgspec.Struct, frozen=True, kw_only=True):
+    """The services that publish devices; they run from the start on."""
+
+    messages: MessageQueue
+    vendors: VendorManager
+    minors: PublishedMinorStore
+    health_file: HealthFile
+    host_reader: HostReader
+    sink: PublishSink
+    pipeline: DevicePipeline
 
 
 def build_context(

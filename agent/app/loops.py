@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from agent.app.context import AppContext
 from agent.app.host_reader import HostReader
 from agent.app.pipeline import DevicePipeline
 from agent.app.publishing import PublisherRunner, PublishSink
-from agent.app.threads import ScheduledLoop, raise_open_file_limit
+from agent.app.threads import ScheduledLoop
+from agent.config.settings import Settings
 from agent.loop import Loop
 from agent.messages import HostRead, MessageQueue
-from agent.metrics.exposition import MetricsRenderer
 from agent.objects.node_metric import NodeMetricPublisher
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.publications import EventLine
 from agent.snapshot.self_check import SelfCheck
-
-log = logging.getLogger(__name__)
+from agent.usage.monitor import UsageMonitor
 
 REPORT_DELAY_S = 0.5  # after the second cycle: rates are known then
 CYCLES_FOR_RATES = 2
@@ -31,30 +29,24 @@ class PeriodicLoops:
 
     def __init__(
         self,
-        parts: AppContext,
-        changes: DevicePipeline,
-        host: HostReader,
-        outlet: PublishSink,
+        settings: Settings,
+        store: SnapshotStore,
+        usage_monitor: UsageMonitor,
+        host_reader: HostReader,
+        pipeline: DevicePipeline,
+        sink: PublishSink,
         messages: MessageQueue,
     ) -> None:
-        self._context = parts
-        self._pipeline = changes
-        self._host_reader = host
+        self._settings = settings
+        self._store = store
+        self._usage_monitor = usage_monitor
+        self._host_reader = host_reader
+        self._pipeline = pipeline
         self._messages = messages
-        raise_open_file_limit()
-        self.usage_monitor = parts.usage_monitor()
-        metrics = parts.settings.metrics
-        self.renderer = MetricsRenderer(
-            parts.metric_families(), pods=metrics.pods, aliases=metrics.aliases
-        )
-        for refused in self.renderer.errors:
-            log.warning("metric_family_refused", extra={"family": refused})
-        self.publisher_runners: list[PublisherRunner] = list(changes.publisher_runners)
-        if parts.settings.publish.node_metric:
-            self._reports = NodeMetricPublisher(parts.settings.publish.report_interval_s)
-            self.publisher_runners.append(
-                outlet.runner(self._reports, before=self.usage_monitor.report)
-            )
+        self.publisher_runners: list[PublisherRunner] = list(pipeline.publisher_runners)
+        if settings.publish.node_metric:
+            self._reports = NodeMetricPublisher(settings.publish.report_interval_s)
+            self.publisher_runners.append(sink.runner(self._reports, before=usage_monitor.report))
         self.scheduled_loops = tuple(self._build_scheduled_loops())
 
     def check_events(self) -> SelfCheck:
@@ -77,17 +69,17 @@ class PeriodicLoops:
         Where a first cycle takes long, this comes before the second: without rates the node would
         count as one whose usage is not known, until the next report.
         """
-        if self.usage_monitor.cycle_count < CYCLES_FOR_RATES:
-            loop.interval_s = self._context.settings.collect.interval_s
+        if self._usage_monitor.cycle_count < CYCLES_FOR_RATES:
+            loop.interval_s = self._settings.collect.interval_s
             return
         run.run_once()
-        loop.interval_s = self._reports.period_s(self._context.store.current)
+        loop.interval_s = self._reports.period_s(self._store.current)
 
     def _build_scheduled_loops(self) -> Iterator[ScheduledLoop]:
         """Return all loops, in the order in which they first run."""
-        settings = self._context.settings
+        settings = self._settings
         cycle_s = settings.collect.interval_s
-        yield ScheduledLoop(Loop("collect", cycle_s, self.usage_monitor.cycle))
+        yield ScheduledLoop(Loop("collect", cycle_s, self._usage_monitor.cycle))
         for run in self.publisher_runners:
             loop = Loop(f"publish-{run.publisher.name}", run.publisher.interval_s, run.run_once)
             if run.is_usage_report:

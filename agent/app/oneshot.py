@@ -1,7 +1,4 @@
-"""One cycle of everything without a service: what commands need of the snapshot, and `run --once`.
-
-`run --once`: one full cycle of everything, then the end.
-"""
+"""One cycle without services: the snapshot for commands, and `run --once`."""
 
 from __future__ import annotations
 
@@ -20,12 +17,25 @@ from agent.objects.device import DEVICE_FILE_NAME
 from agent.objects.files import read_object
 from agent.objects.publishers import enabled_publishers
 from agent.snapshot.node import NodeSnapshot
+from agent.usage.monitor import UsageMonitor
 from agent.workers.lifecycle import WorkerTiming
 from agent.workers.load import is_forced, vendor_settings
 from agent.workers.manager import replace_vendor
 from agent.workers.query import query_vendors
 from agent.workers.selection import journal_folder, session_context
 from agent.workers.tape import TapeWriter
+
+
+def build_usage_monitor(context: AppContext) -> UsageMonitor:
+    """Return the monitor of usage; it has read nothing yet."""
+    return UsageMonitor(
+        context.host_source,
+        context.settings,
+        context.store,
+        context.clock,
+        context.list_pods,
+        kubelet_root=context.kubelet_root,
+    )
 
 
 def inspect_host(
@@ -43,7 +53,7 @@ def inspect_host(
     settings = parts.settings
     joiner = parts.device_joiner(minors)
     parts.host_reader().read_host()
-    measuring = parts.usage_monitor() if usage else None
+    measuring = build_usage_monitor(parts) if usage else None
     if measuring is not None:
         measuring.cycle()
     interval_s = settings.collect.interval_s
@@ -90,7 +100,7 @@ def run_once(parts: AppContext, out: str, say: TextIO) -> int:
     failed = False
     runs = [folder.runner(publisher) for publisher in enabled_publishers(parts.settings).values()]
     if parts.settings.publish.device_info_files:
-        runs.append(device_info_runner(parts))
+        runs.append(device_info_runner(parts.settings.publish, parts.store, parts.clock))
     for run in runs:
         run.run_once()
         failed = failed or not run.status.success

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import Executor
 
-from agent.app.context import AppContext
 from agent.app.events import EventRecorder
 from agent.app.publishing import (
     DeadlineObjectSink,
@@ -18,6 +17,7 @@ from agent.app.publishing import (
 from agent.app.threads import DEVICES_RETRY_S, run_when_changed
 from agent.clock import Clock
 from agent.config.health import HealthSettings
+from agent.config.settings import PublishSettings, Settings
 from agent.devices.health import TimePoint
 from agent.devices.health_file import HealthFile
 from agent.devices.joiner import DeviceJoiner
@@ -296,19 +296,22 @@ def _removal_event(device: VendorDevice) -> DeviceEvent:
     )
 
 
-def device_runners(context: AppContext, sink: PublishSink) -> list[PublisherRunner]:
+def device_runners(
+    settings: Settings, store: SnapshotStore, clock: Clock, sink: PublishSink
+) -> list[PublisherRunner]:
     """Return the runners of all publishers but the one of usage."""
-    publishers = enabled_publishers(context.settings)
+    publishers = enabled_publishers(settings)
     runners = [sink.runner(item) for name, item in publishers.items() if name != USAGE_REPORT]
-    if context.settings.publish.device_info_files:
-        runners.append(device_info_runner(context))
+    if settings.publish.device_info_files:
+        runners.append(device_info_runner(settings.publish, store, clock))
     return runners
 
 
-def device_info_runner(context: AppContext) -> FilePublisherRunner:
+def device_info_runner(
+    settings: PublishSettings, store: SnapshotStore, clock: Clock
+) -> FilePublisherRunner:
     """Return the runner of the device-info file, which has a folder of its own."""
-    settings = context.settings.publish
     writer = StateWriter("device-info files")
     sink = DeadlineObjectSink(DeviceInfoFileSink(settings.device_info_directory), writer)
     publisher = DeviceInfoFilePublisher(interval_s=settings.interval_s)
-    return FilePublisherRunner(publisher, sink, context.store, context.clock)
+    return FilePublisherRunner(publisher, sink, store, clock)

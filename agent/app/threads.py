@@ -1,9 +1,4 @@
-"""The agent's threads and process-wide settings; runs loops on a thread when they are due.
-
-Also ends the process when a thread hangs.
-
-Settings of the process itself, made once while it starts.
-"""
+"""The agent's threads, tasks and periodic loops, and the settings of its process."""
 
 from __future__ import annotations
 
@@ -15,9 +10,9 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +21,7 @@ from agent.loop import Loop
 from agent.snapshot.self_check import SelfCheck
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 DEVICES_RETRY_S = 1.0  # the least pause before a failed publishing of devices is tried again
 
@@ -35,27 +31,52 @@ class ScheduledLoop(msgspec.Struct, frozen=True):
 
     loop: Loop
     first_run_in_s: float = 0.0
-    is_on_devices_thread: bool = (
-        False  # True: on the devices' thread, which a slow read of the host never holds
-    )
+    is_on_devices_thread: bool = False  # False: on the collector thread, which a read may hang
 
 
-def collector_thread() -> ThreadPoolExecutor:
-    """Return the one thread for reads and CPU-heavy work; its jobs run one after another."""
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="collector")
+class AgentThreads:
+    """The executors of the agent; of `collector` and `devices` each is one thread."""
+
+    def __init__(self) -> None:
+        """Start no thread yet."""
+        # reads, and work that needs much CPU; its jobs run one after another
+        self.collector = ThreadPoolExecutor(max_workers=1, thread_name_prefix="collector")
+        # joins and publishes devices, and records their events
+        self.devices = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
+        self.pool = ThreadPoolExecutor(thread_name_prefix="pool")  # the event loop's own
+
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs that have not begun, and accept no new ones; returns at once."""
+        for executor in (self.devices, self.collector, self.pool):
+            executor.shutdown(wait=False, cancel_futures=True)
 
 
-def devices_thread() -> ThreadPoolExecutor:
-    """Return the one thread that joins and publishes devices, and tells what changed of them."""
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
+class BackgroundTasks:
+    """Tasks that run until the agent stops. Belongs to the loop thread."""
+
+    def __init__(self) -> None:
+        """Begin without a task."""
+        self._tasks: list[asyncio.Task[object]] = []
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start a task and return it."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def run_periodically(
     loop: Loop, executor: Executor, clock: Clock, first_in_s: float = 0
 ) -> None:
-    """Run the loop for ever, from start to start one interval apart; a missed run is not made up.
+    """Run the loop until cancelled, from start to start one interval apart.
 
-    Ends when cancelled. The run in progress on the executor is not interrupted by that.
+    A missed run is skipped. Cancelling does not interrupt the run in progress on the executor.
     """
     loop.due_s = clock.monotonic() + first_in_s
     if first_in_s > 0:
@@ -71,10 +92,10 @@ async def run_periodically(
 async def run_when_changed(
     changed: asyncio.Event, loop: Loop, executor: Executor, clock: Clock, window_s: float
 ) -> None:
-    """Run the loop once for all changes within a window that the first one opens, for ever.
+    """Run the loop once for all changes within a window that the first one opens, until cancelled.
 
-    What changes during a run opens the next window. A failed run is tried again after a growing
-    pause, or at the next change. Ends when cancelled.
+    A change during a run opens the next window. A failed run is repeated after a growing pause, or
+    at the next change.
     """
     event_loop = asyncio.get_running_loop()
     wait_s: float | None = None
@@ -96,7 +117,7 @@ class LatenessHistogram(Protocol):
 
 
 class EventLoopMonitor:
-    """Measures by how much the event loop was held up: a request waits at least that long."""
+    """Measures by how much the event loop is late: a request waits at least that long."""
 
     def __init__(self, clock: Clock, interval_s: float = 0.1) -> None:
         self._clock = clock
@@ -105,14 +126,14 @@ class EventLoopMonitor:
         self.max_lateness_s = 0.0  # since the start
 
     def check(self) -> SelfCheck:
-        """Tell the longest time that the loop was late; for people, it gates nothing."""
+        """Return the longest delay of the event loop; it does not affect readiness."""
         message = f"late by at most {self.max_lateness_s * 1e3:.0f} ms since the start"
         return SelfCheck(
             name="event-loop", ok=self.last_beat_s is not None, message=message, gates_ready=False
         )
 
     async def run(self, lateness: LatenessHistogram | None = None) -> None:
-        """Beat for ever and report each lateness in seconds; ends when cancelled."""
+        """Measure and report each lateness in seconds, until cancelled."""
         while True:
             before_s = self._clock.monotonic()
             await asyncio.sleep(self._interval_s)
@@ -124,7 +145,7 @@ class EventLoopMonitor:
 
 
 async def run_with_deadline(deadline_s: float, work: Callable[[], None]) -> bool:
-    """Do what may hang, on a thread that the process can end without; say whether it is done."""
+    """Run `work`, which may hang, on a daemon thread; return whether it ended in time."""
     event_loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
@@ -142,7 +163,7 @@ async def run_with_deadline(deadline_s: float, work: Callable[[], None]) -> bool
 
 
 def exit_with_hung_thread(status: int, failed: BaseException | None) -> NoReturn:
-    """End the process although a thread hangs, in the kernel or in a question for an address."""
+    """End the process although a thread hangs, in the kernel or in a DNS query."""
     log.error("thread_stuck_at_stop", extra={"error": str(failed)} if failed else {})
     sys.stdout.flush()
     sys.stderr.flush()
@@ -153,13 +174,13 @@ MAX_OPEN_FILES = 65536
 
 SWITCH_INTERVAL_S = 0.001  # the loop thread gets its turn while the collector computes
 
-# cycles are rare (a closed connection leaves some). Looking through ten thousand new objects was
-# seen to take up to 3.6 ms, which a container's creation waits for; two thousand take a fifth
+# cycles are rare (a closed connection leaves some). A collection of ten thousand new objects takes
+# up to 3.6 ms, for which the creation of a container waits; one of two thousand takes a fifth
 GC_THRESHOLDS = (2_000, 50, 100)
 
 
 def tune_interpreter() -> None:
-    """Freeze what start-up made, collect seldom, switch threads often."""
+    """Exclude the objects of the start from garbage collection; switch threads often."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -168,10 +189,10 @@ def tune_interpreter() -> None:
 
 
 def raise_open_file_limit() -> None:
-    """Allow many open files, as far as the hard limit goes.
+    """Raise the soft limit of open files to `MAX_OPEN_FILES`, or to the hard limit.
 
-    To be done before a collector is built, which keeps as many descriptors as it finds allowed,
-    and after the workers were started, which need few.
+    Call it before the usage monitor is built, which keeps as many files open as the limit allows,
+    and after the workers are started, which inherit the limit and need few.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 
 from agent.app.context import AppContext, build_context
 from agent.app.oneshot import inspect_host
-from agent.cli.options import command_settings
+from agent.cli.options import command_settings, pod_list
 from agent.cli.parser import ExitStatus
 from agent.clock import Clock, ManualClock, SystemClock
-from agent.errors import BadConfig
-from agent.kubelet.pod_list_file import PodListFile
 from agent.log import configure_logging
 from agent.recording.host_source import HostSource, open_host
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.pod import PodView
 from agent.workers.tape import TapeWriter
-
-
-def pod_list(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]] | None:
-    """Return where known pods come from: the file of `--pods`; `None` without one."""
-    if not getattr(arguments, "pods", None) or arguments.pods is True:
-        return None
-
-    pods = PodListFile(arguments.pods)
-    pods()
-    if pods.error:
-        raise BadConfig(f"--pods {pods.error}")
-    return pods
 
 
 def host_clock(opened: HostSource) -> Clock:

@@ -1,4 +1,8 @@
-"""`xpu-agent run`: chooses host and mode, starts the agent, handles signals during the start."""
+"""`xpu-agent run`: chooses host and mode, starts the agent, handles signals during the start.
+
+It starts the vendors' workers before it imports the agent itself: they load their libraries
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,14 @@ import sys
 import time
 from collections.abc import Mapping
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.app.context import AppContext, build_context
 from agent.app.identity import cluster_name
 from agent.app.lock import NodeLock, describe_process, stop_signals, wait_for_lock
-from agent.app.oneshot import run_once
-from agent.cli.context import pod_list
-from agent.cli.options import command_settings_with_origins
+from agent.cli.options import command_settings_with_origins, pod_list
 from agent.cli.parser import ExitStatus
 from agent.clock import SystemClock
 from agent.config.address import ListenAddress, parse_listen_address
@@ -33,10 +35,8 @@ from agent.snapshot.vendor import DeviceVendor
 from agent.workers.load import any_vendor_has_devices, load_enabled_vendors
 from agent.workers.selection import launch_workers
 
-
-def disable_garbage_collection() -> None:
-    """Collect no garbage until `settle`: a start makes none, and looking for it costs a tenth."""
-    gc.disable()
+if TYPE_CHECKING:
+    from agent.app.context import AppContext
 
 
 STATIC_RECORDING = "A recording stands still: it has totals, but no rates."
@@ -136,12 +136,12 @@ def join_cluster(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the daemon until a signal, or with `--once` one cycle of everything."""
+    """Run the agent until a signal, or with `--once` for one cycle."""
     if arguments.once and not arguments.standalone:
         raise BadConfig("run: --once is for files: add --standalone")
     if arguments.demo_host and not arguments.standalone:
         raise BadConfig("run: --demo-host is for show: add --standalone")
-    disable_garbage_collection()
+    gc.disable()  # until `tune_interpreter`: a start leaves no garbage, and a search costs a tenth
     if arguments.once:
         # an exception can be lost in the middle of an import
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -149,20 +149,21 @@ def run(arguments: argparse.Namespace) -> int:
     stop = StartupSignals()
     try:
         return _serve(arguments, stop)
-    except AgentError:  # it is said, and was no crash
+    except AgentError:  # `main` prints it: this is no crash
         stop.mark_clean_exit()
         raise
 
 
 def _once(arguments: argparse.Namespace) -> int:
+    from agent.app.oneshot import run_once  # noqa: PLC0415 - a run that serves does without
 
     loaded = command_settings_with_origins(arguments)
     settings = loaded.settings
     vendors = load_enabled_vendors(settings)
     opened, notice = choose_host(arguments, vendors, settings)
     print(_join_sentences(notice, unused_settings_notice(opened, loaded.origins)), flush=True)
-    parts = _run_parts(arguments, settings, opened, vendors)
-    return run_once(parts, arguments.out, sys.stdout)
+    context = _build_context(arguments, settings, opened, vendors)
+    return run_once(context, arguments.out, sys.stdout)
 
 
 def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
@@ -178,23 +179,24 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
     if place is None:
         return ExitStatus.OK
     print(notice, flush=True)
-    crew = launch_workers(vendors.values(), opened, settings)
-    # the workers start while all the rest is loaded
-    from agent.app.application import ServeOptions, run_application  # noqa: PLC0415 - see above
+    workers = launch_workers(vendors.values(), opened, settings)
+    from agent.app.application import run_application  # noqa: PLC0415 - the workers start first
+    from agent.app.context import ServeOptions  # noqa: PLC0415 - as above
 
-    parts = _run_parts(arguments, settings, opened, vendors)
+    context = _build_context(arguments, settings, opened, vendors)
     options = ServeOptions(
         listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock
     )
-    return run_application(parts, crew, options)
+    return run_application(context, workers, options)
 
 
-def _run_parts(
+def _build_context(
     arguments: argparse.Namespace,
     settings: Settings,
     opened: HostSource,
     vendors: Mapping[str, DeviceVendor],
 ) -> AppContext:
+    from agent.app.context import build_context  # noqa: PLC0415 - the workers start first
 
     configure_logging(settings.log.level)
     return build_context(settings, opened, SystemClock(), pod_list(arguments), vendors)

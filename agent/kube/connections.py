@@ -8,17 +8,15 @@ import socket
 from collections.abc import Iterator
 from ssl import SSLContext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+
+import aiohttp
+import yarl
 
 from agent.kube.api import JSON_TYPE, ApiRequest
 from agent.kube.endpoint import Endpoint
 from agent.kube.errors import BadResponse
 from agent.kube.http_errors import RequestRoute, translate_errors
 from agent.version import VERSION
-
-if TYPE_CHECKING:
-    import aiohttp
-    from aiohttp.abc import AbstractCookieJar
 
 CONNECT_S = 5.0  # TCP and TLS to one address
 
@@ -90,14 +88,11 @@ class ConnectionPool:
         cluster. Data that are never decompressed cannot exhaust memory either.
         """
         if self._http is None:
-            # imported here: it takes 180 ms, and only a session needs it; see `load_http`
-            import aiohttp  # noqa: PLC0415 - aiohttp
-
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_S, socket_factory=self._socket
                 ),
-                cookie_jar=_no_cookies(),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
                 auto_decompress=False,
@@ -115,8 +110,6 @@ class ConnectionPool:
         attempt: RequestAttempt,
     ) -> aiohttp.ClientResponse:
         """Send a request and return the response, its body unread; raise the library's errors."""
-        import yarl  # noqa: PLC0415 - aiohttp
-
         headers = {"Accept": JSON_TYPE}
         if authorization is not None:
             headers["Authorization"] = authorization
@@ -158,15 +151,7 @@ class ConnectionPool:
         return sock
 
 
-def _no_cookies() -> AbstractCookieJar:
-    import aiohttp  # noqa: PLC0415 - aiohttp
-
-    return aiohttp.DummyCookieJar()
-
-
 def _tracing() -> aiohttp.TraceConfig:
-    import aiohttp  # noqa: PLC0415 - aiohttp
-
     async def opened(_: object, context: SimpleNamespace, __: object) -> None:
         context.trace_request_ctx.use_connection(reused=False)
 
@@ -197,8 +182,6 @@ def fail_body_on_disconnect(response: aiohttp.ClientResponse) -> Iterator[None]:
         return
 
     def end(_: asyncio.Future[None]) -> None:
-        import aiohttp  # noqa: PLC0415 - aiohttp
-
         if not response.content.is_eof() and response.content.exception() is None:
             response.content.set_exception(aiohttp.ClientPayloadError("the connection is gone"))
 

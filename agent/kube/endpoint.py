@@ -8,8 +8,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, MutableMapping
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import msgspec
@@ -18,9 +17,6 @@ from agent.config.cluster import ApiSettings
 from agent.errors import BadConfig
 from agent.kube.api import ApiRequest
 from agent.kube.errors import NoApiServer
-
-if TYPE_CHECKING:
-    pass
 
 
 class HttpProxy(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +252,16 @@ def _advice(host: str, folder: str) -> str:
         "no API server: not in a pod (KUBERNETES_SERVICE_HOST is not set), and no kubeconfig in "
         "api.kubeconfig, KUBECONFIG or ~/.kube/config; name one, or run with --standalone"
     )
+
+
+def disable_system_authorities(target: ApiTarget, environ: MutableMapping[str, str]) -> None:
+    """Disable the certificate authorities of the image in a pod: only the cluster's are used.
+
+    aiohttp reads all of them when it is imported. Call this before aiohttp is imported and before
+    there are threads that read the environment.
+    """
+    if isinstance(target, InClusterTarget):
+        environ["SSL_CERT_FILE"] = os.devnull
 
 
 SAFE_PATH = "/:@!$&'()*+,;=~-._"

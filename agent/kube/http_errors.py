@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
 
+import aiohttp
 import msgspec
 
 from agent.kube.endpoint import HttpProxy
@@ -28,9 +28,6 @@ from agent.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-
-if TYPE_CHECKING:
-    import aiohttp
 
 MAX_EXTRACT_CHARS = 200  # characters of the server's text in a message
 
@@ -202,9 +199,6 @@ def translate_errors(what: str, route: RequestRoute, *, begun: bool = False) -> 
 
     `begun`: the head of a response has arrived, so that the error concerns its body.
     """
-    # imported here: it takes 180 ms, and only a session, which has loaded it, calls this function
-    import aiohttp  # noqa: PLC0415 - aiohttp
-
     try:
         yield
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError) as error:
@@ -219,8 +213,6 @@ def translate_errors(what: str, route: RequestRoute, *, begun: bool = False) -> 
 
 def is_closed_connection(error: ApiError) -> bool:
     """Return whether the connection was closed before any answer."""
-    import aiohttp  # noqa: PLC0415 - aiohttp
-
     cause = error.__cause__
     return isinstance(
         cause, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError
@@ -234,8 +226,6 @@ def is_untrusted_certificate(error: ApiError) -> bool:
 
 def translate_error(what: str, error: Exception, route: RequestRoute) -> ApiError:
     """Return the `ApiError` for an error of the library."""
-    import aiohttp  # noqa: PLC0415 - aiohttp
-
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
         return Unreachable(what, _connect_error_text(error, route))
     match error:
@@ -257,8 +247,6 @@ def _connect_error_text(
     error: aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError,
     route: RequestRoute,
 ) -> str:
-    import aiohttp  # noqa: PLC0415 - aiohttp
-
     match error:
         case aiohttp.ClientConnectorCertificateError():
             return f"{route} is not believed: {_certificate_error_text(error, route.authority)}"

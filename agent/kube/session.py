@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 
+import aiohttp
 from msgspec.structs import replace
 
 from agent.clock import Clock
@@ -47,10 +46,8 @@ from agent.kube.http_errors import (
     is_untrusted_certificate,
     translate_errors,
 )
+from agent.kube.kubeconfig import KubeconfigCredentials
 from agent.snapshot.cluster import ApiSessionStatus
-
-if TYPE_CHECKING:
-    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -374,36 +371,14 @@ def _headers(response: aiohttp.ClientResponse) -> Mapping[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
 
 
-def load_http() -> None:
-    """Load the HTTP library: 110 ms, and 70 more for the certificate authorities of this machine.
-
-    The start of the agent calls it in a thread while vendors' workers load their libraries.
-    """
-    import aiohttp  # noqa: F401, PLC0415 - aiohttp
-
-
-def disable_system_authorities(target: ApiTarget, environ: MutableMapping[str, str]) -> None:
-    """Prevent, in a pod, that the HTTP library loads the certificate authorities of the machine.
-
-    The library loads them for connections that the agent does not make; the image may configure
-    their path. Call this before other threads read the environment.
-    """
-    if isinstance(target, InClusterTarget):
-        environ["SSL_CERT_FILE"] = os.devnull
-
-
 async def open_session(target: ApiTarget, clock: Clock, environ: Mapping[str, str]) -> ApiSession:
     """Return a session; nothing is sent yet. Raise `NoApiServer` if none can be opened.
 
     In a pod no file is read either; a kubeconfig is read, and may run a plug-in.
     """
-    load = asyncio.get_running_loop().run_in_executor(None, load_http)
     if isinstance(target, InClusterTarget):
-        session = _in_cluster_session(target, clock, environ)
-    else:
-        session = await _kubeconfig_session(target, clock, environ)
-    await load
-    return session
+        return _in_cluster_session(target, clock, environ)
+    return await _kubeconfig_session(target, clock, environ)
 
 
 def _in_cluster_session(
@@ -421,9 +396,6 @@ def _in_cluster_session(
 async def _kubeconfig_session(
     target: KubeconfigTarget, clock: Clock, environ: Mapping[str, str]
 ) -> ApiSession:
-    # imported here: a pod does not need it
-    from agent.kube.kubeconfig import KubeconfigCredentials  # noqa: PLC0415 - see above
-
     credentials = KubeconfigCredentials(target, clock)
     account = await credentials.open()
     proxy = proxy_for(account.url, environ)

@@ -1,4 +1,4 @@
-"""The addresses that the HTTP server listens on."""
+"""The HTTP server at its addresses."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from aiohttp import web
 
 from agent.config.address import ListenAddress
 from agent.errors import AgentError
+from agent.web import connections, server
 from agent.web.view import AgentView
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from agent.web.connections import HttpListener
 
 
 class ListenError(AgentError):
@@ -28,14 +25,10 @@ class HttpServer:
     def __init__(self, addresses: Iterable[ListenAddress]) -> None:
         self._addresses = tuple(addresses)
         self._runner: web.AppRunner | None = None
-        self._listeners: list[HttpListener] = []
+        self._listeners: list[connections.HttpListener] = []
 
     async def open(self, view: AgentView) -> str:
         """Listen everywhere and return the first page's address; raise `CannotServe`."""
-        from aiohttp import web  # noqa: PLC0415 - the HTTP server
-
-        from agent.web import connections, server  # noqa: PLC0415 - aiohttp
-
         self._runner = runner = web.AppRunner(
             server.create_page_app(view),
             access_log=None,

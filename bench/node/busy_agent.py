@@ -13,9 +13,8 @@ import os
 import sys
 import time
 
-from agent.app import application
-from agent.app.application import ServeOptions
-from agent.app.context import build_context
+from agent.app.application import run_application
+from agent.app.context import ServeOptions, build_context
 from agent.clock import SystemClock
 from agent.config.address import ListenAddress
 from agent.config.sources import decode_settings
@@ -79,9 +78,7 @@ def main() -> None:
     holds_ms: list[tuple[float, str]] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)
-    application.run_application(
-        parts, launch_workers(parts.vendors.values(), opened, settings), options
-    )
+    run_application(parts, launch_workers(parts.vendors.values(), opened, settings), options)
     if holds_ms:
         print(json.dumps(sorted(holds_ms, reverse=True)[:KEPT]), flush=True)
 

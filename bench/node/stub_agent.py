@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from agent.app.application import ServeOptions, run_application
-from agent.app.context import build_context
+from agent.app.application import run_application
+from agent.app.context import ServeOptions, build_context
 from agent.clock import SystemClock
 from agent.config.address import ListenAddress
 from agent.config.sources import decode_settings

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.context import AppContext, build_context
+from agent.app.oneshot import build_usage_monitor
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
 from agent.errors import NotSupported
@@ -41,7 +42,7 @@ def looked_at(files: TreeFiles) -> AppContext:
     """Do what a look does, with the vendors in this process: what they raise is a failure."""
     opened = HostSource(files=files, source="broken", spec="broken")
     parts = build_context(decode_settings({"node": {"name": "n"}}), opened, ManualClock())
-    joiner, measuring = parts.device_joiner(), parts.usage_monitor()
+    joiner, measuring = parts.device_joiner(), build_usage_monitor(parts)
     parts.host_reader().read_host()
     measuring.cycle()
     for name, vendor in parts.vendors.items():

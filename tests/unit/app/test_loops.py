@@ -11,23 +11,36 @@ import pytest
 
 from agent.app.context import build_context
 from agent.app.loops import PeriodicLoops
+from agent.app.oneshot import build_usage_monitor
 from agent.app.publishing import FolderPublishSink
+from agent.app.services import open_usage_monitor
 from agent.clock import ManualClock
 from agent.config.settings import Settings
 from agent.messages import MessageQueue
 from agent.recording.host_source import HostSource
+from agent.usage.monitor import UsageMonitor
 from tests.cgroups import CgroupHost
 from tests.pipelines import build_pipeline
 
 PODS = 300  # with two files each
 
 
-def built(folder: Path) -> PeriodicLoops:
+def built(folder: Path) -> tuple[PeriodicLoops, UsageMonitor]:
     host = CgroupHost(folder / "host")
     parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
-    outlet = FolderPublishSink(str(folder / "out"), parts.store, parts.clock)
-    changes = build_pipeline(parts, outlet)
-    return PeriodicLoops(parts, changes, parts.host_reader(), outlet, MessageQueue())
+    sink = FolderPublishSink(str(folder / "out"), parts.store, parts.clock)
+    usage_monitor = build_usage_monitor(parts)
+    pipeline = build_pipeline(parts, sink)
+    loops = PeriodicLoops(
+        parts.settings,
+        parts.store,
+        usage_monitor,
+        parts.host_reader(),
+        pipeline,
+        sink,
+        MessageQueue(),
+    )
+    return loops, usage_monitor
 
 
 @pytest.fixture
@@ -48,20 +61,17 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     for number in range(PODS):
         host.group(f"/pod{number}")
     parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
-    out = str(tmp_path / "out")
-    outlet = FolderPublishSink(out, parts.store, parts.clock)
-    changes = build_pipeline(parts, outlet)
-    loops = PeriodicLoops(parts, changes, parts.host_reader(), outlet, MessageQueue())
+    usage_monitor = open_usage_monitor(parts)
     open_before = len(os.listdir("/proc/self/fd"))
-    loops.usage_monitor.cycle()
+    usage_monitor.cycle()
     open_after = len(os.listdir("/proc/self/fd"))
-    loops.usage_monitor.close()
+    usage_monitor.close()
     assert open_after - open_before > 2 * PODS
 
 
 def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path: Path) -> None:
-    loops = built(tmp_path)
-    loops.usage_monitor.close()
+    loops, usage_monitor = built(tmp_path)
+    usage_monitor.close()
     threads = {timed.loop.name: timed.is_on_devices_thread for timed in loops.scheduled_loops}
     assert {name for name, devices in threads.items() if devices} == {
         "publish-device",
@@ -72,15 +82,15 @@ def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path
 
 
 def test_a_report_waits_for_the_second_cycle_without_which_no_rate_is_known(tmp_path: Path) -> None:
-    loops = built(tmp_path)
+    loops, usage_monitor = built(tmp_path)
     (report,) = (
         one.loop for one in loops.scheduled_loops if one.loop.name == "publish-node_metric"
     )
     written = tmp_path / "out" / "nodemetric.yaml"
-    loops.usage_monitor.cycle()
+    usage_monitor.cycle()
     assert report.step(0.0) == Settings().collect.interval_s
     assert not written.exists()
-    loops.usage_monitor.cycle()
+    usage_monitor.cycle()
     assert report.step(0.0) == Settings().publish.report_interval_s
     assert written.exists()
-    loops.usage_monitor.close()
+    usage_monitor.close()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.app.threads import EventLoopMonitor, collector_thread, run_periodically, run_when_changed
+from agent.app.threads import EventLoopMonitor, run_periodically, run_when_changed
 from agent.clock import ManualClock, SystemClock
 from agent.config.address import ListenAddress, parse_listen_address
 from agent.errors import BadConfig
@@ -70,7 +71,7 @@ def test_a_loop_runs_until_it_is_cancelled_and_survives_its_failures() -> None:
                 event_loop.call_soon_threadsafe(enough.set)
 
         loop = Loop("x", 0.001, work, max_backoff_s=0.002)
-        with collector_thread() as executor:
+        with ThreadPoolExecutor(1) as executor:
             task = asyncio.create_task(run_periodically(loop, executor, SystemClock()))
             async with asyncio.timeout(PATIENCE_S):
                 await enough.wait()
@@ -144,7 +145,7 @@ def test_many_changes_at_once_are_one_run_and_those_during_it_one_more(window_s:
                 None, lambda: held.begins.acquire(timeout=PATIENCE_S)
             )
 
-        with collector_thread() as executor:
+        with ThreadPoolExecutor(1) as executor:
             task = asyncio.create_task(
                 run_when_changed(changed, loop, executor, SystemClock(), window_s)
             )
@@ -180,7 +181,7 @@ def test_a_run_that_failed_is_tried_again_without_a_change() -> None:
             event_loop.call_soon_threadsafe(done.set)
 
         loop = Loop("x", 0.001, work, max_backoff_s=0.002)
-        with collector_thread() as executor:
+        with ThreadPoolExecutor(1) as executor:
             task = asyncio.create_task(
                 run_when_changed(changed, loop, executor, SystemClock(), 0.0)
             )

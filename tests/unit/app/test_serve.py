@@ -1,10 +1,23 @@
-"""A start with something in it that hangs."""
+"""What a start loads, and a start with something in it that hangs."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.process.agent import NO_DEVICES, running
+
+HEAVY = ("aiohttp", "google", "grpc", "kubernetes", "prometheus_client", "psutil", "pynvml")
+
+
+def test_no_heavy_library_is_loaded_before_the_first_device() -> None:
+    code = (
+        "import sys, agent.cli.run, agent.app.application\n"
+        "print(*{name.split('.')[0] for name in sys.modules}, 'agent.usage' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert set(done.stdout.split()) & {*HEAVY, "True"} == set()
 
 
 def test_a_vendor_that_does_not_answer_keeps_nobody_from_being_served(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.app.application import build_container_service
 from agent.app.cluster import ClusterService
 from agent.app.containers import ContainerService
 from agent.app.context import AppContext
+from agent.app.services import build_container_service
 from agent.clock import ManualClock
 from agent.config.containers import (
     CdiSettings,

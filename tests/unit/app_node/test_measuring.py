@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.app.context import build_context
+from agent.app.oneshot import build_usage_monitor
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
 from agent.recording.host_source import HostSource
@@ -64,7 +65,7 @@ def test_pods_below_the_root_that_a_setting_or_the_kubelet_names_are_measured(
     parts = build_context(settings, HostSource(files=host.files), ManualClock(), vendors={})
     facts = ClusterView(kubelet=SnapshotPart(KubeletView(cgroup_root=configz)))
     parts.store.put(cluster=facts)
-    measuring = parts.usage_monitor()
+    measuring = build_usage_monitor(parts)
     measuring.cycle()
     measuring.close()
     assert [pod.uid for pod in parts.store.current.pods.value] == uids

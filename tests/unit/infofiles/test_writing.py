@@ -259,6 +259,6 @@ def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wante
     parts = build_context(settings, open_host(None), ManualClock(), vendors={})
     parts.store.change(lambda _: picture(gpu(0)))
     folder = FolderPublishSink(str(tmp_path / "out"), parts.store, parts.clock)
-    for run in device_runners(parts, folder):
+    for run in device_runners(settings, parts.store, parts.clock, folder):
         run.run_once()
     assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 
-from agent.kube.endpoint import ApiTarget, InClusterTarget, KubeconfigTarget
-from agent.kube.session import disable_system_authorities
+from agent.kube.endpoint import (
+    ApiTarget,
+    InClusterTarget,
+    KubeconfigTarget,
+    disable_system_authorities,
+)
 
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 

@@ -1,0 +1,337 @@
+"""Services that start after the first Device object: usage, containers, hotplug, people, HTTP.
+
+`Application` imports this module when that object is published: loading the HTTP server, the
+metrics and the hooks takes longer than all steps before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from agent.app.admin import AdminService
+from agent.app.containers import ContainerService
+from agent.app.context import AppContext, DeviceServices, ServeOptions
+from agent.app.loops import PeriodicLoops
+from agent.app.oneshot import build_usage_monitor
+from agent.app.threads import (
+    DEVICES_RETRY_S,
+    AgentThreads,
+    BackgroundTasks,
+    EventLoopMonitor,
+    ScheduledLoop,
+    raise_open_file_limit,
+    run_periodically,
+    tune_interpreter,
+)
+from agent.clock import Clock
+from agent.devices.presence import PLACE_WAIT_S
+from agent.loop import Loop
+from agent.messages import EventReported, MessageQueue
+from agent.metrics.exposition import MetricsRenderer
+from agent.metrics.process_metrics import ProcessMetrics
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.snapshot.self_check import LoopStatus, SelfCheck
+from agent.usage.monitor import UsageMonitor
+from agent.web.http_server import HttpServer
+from agent.workers.manager import VendorManager
+
+if TYPE_CHECKING:
+    from agent.app.cluster import ClusterService
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+COLLECTOR_DEADLINE_S = 8.0  # a scrape gives up after ten
+
+
+class CheckedComponent(Protocol):
+    """A part of the agent whose state no part of the snapshot shows."""
+
+    def check(self) -> SelfCheck:
+        """Return its state. For any thread."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class StatusCollector:
+    """Adds the state of the agent's services to a snapshot.
+
+    Counters change with every request. They are read for a page or a scrape, and not put into the
+    store at each change. For any thread.
+    """
+
+    periodic: PeriodicLoops
+    loops: tuple[Loop, ...]
+    components: tuple[CheckedComponent, ...]
+    containers: ContainerService
+    cluster: ClusterService | None = None  # None: standalone mode
+
+    def complete(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """Return the snapshot with the present state of every service."""
+        runners = self.periodic.publisher_runners
+        return msgspec.structs.replace(
+            snapshot,
+            cluster_service=self.cluster.status() if self.cluster is not None else None,
+            container_service=self.containers.status(),
+            publishers=tuple(runner.status for runner in runners),
+            publications=tuple(one for runner in runners for one in runner.publications()),
+            events=tuple(self.periodic.recent_events),
+            audit=self.containers.audit(),
+            loops=tuple(_loop_status(loop) for loop in self.loops),
+            checks=self._checks(),
+        )
+
+    def _checks(self) -> tuple[SelfCheck, ...]:
+        return (
+            *(runner.check() for runner in self.periodic.publisher_runners),
+            self.periodic.check_events(),
+            *(component.check() for component in self.components),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class ApplicationView:
+    """Answers from memory; implements `agent.web.view.AgentView`."""
+
+    store: SnapshotStore
+    clock: Clock
+    executor: Executor
+    renderer: MetricsRenderer
+    process_metrics: ProcessMetrics
+    notice: str
+    status: StatusCollector
+
+    def snapshot(self) -> NodeSnapshot:
+        """Return the current snapshot with the state of the agent's services."""
+        return self.status.complete(self.store.current)
+
+    def now_s(self) -> tuple[float, float]:
+        """Return monotonic and wall time."""
+        return self.clock.monotonic(), self.clock.wall()
+
+    def metrics(self, *, openmetrics: bool) -> bytes:
+        """Render the exposition: the agent's own processes, then the snapshot."""
+        snapshot = self.snapshot()
+        own = self.process_metrics.text(snapshot, openmetrics=openmetrics)
+        return own + self.renderer.render(snapshot, self.clock.monotonic(), openmetrics=openmetrics)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run `work` on the collector thread; raises `TimeoutError` when that is stuck."""
+        event_loop = asyncio.get_running_loop()
+        return await asyncio.wait_for(
+            event_loop.run_in_executor(self.executor, work), COLLECTOR_DEADLINE_S
+        )
+
+
+def _loop_status(loop: Loop) -> LoopStatus:
+    return LoopStatus(
+        name=loop.name,
+        interval_s=loop.interval_s,
+        failures=loop.failures,
+        last_error=loop.last_error,
+        last_success_s=loop.last_success_s,
+        due_s=loop.due_s,
+    )
+
+
+class Services:
+    """Builds, starts and stops the services that no first Device object waits for."""
+
+    def __init__(
+        self,
+        context: AppContext,
+        options: ServeOptions,
+        threads: AgentThreads,
+        devices: DeviceServices,
+        cluster: ClusterService | None,
+    ) -> None:
+        """Build what needs no event loop; belongs to the collector thread."""
+        self._context = context
+        self._options = options
+        self._threads = threads
+        self._devices = devices
+        self._cluster = cluster
+        self._process_metrics = ProcessMetrics(context.store.current.node.name)
+        self._renderer = _metrics_renderer(context)
+        self._usage_monitor = open_usage_monitor(context)
+        self._loops = PeriodicLoops(
+            context.settings,
+            context.store,
+            self._usage_monitor,
+            devices.host_reader,
+            devices.pipeline,
+            devices.sink,
+            devices.messages,
+        )
+        self._scheduled_loops: tuple[ScheduledLoop, ...] = ()
+        self._event_loop_monitor = EventLoopMonitor(context.clock)
+        self._http_server = HttpServer(options.listen)
+        self._containers: ContainerService | None = None
+        self._admin: AdminService | None = None
+
+    async def start(self) -> str:
+        """Start the services for containers and the HTTP server; return the address of the page."""
+        event_loop = asyncio.get_running_loop()
+        await event_loop.run_in_executor(self._threads.collector, tune_interpreter)
+        if self._cluster is not None:
+            self._cluster.start_rest()
+        self._report_crash()
+        admin = self._admin = self._build_admin()
+        containers = self._containers = self._build_containers()
+        await containers.start()
+        self._scheduled_loops = (
+            *self._loops.scheduled_loops,
+            *containers.scheduled_loops(),
+            admin.vendor_search(),
+        )
+        return await self._http_server.open(self._build_view(containers, admin))
+
+    async def start_loops(self, tasks: BackgroundTasks) -> None:
+        """Start all loops as `tasks`, then listen to people and to the kernel's events."""
+        context, pipeline = self._context, self._devices.pipeline
+        window_s = context.settings.publish.coalesce_ms / 1000
+        tasks.start(pipeline.refresh_when_changed(window_s), "devices")
+        tasks.start(self._find_places(), "places")
+        tasks.start(self._event_loop_monitor.run(self._process_metrics.lateness), "heartbeat")
+        for scheduled in self._scheduled_loops:
+            threads = self._threads
+            executor = threads.devices if scheduled.is_on_devices_thread else threads.collector
+            tasks.start(
+                run_periodically(scheduled.loop, executor, context.clock, scheduled.first_run_in_s),
+                scheduled.loop.name,
+            )
+        if self._admin is None:
+            return
+        await self._admin.serve_admin(self._options.out)
+        hotplug = self._admin.hotplug_listener(one.loop for one in self._scheduled_loops)
+        if hotplug is not None:
+            tasks.start(hotplug, "hotplug")
+
+    async def stop(self) -> None:
+        """Stop the HTTP server, the services for containers and the admin socket."""
+        await self._http_server.close()
+        if self._containers is not None:
+            await self._containers.stop()
+        if self._admin is not None:
+            await self._admin.stop()
+
+    def close(self) -> None:
+        """Close all files; call it when the threads have ended."""
+        if self._containers is not None:
+            self._containers.close()
+        self._usage_monitor.close()
+
+    def _report_crash(self) -> None:
+        """Report that the agent before this one ended without a clean stop."""
+        lock = self._options.lock
+        message = lock.crash_message() if lock is not None else None
+        if message is not None:
+            self._devices.messages.put(EventReported("AgentEndedUnexpectedly", message))
+
+    def _build_admin(self) -> AdminService:
+        return AdminService(
+            self._context,
+            self._devices.vendors,
+            self._threads.collector,
+            self._loops.read_host,
+            self._devices.messages,
+            self._devices.pipeline,
+        )
+
+    def _build_containers(self) -> ContainerService:
+        """Build the service for containers; in a cluster, changed pods wake it."""
+        return build_container_service(
+            self._context,
+            self._devices.vendors,
+            self._threads.collector,
+            self._devices.messages,
+            self._cluster,
+        )
+
+    def _build_view(self, containers: ContainerService, admin: AdminService) -> ApplicationView:
+        devices = self._devices
+        components = (
+            devices.pipeline,
+            devices.health_file,
+            devices.minors,
+            self._event_loop_monitor,
+            admin,
+            self._options.lock,
+        )
+        return ApplicationView(
+            store=self._context.store,
+            clock=self._context.clock,
+            executor=self._threads.collector,
+            renderer=self._renderer,
+            process_metrics=self._process_metrics,
+            notice=self._options.notice,
+            status=StatusCollector(
+                periodic=self._loops,
+                loops=(*(one.loop for one in self._scheduled_loops), devices.pipeline.health_loop),
+                components=tuple(one for one in components if one is not None),
+                cluster=self._cluster,
+                containers=containers,
+            ),
+        )
+
+    async def _find_places(self) -> None:
+        """Read the host when a new device waits for its place, on the collector thread.
+
+        Devices are joined again after the read, or after `PLACE_WAIT_S` if it hangs: a device that
+        has waited that long is published without a place.
+        """
+        event_loop, pipeline = asyncio.get_running_loop(), self._devices.pipeline
+        loop = Loop("places", PLACE_WAIT_S, self._loops.read_host)
+        read: asyncio.Future[float] | None = None
+        while True:
+            await pipeline.wait_unplaced()
+            if read is None or read.done():
+                now_s = self._context.clock.monotonic()
+                read = event_loop.run_in_executor(self._threads.collector, loop.step, now_s)
+            await asyncio.wait({read}, timeout=PLACE_WAIT_S)
+            await asyncio.sleep(DEVICES_RETRY_S)
+            pipeline.request_refresh()
+
+
+def open_usage_monitor(context: AppContext) -> UsageMonitor:
+    """Return the monitor of usage; it keeps as many files open as the hard limit allows."""
+    raise_open_file_limit()
+    return build_usage_monitor(context)
+
+
+def _metrics_renderer(context: AppContext) -> MetricsRenderer:
+    settings = context.settings.metrics
+    renderer = MetricsRenderer(
+        context.metric_families(), pods=settings.pods, aliases=settings.aliases
+    )
+    for refused in renderer.errors:
+        log.warning("metric_family_refused", extra={"family": refused})
+    return renderer
+
+
+def build_container_service(
+    context: AppContext,
+    vendors: VendorManager,
+    collector: Executor,
+    messages: MessageQueue,
+    cluster: ClusterService | None,
+) -> ContainerService:
+    """Return the service for containers; in a cluster, changed pods wake it."""
+    service = ContainerService(
+        context,
+        vendors,
+        collector,
+        messages,
+        clustered=cluster is not None,
+        wake_pods=cluster.refresh_pods if cluster is not None else lambda: None,
+    )
+    if cluster is not None:
+        cluster.facts.on_pods_changed = service.pods_changed
+    return service
