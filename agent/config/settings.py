@@ -128,6 +128,19 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
     pressure: Annotated[bool, SettingRule("read pressure stall information", maturity="beta")] = (
         True
     )
+    cycles: Annotated[
+        bool,
+        SettingRule(
+            "count CPU cycles and instructions of containers, with the hardware's counters",
+            maturity="alpha",
+        ),
+    ] = False
+    cycles_interval_s: Annotated[
+        float, SettingRule("cycle of those counts", unit="s", low=10, high=3600)
+    ] = 60.0
+    cycles_window_s: Annotated[
+        float, SettingRule("window in which each container is counted", unit="s", low=1, high=60)
+    ] = 10.0
     hami_regions: Annotated[
         str,
         SettingRule(

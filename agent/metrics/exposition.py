@@ -11,6 +11,11 @@ from agent.metrics.cluster_series import (
     cluster_series,
     slo_series,
 )
+from agent.metrics.collector_series import (
+    COLLECTOR_FAMILIES,
+    collected_pod_series,
+    status_series,
+)
 from agent.metrics.container_series import CONTAINER_FAMILIES, container_series
 from agent.metrics.device_series import (
     check_families,
@@ -51,6 +56,7 @@ class MetricsRenderer:
             *SLO_FAMILIES,
             *CLUSTER_FAMILIES,
             *CONTAINER_FAMILIES,
+            *COLLECTOR_FAMILIES,
             *(export_family(found.families[name]) for name in sorted(found.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -106,6 +112,7 @@ class MetricsRenderer:
         shared_is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from agent_series(snapshot, now_s, opened)
+        yield from status_series(snapshot, opened)
         yield from cluster_series(snapshot, now_s, opened)
         yield from container_series(snapshot, opened)
         yield from slo_series(snapshot, now_s, opened)
@@ -121,6 +128,7 @@ class MetricsRenderer:
             yield from infiniband_series(samples, self._aliases, labels)
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
+            yield from collected_pod_series(snapshot, node, labels)
 
     def _fresh(self, age_s: float | None) -> bool:
         return age_s is not None and age_s <= self._max_age_s

@@ -55,6 +55,36 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[NumaUsage, ...] = ()
 
 
+class ContainerCycles(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU cycles and instructions of one container in one window, on all CPUs together."""
+
+    cycles: int
+    instructions: int
+    window_s: float
+
+    @property
+    def per_instruction(self) -> float | None:
+        """Return cycles per instruction; `None` for a container that executed none."""
+        return self.cycles / self.instructions if self.instructions else None
+
+
+class CycleUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The last window of each container, by id; one that could not be counted is not in it."""
+
+    containers: Mapping[str, ContainerCycles]
+    problems: tuple[Problem, ...] = ()
+
+
+class CollectorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the last run of a collector went; `problems` are the reasons of absent values."""
+
+    name: str
+    success: bool = False
+    duration_s: float | None = None  # None: no run is complete
+    last_success_s: float | None = None  # Unix time
+    problems: tuple[Problem, ...] = ()
+
+
 def _no_groups() -> Mapping[str, CgroupUsage]:
     return MappingProxyType({})
 
@@ -67,7 +97,7 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """One collector cycle: node, pods by uid, containers by id, host applications by name.
 
     `owners` are pod uid and container id of the processes on devices, by pid; those that belong
-    to no pod are not in it.
+    to no pod are not in it. Each optional collector has a field, `None` while it has no values.
     """
 
     node: NodeUsage = NodeUsage()
@@ -75,6 +105,8 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     containers: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
     applications: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
     owners: Mapping[int, tuple[str, str]] = msgspec.field(default_factory=_no_owners)
+    cycles: CycleUsage | None = None
+    collectors: tuple[CollectorStatus, ...] = ()  # of all that are on, by name
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,8 +26,9 @@ from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, PodView, static_uid
-from agent.snapshot.usage import UsageSample
+from agent.snapshot.usage import CollectorStatus, UsageSample
 from agent.usage.cgroup_usage import CgroupUsageReader, CgroupUsageTable, PodCgroupTree
+from agent.usage.collector import CollectorInput
 from agent.usage.file_reader import DescriptorCache, NumaMemoryReader, ReadSchedule, RotatingReader
 from agent.usage.history import MIN_AGGREGATE_S, UsageHistory, UsageReportPolicy
 from agent.usage.host_applications import ApplicationSource, HostApplicationReader, no_applications
@@ -39,6 +40,7 @@ from agent.usage.node_usage import (
     numa_usage,
     sum_known,
 )
+from agent.usage.optional_collectors import OptionalCollectors
 from agent.usage.shared_devices import SharedDeviceCollector
 
 MAX_PROCESSES = 4096  # looked up in one cycle
@@ -227,7 +229,7 @@ class UsageCollector:
         if self._pod_usage is not None:
             pods, containers = self._pod_usage.read(now_s)
             by_node = self._pod_usage.memory_by_node(pods)
-        applications = self._applications.read(now_s, self._layout or self._found_layout)
+        applications = self._applications.read(now_s, self.layout)
         counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
         before_s, before = self._before or (now_s, None)
         self._before = (now_s, counters)
@@ -238,6 +240,11 @@ class UsageCollector:
         return UsageSample(
             node=node, pods=pods, containers=containers, applications=applications.by_name
         )
+
+    @property
+    def layout(self) -> CgroupLayout | None:
+        """The host's cgroups; `None` before the kubelet's root was found."""
+        return self._layout or self._found_layout
 
     def process_owners(self, samples: Iterable[DeviceSample]) -> dict[int, tuple[str, str]]:
         """Return (pod uid, container id) of the devices' processes, by pid."""
@@ -332,11 +339,13 @@ class UsageMonitor:
         self._history = UsageHistory(
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
+        self._optional_collectors = OptionalCollectors(opened.files, collect, clock)
         self._sharing = SharedDeviceCollector(opened.files, collect.hami_regions)
         self._settings = settings
         self._is_recorded_host = opened.spec is not None
         self._store = store
         self._clock = clock
+        self._last_success_s: float | None = None  # Unix time
         self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
         self._owners: dict[int, tuple[str, str]] = {}  # of the processes on devices, by pid
         self.cycle_count = 0  # that are in the history
@@ -344,7 +353,9 @@ class UsageMonitor:
     def cycle(self) -> None:
         """Measure once and take the devices' new samples into the history."""
         now_s = self._clock.monotonic()
-        sample = self._collector.measure(0.0 if self._is_recorded_host else now_s)
+        host_s = 0.0 if self._is_recorded_host else now_s
+        sample = self._collector.measure(host_s)
+        status = self._usage_status(sample, self._clock.monotonic() - now_s)
         devices = self._new_samples(self._store.current)
         owners = (
             self._collector.process_owners(devices)
@@ -354,12 +365,28 @@ class UsageMonitor:
         self._history.add(now_s, sample, devices, owners)
         if owners is not None:
             self._update_owners(owners)
-        sample = replace(sample, owners=MappingProxyType(self._owners))
+        sample = replace(sample, owners=MappingProxyType(self._owners), collectors=(status,))
+        inputs = CollectorInput(
+            now_s=host_s, layout=self._collector.layout, pods=self._collector.pods
+        )
+        sample = self._optional_collectors.extend(sample, inputs)
         self._store.put(
             usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
         )
         self.cycle_count += 1
         self._measure_sharing(now_s)
+
+    def _usage_status(self, sample: UsageSample, duration_s: float) -> CollectorStatus:
+        """Return the status of node, pods and host applications, which are measured together."""
+        success = None not in (sample.node.cpu_total_ns, sample.node.memory_total_bytes)
+        if success:
+            self._last_success_s = self._clock.wall()
+        return CollectorStatus(
+            name="usage",
+            success=success,
+            duration_s=duration_s,
+            last_success_s=self._last_success_s,
+        )
 
     def _update_owners(self, owners: dict[int, tuple[str, str]]) -> None:
         """Keep the owners of processes that the last samples of all vendors have."""
@@ -385,6 +412,7 @@ class UsageMonitor:
     def close(self) -> None:
         """Let go of all descriptors."""
         self._collector.close()
+        self._optional_collectors.close()
 
     def _measure_sharing(self, now_s: float) -> None:
         now, wall_s = self._store.current, self._clock.wall()

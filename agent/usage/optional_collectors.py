@@ -1,0 +1,46 @@
+"""The collectors that a setting switches on or off, and the place of their values in a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from agent.clock import Clock
+from agent.config.settings import UsageSettings
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.usage import CollectorStatus, CycleUsage, UsageSample
+from agent.usage.collector import CollectorInput, CollectorRunner
+from agent.usage.cycles import CycleCollector
+
+
+class OptionalCollectors:
+    """Runs every optional collector that is on. Belongs to the collector thread."""
+
+    def __init__(self, host: HostFiles, settings: UsageSettings, clock: Clock) -> None:
+        self._cycles: CollectorRunner[CycleUsage] | None = None
+        if settings.cycles:
+            cycles = CycleCollector(
+                host,
+                clock,
+                interval_s=settings.cycles_interval_s,
+                window_s=settings.cycles_window_s,
+            )
+            self._cycles = CollectorRunner(cycles, 0.0, clock)  # it is called in every cycle
+
+    def extend(self, sample: UsageSample, cycle: CollectorInput) -> UsageSample:
+        """Run the collectors that are due; return the sample with the values of all."""
+        sample = replace(
+            sample,
+            cycles=self._cycles.run(cycle) if self._cycles is not None else None,
+        )
+        return replace(sample, collectors=(*sample.collectors, *self._statuses()))
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        if self._cycles is not None:
+            self._cycles.close()
+
+    def _statuses(self) -> Iterator[CollectorStatus]:
+        if self._cycles is not None:
+            yield self._cycles.status

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.metrics.collector_series import COLLECTOR_FAMILIES
+from agent.metrics.exposition import MetricsRenderer
+from agent.snapshot.inventory import Problem
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.usage import CollectorStatus, ContainerCycles, CycleUsage, UsageSample
+from tests.factory import NOW_S, pod, snapshot
+
+POD = pod(0)
+CONTAINER = POD.containers[0].id
+
+
+def with_usage(**changes: object) -> NodeSnapshot:
+    snap = snapshot(pods=(POD,))
+    usage: UsageSample = replace(snap.usage.value, **changes)
+    return replace(snap, usage=SnapshotPart(usage, NOW_S))
+
+
+def complete() -> NodeSnapshot:
+    """A snapshot in which every collector has values, and one has a problem."""
+    cycles = ContainerCycles(cycles=30, instructions=20, window_s=10.0)
+    return with_usage(
+        cycles=CycleUsage(containers={CONTAINER: cycles}),
+        collectors=(
+            CollectorStatus(name="usage", success=True, duration_s=0.25, last_success_s=7.0),
+            CollectorStatus(
+                name="cycles",
+                duration_s=0.5,
+                problems=(Problem(reason="NotPermitted", message="m"),) * 2,
+            ),
+            CollectorStatus(name="other"),
+        ),
+    )
+
+
+def samples(snap: NodeSnapshot) -> dict[str, list[tuple[dict[str, str], float]]]:
+    names = {family.name for family in COLLECTOR_FAMILIES}
+    by_name = defaultdict(list)
+    page = MetricsRenderer({}).render(snap, NOW_S).decode()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name in names:
+                by_name[sample.name].append((sample.labels, sample.value))
+    return by_name
+
+
+def test_every_family_of_the_collectors_is_exported_with_exactly_its_labels() -> None:
+    labels = {
+        name: set().union(*(labels for labels, _ in rows))
+        for name, rows in samples(complete()).items()
+    }
+    assert labels == {family.name: set(family.labels) for family in COLLECTOR_FAMILIES}
+
+
+def test_a_collector_has_duration_success_and_last_success() -> None:
+    page = samples(complete())
+    by_collector = {
+        name: {labels["collector"]: value for labels, value in page[f"xpu_agent_collector_{name}"]}
+        for name in ("success", "duration_seconds", "last_success_timestamp_seconds", "problem")
+    }
+    assert by_collector == {
+        "success": {"usage": 1.0, "cycles": 0.0},
+        "duration_seconds": {"usage": 0.25, "cycles": 0.5},
+        "last_success_timestamp_seconds": {"usage": 7.0},
+        "problem": {"cycles": 1.0},
+    }
+
+
+def test_a_container_without_instructions_has_counts_and_no_ratio() -> None:
+    cycles = ContainerCycles(cycles=0, instructions=0, window_s=10.0)
+    page = samples(with_usage(cycles=CycleUsage(containers={CONTAINER: cycles})))
+    assert "xpu_container_cycles_per_instruction" not in page
+    assert page["xpu_container_window_cycles"][0][1] == 0.0
+
+
+def test_values_of_containers_that_ended_are_not_exported() -> None:
+    cycles = ContainerCycles(cycles=1, instructions=1, window_s=10.0)
+    assert not samples(with_usage(cycles=CycleUsage(containers={"e" * 64: cycles})))
