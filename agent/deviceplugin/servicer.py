@@ -244,7 +244,9 @@ class ResourceServicer:
         limit_s = self._context.timing.inventory_wait_s
         if not await self._changes.wait_for(lambda: self.is_live, limit_s):
             vendor = self.resource.vendor
-            raise AllocationError(INVENTORY_AWAITED, f"{vendor} has not call within {limit_s:g} s")
+            raise AllocationError(
+                INVENTORY_AWAITED, f"{vendor} has not answered within {limit_s:g} s"
+            )
 
     async def _allocate_container(self, ids: Ids) -> ContainerAllocation:
         answer = await self._decide_allocation(ids)

@@ -1,1 +1,1 @@
-"""Vendor libraries in processes of their own, where they may hang or crash."""
+"""Runs vendor libraries in child processes, where they may hang or crash."""

@@ -14,10 +14,10 @@ from agent.workers.call_journal import CallJournal
 
 
 def clear_fault(session: VendorSession, key: str) -> bool:
-    """Have the session forget a device's lasting fault, as after a person looked at the card.
+    """Clear a device's lasting fault on a person's request; return whether there was one.
 
-    A vendor that keeps such faults has a method `clear(key) -> bool`, called on the thread of the
-    questions; `False` says that there was nothing to forget. All others raise `NotSupported`.
+    A vendor with lasting faults has a method `clear(key) -> bool`, called on the thread of the
+    requests. For other vendors this raises `NotSupported`.
     """
     clear = getattr(session, "clear", None)
     if clear is None:
@@ -26,26 +26,27 @@ def clear_fault(session: VendorSession, key: str) -> bool:
 
 
 def apply_slices(
-    session: VendorSession, wishes: Sequence[SliceRequest], pods: tuple[str, ...] | None
+    session: VendorSession, requests: Sequence[SliceRequest], pods: tuple[str, ...] | None
 ) -> SliceReport:
-    """Have the session cut slices for pods, and take back what pods that are gone left behind.
+    """Create slices for pods, and delete slices of pods that do not exist any more.
 
-    A vendor whose cards can be cut has a method `slices(wishes, pods) -> SlicesKept`, called on the
-    thread of the questions. It cuts what is wished for and not there yet; `pods` are the uids on
-    this node, `None` if nobody knows: then nothing is taken back. All others raise `NotSupported`.
+    A vendor whose cards can be partitioned has a method `slices(requests, pods) -> SliceReport`,
+    called on the thread of the requests. It creates requested slices that do not exist; `pods` are
+    the uids on this node, `None` if they are unknown: then it deletes nothing. For other vendors
+    this raises `NotSupported`.
     """
     slices = getattr(session, "slices", None)
     if slices is None:
         raise NotSupported("this vendor's cards are not cut for pods")
-    kept: SliceReport = slices(wishes, pods)
-    return kept
+    report: SliceReport = slices(requests, pods)
+    return report
 
 
 def set_call_journal(session: VendorSession, journal: CallJournal) -> None:
-    """Have the session tell the journal which call of its library it is in.
+    """Give the session the journal in which it records the current call of its library.
 
     A vendor whose library may hang in a call about one device has a method
-    `journal_calls(journal)`, called once, before the first question. Its calls then begin with
+    `journal_calls(journal)`, called once, before the first request. Its calls then begin with
     `journal.enter(symbol, device key)`, which raises `CallSuspended` for a call that hung before,
     and end with `journal.leave()`.
     """
@@ -55,10 +56,10 @@ def set_call_journal(session: VendorSession, journal: CallJournal) -> None:
 
 
 def find_remedy(vendor: DeviceVendor, reason: str, message: str) -> str:
-    """Return what a person does about a reason that the vendor gave; empty if it names nothing.
+    """Return advice for a reason that the vendor reported; empty if the vendor has none.
 
-    A vendor that knows its own faults has a method `remedy(reason, message) -> str`, pure, called
-    in the agent. The reason is that of a device's health, of a condition or of a problem.
+    A vendor with advice has a method `remedy(reason, message) -> str`, pure, called in the agent.
+    The reason is that of a device's health, a condition or a problem.
     """
     remedy = getattr(vendor, "remedy", None)
     return "" if remedy is None else str(remedy(reason, message))

@@ -25,7 +25,7 @@ from agent.snapshot.device import DEGRADED, DeviceCondition, Health, HealthState
 from agent.snapshot.inventory import DeviceEvent, Inventory, Problem
 from agent.wire_formats.json_values import JSON_ERRORS
 
-FIRST_PAUSE_S = 600.0  # before a call that hung is made again; doubles each time
+FIRST_PAUSE_S = 600.0  # pause before a call that hung is made again; doubles each time
 LONGEST_PAUSE_S = 86_400.0
 MAX_HANGS = 64
 SLOTS = 8  # threads that call the library
@@ -34,37 +34,37 @@ LIST_AT = SLOTS * SLOT_BYTES
 FILE_BYTES = 64 * 1024
 FILE_MODE = 0o600
 _MAX_NAMES = 4096  # encoded calls in memory
-_MEMFD: dict[str, int] = {}  # of this process, by vendor; they live as long as it does
+_MEMFD: dict[str, int] = {}  # of this process, by vendor; never closed
 
 
 class LibraryCall(msgspec.Struct, frozen=True):
-    """A function of the library, the device that it is about, and when it was called."""
+    """A function of the library, the device of the call, and its start time."""
 
     symbol: str
-    device: str  # key of the device; empty: it is about no single one
+    device: str  # key of the device; empty: no particular device
     began_s: float = 0.0  # monotonic
 
     def __str__(self) -> str:
-        """Name it for people."""
+        """Return the name of the call for people."""
         return f"{self.symbol} of {self.device}" if self.device else self.symbol
 
 
 class LibraryHang(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that did not return. Monotonic seconds are those of the boot, wall time is for people.
+    """A call that did not return. Monotonic times are those of the boot, wall time is for people.
 
-    `every_call` says that another call of the device hung before: all its calls are left out.
+    `every_call` says that another call of the device hung before: all its calls are skipped.
     """
 
     device: str
     symbol: str
-    count: int = 1  # of hangs, this one included
+    count: int = 1  # number of hangs, including this one
     wall_s: float
-    until_s: float  # monotonic; from then on the call is made again
+    until_s: float  # monotonic; after that the call is made again
     every_call: bool = False
 
     @property
     def description(self) -> str:
-        """Say for people what hung, and until when what is left out."""
+        """Return a text that names the call and when it is made again."""
         what = "no call about it is made" if self.every_call else "the call is left out"
         until = rfc3339(self.wall_s + _pause_s(self.count))
         return f"{self.symbol} of {self.device} did not return: {what} until {until}"
@@ -80,15 +80,15 @@ LibraryHangs = tuple[LibraryHang, ...]
 def add_hang(hangs: LibraryHangs, call: LibraryCall, now_s: float, wall_s: float) -> LibraryHangs:
     """Return the list with one more hang.
 
-    The second call of a device that hangs takes the whole device; a call that hangs again waits
-    twice as long as before. A hang is dropped once its pause has passed again without another.
+    The second call of a device that hangs suspends the whole device; a call that hangs again pauses
+    twice as long as before. A hang is removed when its pause has passed again without another.
     """
     recent = [hang for hang in hangs if now_s < hang.until_s + _pause_s(hang.count)]
-    same = [hang for hang in recent if hang.device == call.device]
-    others = [hang for hang in recent if hang.device != call.device]
-    every_call = any(hang.every_call or hang.symbol != call.symbol for hang in same)
-    level = [hang.count for hang in same if hang.every_call is every_call]
-    count = max(level, default=0) + 1
+    same_device = [hang for hang in recent if hang.device == call.device]
+    other_devices = [hang for hang in recent if hang.device != call.device]
+    every_call = any(hang.every_call or hang.symbol != call.symbol for hang in same_device)
+    counts = [hang.count for hang in same_device if hang.every_call is every_call]
+    count = max(counts, default=0) + 1
     hang = LibraryHang(
         device=call.device,
         symbol=call.symbol,
@@ -97,33 +97,33 @@ def add_hang(hangs: LibraryHangs, call: LibraryCall, now_s: float, wall_s: float
         until_s=now_s + _pause_s(count),
         every_call=every_call,
     )
-    return (*others, hang)[-MAX_HANGS:]
+    return (*other_devices, hang)[-MAX_HANGS:]
 
 
 def active_hangs(hangs: Iterable[LibraryHang], now_s: float) -> LibraryHangs:
-    """Return the hangs whose calls are left out now."""
+    """Return the hangs whose calls are skipped now."""
     return tuple(hang for hang in hangs if now_s < hang.until_s)
 
 
 def call_in_progress(data: bytes) -> LibraryCall | None:
-    """Return the oldest call that a journal shows, one about a device if there is one.
+    """Return the oldest open call of a journal, preferably one about a device.
 
-    Threads may wait for each other inside the library: the oldest call holds up the others.
+    Threads may wait for each other inside the library: the oldest call blocks the others.
     """
     calls: list[LibraryCall] = []
-    for place in range(SLOTS):
-        slot = data[place * SLOT_BYTES : (place + 1) * SLOT_BYTES]
-        words = slot.partition(b"\0")[0].decode("utf-8", "replace").split("\t")
-        if len(words) == 3:
+    for index in range(SLOTS):
+        slot = data[index * SLOT_BYTES : (index + 1) * SLOT_BYTES]
+        fields = slot.partition(b"\0")[0].decode("utf-8", "replace").split("\t")
+        if len(fields) == 3:
             try:
-                calls.append(LibraryCall(words[1], words[2], float(words[0])))
+                calls.append(LibraryCall(fields[1], fields[2], float(fields[0])))
             except ValueError:
-                continue  # cut off while it was written
+                continue  # the process ended while writing the slot
     return min(calls, key=lambda call: (not call.device, call.began_s), default=None)
 
 
 def read_hangs(data: bytes) -> LibraryHangs:
-    """Return the list in a journal; empty if it is damaged: the call then hangs once more."""
+    """Return the list of hangs; empty if the journal is damaged: the call then hangs once more."""
     try:
         return msgspec.json.decode(data[LIST_AT:].partition(b"\0")[0], type=LibraryHangs)
     except JSON_ERRORS:
@@ -131,10 +131,10 @@ def read_hangs(data: bytes) -> LibraryHangs:
 
 
 def prepare_journal(folder: str, vendor: str) -> str:
-    """Return the path of a vendor's journal, with room for all of it; empty: there is none.
+    """Return the path of a vendor's journal with its full size allocated; empty if that fails.
 
-    Without a folder that can be written it lies in this process's memory, and ends with it. Room
-    is taken now: a mapped file on a full disk would kill who writes it.
+    Without a writable folder the journal is in this process's memory and ends with it. The size is
+    allocated now: writing a mapped file on a full disk would kill the writer.
     """
     name = f"calls-{vendor}"
     if folder:
@@ -148,7 +148,7 @@ def prepare_journal(folder: str, vendor: str) -> str:
             finally:
                 os.close(fd)
         except OSError:
-            pass  # the journal is in the memory of this process instead
+            pass  # use the memory of this process instead
         else:
             return path
     try:
@@ -161,13 +161,13 @@ def prepare_journal(folder: str, vendor: str) -> str:
 
 
 def find_journal(folder: str, vendor: str) -> str:
-    """Return the path of the journal that a running agent keeps here; empty if there is none."""
+    """Return the path of the journal of a running agent; empty if there is none."""
     path = os.path.join(folder, f"calls-{vendor}")
     return path if folder and os.access(path, os.R_OK) else ""
 
 
 def read_journal(path: str) -> bytes:
-    """Return a journal's bytes; nothing if it cannot be read."""
+    """Return the contents of a journal; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -181,20 +181,20 @@ def read_journal(path: str) -> bytes:
 
 
 class CallJournal:
-    """Takes note of each call of a worker's bindings. Any thread may call it."""
+    """Records the calls of a worker to its library. Any thread may call it."""
 
     def __init__(
         self,
         path: str = "",
         *,
         record: bool = True,
-        hung: LibraryCall | None = None,
+        hung_call: LibraryCall | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Read the file, and add the call that ended the process before this one.
+        """Read the file, and add the call that ended the previous process.
 
-        Without `record` the file is only read: another process keeps it.
+        Without `record` the file is only read: another process writes it.
         """
         self._clock = clock
         self._map = _map_file(path) if path and record else None
@@ -204,24 +204,24 @@ class CallJournal:
         self._names: dict[tuple[str, str], bytes] = {}
         data = bytes(self._map) if self._map is not None else read_journal(path) if path else b""
         self.hangs = read_hangs(data)
-        self.last_hang: LibraryHang | None = None  # the call that ended the process before this one
-        if hung is not None and hung.device:
-            self.hangs = add_hang(self.hangs, hung, clock(), wall())
+        self.last_hang: LibraryHang | None = None  # the call that ended the previous process
+        if hung_call is not None and hung_call.device:
+            self.hangs = add_hang(self.hangs, hung_call, clock(), wall())
             self.last_hang = self.hangs[-1]
         if self._map is not None:
             self._begin(self._map)
 
-    def _begin(self, to: mmap.mmap) -> None:
-        """Write the list and clear the slots of the process before this one."""
+    def _begin(self, file: mmap.mmap) -> None:
+        """Write the list and clear the slots of the previous process."""
         data = msgspec.json.encode(self.hangs)
         if len(data) < FILE_BYTES - LIST_AT:
-            to[LIST_AT:] = data.ljust(FILE_BYTES - LIST_AT, b"\0")
-        to[:LIST_AT] = bytes(LIST_AT)
+            file[LIST_AT:] = data.ljust(FILE_BYTES - LIST_AT, b"\0")
+        file[:LIST_AT] = bytes(LIST_AT)
 
     def enter(self, symbol: str, device: str) -> None:
-        """Note that a call begins; raise `CallSuspended` if it is one that is left out."""
+        """Record the start of a call; raise `CallSuspended` if the call is skipped."""
         if self.hangs and device:
-            self._refuse(symbol, device)
+            self._check_suspended(symbol, device)
         if self._map is None:
             return
         at = self._slot() * SLOT_BYTES
@@ -231,41 +231,41 @@ class CallJournal:
         )
 
     def leave(self) -> None:
-        """Note that the call of this thread has returned."""
+        """Record that this thread's call has returned."""
         if self._map is not None:
             self._map[self._slot() * SLOT_BYTES] = 0
 
     def assign(self, name: str, device: str) -> None:
-        """Note that calls about `name` are about the device with this key."""
+        """Record that calls about `name` are about the device with this key."""
         if name in self._devices or len(self._devices) < _MAX_NAMES:
             self._devices[name] = device
 
-    def _refuse(self, symbol: str, device: str) -> None:
+    def _check_suspended(self, symbol: str, device: str) -> None:
         for hang in self.hangs:
-            fits = hang.device == device and (hang.every_call or hang.symbol == symbol)
-            if fits and self._clock() < hang.until_s:
+            matches = hang.device == device and (hang.every_call or hang.symbol == symbol)
+            if matches and self._clock() < hang.until_s:
                 raise CallSuspended(hang.description)
 
     def _slot(self) -> int:
         thread = threading.get_ident()
-        found = self._slots.get(thread)
-        if found is None:
-            with self._lock:  # beyond their number threads share the last one
-                found = self._slots[thread] = min(len(self._slots), SLOTS - 1)
-        return found
+        slot = self._slots.get(thread)
+        if slot is None:
+            with self._lock:  # threads beyond the number of slots share the last one
+                slot = self._slots[thread] = min(len(self._slots), SLOTS - 1)
+        return slot
 
     def _name(self, symbol: str, device: str) -> bytes:
         call = (symbol, device)
-        found = self._names.get(call)
-        if found is None:
+        name = self._names.get(call)
+        if name is None:
             if len(self._names) >= _MAX_NAMES:
                 self._names.clear()
-            plain = (text.replace("\t", " ").replace("\0", " ") for text in (symbol, device))
-            found = self._names[call] = "\t".join(("", *plain)).encode("utf-8", "replace")
-        return found
+            texts = (text.replace("\t", " ").replace("\0", " ") for text in (symbol, device))
+            name = self._names[call] = "\t".join(("", *texts)).encode("utf-8", "replace")
+        return name
 
     def annotate(self, inventory: Inventory) -> Inventory:
-        """Return the inventory with the calls that are left out: as conditions and as problems."""
+        """Return the inventory with the skipped calls as conditions and as problems."""
         hangs = active_hangs(self.hangs, self._clock())
         if not hangs:
             return inventory
@@ -278,7 +278,7 @@ class CallJournal:
         return replace(inventory, devices=devices, problems=(*inventory.problems, *problems))
 
     def events(self) -> tuple[DeviceEvent, ...]:
-        """Return an event if a call ended the process before this one."""
+        """Return an event if a call ended the previous process."""
         if self.last_hang is None:
             return ()
         return (
@@ -289,7 +289,7 @@ class CallJournal:
 
 
 def _map_file(path: str) -> mmap.mmap | None:
-    """Map the file; `None` if that fails: the worker then has no journal."""
+    """Map the file; return `None` if that fails: the worker then has no journal."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -303,10 +303,13 @@ def _map_file(path: str) -> mmap.mmap | None:
 
 
 def _mark_device(device: VendorDevice, hang: LibraryHang) -> VendorDevice:
-    """Return the device with the condition `Degraded`, out of service if no call of it is made."""
-    others = [f"also {c.reason}: {c.message}" for c in device.conditions if c.type == DEGRADED]
+    """Return the device with the condition `Degraded`, failed if all its calls are skipped."""
+    other_texts = [f"also {c.reason}: {c.message}" for c in device.conditions if c.type == DEGRADED]
     condition = DeviceCondition(
-        type=DEGRADED, status=True, reason=CALL_HUNG, message="; ".join((hang.description, *others))
+        type=DEGRADED,
+        status=True,
+        reason=CALL_HUNG,
+        message="; ".join((hang.description, *other_texts)),
     )
     conditions = (*(c for c in device.conditions if c.type != DEGRADED), condition)
     health = device.health

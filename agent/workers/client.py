@@ -32,13 +32,13 @@ from agent.workers.process import LaunchedProcess, WorkerSpec, resident_bytes
 from agent.workers.protocol import LIBRARY_REPLACED, NOT_SUPPORTED
 from agent.workers.worker_process import LATE, WorkerProcess
 
-MIN_DISCOVERY_INTERVAL_S = 1.0  # between two discoveries, however many events ask for one
+MIN_DISCOVERY_INTERVAL_S = 1.0  # minimum between two discoveries, however many events request one
 
-MAX_FAILURES = 3  # samples in a row that fail before a fresh process is tried
+MAX_FAILURES = 3  # failed samples in a row after which the process is replaced
 
 MEMORY_EVERY_S = 10.0
 
-MAX_REQUESTS = 16  # that wait for their turn
+MAX_REQUESTS = 16  # in the queue
 
 MEMORY_LIMIT = "MemoryLimit"
 
@@ -52,43 +52,43 @@ ResidentBytes = Callable[[int], int | None]
 
 
 class WorkerQueue:
-    """What others want of a vendor's worker; whoever talks to it grants them in turn."""
+    """Requests to a vendor's worker; the poller runs them in turn."""
 
     def __init__(self, sleep: Sleep) -> None:
         self._sleep = sleep
-        self._nudge = asyncio.Event()
+        self._wake_event = asyncio.Event()
         self.wants_discovery = True  # soon, instead of at the end of the period
-        self.wants_end = False  # of this life, in good order
+        self.wants_end = False  # end the worker in order
         self.requests: deque[tuple[WorkerRequest[Any], asyncio.Future[Any]]] = deque()
 
     def wake(self) -> None:
-        """Wake whoever pauses."""
-        self._nudge.set()
+        """End the current pause."""
+        self._wake_event.set()
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, or less if there is something to do."""
+        """Sleep, or less if there is work."""
         waits = {
             asyncio.ensure_future(self._sleep(seconds)),
-            asyncio.ensure_future(self._nudge.wait()),
+            asyncio.ensure_future(self._wake_event.wait()),
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        self._nudge.clear()
+        self._wake_event.clear()
 
-    def send(self, vendor: str, errand: WorkerRequest[T]) -> asyncio.Future[T]:
-        """Put an errand in the queue; `Busy` if too many wait."""
+    def send(self, vendor: str, request: WorkerRequest[T]) -> asyncio.Future[T]:
+        """Add a request to the queue; raises `WorkerError` with the reason `Busy` if it is full."""
         if len(self.requests) >= MAX_REQUESTS:
             raise WorkerError(vendor, BUSY, f"{MAX_REQUESTS} questions wait for their turn already")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.requests.append((errand, answer))
+        self.requests.append((request, answer))
         self.wake()
         return answer
 
     def refuse_requests(self, error: WorkerError) -> None:
-        """Tell all who wait that it will not be."""
+        """Fail all requests in the queue."""
         while self.requests:
             _, answer = self.requests.popleft()
             if not answer.done():
@@ -96,75 +96,78 @@ class WorkerQueue:
 
 
 class WorkerListener(Protocol):
-    """Who is told what the worker says, at once."""
+    """Receives the answers of a worker at once."""
 
     def on_inventory(self, inventory: Inventory) -> None:
-        """Take an answer to `discover`."""
+        """Handle an answer to `discover`."""
         ...
 
     def on_samples(self, samples: tuple[DeviceSample, ...]) -> None:
-        """Take an answer to `sample`."""
+        """Handle an answer to `sample`."""
         ...
 
     def on_sample_error(self, error: str) -> None:
-        """Take why there are no samples this time."""
+        """Handle a failed `sample`."""
         ...
 
 
 class WorkerPoller:
-    """Keeps the periods of one worker's life."""
+    """Polls one worker: discoveries and samples by their periods, requests in between."""
 
     def __init__(
         self,
         worker: Worker,
-        wishes: WorkerQueue,
-        ear: WorkerListener,
+        queue: WorkerQueue,
+        listener: WorkerListener,
         *,
         timing: WorkerTiming,
         clock: Clock,
         resident: ResidentBytes = resident_bytes,
     ) -> None:
         self._worker = worker
-        self._wishes = wishes
-        self._ear = ear
+        self._queue = queue
+        self._listener = listener
         self._timing = timing
         self._clock = clock
         self._resident = resident
         self._failures = 0  # samples in a row
-        self._samples = True  # False: the vendor cannot tell, until the next discovery
+        self._samples = True  # False: the vendor has no samples, until the next discovery
         self._allowed_s = self._discover_s = self._sample_s = clock.monotonic()
         self._memory_s = clock.monotonic() + MEMORY_EVERY_S
 
     async def run(self) -> None:
-        """Talk until a wish ends it; `WorkerError` says why the worker is of no more use."""
-        self._wishes.wants_discovery = True
-        while not self._wishes.wants_end:
+        """Poll until the queue ends it.
+
+        `WorkerError` says why the worker cannot be used any more.
+        """
+        self._queue.wants_discovery = True
+        while not self._queue.wants_end:
             began_s = self._clock.monotonic()
             await self._discover_if_due(began_s)
             if self._samples and began_s >= self._sample_s:
                 await self._sample()
                 self._sample_s = began_s + self._timing.sample_every_s
-            await self._run_errands()
-            self._look_at_memory(began_s)
-            await self._wishes.pause(max(0.0, self._next_s() - self._clock.monotonic()))
+            await self._run_requests()
+            self._check_memory(began_s)
+            await self._queue.pause(max(0.0, self._next_s() - self._clock.monotonic()))
             if self._worker.failure.done():
                 raise self._worker.failure.result()
 
     def _next_s(self) -> float:
-        due_s = [self._allowed_s if self._wishes.wants_discovery else self._discover_s]
+        due_s = [self._allowed_s if self._queue.wants_discovery else self._discover_s]
         due_s += [self._sample_s] if self._samples else []
         due_s += [self._memory_s] if self._timing.memory_limit_bytes else []
         return min(due_s)
 
     async def _discover_if_due(self, began_s: float) -> None:
-        if began_s < (self._allowed_s if self._wishes.wants_discovery else self._discover_s):
+        if began_s < (self._allowed_s if self._queue.wants_discovery else self._discover_s):
             return
-        self._wishes.wants_discovery, self._samples = False, True
+        self._queue.wants_discovery, self._samples = False, True
         inventory = await self._worker.discover(self._timing.discover_deadline_s)
-        self._ear.on_inventory(inventory)
+        self._listener.on_inventory(inventory)
         self._allowed_s = began_s + MIN_DISCOVERY_INTERVAL_S
         if inventory.partial:
-            self._wishes.wants_discovery, self._allowed_s = True, began_s
+            self._queue.wants_discovery, self._allowed_s = True, began_s
         self._discover_s = began_s + self._timing.discover_every_s
         self._sample_s = began_s
 
@@ -174,55 +177,53 @@ class WorkerPoller:
         except WorkerError as error:
             self._samples = error.reason != NOT_SUPPORTED
             self._failures += self._samples
-            over = error.reason == LIBRARY_REPLACED or self._failures >= MAX_FAILURES
-            if over or self._worker.failure.done():
+            needs_restart = error.reason == LIBRARY_REPLACED or self._failures >= MAX_FAILURES
+            if needs_restart or self._worker.failure.done():
                 raise
-            self._ear.on_sample_error(str(error))
+            self._listener.on_sample_error(str(error))
         else:
             self._failures = 0
-            self._ear.on_samples(samples)
+            self._listener.on_samples(samples)
 
-    async def _run_errands(self) -> None:
-        while self._wishes.requests:
-            errand, answer = self._wishes.requests.popleft()
+    async def _run_requests(self) -> None:
+        while self._queue.requests:
+            request, answer = self._queue.requests.popleft()
             try:
-                result = await errand.run(self._worker)
+                result = await request.run(self._worker)
             except WorkerError as error:
                 if not answer.done():
                     answer.set_exception(error)
                 if self._worker.failure.done():
                     raise
             else:
-                if errand.has_changed:
-                    # whoever waits for a slice waits for this look, so it is not put off
-                    self._wishes.wants_discovery, self._allowed_s = True, self._clock.monotonic()
+                if request.has_changed:
+                    # the caller waits for the discovery that shows the new slice: do not delay it
+                    self._queue.wants_discovery, self._allowed_s = True, self._clock.monotonic()
                 if not answer.done():
                     answer.set_result(result)
 
-    def _look_at_memory(self, now_s: float) -> None:
+    def _check_memory(self, now_s: float) -> None:
         limit, pid = self._timing.memory_limit_bytes, self._worker.pid
         if not limit or pid is None or now_s < self._memory_s:
             return
         self._memory_s = now_s + MEMORY_EVERY_S
-        held = self._resident(pid)
-        if held is not None and held > limit:
-            detail = f"process {pid} holds {held} bytes of memory, more than {limit}"
+        resident_memory = self._resident(pid)
+        if resident_memory is not None and resident_memory > limit:
+            detail = f"process {pid} holds {resident_memory} bytes of memory, more than {limit}"
             raise WorkerError(self._worker.vendor, MEMORY_LIMIT, detail)
 
 
 log = logging.getLogger(__name__)
 
-MAX_STUCK = 3  # processes in uninterruptible sleep that are left behind before no more is started
+MAX_STUCK = 3  # processes in uninterruptible sleep that are abandoned before no more is started
 
-CLOSE_S = 1.1  # of an orderly end; killing takes less than the rest of `STOP_S`
+CLOSE_S = 1.1  # for an orderly end; killing takes less than the rest of `STOP_S`
 
 STOP_S = 2.0
 
-REPLACEMENT_REASONS = frozenset(
-    (MEMORY_LIMIT, LIBRARY_REPLACED)
-)  # why a fresh process is better, at once
+REPLACEMENT_REASONS = frozenset((MEMORY_LIMIT, LIBRARY_REPLACED))  # replace the process at once
 
-MIN_REPLACEMENT_INTERVAL_S = 60.0  # one that is outworn so soon after another is like one that dies
+MIN_REPLACEMENT_INTERVAL_S = 60.0  # a process that needs a replacement sooner counts as a death
 
 UNKILLABLE = "Unkillable"
 
@@ -232,17 +233,17 @@ NOT_RUNNING = "NotRunning"
 
 
 class VendorClient:
-    """Runs in the agent's loop thread. `run` returns after `stop` only.
+    """Runs the worker of one vendor on the agent's loop thread. `run` returns after `stop` only.
 
-    It puts each new state and each event into `messages`. An answer that does not come in
-    time makes the state `stalled`, any other end of the worker `restarting`, until it answers
-    again; what it said last stays, with its age and the reason.
+    Each new state and each event goes into `messages`. A late answer makes the state `stalled`, any
+    other end of the worker `restarting`, until the worker answers again. Its last answer stays in
+    the state, with its age and the reason.
     """
 
     def __init__(
         self,
         spec: WorkerSpec,
-        sighted: tuple[VendorDevice, ...],
+        detected_devices: tuple[VendorDevice, ...],
         *,
         messages: MessageQueue,
         timing: WorkerTiming = DEFAULT_TIMING,
@@ -259,136 +260,142 @@ class VendorClient:
         self._messages = messages
         self._resident: ResidentBytes = resident_bytes
         self._history = RestartHistory()
-        self._wishes = WorkerQueue(sleep)
+        self._queue = WorkerQueue(sleep)
         self._worker: Worker | None = None
         self._stuck: list[Worker] = []
         self._deaths = 0
-        self._hung: LibraryCall | None = None  # what the last process ended in
-        self._outworn_s = float("-inf")  # monotonic, of the last replacement in good order
+        self._hung_call: LibraryCall | None = None  # the call in which the last process ended
+        self._last_replacement_s = float(
+            "-inf"
+        )  # monotonic, when a process was last replaced in order
         self._released_until_s: float | None = None
-        self._away = asyncio.Event()  # released, and no process is left that could be ended
-        self._hurry = False  # do not wait before the next process
+        # the release has begun: no process is left that could be ended
+        self._release_started = asyncio.Event()
+        self._skip_pause = False  # do not pause before the next process
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        first = Inventory(vendor=spec.vendor, devices=sighted)
+        first = Inventory(vendor=spec.vendor, devices=detected_devices)
         taken_s = self._clock.monotonic()
         self.state = VendorState(vendor=spec.vendor, inventory=SnapshotPart(first, taken_s))
 
     def adopt(self, launched: LaunchedProcess) -> None:
-        """Take a process that was started beforehand as the first one; call before `run`."""
+        """Use a process that was launched earlier as the first one; call before `run`."""
         self._launched = launched
 
     def set_starter(self, start: WorkerStarter) -> None:
-        """Begin each life so, and not with a process; call before `run`."""
+        """Set what starts each worker instead of a process; call before `run`."""
         self._start = start
 
     def rediscover(self) -> None:
-        """Ask for a discovery soon instead of at the end of the period."""
-        self._wishes.wants_discovery = True
-        self._wishes.wake()
+        """Request a discovery soon instead of at the end of the period."""
+        self._queue.wants_discovery = True
+        self._queue.wake()
 
     def retry(self) -> None:
-        """Ask for a discovery now: a release is over, a pause before the next process too."""
+        """Request a discovery now: end a release, or the pause before the next process."""
         self._released_until_s = None
-        self._hurry = self._worker is None
+        self._skip_pause = self._worker is None
         self.rediscover()
 
     async def release(self, for_s: float) -> None:
-        """Let go of the library for so long, so that its driver can be unloaded.
+        """Release the library for `for_s` seconds, so that its driver can be unloaded.
 
-        Returns when the process is gone, or within `STOP_S` if it cannot be ended. Until then
-        and after, the devices stay as they were last known.
+        Returns when the process has ended, or within `STOP_S` if it cannot be ended. The devices
+        stay as they were last reported.
         """
-        self._away.clear()
+        self._release_started.clear()
         self._released_until_s = self._clock.monotonic() + for_s
-        self._wishes.wants_end = True
-        self._wishes.wake()
-        away = asyncio.ensure_future(self._away.wait())
-        await asyncio.wait({away}, timeout=CLOSE_S)
-        if not away.done() and self._worker is not None:  # waiting for an answer
+        self._queue.wants_end = True
+        self._queue.wake()
+        released = asyncio.ensure_future(self._release_started.wait())
+        await asyncio.wait({released}, timeout=CLOSE_S)
+        if not released.done() and self._worker is not None:  # it waits for an answer
             await self._worker.kill()
-            await asyncio.wait({away}, timeout=STOP_S - CLOSE_S)
-        away.cancel()
+            await asyncio.wait({released}, timeout=STOP_S - CLOSE_S)
+        released.cancel()
 
-    async def request(self, errand: WorkerRequest[T]) -> T:
-        """Have the worker do something in its turn; `WorkerError` if nobody can be asked."""
+    async def request(self, request: WorkerRequest[T]) -> T:
+        """Run a request in its turn; raises `WorkerError` if no worker can answer."""
         if self.state.state != "ready":
             detail = f"the worker is {self.state.state}: {self.state.message}"
             raise WorkerError(self._spec.vendor, NOT_RUNNING, detail)
-        return await self._wishes.send(self._spec.vendor, errand)
+        return await self._queue.send(self._spec.vendor, request)
 
     async def stop(self) -> None:
-        """End the worker within two seconds, orderly if it answers; `run` then returns."""
-        self._stopping = self._wishes.wants_end = True
-        self._wishes.wake()
+        """End the worker within two seconds, in order if it answers; `run` then returns."""
+        self._stopping = self._queue.wants_end = True
+        self._queue.wake()
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=CLOSE_S)
-        if not self._task.done():  # waiting for an answer that may never come
+        if not self._task.done():  # it waits for an answer that may never arrive
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=STOP_S - CLOSE_S)
 
     async def run(self) -> None:
-        """Keep a worker going until `stop`; being cancelled leaves no process behind either."""
+        """Keep a worker running until `stop`; a cancellation leaves no process behind either."""
         self._task = asyncio.current_task()
         self._messages.put(VendorStateChanged(self.state))
         while not self._stopping:
             self._stuck = [process for process in self._stuck if process.is_alive]
             if self._released_until_s is not None:
-                await self._stay_away()
+                await self._wait_for_release()
                 continue
             wait_s = 0.0
-            self._hurry = False
-            if len(self._stuck) >= MAX_STUCK or not await self._one_life():
+            self._skip_pause = False
+            if len(self._stuck) >= MAX_STUCK or not await self._run_worker():
                 wait_s = self._history.wait_s(self._timing.restart, self._spread())
-            await self._rest(wait_s)
+            await self._pause(wait_s)
 
-    async def _one_life(self) -> bool:
-        """Run one process from start to end; `False` if it died, which is published and counted."""
+    async def _run_worker(self) -> bool:
+        """Run one worker from start to end.
+
+        Return `False` if it died, which is published and counted.
+        """
         try:
             launched, self._launched = self._launched, None
-            self._wishes.wants_end = self._stopping
-            spec = replace(self._spec, hung=self._hung)
-            self._hung = None
-            self._worker = worker = self._start(spec, self._heard, launched)
-            worker.failure.add_done_callback(lambda _: self._wishes.wake())
+            self._queue.wants_end = self._stopping
+            spec = replace(self._spec, hung_call=self._hung_call)
+            self._hung_call = None
+            self._worker = worker = self._start(spec, self._publish_events, launched)
+            worker.failure.add_done_callback(lambda _: self._queue.wake())
             self._publish(pid=worker.pid, restarts=self._deaths)
             await worker.wait_open(self._timing.open_deadline_s)
-            await self._talk(worker)
+            await self._poll_worker(worker)
             await self._close(worker)
         except WorkerError as error:
             if self._stopping or self._released_until_s is not None:
                 return True
             call = self._call_of(error)
-            self._hung = call if call is not None and call.device else None
-            self._died(error, call)
+            self._hung_call = call if call is not None and call.device else None
+            self._record_death(error, call)
             return False
         else:
             return True
         finally:
-            self._wishes.refuse_requests(WorkerError(self._spec.vendor, NOT_RUNNING, "it ended"))
+            self._queue.refuse_requests(WorkerError(self._spec.vendor, NOT_RUNNING, "it ended"))
             worker_now, self._worker = self._worker, None
             if worker_now is not None and not await worker_now.kill():
-                self._leave(worker_now)
+                self._abandon(worker_now)
 
-    async def _talk(self, worker: Worker) -> None:
-        """Ask the worker until it is to end; one that is outworn is to, but not time and again."""
-        conversation = WorkerPoller(
+    async def _poll_worker(self, worker: Worker) -> None:
+        """Poll the worker until it is to end; replace it if needed, but not repeatedly."""
+        poller = WorkerPoller(
             worker,
-            self._wishes,
+            self._queue,
             self,
             timing=self._timing,
             clock=self._clock,
             resident=self._resident,
         )
         try:
-            await conversation.run()
+            await poller.run()
         except WorkerError as error:
             now_s = self._clock.monotonic()
-            again = now_s - self._outworn_s < MIN_REPLACEMENT_INTERVAL_S
-            if worker.failure.done() or error.reason not in REPLACEMENT_REASONS or again:
+            is_repeated = now_s - self._last_replacement_s < MIN_REPLACEMENT_INTERVAL_S
+            if worker.failure.done() or error.reason not in REPLACEMENT_REASONS or is_repeated:
                 raise
-            self._outworn_s = now_s
+            self._last_replacement_s = now_s
             fields = {"vendor": self._spec.vendor, "reason": error.reason, "error": str(error)}
             log.warning("worker_recycled", extra=fields)
             self._publish(pid=None, recycles=self.state.recycles + 1)
@@ -396,42 +403,42 @@ class VendorClient:
     async def _close(self, worker: Worker) -> None:
         try:
             await worker.close(CLOSE_S)
-        except WorkerError as error:  # it is to end in any case
+        except WorkerError as error:  # the process is killed in any case
             fields = {"vendor": self._spec.vendor, "error": str(error)}
             log.info("worker_not_closed", extra=fields)
 
     def on_inventory(self, inventory: Inventory) -> None:
-        """Take an answer of the worker; it is well again."""
+        """Publish an inventory; the worker works again."""
         self._history = self._history.with_answer()
         part: SnapshotPart[Inventory | None] = SnapshotPart(inventory, self._clock.monotonic())
         self._publish(state="ready", reason="", message="", inventory=part)
 
     def on_samples(self, samples: tuple[DeviceSample, ...]) -> None:
-        """Take what the devices do."""
+        """Publish samples."""
         self._publish(samples=SnapshotPart(samples, self._clock.monotonic()))
 
     def on_sample_error(self, error: str) -> None:
-        """Take why that is not known this time."""
+        """Publish why there are no new samples."""
         self._publish(samples=replace(self.state.samples, error=error))
 
-    def _heard(self, events: tuple[DeviceEvent, ...]) -> None:
+    def _publish_events(self, events: tuple[DeviceEvent, ...]) -> None:
         self._messages.put(DevicesReported(self._spec.vendor, events))
 
     def _call_of(self, error: WorkerError) -> LibraryCall | None:
-        """Return the call of the library in which a process hung or crashed, by its journal."""
+        """Return the library call in which a process hung or crashed, by its journal."""
         worker, late = self._worker, error.reason == LATE
         if worker is None or not self._spec.journal or not (late or worker.has_crashed):
             return None
         call = call_in_progress(read_journal(self._spec.journal))
         # not the client's own clock: the worker wrote the time
         if call is not None and late and monotonic() - call.began_s < self._timing.hung_call_s:
-            return None  # it was slow on the whole, and this call is one of many
+            return None  # the process was slow on the whole, not in this call
         return call
 
-    def _died(self, error: WorkerError, call: LibraryCall | None) -> None:
-        """Publish the death, and count it unless the next process will leave its cause out."""
+    def _record_death(self, error: WorkerError, call: LibraryCall | None) -> None:
+        """Publish the death, and count it unless the next process skips the call that caused it."""
         self._deaths += 1
-        if self._hung is None:
+        if self._hung_call is None:
             self._history = self._history.with_death(self._clock.monotonic(), self._timing.restart)
         message = str(error) if call is None else f"{error}; it was in {call}"
         state = "stalled" if error.reason == LATE else "restarting"
@@ -439,46 +446,46 @@ class VendorClient:
             state = "quarantined"
         fields = {"vendor": self._spec.vendor, "state": state, "error": message}
         log.warning("worker_lost", extra=fields)
-        self._publish_trouble(state, error.reason, message)
+        self._publish_problem(state, error.reason, message)
 
-    def _leave(self, worker: Worker) -> None:
-        """Go on without the process: the kernel does not end it before its call returns."""
+    def _abandon(self, worker: Worker) -> None:
+        """Abandon the process: the kernel does not end it before its call returns."""
         self._stuck.append(worker)
         log.error("worker_unkillable", extra={"vendor": self._spec.vendor, "pid": worker.pid})
-        self._publish_trouble("stalled", UNKILLABLE, self._stuck_words())
+        self._publish_problem("stalled", UNKILLABLE, self._stuck_message())
 
-    def _stuck_words(self) -> str:
+    def _stuck_message(self) -> str:
         pids = [str(worker.pid) for worker in self._stuck if worker.pid is not None]
-        what = f"process {', '.join(pids)}" if pids else "a read of files"
-        words = f"{what} hangs in the kernel and cannot be ended"
-        return f"{words}: no more is started" if len(self._stuck) >= MAX_STUCK else words
+        subject = f"process {', '.join(pids)}" if pids else "a read of files"
+        text = f"{subject} hangs in the kernel and cannot be ended"
+        return f"{text}: no more is started" if len(self._stuck) >= MAX_STUCK else text
 
-    async def _stay_away(self) -> None:
-        """Start nothing until the time of the release is over, or it is taken back.
+    async def _wait_for_release(self) -> None:
+        """Start no process until the release ends or is cancelled.
 
-        It may be over before the process is gone; that is told as well.
+        The release may begin before the process has ended; the message then says so.
         """
-        told_s: float | None = None
+        published_until_s: float | None = None
         while not self._stopping and (until_s := self._released_until_s) is not None:
             left_s = until_s - self._clock.monotonic()
-            if told_s != until_s:
-                told_s = until_s
-                self._tell_release(left_s)
+            if published_until_s != until_s:
+                published_until_s = until_s
+                self._publish_release(left_s)
             if left_s <= 0:
                 break
-            await self._wishes.pause(left_s)
+            await self._queue.pause(left_s)
         self._released_until_s = None
 
-    def _tell_release(self, left_s: float) -> None:
+    def _publish_release(self, left_s: float) -> None:
         until = rfc3339(self._clock.wall() + left_s)
         message = f"released on request until {until}"
         if self._stuck:
-            message += f", but {self._stuck_words()}"
+            message += f", but {self._stuck_message()}"
         log.info("worker_released", extra={"vendor": self._spec.vendor, "until": until})
-        self._publish_trouble("released", RELEASED, message)
-        self._away.set()
+        self._publish_problem("released", RELEASED, message)
+        self._release_started.set()
 
-    def _publish_trouble(self, state: str, reason: str, message: str) -> None:
+    def _publish_problem(self, state: str, reason: str, message: str) -> None:
         self._publish(
             state=state,
             reason=reason,
@@ -492,10 +499,10 @@ class VendorClient:
         self.state = replace(self.state, **changes)
         self._messages.put(VendorStateChanged(self.state))
 
-    async def _rest(self, wait_s: float) -> None:
-        """Wait before the next process; `stop`, `retry` and `release` make it shorter."""
+    async def _pause(self, wait_s: float) -> None:
+        """Pause before the next process; `stop`, `retry` and `release` shorten the pause."""
         until_s = self._clock.monotonic() + wait_s
         while (left_s := until_s - self._clock.monotonic()) > 0:
-            if self._stopping or self._hurry or self._released_until_s is not None:
+            if self._stopping or self._skip_pause or self._released_until_s is not None:
                 return
-            await self._wishes.pause(left_s)
+            await self._queue.pause(left_s)

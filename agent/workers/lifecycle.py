@@ -14,7 +14,7 @@ from agent.workers.process import LaunchedProcess, WorkerSpec
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits double from death to death; too many deaths in the window are a quarantine."""
+    """The pause doubles from death to death; too many deaths within the window are a quarantine."""
 
     first_s: float = 1.0
     longest_s: float = 60.0
@@ -24,7 +24,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartHistory(msgspec.Struct, frozen=True):
-    """The deaths that still count. A worker in quarantine gets one attempt at a time."""
+    """The deaths that count. A worker in quarantine gets one attempt at a time."""
 
     deaths_s: tuple[float, ...] = ()  # monotonic, within the window of the last one
     is_quarantined: bool = False
@@ -36,14 +36,14 @@ class RestartHistory(msgspec.Struct, frozen=True):
         return RestartHistory(recent, self.is_quarantined or len(recent) >= policy.deaths)
 
     def with_answer(self) -> RestartHistory:
-        """Leave the quarantine: the worker works. Deaths within the window still count."""
+        """Leave the quarantine: the worker answers. Deaths within the window still count."""
         return RestartHistory((), is_quarantined=False) if self.is_quarantined else self
 
     def wait_s(self, policy: RestartPolicy, spread: float) -> float:
-        """Return the seconds until the next attempt.
+        """Return the pause until the next attempt.
 
-        `spread` is a random number from 0 to 1: the wait is between half and the whole of the
-        doubled time, so that the workers of many nodes do not start in step.
+        `spread` is a random number from 0 to 1: the pause is between half and all of the doubled
+        time, so that the workers of many nodes do not start at the same moment.
         """
         if self.is_quarantined:
             return policy.quarantine_s
@@ -55,7 +55,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 CLEAR_DEADLINE_S = 10.0
 
-SLICES_DEADLINE_S = 30.0  # a driver that is busy is asked five times for each slice
+SLICES_DEADLINE_S = 30.0  # a busy driver is tried five times for each slice
 
 
 class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,37 +66,37 @@ class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
     open_deadline_s: float = 30.0  # until the first answer of a fresh process
     discover_deadline_s: float = 30.0
     sample_deadline_s: float = 5.0
-    hung_call_s: float = 2.0  # a call of a late process that took so long is what it hangs in
+    hung_call_s: float = 2.0  # a late process hangs in a call that has taken at least this long
     restart: RestartPolicy = RestartPolicy()
-    memory_limit_bytes: int = 0  # resident; a process beyond it is replaced; 0: no limit
+    memory_limit_bytes: int = 0  # resident; a process above the limit is replaced; 0: no limit
 
 
 DEFAULT_TIMING = WorkerTiming()
 
 
 class Worker(Protocol):
-    """One life of a vendor's session: a process (`WorkerProcess`), or inside the agent."""
+    """One worker of a vendor's session: a process (`WorkerProcess`), or inside the agent."""
 
     vendor: str
-    failure: asyncio.Future[WorkerError]  # done when it is of no more use
+    failure: asyncio.Future[WorkerError]  # done when the worker cannot be used any more
 
     @property
     def pid(self) -> int | None:
-        """The process's id, if it is one."""
+        """The id of the process, if there is one."""
         ...
 
     @property
     def is_alive(self) -> bool:
-        """Say whether something of it is still running."""
+        """Return whether a part of the worker is still running."""
         ...
 
     @property
     def has_crashed(self) -> bool:
-        """Return whether it ended by a fault of its own, inside a call."""
+        """Return whether the worker crashed inside a call."""
         ...
 
     async def wait_open(self, deadline_s: float) -> None:
-        """Wait until the vendor is open; raises why it is not."""
+        """Wait until the vendor is open; raises `WorkerError` if it cannot be opened."""
         ...
 
     async def discover(self, deadline_s: float) -> Inventory:
@@ -104,25 +104,25 @@ class Worker(Protocol):
         ...
 
     async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now."""
+        """Return the current samples of the devices."""
         ...
 
     async def clear(self, key: str, deadline_s: float) -> bool:
-        """Have the vendor forget a device's lasting fault; `False` if there was none."""
+        """Clear a device's lasting fault; return `False` if there was none."""
         ...
 
     async def slices(
-        self, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None, deadline_s: float
+        self, requests: tuple[SliceRequest, ...], pods: tuple[str, ...] | None, deadline_s: float
     ) -> SliceReport:
-        """Have the vendor cut slices for pods and take back those of pods that are gone."""
+        """Create slices for pods, and delete those of pods that do not exist any more."""
         ...
 
     async def close(self, grace_s: float) -> None:
-        """Let the vendor close its library."""
+        """Close the vendor's library."""
         ...
 
     async def kill(self) -> bool:
-        """End it; `False` if that is not possible, which leaves it behind."""
+        """End the worker; return `False` if that is not possible and it is abandoned."""
         ...
 
 
@@ -132,40 +132,40 @@ WorkerStarter = Callable[[WorkerSpec, EventCallback, LaunchedProcess | None], Wo
 
 
 class WorkerRequest(Protocol[T_co]):
-    """Something to be done by the worker in its turn, between the periodic questions."""
+    """A request that the worker runs in its turn, between discoveries and samples."""
 
     @property
     def has_changed(self) -> bool:
-        """Say, once it is done, whether the devices may look different."""
+        """Return, after `run`, whether the devices may have changed."""
         ...
 
     async def run(self, worker: Worker) -> T_co:
-        """Do it; `WorkerError` if the worker cannot."""
+        """Run the request; raises `WorkerError` if the worker cannot."""
         ...
 
 
 class ClearFaultRequest:
-    """Have a device's lasting fault forgotten."""
+    """Clears a device's lasting fault."""
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self.has_changed = True  # whoever asked looks for a difference
+        self.has_changed = True  # the caller expects a new inventory
 
     async def run(self, worker: Worker) -> bool:
-        """Say whether there was one."""
+        """Return whether there was a fault."""
         return await worker.clear(self._key, CLEAR_DEADLINE_S)
 
 
 class CutSlicesRequest:
-    """Have slices cut for pods, and others taken back."""
+    """Creates slices for pods, and deletes others."""
 
-    def __init__(self, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None) -> None:
-        self._wishes = wishes
+    def __init__(self, requests: tuple[SliceRequest, ...], pods: tuple[str, ...] | None) -> None:
+        self._requests = requests
         self._pods = pods
         self.has_changed = False
 
     async def run(self, worker: Worker) -> SliceReport:
-        """Return what stands after it."""
-        kept = await worker.slices(self._wishes, self._pods, SLICES_DEADLINE_S)
-        self.has_changed = kept.changed
-        return kept
+        """Return the slices that exist afterwards."""
+        report = await worker.slices(self._requests, self._pods, SLICES_DEADLINE_S)
+        self.has_changed = report.changed
+        return report

@@ -1,7 +1,4 @@
-"""Loads the vendors: those shipped with the agent, and those of installed packages.
-
-Which device vendors there are: those we ship, and those installed beside us.
-"""
+"""Loads the vendors: those of this project, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -32,38 +29,38 @@ def vendor_descriptions() -> tuple[VendorDescription, ...]:
 
 
 def load_enabled_vendors(settings: Settings) -> dict[str, DeviceVendor]:
-    """Return the vendors that no setting switches off.
+    """Return the vendors that no setting disables.
 
     Raises `BadConfig` on a clash of names, and for a wrong value in a vendor's settings.
     """
     vendors = {}
     for name, vendor in load_vendors().items():
         switch = settings.discovery.switch(vendor.description)
-        own = settings.discovery.of(vendor.description)
+        vendor_settings = settings.discovery.of(vendor.description)
         if switch == "off":
             continue
-        own.check(is_forced=switch == "on")
-        if own.is_complete:
+        vendor_settings.check(is_forced=switch == "on")
+        if vendor_settings.is_complete:
             vendors[name] = vendor
     return vendors
 
 
 def is_forced(settings: Settings, vendor: DeviceVendor) -> bool:
-    """Return whether a vendor is started although sysfs shows nothing of it."""
+    """Return whether a vendor is started although sysfs shows no device of it."""
     return settings.discovery.switch(vendor.description) == "on"
 
 
 def detect_devices(
     vendor: DeviceVendor, files: HostFiles, settings: Settings
 ) -> tuple[VendorDevice, ...]:
-    """Return the devices that a vendor sees here, from sysfs alone."""
+    """Return the devices of a vendor in sysfs."""
     return vendor.detect(files, settings.discovery.of(vendor.description))
 
 
 def any_vendor_has_devices(
     files: HostFiles, vendors: Mapping[str, DeviceVendor], settings: Settings
 ) -> bool:
-    """Return whether any vendor sees hardware here, from sysfs alone."""
+    """Return whether any vendor has a device in sysfs."""
     return any(detect_devices(vendor, files, settings) for vendor in vendors.values())
 
 
@@ -73,9 +70,9 @@ MAX_ENTRY_POINTS_BYTES = 1 << 20
 
 
 def load_vendors() -> dict[str, DeviceVendor]:
-    """Return all vendors by name; a name that is taken twice is a `BadConfig`.
+    """Return all vendors by name; raises `BadConfig` if two have one name.
 
-    An installed package offers one as an entry point whose name is the vendor's name.
+    An installed package offers a vendor as an entry point whose name is the vendor's name.
     """
     vendors = {name: _load_builtin(name, reference) for name, reference in BUILTIN}
     for point in _entry_points():
@@ -89,14 +86,14 @@ def load_vendors() -> dict[str, DeviceVendor]:
 
 
 def load_vendor(name: str) -> DeviceVendor:
-    """Return one vendor and import nothing of the others."""
+    """Return one vendor; other vendors are not imported."""
     reference = dict(BUILTIN).get(name)
     if reference is not None:
         return _load_builtin(name, reference)
-    found = [point for point in _entry_points() if point.name == name]
-    if len(found) != 1:
-        raise BadConfig(f"{len(found)} device vendors are called {name!r}")
-    return _load_entry_point(found[0])
+    points = [point for point in _entry_points() if point.name == name]
+    if len(points) != 1:
+        raise BadConfig(f"{len(points)} device vendors are called {name!r}")
+    return _load_entry_point(points[0])
 
 
 def _load_builtin(name: str, reference: str) -> DeviceVendor:
@@ -110,7 +107,10 @@ def _vendor_class(reference: str) -> Callable[..., DeviceVendor]:
 
 
 def _has_entry_points() -> bool:
-    """Say whether any installed package names our group; costs a twentieth of asking properly."""
+    """Return whether an installed package names the entry point group.
+
+    Reading the files takes a twentieth of the time of `importlib.metadata`.
+    """
     for folder in sys.path:
         for table in glob.iglob(f"{glob.escape(folder)}/*.*-info/entry_points.txt"):
             try:

@@ -1,4 +1,4 @@
-"""The vendor workers of this node: starts, stops and asks them."""
+"""The vendor workers of this node: starts, stops and calls them."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ T = TypeVar("T")
 
 def replace_vendor(snapshot: NodeSnapshot, state: VendorState) -> NodeSnapshot:
     """Return the snapshot with one vendor's state replaced; vendors stay in order of name."""
-    others = [vendor for vendor in snapshot.vendors if vendor.vendor != state.vendor]
-    vendors = tuple(sorted([*others, state], key=lambda vendor: vendor.vendor))
+    other_vendors = [vendor for vendor in snapshot.vendors if vendor.vendor != state.vendor]
+    vendors = tuple(sorted([*other_vendors, state], key=lambda vendor: vendor.vendor))
     return msgspec.structs.replace(snapshot, vendors=vendors)
 
 
 class VendorManager:
-    """Starts one client for each vendor that has something here. Lives in the loop thread."""
+    """Starts one client for each vendor that has devices here. Belongs to the loop thread."""
 
     def __init__(
         self,
-        crew: Iterable[SelectedVendor],
+        selected_vendors: Iterable[SelectedVendor],
         settings: Settings,
         clock: Clock,
         messages: MessageQueue,
         executor: Executor | None = None,
     ) -> None:
-        """States and events of the vendors go into `messages`.
+        """Create the clients; states and events of the vendors go into `messages`.
 
-        Vendors that need no process are asked on `executor`.
+        Vendors that need no process run on `executor`.
         """
         self._executor = executor
         self._clock = clock
@@ -69,55 +69,55 @@ class VendorManager:
         )
         self.clients: list[VendorClient] = []
         self._health_overrides: dict[str, HealthOverrides] = {}  # by vendor
-        for enlisted in crew:
-            self._create_client(enlisted)
+        for selected in selected_vendors:
+            self._create_client(selected)
         self._is_stopped = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def health_overrides(self, vendor: str) -> HealthOverrides:
-        """Return the values of the health policy that a vendor's driver asks for."""
+        """Return the values of the health policy that a vendor's driver requires."""
         return self._health_overrides.get(vendor, HealthOverrides())
 
     def start(self) -> None:
-        """Start all workers; their first answers come later."""
+        """Start all workers; their first answers arrive later."""
         for client in self.clients:
             self._run(client)
 
-    def add(self, late: SelectedVendor) -> None:
-        """Start a worker for a vendor whose hardware, or its driver, came after the agent."""
-        known = {client.state.vendor for client in self.clients}
-        if late.spec.vendor not in known and not self._is_stopped:
-            log.info("vendor_came", extra={"vendor": late.spec.vendor})
-            self._run(self._create_client(late))
+    def add(self, selected: SelectedVendor) -> None:
+        """Start a worker for a vendor whose hardware or driver appeared after the agent's start."""
+        running_vendors = {client.state.vendor for client in self.clients}
+        if selected.spec.vendor not in running_vendors and not self._is_stopped:
+            log.info("vendor_came", extra={"vendor": selected.spec.vendor})
+            self._run(self._create_client(selected))
 
-    def _create_client(self, enlisted: SelectedVendor) -> VendorClient:
+    def _create_client(self, selected: SelectedVendor) -> VendorClient:
         client = VendorClient(
-            enlisted.spec,
-            enlisted.sighted,
+            selected.spec,
+            selected.detected_devices,
             messages=self._messages,
             timing=self._timing,
             clock=self._clock,
         )
-        if enlisted.inside is not None:
-            client.set_starter(self._in_process_start(enlisted.inside))
-        if enlisted.launched is not None:
-            client.adopt(enlisted.launched)
+        if selected.in_process_spec is not None:
+            client.set_starter(self._in_process_start(selected.in_process_spec))
+        if selected.launched is not None:
+            client.adopt(selected.launched)
         self.clients.append(client)
-        self._health_overrides[enlisted.spec.vendor] = enlisted.health
+        self._health_overrides[selected.spec.vendor] = selected.health
         return client
 
-    def _in_process_start(self, inside: InProcessSpec) -> WorkerStarter:
-        """Return what begins a life of a vendor that needs no process."""
+    def _in_process_start(self, spec: InProcessSpec) -> WorkerStarter:
+        """Return what starts the worker of a vendor that needs no process."""
 
-        def start(_: WorkerSpec, heard: EventCallback, __: LaunchedProcess | None) -> Worker:
-            return InProcessWorker(inside, heard, self._executor)
+        def start(_: WorkerSpec, on_events: EventCallback, __: LaunchedProcess | None) -> Worker:
+            return InProcessWorker(spec, on_events, self._executor)
 
         return start
 
     def _run(self, client: VendorClient) -> None:
         self._messages.put(VendorStateChanged(client.state))
         task = asyncio.create_task(client.run(), name=f"vendor {client.state.vendor}")
-        # a bug: no more requests for this vendor
+        # a bug: no more requests to this vendor
         task.add_done_callback(
             lambda done: log_failure(done, log, "vendor_lost", task=done.get_name())
         )
@@ -130,14 +130,14 @@ class VendorManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def rediscover(self, vendor: str) -> None:
-        """Ask a vendor's worker for a discovery soon."""
+        """Request a discovery of a vendor soon."""
         for client in self.clients:
             if client.state.vendor == vendor:
                 client.rediscover()
 
-    async def request(self, vendor: str, errand: WorkerRequest[T]) -> T:
-        """Have a vendor's worker do something in its turn; `WorkerError` if nobody can be asked."""
+    async def request(self, vendor: str, request: WorkerRequest[T]) -> T:
+        """Run a request of a vendor in its turn; raises `WorkerError` if no worker can answer."""
         for client in self.clients:
             if client.state.vendor == vendor:
-                return await client.request(errand)
+                return await client.request(request)
         raise WorkerError(vendor, NOT_RUNNING, "no worker of this vendor was started")

@@ -23,7 +23,7 @@ from agent.workers.call_journal import LibraryCall
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
 
-GARBAGE = "Garbage"  # not a message, or not one that belongs here
+GARBAGE = "Garbage"  # not a message, or not one that is valid at this point
 
 TOO_LONG = "TooLong"
 
@@ -31,9 +31,9 @@ CLOSED = "Closed"
 
 BAD_CONFIG = "BadConfig"
 
-NOT_SUPPORTED = "NotSupported"  # what a vendor answers that cannot tell
+NOT_SUPPORTED = "NotSupported"  # the vendor does not have this method
 
-LIBRARY_REPLACED = "LibraryReplaced"  # a new process must load what is there now
+LIBRARY_REPLACED = "LibraryReplaced"  # a new process must load the current library
 
 T = TypeVar("T")
 
@@ -41,24 +41,24 @@ WorkerMethod = Literal["discover", "sample", "clear", "slices", "ping", "close"]
 
 
 class StartMessage(msgspec.Struct, frozen=True, tag="start"):
-    """What the worker needs to know before it opens its vendor."""
+    """What the worker needs before it opens its vendor."""
 
     settings: msgspec.Raw = msgspec.Raw(b"{}")  # the vendor's own section
     context: SessionContext = SessionContext()
-    events: bool = True  # False: nobody listens, do not wait for them
+    events: bool = True  # False: the agent does not use events, do not wait for them
     journal: str = ""  # path of the file for the call in progress, see `call_journal`; "": none
-    record: bool = True  # False: another process keeps that file
-    hung: LibraryCall | None = None  # the call that ended the process before this one
+    record: bool = True  # False: another process writes that file
+    hung_call: LibraryCall | None = None  # the call that ended the previous process
 
 
 class MethodRequest(msgspec.Struct, frozen=True, tag="ask"):
-    """One question."""
+    """One request."""
 
     id: int
     method: WorkerMethod
-    device: str = ""  # key of the one that `clear` is about
-    wishes: tuple[SliceRequest, ...] = ()  # of `slices`
-    pods: tuple[str, ...] | None = None  # of `slices`: uids on this node
+    device: str = ""  # key of the device for `clear`
+    slice_requests: tuple[SliceRequest, ...] = ()  # for `slices`
+    pods: tuple[str, ...] | None = None  # for `slices`: uids on this node
 
 
 class OpenReply(msgspec.Struct, frozen=True, tag="opened"):
@@ -90,7 +90,7 @@ class SlicesReply(msgspec.Struct, frozen=True, tag="sliced"):
     """The answer to `slices`."""
 
     id: int
-    kept: SliceReport
+    report: SliceReport
 
 
 class EmptyReply(msgspec.Struct, frozen=True, tag="done"):
@@ -100,7 +100,7 @@ class EmptyReply(msgspec.Struct, frozen=True, tag="done"):
 
 
 class ErrorReply(msgspec.Struct, frozen=True, tag="failed"):
-    """The vendor raised; `kind` is the error's class. Number 0 belongs to no question."""
+    """The vendor raised; `kind` is the error's class. Number 0 belongs to no request."""
 
     id: int
     kind: str
@@ -108,7 +108,7 @@ class ErrorReply(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class EventsMessage(msgspec.Struct, frozen=True, tag="happened"):
-    """Events, pushed as they come."""
+    """Events, sent as they occur."""
 
     events: tuple[DeviceEvent, ...]
 
@@ -134,39 +134,40 @@ _REPLIES: msgspec.json.Decoder[WorkerMessage] = msgspec.json.Decoder(WorkerMessa
 
 
 class LineSplitter:
-    """Cut a stream of bytes into lines, keeping at most one unfinished line below the limit."""
+    """Splits a stream of bytes into lines; buffers at most one unfinished line below the limit."""
 
     def __init__(self, vendor: str, limit: int = MAX_LINE) -> None:
         self._vendor = vendor
         self._limit = limit
-        self._rest = bytearray()
+        self._remainder = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that `data` completes, without their ends; `TooLong` beyond the limit.
+        """Return the lines that `data` completes, without their ends.
 
-        Nothing may be fed after an error.
+        Raises `WorkerError` with the reason `TooLong` beyond the limit; call it no more after an
+        error.
         """
-        *whole, rest = data.split(b"\n")
+        *complete_parts, remainder = data.split(b"\n")
         lines: list[bytes] = []
-        for part in whole:
-            lines.append(bytes(self._rest) + part)
-            self._rest.clear()
+        for part in complete_parts:
+            lines.append(bytes(self._remainder) + part)
+            self._remainder.clear()
         if max(map(len, lines), default=0) > self._limit or (
-            len(self._rest) + len(rest) > self._limit
+            len(self._remainder) + len(remainder) > self._limit
         ):
-            self._rest.clear()
+            self._remainder.clear()
             raise WorkerError(self._vendor, TOO_LONG, f"a line of more than {self._limit} bytes")
-        self._rest += rest
+        self._remainder += remainder
         return lines
 
     @property
     def pending_bytes(self) -> int:
-        """Return how many bytes of a line have come without its end."""
-        return len(self._rest)
+        """Return the number of bytes of the unfinished line."""
+        return len(self._remainder)
 
 
 def encode_message(message: AgentMessage | WorkerMessage) -> bytes:
-    """Return the message as a line; text that is no Unicode raises `ValueError`."""
+    """Return the message as a line; raises `ValueError` for text that is not Unicode."""
     return msgspec.json.encode(message) + b"\n"
 
 
@@ -178,12 +179,12 @@ def encode_start(
     events: bool,
     journal: str = "",
     record: bool = True,
-    hung: LibraryCall | None = None,
+    hung_call: LibraryCall | None = None,
 ) -> bytes:
-    """Return the first line; settings that cannot be sent raise with the reason `BadConfig`."""
+    """Return the first line; raises `BadConfig` as the reason if settings cannot be sent."""
     try:
         raw = msgspec.Raw(msgspec.json.encode(settings))
-        line = encode_message(StartMessage(raw, context, events, journal, record, hung))
+        line = encode_message(StartMessage(raw, context, events, journal, record, hung_call))
     except (TypeError, ValueError) as error:
         raise WorkerError(vendor, BAD_CONFIG, f"discovery.{vendor}: {error}") from error
     if len(line) > MAX_LINE:
@@ -193,12 +194,12 @@ def encode_start(
 
 
 def decode_request(vendor: str, line: bytes) -> AgentMessage:
-    """Decode what the agent sent."""
+    """Decode a message of the agent."""
     return _decode(_REQUESTS, vendor, line)
 
 
 def decode_reply(vendor: str, line: bytes) -> WorkerMessage:
-    """Decode what the worker sent."""
+    """Decode a message of the worker."""
     return _decode(_REPLIES, vendor, line)
 
 
@@ -211,13 +212,13 @@ def _decode(decoder: msgspec.json.Decoder[T], vendor: str, line: bytes) -> T:
 
 
 def error_kind(error: AgentError) -> str:
-    """Return the error's class; a file that the kernel refuses is `NoPermission`."""
-    refused = isinstance(error, HostFileError) and error.errno in (errno.EACCES, errno.EPERM)
-    return NO_PERMISSION if refused else type(error).__name__
+    """Return the name of the error's class; `NoPermission` for a file that the kernel refuses."""
+    is_refused = isinstance(error, HostFileError) and error.errno in (errno.EACCES, errno.EPERM)
+    return NO_PERMISSION if is_refused else type(error).__name__
 
 
 def drop_non_finite(samples: Iterable[DeviceSample]) -> tuple[DeviceSample, ...]:
-    """Leave out readings that are no number: JSON cannot say them, and they say nothing."""
+    """Remove readings that are not finite: JSON has no such numbers, and they mean nothing."""
     return tuple(
         sample
         if all(math.isfinite(r.value) for r in sample.readings)

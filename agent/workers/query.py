@@ -28,7 +28,7 @@ from agent.workers.worker_process import WorkerProcess
 log = logging.getLogger(__name__)
 
 CLOSE_S = 1.0
-MAX_PARTIAL_INVENTORIES = 128  # answers in which a vendor tells of its devices, as they come
+MAX_PARTIAL_INVENTORIES = 128  # answers in which a vendor reports its devices one after another
 
 
 async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most callers leave out
@@ -44,39 +44,43 @@ async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most
     clock: Clock | None = None,
     journals: str = "",
 ) -> tuple[VendorState, ...]:
-    """Return the state of every vendor that has something on this host or is forced, by name.
+    """Return the state of every vendor that has devices on this host or is forced, by name.
 
-    All are asked at the same time: one discovery, then `samples` samples, apart as `timing` says.
-    `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if it has one.
-    A vendor that fails is `stalled` with the reason and what it said until then; no process is
-    left. `journals` is the folder in which a running agent notes calls that hung: they are left
-    out here as well.
+    All are queried at the same time: one discovery, then `samples` samples at the interval of
+    `timing`. `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if there
+    is one. A vendor that fails is `stalled`, with the reason and its answers until then; no process
+    is left. `journals` is the folder of a running agent's journals of hung calls: these are skipped
+    here as well.
     """
     plan = _QueryPlan(samples, timing, clock or SystemClock())
-    asked = []
+    queries = []
     for vendor in sorted(vendors, key=lambda v: v.description.name):
         name = vendor.description.name
-        own = settings.get(name) or vendor.description.settings()
-        sighted = vendor.detect(host.files, own)
-        if sighted or name in forced or host.tape(name) is not None:
+        vendor_settings = settings.get(name) or vendor.description.settings()
+        detected_devices = vendor.detect(host.files, vendor_settings)
+        if detected_devices or name in forced or host.tape(name) is not None:
             spec = WorkerSpec(
                 vendor=name,
                 host_spec=host.spec,
-                settings=own,
+                settings=vendor_settings,
                 context=context,
                 events=False,
                 journal=find_journal(journals, name) if host.spec is None else "",
                 record=False,
             )
-            inside = _in_process_spec(vendor, host, spec)
-            asked.append(_query_vendor(spec, inside, sighted, plan, (tapes or {}).get(name)))
-    return tuple(await asyncio.gather(*asked))
+            in_process_spec = _in_process_spec(vendor, host, spec)
+            queries.append(
+                _query_vendor(
+                    spec, in_process_spec, detected_devices, plan, (tapes or {}).get(name)
+                )
+            )
+    return tuple(await asyncio.gather(*queries))
 
 
 def _in_process_spec(
     vendor: DeviceVendor, host: HostSource, spec: WorkerSpec
 ) -> InProcessSpec | None:
-    """Return how to open a vendor without a process; `None` if it needs one, or has a tape."""
+    """Return the spec of a vendor without a process; `None` if it needs one, or has a tape."""
     if vendor.description.is_isolated or host.tape(vendor.description.name) is not None:
         return None
     context = spec.context if host.spec is None else SessionContext(is_replay=True)
@@ -93,18 +97,18 @@ class _QueryPlan(msgspec.Struct, frozen=True):
 
 async def _query_vendor(
     spec: WorkerSpec,
-    inside: InProcessSpec | None,
-    sighted: tuple[VendorDevice, ...],
+    in_process_spec: InProcessSpec | None,
+    detected_devices: tuple[VendorDevice, ...],
     plan: _QueryPlan,
     tape: TapeWriter | None,
 ) -> VendorState:
-    first = Inventory(vendor=spec.vendor, devices=sighted)
+    first = Inventory(vendor=spec.vendor, devices=detected_devices)
     state = VendorState(vendor=spec.vendor, inventory=SnapshotPart(first, plan.clock.monotonic()))
     worker: Worker | None = None
     try:
         worker = (
-            InProcessWorker(inside, _ignore_events)
-            if inside
+            InProcessWorker(in_process_spec, _ignore_events)
+            if in_process_spec
             else WorkerProcess.start(spec, _ignore_events)
         )
         await worker.wait_open(plan.timing.open_deadline_s)
@@ -162,9 +166,9 @@ async def _sample(
 async def _close(vendor: str, worker: Worker) -> None:
     try:
         await worker.close(CLOSE_S)
-    except WorkerError as error:  # it has answered; how it ends is its own affair
+    except WorkerError as error:  # it has answered; an unorderly end does not matter
         log.info("worker_not_closed", extra={"vendor": vendor, "error": str(error)})
 
 
 def _ignore_events(events: tuple[DeviceEvent, ...]) -> None:
-    """Take events that nobody asked for."""
+    """Ignore events."""

@@ -21,68 +21,68 @@ from agent.workers.process import InProcessSpec, LaunchedProcess, WorkerSpec, la
 
 
 class SelectedVendor(msgspec.Struct, frozen=True, kw_only=True):
-    """One vendor that has something here. `launched` is `None` if the system refused.
+    """One vendor with devices here. `launched` is `None` if the system refused the process.
 
-    One with `inside` reads files only, and gets no process.
+    A vendor with `in_process_spec` only reads files, and gets no process.
     """
 
     spec: WorkerSpec
-    sighted: tuple[VendorDevice, ...]
+    detected_devices: tuple[VendorDevice, ...]
     health: HealthOverrides = HealthOverrides()
     launched: LaunchedProcess | None = None
-    inside: InProcessSpec | None = None
+    in_process_spec: InProcessSpec | None = None
 
 
 def launch_workers(
     vendors: Iterable[DeviceVendor], host: HostSource, settings: Settings
 ) -> tuple[SelectedVendor, ...]:
-    """Start one process for each vendor that has something here and is isolated.
+    """Start one process for each isolated vendor that has devices here.
 
-    Call on a thread that lives as long as the agent: the kernel ends a worker with the thread
+    Call it on a thread that lives as long as the agent: the kernel ends a worker with the thread
     that started it.
     """
     return tuple(
         msgspec.structs.replace(
-            found, launched=None if found.inside else _launch_process(found.spec)
+            selected, launched=None if selected.in_process_spec else _launch_process(selected.spec)
         )
-        for found in select_vendors(vendors, host, settings)
+        for selected in select_vendors(vendors, host, settings)
     )
 
 
 def select_vendors(
     vendors: Iterable[DeviceVendor], host: HostSource, settings: Settings
 ) -> Iterator[SelectedVendor]:
-    """Yield the vendors that have something here, or are switched on; start nothing."""
+    """Yield the vendors that have devices here or are forced; start nothing."""
     context = session_context(settings, host)
-    files = CachedHostFiles(host.files)  # each vendor walks all PCI functions
+    files = CachedHostFiles(host.files)  # each vendor reads all PCI functions
     for vendor in vendors:
         name = vendor.description.name
-        seen = detect_devices(vendor, files, settings)
+        detected_devices = detect_devices(vendor, files, settings)
         tape = host.tape(name)
-        if not seen and tape is None and not is_forced(settings, vendor):
+        if not detected_devices and tape is None and not is_forced(settings, vendor):
             continue
         isolated = vendor.description.is_isolated or tape is not None
-        calls = isolated and host.spec is None and tape is None
+        has_journal = isolated and host.spec is None and tape is None
         spec = WorkerSpec(
             vendor=name,
             host_spec=host.spec,
             tape=None if tape is None or isinstance(tape, bytes) else str(tape),
             settings=settings.discovery.of(vendor.description),
             context=context,
-            journal=prepare_journal(journal_folder(settings), name) if calls else "",
+            journal=prepare_journal(journal_folder(settings), name) if has_journal else "",
         )
         yield SelectedVendor(
             spec=spec,
-            sighted=seen,
+            detected_devices=detected_devices,
             health=vendor.description.health,
-            inside=None if isolated else _in_process_vendor(vendor, host, spec),
+            in_process_spec=None if isolated else _in_process_vendor(vendor, host, spec),
         )
 
 
 def session_context(settings: Settings, host: HostSource) -> SessionContext:
-    """Return what a session knows of its surroundings.
+    """Return the context of a session on this host.
 
-    A session on a recorded host has no folder for lasting state: that one is of this machine.
+    A session on a recorded host has no state folder: that folder belongs to this machine.
     """
     if host.spec is not None:
         return SessionContext(is_replay=True)
@@ -90,7 +90,7 @@ def session_context(settings: Settings, host: HostSource) -> SessionContext:
 
 
 def journal_folder(settings: Settings) -> str:
-    """Return the folder of the journals of calls; empty where nothing outlives the agent."""
+    """Return the folder of the call journals; empty if nothing outlives the agent."""
     return settings.node.run_dir if settings.node.state_dir else ""
 
 
@@ -103,5 +103,5 @@ def _in_process_vendor(vendor: DeviceVendor, host: HostSource, spec: WorkerSpec)
 def _launch_process(spec: WorkerSpec) -> LaunchedProcess | None:
     try:
         return launch(spec)
-    except (OSError, ValueError):  # the client tries again, and says why
+    except (OSError, ValueError):  # the client tries again, and logs the error
         return None

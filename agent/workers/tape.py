@@ -55,7 +55,7 @@ class SampleLine(msgspec.Struct, frozen=True, tag_field="method", tag="sample"):
 
 
 class EventsLine(msgspec.Struct, frozen=True, tag_field="method", tag="events"):
-    """Events that came together."""
+    """Events that occurred together."""
 
     at_s: float
     answer: tuple[DeviceEvent, ...]
@@ -81,22 +81,22 @@ class TapeWriter:
 
     def __init__(self, vendor: str, write: Callable[[bytes], object]) -> None:
         self._write = write
-        self._put(TapeHeader(VERSION, vendor))
+        self._write_line(TapeHeader(VERSION, vendor))
 
     def write_inventory(self, inventory: Inventory, elapsed_s: float) -> None:
         """Add an answer to `discover`."""
-        self._put(DiscoverLine(elapsed_s, inventory))
+        self._write_line(DiscoverLine(elapsed_s, inventory))
 
     def write_samples(self, samples: tuple[DeviceSample, ...], elapsed_s: float) -> None:
         """Add an answer to `sample`."""
-        self._put(SampleLine(elapsed_s, drop_non_finite(samples)))
+        self._write_line(SampleLine(elapsed_s, drop_non_finite(samples)))
 
-    def _put(self, line: TapeHeader | TapeLine) -> None:
+    def _write_line(self, line: TapeHeader | TapeLine) -> None:
         self._write(msgspec.json.encode(line) + b"\n")
 
 
 def parse_tape(data: bytes, vendor: str) -> Tape:
-    """Read a tape of this vendor; anything else, or too much of it, raises `ParseError`."""
+    """Parse a tape of this vendor; anything else, or too much data, raises `ParseError`."""
     lines = data.split(b"\n", MAX_ANSWERS + 1)
     if len(data) > MAX_TAPE or len(lines) > MAX_ANSWERS + 1 or max(map(len, lines)) > MAX_LINE:
         raise ParseError("tape: too large, begins with", _extract(data))
@@ -122,7 +122,7 @@ def parse_tape(data: bytes, vendor: str) -> Tape:
 
 
 def _fill_vendor_minors(inventory: Inventory) -> Inventory:
-    """Fill in the drivers' numbers that tapes of earlier versions have as `minor` only."""
+    """Fill in the driver's numbers that tapes of earlier versions have as `minor` only."""
     if any(device.vendor_minor is not None for device in inventory.devices):
         return inventory
     devices = (replace(device, vendor_minor=device.minor) for device in inventory.devices)
@@ -137,11 +137,11 @@ def _reading_key(sample: DeviceSample, reading: MetricValue) -> _ReadingKey:
 
 
 def _is_counter(reading: MetricValue) -> bool:
-    return reading.family.endswith("_total")  # as only counters may be called
+    return reading.family.endswith("_total")  # only counters may have such names
 
 
 def _counter_increases(samples: tuple[tuple[DeviceSample, ...], ...]) -> dict[_ReadingKey, float]:
-    """Return by how much each counter grows from its first value of the tape to its last."""
+    """Return the growth of each counter from its first value of the tape to its last."""
     first: dict[_ReadingKey, float] = {}
     last: dict[_ReadingKey, float] = {}
     for sample in (sample for answer in samples for sample in answer):
@@ -152,40 +152,44 @@ def _counter_increases(samples: tuple[tuple[DeviceSample, ...], ...]) -> dict[_R
 
 
 class TapeSession:
-    """Plays a tape as a `VendorSession`: at once, without the delays of its recording.
+    """Plays a tape as a `VendorSession`, without the delays of the recording.
 
-    `discover` gives one inventory after the other and stays at the last. `sample` starts over, with
-    counters that go on from where they were: one that falls would be taken for a restart.
+    `discover` returns one inventory after the other and then repeats the last. `sample` starts
+    over, with counters that continue: a counter that falls would be taken for a restart.
     """
 
     def __init__(self, tape: Tape, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._tape = tape
         self._monotonic = monotonic
-        self._opened_s = monotonic()
-        self._discovered = 0
-        self._sampled = 0
+        self._open_s = monotonic()
+        self._discovery_count = 0
+        self._sample_count = 0
         self._increase = _counter_increases(tape.samples)
-        self._played = 0  # events
+        self._played_count = 0  # number of events
         self._closed = threading.Event()
 
     def discover(self) -> Inventory:
         """Return the next inventory."""
         inventories = self._tape.inventories
-        found = inventories[min(self._discovered, len(inventories) - 1)]
-        self._discovered += 1
-        return found
+        inventory = inventories[min(self._discovery_count, len(inventories) - 1)]
+        self._discovery_count += 1
+        return inventory
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return the next samples; a tape without any cannot tell."""
+        """Return the next samples; a tape without any raises `NotSupported`."""
         if not self._tape.samples:
             raise NotSupported(f"the tape of {self._tape.vendor} has no samples")
-        lap, at = divmod(self._sampled, len(self._tape.samples))
-        self._sampled += 1
-        found = self._tape.samples[at]
-        return found if lap == 0 else tuple(self._advanced(sample, lap) for sample in found)
+        lap, at = divmod(self._sample_count, len(self._tape.samples))
+        self._sample_count += 1
+        samples = self._tape.samples[at]
+        return (
+            samples
+            if lap == 0
+            else tuple(self._advance_counters(sample, lap) for sample in samples)
+        )
 
-    def _advanced(self, sample: DeviceSample, lap: int) -> DeviceSample:
-        """Return a sample with the increase of all earlier laps in its counters."""
+    def _advance_counters(self, sample: DeviceSample, lap: int) -> DeviceSample:
+        """Return a sample whose counters include the increase of all earlier laps."""
         readings = tuple(
             replace(
                 reading, value=reading.value + lap * self._increase[_reading_key(sample, reading)]
@@ -197,18 +201,18 @@ class TapeSession:
         return replace(sample, readings=readings)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Return what is due; wait for the next at most that long."""
-        left = self._tape.events[self._played :]
-        until_s = self._opened_s + left[0][0] - self._monotonic() if left else wait_s
+        """Return the events that are due; wait for the next one at most `wait_s`."""
+        remaining = self._tape.events[self._played_count :]
+        until_s = self._open_s + remaining[0][0] - self._monotonic() if remaining else wait_s
         if until_s > 0:
             self._closed.wait(min(until_s, wait_s))
-        now_s = self._monotonic() - self._opened_s
-        due = [events for at_s, events in left if at_s <= now_s]
-        self._played += len(due)
-        return tuple(event for events in due for event in events)
+        now_s = self._monotonic() - self._open_s
+        due_events = [events for at_s, events in remaining if at_s <= now_s]
+        self._played_count += len(due_events)
+        return tuple(event for events in due_events for event in events)
 
     def close(self) -> None:
-        """Wake who waits for events."""
+        """End a wait for events."""
         self._closed.set()
 
 

@@ -2,8 +2,8 @@
 
     python -m agent.workers.worker --vendor NAME [--host SPEC] [--tape FILE] [--parent PID]
 
-Settings arrive as the first message on standard input; answers leave on the original standard
-output. Imports are few because every worker on every node pays for them.
+Settings arrive as the first message on standard input; answers go to the original standard output.
+Imports are few because every worker on every node pays for them.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from agent.workers.protocol import (
 )
 from agent.workers.tape import MAX_TAPE, TapeSession, parse_tape
 
-EVENTS_WAIT_S = 0.25  # one turn of waiting; an orderly end may take this long
+EVENTS_WAIT_S = 0.25  # one wait; an orderly end may take this long
 
 EVENTS_MIN_TURN_S = 0.1  # a vendor that returns at once without events must not spin
 
 EVENTS_RETRY_S = 30.0
 
-EVENTS_STUCK_S = 60.0  # of a turn that should have ended long ago; then it is told, once
+EVENTS_STUCK_S = 60.0  # a wait that takes so much longer than it should is reported, once
 
 EVENTS_STUCK = "EventsStuck"
 
@@ -74,14 +74,17 @@ MAX_MESSAGE = 500  # characters of an error's text
 
 
 class AgentPipe:
-    """The way to the agent, shared by two threads. When nobody reads it, the process ends."""
+    """The pipe to the agent, shared by two threads.
+
+    If its other end is closed, the process ends.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
 
     def send(self, number: int, make: Callable[[], WorkerMessage | None]) -> WorkerMessage | None:
-        """Send what `make` returns; whatever it raises is sent as a `Failed` of that number."""
+        """Send what `make` returns; an exception is sent as an `ErrorReply` with that number."""
         line = b""
         try:
             reply = make()
@@ -95,7 +98,7 @@ class AgentPipe:
             reply = ErrorReply(number, error_kind(error), str(error))
         except PermissionError as error:
             reply = ErrorReply(number, NO_PERMISSION, str(error))
-        except Exception as error:  # noqa: BLE001 - the faults of a vendor's library end here
+        except Exception as error:  # noqa: BLE001 - errors of a vendor's library end here
             traceback.print_exc()
             reply = ErrorReply(number, "UnexpectedError", repr(error))
         if isinstance(reply, ErrorReply):
@@ -105,17 +108,17 @@ class AgentPipe:
         return reply
 
     def _write(self, line: bytes) -> None:
-        left = memoryview(line)
+        unwritten = memoryview(line)
         with self._lock:
-            while left:
+            while unwritten:
                 try:
-                    left = left[os.write(self._fd, left) :]
+                    unwritten = unwritten[os.write(self._fd, unwritten) :]
                 except BrokenPipeError:
-                    os._exit(0)  # the agent is gone, and with it the reason to be
+                    os._exit(0)  # the agent has ended
 
 
 class SessionServer:
-    """Answers serially; events have a thread of their own."""
+    """Answers requests one at a time; events have a thread of their own."""
 
     def __init__(
         self, pipe: AgentPipe, session: VendorSession, journal: CallJournal | None = None
@@ -125,54 +128,56 @@ class SessionServer:
         self._journal = journal or CallJournal()
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="events", daemon=True)
-        self._turn_s: float | None = None  # monotonic, since when the library is asked for events
-        self._told_s: float | None = None  # the turn that was told to be stuck
+        self._turn_s: float | None = None  # monotonic, since when the library waits for events
+        self._reported_turn_s: float | None = None  # the wait that was reported as stuck
 
     def run(self, requests: Iterator[AgentMessage], *, events: bool) -> None:
         """Answer until `close` or the end of the requests."""
         if events:
             self._watcher.start()
-            self._pipe.send(0, self._happened_before)
-        for ask in requests:
-            if not isinstance(ask, MethodRequest):
+            self._pipe.send(0, self._hang_event)
+        for request in requests:
+            if not isinstance(request, MethodRequest):
                 raise WorkerError("", GARBAGE, "a second start")
-            self._tell_if_stuck()
-            self._pipe.send(ask.id, partial(self._answer, ask))
-            if ask.method == "close":
+            self._report_if_stuck()
+            self._pipe.send(request.id, partial(self._answer, request))
+            if request.method == "close":
                 return
 
-    def _answer(self, ask: MethodRequest) -> WorkerMessage:
-        if ask.method == "discover":
-            return DiscoverReply(ask.id, self._journal.annotate(self._session.discover()))
-        if ask.method == "sample":
-            return SampleReply(ask.id, drop_non_finite(self._session.sample()))
-        if ask.method == "clear":
-            return ClearReply(ask.id, clear_fault(self._session, ask.device))
-        if ask.method == "slices":
-            return SlicesReply(ask.id, apply_slices(self._session, ask.wishes, ask.pods))
-        if ask.method == "close":
+    def _answer(self, request: MethodRequest) -> WorkerMessage:
+        if request.method == "discover":
+            return DiscoverReply(request.id, self._journal.annotate(self._session.discover()))
+        if request.method == "sample":
+            return SampleReply(request.id, drop_non_finite(self._session.sample()))
+        if request.method == "clear":
+            return ClearReply(request.id, clear_fault(self._session, request.device))
+        if request.method == "slices":
+            return SlicesReply(
+                request.id, apply_slices(self._session, request.slice_requests, request.pods)
+            )
+        if request.method == "close":
             self._close()
-        return EmptyReply(ask.id)
+        return EmptyReply(request.id)
 
     def _close(self) -> None:
         self._stop.set()
         if self._watcher.is_alive():
             self._watcher.join(EVENTS_WAIT_S + EVENTS_MIN_TURN_S)
-        # a library that still waits for events is not closed under that call: the process ends
+        # while the library waits for events it must not be closed: the process ends instead
         if not self._watcher.is_alive():
             self._session.close()
 
-    def _tell_if_stuck(self) -> None:
-        """Say that no event will be heard; questions are answered, which is worth more."""
+    def _report_if_stuck(self) -> None:
+        """Report that no more events will arrive; requests are still answered."""
         turn_s = self._turn_s
-        if turn_s is None or turn_s == self._told_s:
+        if turn_s is None or turn_s == self._reported_turn_s:
             return
         if time.monotonic() - turn_s >= EVENTS_STUCK_S:
-            self._told_s = turn_s
+            self._reported_turn_s = turn_s
             detail = f"a wait for events has not returned for {EVENTS_STUCK_S:g} s; none is heard"
             self._pipe.send(0, lambda: ErrorReply(0, EVENTS_STUCK, detail))
 
-    def _happened_before(self) -> WorkerMessage | None:
+    def _hang_event(self) -> WorkerMessage | None:
         events = self._journal.events()
         return EventsMessage(events) if events else None
 
@@ -203,16 +208,16 @@ READ_BYTES = 64 * 1024
 
 
 class WorkerArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the command line says."""
+    """The command line."""
 
     vendor: str
     host: str | None = None  # a recorded host; None: this machine
     tape: str | None = None  # play these answers instead of the vendor's
-    parent: int = 0  # the process to die with
+    parent: int = 0  # the process whose end also ends this one
 
 
 def parse_arguments(argv: Sequence[str]) -> WorkerArguments:
-    """Read `--name value` pairs; only the agent writes them, a mistake is a bug of ours."""
+    """Parse `--name value` pairs; only the agent writes them, so an error is a bug."""
     pairs = {
         name.removeprefix("--"): value for name, value in zip(argv[::2], argv[1::2], strict=True)
     }
@@ -220,22 +225,22 @@ def parse_arguments(argv: Sequence[str]) -> WorkerArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until told to close, or until the agent is gone; end without a vendor's exit hooks."""
+    """Serve until `close` or until the agent has ended; end without a vendor's exit hooks."""
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
-    die_with(arguments.parent)
-    questions, answers = take_pipes()
+    end_with_parent(arguments.parent)
+    requests_fd, answers_fd = detach_pipes()
     try:
-        serve(arguments, questions, AgentPipe(answers))
-    except WorkerError as error:  # the agent talks nonsense, or is gone
+        serve(arguments, requests_fd, AgentPipe(answers_fd))
+    except WorkerError as error:  # the agent sent an invalid message, or has ended
         print(error, file=sys.stderr)  # noqa: T201 - standard error is this process's log
     sys.stderr.flush()
     # a hung thread of a vendor's library, or its exit hooks, must not keep the process
     os._exit(0)
 
 
-def serve(arguments: WorkerArguments, questions: int, pipe: AgentPipe) -> None:
+def serve(arguments: WorkerArguments, requests_fd: int, pipe: AgentPipe) -> None:
     """Open the session that the arguments name and answer on `pipe`."""
-    requests = read_requests(arguments.vendor, questions)
+    requests = read_requests(arguments.vendor, requests_fd)
     start = next(requests, None)
     if not isinstance(start, StartMessage):
         raise WorkerError(arguments.vendor, GARBAGE if start else CLOSED, "no start came first")
@@ -249,45 +254,51 @@ def serve_session(
     open_vendor: Callable[[], VendorSession],
 ) -> None:
     """Open a session and serve it, with the journal of calls that the agent named."""
-    journal = CallJournal(start.journal, record=start.record, hung=start.hung)
-    opened: list[VendorSession] = []
+    journal = CallJournal(start.journal, record=start.record, hung_call=start.hung_call)
+    sessions: list[VendorSession] = []
 
-    def open_first() -> WorkerMessage:
+    def open_session() -> WorkerMessage:
         session = open_vendor()
         set_call_journal(session, journal)
-        opened.append(session)
+        sessions.append(session)
         return OpenReply()
 
-    reply = pipe.send(0, open_first)
+    reply = pipe.send(0, open_session)
     gc.freeze()
     gc.enable()
     if not isinstance(reply, ErrorReply):
-        SessionServer(pipe, opened[0], journal).run(requests, events=start.events)
+        SessionServer(pipe, sessions[0], journal).run(requests, events=start.events)
 
 
 def open_vendor_session(arguments: WorkerArguments, start: StartMessage) -> VendorSession:
-    """Open the vendor; a recorded host's tape stands for it.
+    """Open the vendor, or the tape of a recorded host.
 
-    On a recorded host without one, the vendor must not load its library, which would describe
-    this machine. The folder for lasting state is of this machine, too.
+    On a recorded host without a tape the vendor must not load its library, which would describe
+    this machine. The state folder also belongs to this machine.
     """
     vendor, context = arguments.vendor, start.context
     host: HostFiles = LiveHostFiles()
     tape = _read_tape(arguments.tape) if arguments.tape is not None else None
     if tape is None and arguments.host is not None:
         recorded = open_host(arguments.host)
-        host, found = recorded.files, recorded.tape(vendor)
-        tape = found if found is None or isinstance(found, bytes) else _read_tape(str(found))
+        host, recorded_tape = recorded.files, recorded.tape(vendor)
+        tape = (
+            recorded_tape
+            if recorded_tape is None or isinstance(recorded_tape, bytes)
+            else _read_tape(str(recorded_tape))
+        )
         if recorded.spec is not None:
             context = SessionContext(is_replay=True)
     if tape is not None:
         return TapeSession(parse_tape(tape, vendor))
-    loaded = load_vendor(vendor)
-    return loaded.open(host, decode_vendor_settings(start, loaded.description), context)
+    vendor_module = load_vendor(vendor)
+    return vendor_module.open(
+        host, decode_vendor_settings(start, vendor_module.description), context
+    )
 
 
 def decode_vendor_settings(start: StartMessage, vendor: VendorDescription) -> VendorSettings:
-    """Return the settings that the agent sent; raise `BadConfig`."""
+    """Return the settings that the agent sent; raises `BadConfig`."""
     try:
         return msgspec.json.decode(start.settings, type=vendor.settings)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -295,33 +306,36 @@ def decode_vendor_settings(start: StartMessage, vendor: VendorDescription) -> Ve
 
 
 def read_requests(vendor: str, fd: int) -> Iterator[AgentMessage]:
-    """Yield what the agent asks, until it closes its end."""
+    """Yield the agent's requests until it closes its end."""
     splitter = LineSplitter(vendor)
     while data := os.read(fd, READ_BYTES):
         for line in splitter.feed(data):
             yield decode_request(vendor, line)
 
 
-def take_pipes() -> tuple[int, int]:
-    """Keep the pipes for ourselves: what a library reads or prints must not reach the agent."""
-    questions, answers = os.dup(0), os.dup(1)  # not inherited by children
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+def detach_pipes() -> tuple[int, int]:
+    """Move the pipes to other descriptors.
+
+    A library that reads or prints must not reach the agent.
+    """
+    requests_fd, answers_fd = os.dup(0), os.dup(1)  # not inherited by children
+    null_fd = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_fd, 0)
+    os.close(null_fd)
     os.dup2(2, 1)
-    return questions, answers
+    return requests_fd, answers_fd
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel end this process when the thread that started it ends, whatever it does."""
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if parent and os.getppid() != parent:  # it died before we asked
+    if parent and os.getppid() != parent:  # it ended before the call
         os._exit(0)
 
 
 def _read_tape(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - no worker of a real host needs pathlib
+        with open(path, "rb") as file:  # noqa: PTH123 - a worker imports no pathlib
             return file.read(MAX_TAPE + 1)
     except OSError as error:
         raise HostFileError(path, error.errno or 0) from error

@@ -37,47 +37,47 @@ from agent.workers.protocol import (
 
 READ_BYTES = 64 * 1024
 
-REAP_POLL_S = 0.1  # how often an end is looked for on kernels without pidfd (before 5.3)
+REAP_POLL_S = 0.1  # polling interval for the end on kernels without pidfd (before 5.3)
 
 
 class ProcessListener(Protocol):
-    """Who is told of the process. Nothing is called after `detached`."""
+    """Receives what a process does. Nothing is called after `on_detached`."""
 
     def on_stdout(self, data: bytes) -> None:
-        """Take what the process wrote to standard output."""
+        """Handle bytes from standard output."""
         ...
 
     def on_stderr(self, data: bytes) -> None:
-        """Take what it wrote to standard error."""
+        """Handle bytes from standard error."""
         ...
 
     def on_stdout_closed(self) -> None:
-        """Notice that standard output is closed."""
+        """Handle the end of standard output."""
         ...
 
     def on_exit(self) -> None:
-        """Notice the end of the process; it is reaped, `status` tells how it ended."""
+        """Handle the end of the process; it is reaped, `exit_status` says how it ended."""
         ...
 
     def on_detached(self) -> None:
-        """Notice that all is over: the process has ended and its pipes are closed."""
+        """Handle the complete end: the process has ended and its pipes are closed."""
         ...
 
 
 class ChildProcess:
-    """Watches one process from being adopted until it has ended and said its last word."""
+    """Watches one process until it has ended and its output is read."""
 
     def __init__(self, launched: LaunchedProcess, listener: ProcessListener) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self.pid = launched.pid
-        self.is_reaped = False  # and reaped
+        self.is_reaped = False  # it has ended
         self.exit_status: int | None = None  # exit status, or minus the signal that ended it
         self._stdin: int | None = launched.stdin
         self._unsent = bytearray()
         self._open = {launched.stdout, launched.stderr}
         self._stdout = launched.stdout
-        self._told = False
+        self._is_detached = False
         for fd in self._open:
             self._loop.add_reader(fd, self._read, fd)
         self._pidfd: int | None = None
@@ -89,7 +89,7 @@ class ChildProcess:
             self._loop.add_reader(self._pidfd, self._reap)
 
     def write(self, data: bytes) -> None:
-        """Send bytes; what the pipe does not take now follows. Lost once the process is gone."""
+        """Send bytes, later if the pipe is full. They are lost once the process has ended."""
         if self._stdin is not None:
             self._unsent += data
             self._send()
@@ -101,7 +101,7 @@ class ChildProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close our ends of the pipes; the process's end is still watched."""
+        """Close the agent's ends of the pipes; the end of the process is still watched."""
         self._close_stdin()
         for fd in tuple(self._open):
             self._close_output(fd)
@@ -110,13 +110,13 @@ class ChildProcess:
         if self._stdin is None:
             return
         try:
-            sent = os.write(self._stdin, self._unsent)
+            sent_bytes = os.write(self._stdin, self._unsent)
         except BlockingIOError:
-            sent = 0
-        except OSError:  # the process reads no more; its end tells why
+            sent_bytes = 0
+        except OSError:  # the process does not read any more; its end has the reason
             self._close_stdin()
             return
-        del self._unsent[:sent]
+        del self._unsent[:sent_bytes]
         if self._unsent:
             self._loop.add_writer(self._stdin, self._send)
         else:
@@ -150,7 +150,7 @@ class ChildProcess:
             os.close(fd)
             if fd == self._stdout:
                 self._listener.on_stdout_closed()
-            self._tell_if_over()
+            self._detach_if_ended()
 
     def _poll(self) -> None:
         self._reap()
@@ -160,7 +160,7 @@ class ChildProcess:
     def _reap(self) -> None:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:  # somebody else reaped it: how it ended is not known
+        except ChildProcessError:  # another part of this program reaped it: the status is unknown
             self._end()
             return
         if pid:
@@ -177,43 +177,45 @@ class ChildProcess:
             self._pidfd = None
         self._close_stdin()
         self._listener.on_exit()
-        self._tell_if_over()
+        self._detach_if_ended()
 
-    def _tell_if_over(self) -> None:
-        if self.is_reaped and not self._open and not self._told:
-            self._told = True
+    def _detach_if_ended(self) -> None:
+        if self.is_reaped and not self._open and not self._is_detached:
+            self._is_detached = True
             self._listener.on_detached()
 
 
 log = logging.getLogger(__name__)
 
-MAX_STDERR_LINES = 100  # logged of one process
+MAX_STDERR_LINES = 100  # logged lines of one process
 
 MAX_STDERR_LINE = 400  # bytes
 
 
 class StderrLog:
-    """Logs lines, each cut to its bound; beyond so many they are only counted."""
+    """Logs lines, each cut to a limit; lines beyond a limit are only counted."""
 
     def __init__(self, vendor: str) -> None:
         self._vendor = vendor
-        self._rest = b""
+        self._remainder = b""
         self._lines = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what was written."""
-        *whole, rest = data.split(b"\n")
-        for part in whole:
-            self._log(self._rest + part)
-            self._rest = b""
-        self._rest = (self._rest + rest)[:MAX_STDERR_LINE]
+        """Log the lines that end in `data`."""
+        *complete_parts, remainder = data.split(b"\n")
+        for part in complete_parts:
+            self._log(self._remainder + part)
+            self._remainder = b""
+        self._remainder = (self._remainder + remainder)[:MAX_STDERR_LINE]
 
     def end(self) -> None:
-        """Log the last line, and how many were not logged."""
-        self._log(self._rest)
+        """Log the last line, and how many lines were not logged."""
+        self._log(self._remainder)
         if self._lines > MAX_STDERR_LINES:
-            unsaid = self._lines - MAX_STDERR_LINES
-            log.warning("worker_stderr_cut", extra={"vendor": self._vendor, "lines": unsaid})
+            unlogged_count = self._lines - MAX_STDERR_LINES
+            log.warning(
+                "worker_stderr_cut", extra={"vendor": self._vendor, "lines": unlogged_count}
+            )
 
     def _log(self, line: bytes) -> None:
         text = line[:MAX_STDERR_LINE].decode("utf-8", "replace").strip()
@@ -232,7 +234,7 @@ START_FAILED = "StartFailed"
 
 REAP_S = 0.8  # a killed process takes longer only in uninterruptible sleep
 
-LAST_WORDS_S = 0.2  # between the end of a process and the end of what it wrote
+OUTPUT_END_S = 0.2  # between the end of a process and the end of its output
 
 MAX_EVENT_MESSAGES = 1000  # event messages in the time below
 
@@ -258,9 +260,9 @@ _REPLY_TYPES: dict[WorkerMethod, type[MethodReply]] = {
 
 
 class WorkerProcess:
-    """One child process from start to end. After its first error it is of no more use.
+    """One child process from start to end. After its first error it cannot be used any more.
 
-    Events are handed on in the same turn of the loop in which their bytes arrive.
+    Events are passed on in the same turn of the loop in which their bytes arrive.
     """
 
     def __init__(self, vendor: str, on_events: EventCallback) -> None:
@@ -270,13 +272,13 @@ class WorkerProcess:
         self._on_events = on_events
         self._lines = LineSplitter(vendor)
         self._stderr = StderrLog(vendor)
-        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._open_result: asyncio.Future[None] = self._loop.create_future()
         self._method: WorkerMethod = "ping"
         self._number = 0
-        self._waiting: asyncio.Future[MethodReply] | None = None
-        self._pushed = 0
-        self._pushed_since_s = self._loop.time()
-        self._output_ended = False
+        self._pending_answer: asyncio.Future[MethodReply] | None = None
+        self._event_count = 0
+        self._event_window_s = self._loop.time()
+        self._has_output_ended = False
         self._exited = asyncio.Event()
         self._detached = asyncio.Event()
         self._child: ChildProcess
@@ -285,9 +287,9 @@ class WorkerProcess:
     def start(
         cls, spec: WorkerSpec, on_events: EventCallback, launched: LaunchedProcess | None = None
     ) -> WorkerProcess:
-        """Start a fresh process, or take one that is, and send it its settings.
+        """Start a fresh process, or adopt a launched one, and send its settings.
 
-        `StartFailed`, `BadConfig` if that cannot be.
+        Raises `WorkerError` with the reason `StartFailed` or `BadConfig`.
         """
         worker = cls(spec.vendor, on_events)
         settings = encode_start(
@@ -297,7 +299,7 @@ class WorkerProcess:
             events=spec.events,
             journal=spec.journal,
             record=spec.record,
-            hung=spec.hung,
+            hung_call=spec.hung_call,
         )
         try:
             worker._child = ChildProcess(launched or launch(spec), worker)
@@ -312,123 +314,128 @@ class WorkerProcess:
         return self._child.pid
 
     async def wait_open(self, deadline_s: float) -> None:
-        """Wait until the vendor is open; raises why it is not."""
-        await self._within(deadline_s, self._opened, "opening")
+        """Wait until the vendor is open; raises `WorkerError` if it cannot be opened."""
+        await self._await_answer(deadline_s, self._open_result, "opening")
 
     async def discover(self, deadline_s: float) -> Inventory:
         """Return the vendor's inventory.
 
-        Raises `WorkerError`: of the vendor's failure while `lost` is not done, of the process's
+        Raises `WorkerError`: of the vendor's failure while `failure` is not done, of the process's
         when it is.
         """
-        return cast(DiscoverReply, await self._ask("discover", deadline_s)).inventory
+        return cast(DiscoverReply, await self._call("discover", deadline_s)).inventory
 
     async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now; raises as `discover`."""
-        return cast(SampleReply, await self._ask("sample", deadline_s)).samples
+        """Return the current samples of the devices; raises as `discover`."""
+        return cast(SampleReply, await self._call("sample", deadline_s)).samples
 
     async def clear(self, key: str, deadline_s: float) -> bool:
-        """Have the vendor forget a device's lasting fault; raises as `discover`."""
-        return cast(ClearReply, await self._ask("clear", deadline_s, device=key)).cleared
+        """Clear a device's lasting fault; raises as `discover`."""
+        return cast(ClearReply, await self._call("clear", deadline_s, device=key)).cleared
 
     async def slices(
-        self, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None, deadline_s: float
+        self, requests: tuple[SliceRequest, ...], pods: tuple[str, ...] | None, deadline_s: float
     ) -> SliceReport:
-        """Have the vendor cut slices and take others back; raises as `discover`."""
-        answer = await self._ask("slices", deadline_s, wishes=wishes, pods=pods)
-        return cast(SlicesReply, answer).kept
+        """Create slices and delete others; raises as `discover`."""
+        answer = await self._call("slices", deadline_s, requests=requests, pods=pods)
+        return cast(SlicesReply, answer).report
 
-    async def _ask(
+    async def _call(
         self,
         method: WorkerMethod,
         deadline_s: float,
         *,
         device: str = "",
-        wishes: tuple[SliceRequest, ...] = (),
+        requests: tuple[SliceRequest, ...] = (),
         pods: tuple[str, ...] | None = None,
     ) -> MethodReply:
         if self.failure.done():
             raise self.failure.result()
         self._number += 1
         self._method = method
-        self._waiting = self._loop.create_future()
-        self._child.write(encode_message(MethodRequest(self._number, method, device, wishes, pods)))
+        self._pending_answer = self._loop.create_future()
+        self._child.write(
+            encode_message(MethodRequest(self._number, method, device, requests, pods))
+        )
         try:
-            answer = await self._within(deadline_s, self._waiting, method)
+            answer = await self._await_answer(deadline_s, self._pending_answer, method)
         finally:
-            self._waiting = None
+            self._pending_answer = None
         if isinstance(answer, ErrorReply):
             raise WorkerError(self.vendor, answer.kind, answer.message)
         return answer
 
     async def close(self, grace_s: float) -> None:
-        """Let the vendor close its library; raises when it did not. The process is then killed."""
-        await self._ask("close", grace_s)
+        """Close the vendor's library.
+
+        Raises `WorkerError` on failure, and the process is then killed.
+        """
+        await self._call("close", grace_s)
 
     async def kill(self) -> bool:
-        """End and reap the process; `False` if it does not die, which leaves it behind."""
+        """End and reap the process; return `False` if it does not die and is abandoned."""
         self._fail(WorkerError(self.vendor, CLOSED, "ended by the agent"))
         self._child.kill()
-        died = await _wait_for(self._exited, REAP_S)
+        has_ended = await _wait_for(self._exited, REAP_S)
         self._child.close()
-        await _wait_for(self._detached, LAST_WORDS_S)
-        return died
+        await _wait_for(self._detached, OUTPUT_END_S)
+        return has_ended
 
     @property
     def is_alive(self) -> bool:
-        """Say whether the process has not been reaped."""
+        """Return whether the process has not been reaped."""
         return not self._exited.is_set()
 
     @property
     def has_crashed(self) -> bool:
-        """Return whether the process ended by its own fault, and not because somebody killed it."""
+        """Return whether the process crashed, and was not killed by another process."""
         return self._child.exit_status in _CRASH_STATUSES
 
-    async def _within(self, deadline_s: float, answer: asyncio.Future[T], what: str) -> T:
+    async def _await_answer(self, deadline_s: float, answer: asyncio.Future[T], method: str) -> T:
         try:
             async with asyncio.timeout(deadline_s):
                 return await answer
         except TimeoutError:
-            error = WorkerError(self.vendor, LATE, f"no answer to {what} within {deadline_s:g} s")
+            error = WorkerError(self.vendor, LATE, f"no answer to {method} within {deadline_s:g} s")
             self._fail(error)
             raise error from None
 
-    # what the process does, told by `Child`
+    # calls of `ChildProcess`
 
     def on_stdout(self, data: bytes) -> None:
-        """Take what the process wrote; the first nonsense ends the conversation."""
+        """Decode the output; the first invalid line ends the worker."""
         if self.failure.done():
             return
         try:
             for line in self._lines.feed(data):
-                self._take(decode_reply(self.vendor, line))
+                self._handle_message(decode_reply(self.vendor, line))
         except WorkerError as error:
             self._fail(error)
 
     def on_stderr(self, data: bytes) -> None:
-        """Pass on what the process wrote to standard error."""
+        """Log what the process wrote to standard error."""
         self._stderr.feed(data)
 
     def on_stdout_closed(self) -> None:
-        """Notice that the process says nothing more."""
-        self._output_ended = True
-        self._ended()
+        """Handle the end of the output."""
+        self._has_output_ended = True
+        self._handle_end()
 
     def on_exit(self) -> None:
-        """Notice the end of the process; it is reaped."""
+        """Handle the end of the process; it is reaped."""
         self._exited.set()
-        self._ended()
+        self._handle_end()
 
     def on_detached(self) -> None:
-        """Notice that the last pipe is closed."""
+        """Handle the end of the last pipe."""
         self._stderr.end()
         self._detached.set()
 
-    def _ended(self) -> None:
-        if self._output_ended and self._exited.is_set():
+    def _handle_end(self) -> None:
+        if self._has_output_ended and self._exited.is_set():
             self._fail_closed()
         else:  # the other half follows, unless a child of the process holds the pipe
-            self._loop.call_later(LAST_WORDS_S, self._fail_closed)
+            self._loop.call_later(OUTPUT_END_S, self._fail_closed)
 
     def _fail_closed(self) -> None:
         how = _exit_description(self._child)
@@ -440,43 +447,43 @@ class WorkerProcess:
         if self.failure.done():
             return
         self.failure.set_result(error)
-        for future in (self._opened, self._waiting):
+        for future in (self._open_result, self._pending_answer):
             if future is not None and not future.done():
                 future.set_exception(error)
-                future.exception()  # seen: nobody need be waiting
+                future.exception()  # mark it as retrieved: possibly nothing awaits it
 
-    def _take(self, reply: WorkerMessage) -> None:
+    def _handle_message(self, reply: WorkerMessage) -> None:
         if isinstance(reply, OpenReply):
-            if self._opened.done():
+            if self._open_result.done():
                 raise WorkerError(self.vendor, GARBAGE, "opened twice")
-            self._opened.set_result(None)
+            self._open_result.set_result(None)
         elif isinstance(reply, ErrorReply) and reply.id == 0:
-            if not self._opened.done():
+            if not self._open_result.done():
                 raise WorkerError(self.vendor, reply.kind, reply.message)
             if reply.kind != NOT_SUPPORTED:
                 fields = {"vendor": self.vendor, "reason": reply.kind, "error": reply.message}
                 log.warning("worker_events_failed", extra=fields)
         elif isinstance(reply, EventsMessage):
-            self._count_pushed()
+            self._count_event_message()
             self._on_events(reply.events)
         else:
             self._answer(reply)
 
     def _answer(self, reply: MethodReply) -> None:
-        waiting = self._waiting
-        fits = (
+        pending = self._pending_answer
+        matches = (
             isinstance(reply, ErrorReply | _REPLY_TYPES[self._method]) and reply.id == self._number
         )
-        if waiting is None or waiting.done() or not fits:
+        if pending is None or pending.done() or not matches:
             raise WorkerError(self.vendor, GARBAGE, f"unasked answer {type(reply).__name__}")
-        waiting.set_result(reply)
+        pending.set_result(reply)
 
-    def _count_pushed(self) -> None:
+    def _count_event_message(self) -> None:
         now_s = self._loop.time()
-        if now_s - self._pushed_since_s > EVENT_MESSAGES_S:
-            self._pushed, self._pushed_since_s = 0, now_s
-        self._pushed += 1
-        if self._pushed > MAX_EVENT_MESSAGES:
+        if now_s - self._event_window_s > EVENT_MESSAGES_S:
+            self._event_count, self._event_window_s = 0, now_s
+        self._event_count += 1
+        if self._event_count > MAX_EVENT_MESSAGES:
             detail = f"more than {MAX_EVENT_MESSAGES} event messages in {EVENT_MESSAGES_S:g} s"
             raise WorkerError(self.vendor, FLOOD, detail)
 
@@ -496,5 +503,5 @@ def _exit_description(child: ChildProcess) -> str:
         return "it ended, nobody knows how" if child.is_reaped else "it closed its output"
     if status >= 0:
         return f"exit status {status}"
-    known = status in [-s for s in signal.Signals]
-    return f"ended by {signal.Signals(-status).name if known else f'signal {-status}'}"
+    is_named = status in [-s for s in signal.Signals]
+    return f"ended by {signal.Signals(-status).name if is_named else f'signal {-status}'}"

@@ -16,16 +16,16 @@ from agent.workers.protocol import StartMessage
 from agent.workers.worker import (
     AgentPipe,
     decode_vendor_settings,
+    detach_pipes,
     read_requests,
     serve_session,
-    take_pipes,
 )
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 
 
 def main() -> None:
     """Serve the NVIDIA session of the tree that the first argument names."""
-    questions, answers = take_pipes()
+    questions, answers = detach_pipes()
     requests, pipe = read_requests("nvidia", questions), AgentPipe(answers)
     start = next(requests)
     assert isinstance(start, StartMessage)

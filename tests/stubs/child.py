@@ -44,7 +44,7 @@ class Child:
     settings: Mapping[str, object] = field(default_factory=dict)
     forked: bool = False  # from the nursery, instead of a fresh interpreter
     journal: str = ""  # path of the file for the call in progress
-    hung: LibraryCall | None = None  # that ended the process before this one
+    hung_call: LibraryCall | None = None  # that ended the process before this one
     events: list[DeviceEvent] = field(default_factory=list)
     _number: int = 0
     _process: Forked | subprocess.Popen[bytes] | None = None
@@ -70,7 +70,7 @@ class Child:
                 *split_settings(load_vendor(self.vendor).description, self.settings),
                 events=True,
                 journal=self.journal,
-                hung=self.hung,
+                hung_call=self.hung_call,
             )
         )
         assert isinstance(self._reply(time.monotonic() + 20), OpenReply)

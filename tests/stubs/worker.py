@@ -14,16 +14,16 @@ from agent.workers.protocol import StartMessage
 from agent.workers.worker import (
     AgentPipe,
     decode_vendor_settings,
+    detach_pipes,
     read_requests,
     serve_session,
-    take_pipes,
 )
 
 
 def main() -> None:
     """Serve the session of the vendor and the tree that the arguments name."""
     vendor, tree = sys.argv[1:3]
-    questions, answers = take_pipes()
+    questions, answers = detach_pipes()
     requests, pipe = read_requests(vendor, questions), AgentPipe(answers)
     start = next(requests)
     assert isinstance(start, StartMessage)

@@ -64,7 +64,7 @@ def test_the_call_in_progress_stands_in_the_journal(hanging: Hanging) -> None:
 
 def test_the_next_process_leaves_it_out_and_names_call_and_device(hanging: Hanging) -> None:
     hanging.stub.add(hanging.hang)
-    hanging.child.hung = hanging.call
+    hanging.child.hung_call = hanging.call
     with hanging.child as child:
         found = child.discover()
         samples = child.sample()
@@ -81,13 +81,13 @@ def test_the_next_process_leaves_it_out_and_names_call_and_device(hanging: Hangi
 
 def test_a_second_call_takes_the_device_and_no_other(hanging: Hanging) -> None:
     hanging.stub.add(hanging.hang.replace(hanging.call.symbol, "*"))
-    hanging.child.hung = hanging.call
+    hanging.child.hung_call = hanging.call
     with hanging.child as child, pytest.raises(TimeoutError):
         child.ask("discover", deadline_s=2.0)
     second = call_in_progress(read_journal(hanging.child.journal))
     assert second is not None
     assert (second.symbol != hanging.call.symbol, second.device) == (True, hanging.call.device)
-    again = Child(**{name: getattr(hanging.child, name) for name in KEPT}, hung=second)
+    again = Child(**{name: getattr(hanging.child, name) for name in KEPT}, hung_call=second)
     with again as child:
         found = child.discover()
         child.sample()

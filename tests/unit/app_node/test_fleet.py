@@ -58,7 +58,7 @@ def fleet_of_two_cards(
     seen = FakeVendor().detect(open_host(None).files, FakeSettings(file=str(file)))
     own = vendor_settings(settings, {"fake": FakeVendor()})["fake"]
     crew: tuple[SelectedVendor, ...] = (
-        SelectedVendor(spec=WorkerSpec(vendor="fake", settings=own), sighted=seen),
+        SelectedVendor(spec=WorkerSpec(vendor="fake", settings=own), detected_devices=seen),
     )
     if launched:
         crew = launch_workers([FakeVendor()], open_host(None), settings)
@@ -253,7 +253,7 @@ def test_a_fleet_starts_answers_and_stops(tmp_path: Path, launched: bool) -> Non
 
 def test_a_vendor_that_comes_late_gets_a_worker_too_and_one_only(tmp_path: Path) -> None:
     fleet, *_ = fleet_of_two_cards(tmp_path)
-    late = SelectedVendor(spec=fleet.clients[0]._spec, sighted=())
+    late = SelectedVendor(spec=fleet.clients[0]._spec, detected_devices=())
     fleet, store, health, messages = fleet_of_two_cards(tmp_path, empty=True)
 
     async def live() -> None:

@@ -45,8 +45,8 @@ class Clock:
         return self.s
 
 
-def journal(path: str, clock: Clock, hung: LibraryCall | None = None) -> CallJournal:
-    return CallJournal(path, hung=hung, clock=clock, wall=lambda: 1.7e9)
+def journal(path: str, clock: Clock, hung_call: LibraryCall | None = None) -> CallJournal:
+    return CallJournal(path, hung_call=hung_call, clock=clock, wall=lambda: 1.7e9)
 
 
 def refused(of: CallJournal, symbol: str, device: str) -> bool:
@@ -100,7 +100,7 @@ def test_a_call_about_no_device_is_named_and_not_left_out(path: str) -> None:
     ours.enter("Init", "")
     found = call_in_progress(read_journal(path))
     assert str(found) == "Init"
-    again = journal(path, Clock(), hung=found)
+    again = journal(path, Clock(), hung_call=found)
     assert again.hangs == ()
     assert again.events() == ()
     assert not refused(again, "Init", "")
@@ -108,7 +108,7 @@ def test_a_call_about_no_device_is_named_and_not_left_out(path: str) -> None:
 
 def test_a_call_that_hung_is_left_out_and_then_tried_again(path: str) -> None:
     clock = Clock()
-    ours = journal(path, clock, hung=HEAT)
+    ours = journal(path, clock, hung_call=HEAT)
     assert refused(ours, "GetTemperature", CARD)
     assert not refused(ours, "GetTemperature", OTHER)
     assert not refused(ours, "GetPower", CARD)
@@ -118,7 +118,7 @@ def test_a_call_that_hung_is_left_out_and_then_tried_again(path: str) -> None:
 
 def test_the_next_process_knows_it_too(path: str) -> None:
     clock = Clock()
-    journal(path, clock, hung=HEAT)
+    journal(path, clock, hung_call=HEAT)
     after = journal(path, clock)
     assert refused(after, "GetTemperature", CARD)
     assert after.events() == ()  # it was told when it happened
@@ -126,8 +126,8 @@ def test_the_next_process_knows_it_too(path: str) -> None:
 
 def test_a_second_call_of_the_device_takes_all_its_calls(path: str) -> None:
     clock = Clock()
-    journal(path, clock, hung=HEAT)
-    ours = journal(path, clock, hung=POWER)
+    journal(path, clock, hung_call=HEAT)
+    ours = journal(path, clock, hung_call=POWER)
     assert refused(ours, "GetName", CARD)
     assert not refused(ours, "GetName", OTHER)
     assert (
@@ -206,7 +206,7 @@ def test_without_a_folder_it_lies_in_memory(tmp_path: Path) -> None:
 
 def test_without_any_file_calls_are_made_all_the_same(tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "none")):
-        ours = journal(path, Clock(), hung=HEAT)
+        ours = journal(path, Clock(), hung_call=HEAT)
         assert refused(ours, "GetTemperature", CARD)
         assert not refused(ours, "GetPower", CARD)
 
@@ -225,7 +225,7 @@ def test_a_file_that_is_none_of_ours_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_command_reads_what_the_agent_left_out_and_writes_nothing(path: str) -> None:
-    journal(path, Clock(), hung=HEAT)
+    journal(path, Clock(), hung_call=HEAT)
     before = read_journal(path)
     folder = str(Path(path).parent)
     ours = CallJournal(find_journal(folder, "nvidia"), record=False, clock=Clock())
@@ -243,7 +243,7 @@ def test_devices_and_problems_name_what_is_left_out(path: str) -> None:
     clock = Clock()
     warning = DeviceCondition(type="Degraded", status=True, reason="Rows", message="few left")
     answer = Inventory(vendor="x", devices=(card(CARD, warning), card(OTHER)))
-    marked = journal(path, clock, hung=HEAT).annotate(answer)
+    marked = journal(path, clock, hung_call=HEAT).annotate(answer)
     (condition,) = marked.devices[0].conditions
     assert (condition.type, condition.status, condition.reason) == ("Degraded", True, "CallHung")
     assert "GetTemperature of 0000:23:00.0 did not return" in condition.message
@@ -251,7 +251,7 @@ def test_devices_and_problems_name_what_is_left_out(path: str) -> None:
     assert marked.devices[0].health.state is HealthState.HEALTHY
     assert marked.devices[1] == answer.devices[1]
     assert [p.reason for p in marked.problems] == ["CallHung"]
-    ours = journal(path, clock, hung=POWER)
+    ours = journal(path, clock, hung_call=POWER)
     out = ours.annotate(answer).devices[0].health
     assert (out.state, out.reason) == (HealthState.FAILED, "CallHung")
     clock.s = ours.hangs[0].until_s
