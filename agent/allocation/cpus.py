@@ -163,10 +163,14 @@ class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
         return self.kubelet.cpu_manager_policy == STATIC_POLICY
 
 
-def kubelet_view(snapshot: NodeSnapshot, *, asked: bool) -> KubeletView | None:
+def kubelet_view(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> KubeletView | None:
     """Return the kubelet's facts, empty ones where nobody asks for them, `None` before it told."""
     told = snapshot.cluster.kubelet.value
-    return told if told is not None or (asked and snapshot.cluster.is_clustered) else KubeletView()
+    return (
+        told
+        if told is not None or (reads_kubelet and snapshot.cluster.is_clustered)
+        else KubeletView()
+    )
 
 
 def has_settings(kubelet: KubeletView | None) -> bool:
@@ -183,14 +187,14 @@ def has_pods(snapshot: NodeSnapshot) -> bool:
     return pods.taken_s is not None and (not pods.value or any(pod.name for pod in pods.value))
 
 
-def node_cpus(snapshot: NodeSnapshot, *, asked: bool) -> NodeCpus:
+def node_cpus(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> NodeCpus:
     """Return who holds what; `asked` says whether the kubelet is asked at all.
 
     Pools are told when it is known who holds CPUs. Without a cluster that is nobody, and nothing
     is reserved.
     """
     cpus, pods = snapshot.cpus.value, snapshot.pods.value
-    kubelet = kubelet_view(snapshot, asked=asked)
+    kubelet = kubelet_view(snapshot, reads_kubelet=reads_kubelet)
     named = parse_node_annotations(snapshot.cluster.node.value, cpus.usable)
     scheduled, refused = scheduled_cpus(pods)
     kept = _reserved_cpus(named, cpus)

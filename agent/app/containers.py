@@ -84,8 +84,8 @@ class ContainerService:
         own_uid = os.environ.get(OWN_POD_UID, "")
         devices = DevicesHook(parts.vendors, settings.hooks, own_uid)
         self._devices = devices
-        asks_kubelet = clustered and settings.kubelet.enabled
-        self._hooks = (devices, *node_hooks(asks_kubelet=asks_kubelet, hooks=settings.hooks))
+        reads_kubelet = clustered and settings.kubelet.enabled
+        self._hooks = (devices, *node_hooks(reads_kubelet=reads_kubelet, hooks=settings.hooks))
         self._modes = hook_modes(self._hooks, settings.enforce)
         proves = live and settings.proof.enabled
         self._allocation_monitor = AllocationMonitor(

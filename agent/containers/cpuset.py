@@ -99,7 +99,7 @@ def _pool_cpus(pools: Iterable[CpuPool], nodes: frozenset[int] | None = None) ->
 class CpusetHook:
     """Sets CPUs, and takes the limit from pods that have CPUs of their own.
 
-    The pinned are throttled by a limit although nobody else wants their CPUs. `asks_kubelet` says
+    The pinned are throttled by a limit although nobody else wants their CPUs. `reads_kubelet` says
     whether the kubelet is asked; `manages_be` places best-effort pods too.
     """
 
@@ -108,13 +108,13 @@ class CpusetHook:
     required = False
 
     def __init__(
-        self, *, asks_kubelet: bool, manages_be: bool = False, unsets_quota: bool = True
+        self, *, reads_kubelet: bool, manages_be: bool = False, unsets_quota: bool = True
     ) -> None:
         self._unsets_quota = unsets_quota
         self._rule = SnapshotMemo(
             _rule_inputs,
             lambda now, _: shared_cpu_rule(
-                node_cpus(now, asked=asks_kubelet),
+                node_cpus(now, reads_kubelet=reads_kubelet),
                 frozenset(cpu.id for cpu in now.cpus.value.cpus),
                 manages_be=manages_be,
             ),

@@ -51,8 +51,8 @@ class Hook(Protocol):
 DEFAULT_SETTINGS = HookSettings()
 
 
-def node_hooks(*, asks_kubelet: bool, hooks: HookSettings = DEFAULT_SETTINGS) -> tuple[Hook, ...]:
-    """Return them new, each with nothing remembered; `asks_kubelet`: the kubelet is asked.
+def node_hooks(*, reads_kubelet: bool, hooks: HookSettings = DEFAULT_SETTINGS) -> tuple[Hook, ...]:
+    """Return them new, each with nothing remembered; `reads_kubelet`: the kubelet is asked.
 
     One set serves all threads: what one of them made of the snapshot the others need not make.
     """
@@ -61,7 +61,7 @@ def node_hooks(*, asks_kubelet: bool, hooks: HookSettings = DEFAULT_SETTINGS) ->
         BatchHook(ratio),
         NormalizationHook(ratio),
         CpusetHook(
-            asks_kubelet=asks_kubelet,
+            reads_kubelet=reads_kubelet,
             manages_be=hooks.best_effort_cpus,
             unsets_quota=hooks.unset_cpu_quota,
         ),

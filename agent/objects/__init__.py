@@ -1,4 +1,4 @@
-"""The objects that the agent publishes.
+"""The objects that the agent publishes, rendered from the snapshot.
 
-Rendered from the snapshot, and the files of standalone mode.
+Also here: the files of standalone mode.
 """

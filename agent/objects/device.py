@@ -61,13 +61,13 @@ class DevicePublisher(msgspec.Struct, frozen=True):
     name: str = "device"
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:  # noqa: ARG002 - see Publisher
-        """Return the object, or nothing before every vendor has answered or failed to.
+        """Return the object, or nothing until every vendor has answered or failed to.
 
-        What sysfs alone shows of the cards of a vendor that is only starting grants nothing: it
-        would take them from the pods that hold them. Nothing is published before the minors of
-        an earlier agent are known. In a cluster nothing is published before the Node is known,
-        which owns the object, and a node without devices has none: one that is
-        there goes when that is certain, and stays as it is while it is not.
+        Before that, the cards that only sysfs shows have no resources, and publishing them would
+        take them from the pods that use them. Nothing is published before the minors of an earlier
+        agent are loaded. In a cluster nothing is published before the Node is known, because it
+        owns the object. A node without devices has no object: an existing one is deleted once that
+        is certain, and stays unchanged until then.
         """
         view = snapshot.devices
         if view.taken_s is None or not view.value.is_final:
@@ -126,31 +126,31 @@ def _metadata(
 
 
 def accelerator_labels(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
-    """Return vendor, model and driver of the accelerators; the lowest number's vendor counts.
+    """Return vendor, model and driver of the accelerators; the vendor is that of the lowest minor.
 
-    Cards of NVIDIA of several models have neither a model nor a driver label, as upstream; of
-    other vendors the most frequent model counts.
+    NVIDIA cards of several models have neither a model nor a driver label, as upstream. For other
+    vendors the most frequent model is used.
     """
     cards = [device for device in published if device.info.kind is not DeviceKind.RDMA]
     if not cards:
         return {}
     vendor = cards[0].info.vendor
-    found = {VENDOR_LABEL: vendor}
+    labels = {VENDOR_LABEL: vendor}
     models = Counter(c.info.model for c in cards if c.info.vendor == vendor and c.info.model)
     if len(models) <= 1 or vendor != _SINGLE_MODEL_VENDOR:
-        found[MODEL_LABEL] = (_most_frequent(models) or "").removeprefix("NVIDIA ")
-        found[DRIVER_LABEL] = _driver_version(snapshot, cards[0]) or ""
-    valid = {key: api_values.label_value(value) for key, value in found.items()}
+        labels[MODEL_LABEL] = (_most_frequent(models) or "").removeprefix("NVIDIA ")
+        labels[DRIVER_LABEL] = _driver_version(snapshot, cards[0]) or ""
+    valid = {key: api_values.label_value(value) for key, value in labels.items()}
     return {key: value for key, value in valid.items() if value}
 
 
 def _most_frequent(models: Counter[str]) -> str | None:
-    """Return the model of most cards; of equal ones that of the lowest number, which came first."""
+    """Return the most frequent model; of equally frequent ones that of the lowest minor."""
     return max(models, key=lambda model: models[model], default=None)
 
 
 def _driver_version(snapshot: NodeSnapshot, card: Device) -> str | None:
-    """Return the version of the driver that told of the card."""
+    """Return the version of the driver whose vendor reported the card."""
     for state in snapshot.vendors:
         inventory = state.inventory.value
         if inventory is not None and (
@@ -185,21 +185,21 @@ def _device_entry(device: Device, boot_time_s: float) -> Json:
 
 
 def _resources(named: Pairs) -> Json:
-    """Return what can be granted; nothing of a card without memory, which the scheduler divides by.
+    """Return the allocatable resources; none for a card without memory.
 
-    An amount that is no quantity, or of nothing, is left out.
+    The scheduler divides by the memory. Amounts that are invalid or zero are left out.
     """
-    found: dict[str, object] = {
+    resources: dict[str, object] = {
         api_values.clean_text(name): value
         for name, value in named
         if api_values.clean_text(name) and api_values.is_positive_quantity(value)
     }
-    memory_is_odd = GPU_MEMORY in dict(named) and GPU_MEMORY not in found
-    return {} if memory_is_odd else found
+    is_memory_invalid = GPU_MEMORY in dict(named) and GPU_MEMORY not in resources
+    return {} if is_memory_invalid else resources
 
 
 def _topology(device: Device) -> Json:
-    """Return the place; always there, because the scheduler gives up on a node without it."""
+    """Return the place; always present, because the scheduler rejects a node without it."""
     place = device.place
     topology: dict[str, object] = {
         "socketID": _int32_or_unknown(place.socket),
@@ -227,7 +227,7 @@ def _vf_group(group: VirtualFunctionGroup) -> Json:
 
 
 def _int32_or_unknown(value: int) -> int:
-    """Return a number of the wire; -1, which says unknown, for what an int32 cannot hold."""
+    """Return the number, or -1 for unknown if it does not fit into an int32."""
     fitting = api_values.as_int32(value)
     return -1 if fitting is None else fitting
 
@@ -236,7 +236,7 @@ HEALTHY = "Healthy"
 
 SCHEDULABLE = "Schedulable"
 
-UNSCHEDULABLE = "unschedulable"  # the fact by which a vendor says why a card has no resources
+UNSCHEDULABLE = "unschedulable"  # the fact in which a vendor says why a card has no resources
 
 MAX_CONDITIONS = 16  # of one device
 
@@ -255,42 +255,49 @@ _UNSCHEDULABLE_MESSAGES = {
 
 
 def device_conditions(device: Device, boot_time_s: float) -> list[JsonDict]:
-    """Return a device's conditions, one of a type, `Healthy` first, then the vendor's own.
+    """Return a device's conditions, one of each type, `Healthy` first, then the vendor's own.
 
-    A NIC has `Healthy` only while there is something to say. Without a seen change the transition
-    is the node's start, so that two renderings are equal. A type that an API server would refuse
-    is left out: it names nothing that anybody could wait for.
+    A NIC has `Healthy` only while it is not healthy. Without a known change the transition time is
+    the node's start, so that two renderings are equal. A type that an API server would refuse is
+    left out.
     """
     health = device.info.health
-    well = health.state is HealthState.HEALTHY and health.certain
-    found: dict[str, JsonDict] = {}
+    is_healthy = health.state is HealthState.HEALTHY and health.certain
+    conditions: dict[str, JsonDict] = {}
 
-    def tell(kind: str, status: str, why: tuple[str, str], since_s: float | None) -> None:
-        found.setdefault(
+    def add(kind: str, status: str, cause: tuple[str, str], since_s: float | None) -> None:
+        conditions.setdefault(
             kind,
             {
                 "type": kind,
                 "status": status,
-                "reason": api_values.reason_text(why[0]),
-                "message": api_values.condition_message(why[1], why[0]),
+                "reason": api_values.reason_text(cause[0]),
+                "message": api_values.condition_message(cause[1], cause[0]),
                 "lastTransitionTime": api_values.format_first_time(since_s, boot_time_s),
             },
         )
 
-    if device.info.kind is not DeviceKind.RDMA or not well:
-        tell(HEALTHY, _condition_status(health), (health.reason, health.message), health.since_s)
-    why = dict(device.info.facts).get(UNSCHEDULABLE)
-    if why:
-        text = _UNSCHEDULABLE_MESSAGES.get(why, "nothing of this device can be granted")
-        tell(SCHEDULABLE, "False", (why, text), None)
-    for own in device.info.conditions:
+    if device.info.kind is not DeviceKind.RDMA or not is_healthy:
+        add(HEALTHY, _condition_status(health), (health.reason, health.message), health.since_s)
+    unschedulable_reason = dict(device.info.facts).get(UNSCHEDULABLE)
+    if unschedulable_reason:
+        text = _UNSCHEDULABLE_MESSAGES.get(
+            unschedulable_reason, "nothing of this device can be granted"
+        )
+        add(SCHEDULABLE, "False", (unschedulable_reason, text), None)
+    for condition in device.info.conditions:
         if (
-            own.type != HEALTHY
-            and len(own.type) <= _MAX_CONDITION_TYPE
-            and _CONDITION_TYPE.fullmatch(own.type)
+            condition.type != HEALTHY
+            and len(condition.type) <= _MAX_CONDITION_TYPE
+            and _CONDITION_TYPE.fullmatch(condition.type)
         ):
-            tell(own.type, str(own.status), (own.reason, own.message), own.since_s)
-    return list(found.values())[:MAX_CONDITIONS]
+            add(
+                condition.type,
+                str(condition.status),
+                (condition.reason, condition.message),
+                condition.since_s,
+            )
+    return list(conditions.values())[:MAX_CONDITIONS]
 
 
 def _condition_status(health: Health) -> str:
@@ -313,11 +320,11 @@ MAX_PARTITIONS_BYTES = 64 * 1024
 
 
 def partition_table(view: DeviceView, published: Iterable[Device]) -> str:
-    """Return the table as compact JSON; empty if there is none, or if it could not be read.
+    """Return the table as compact JSON; empty if there is none, or if it cannot be used.
 
-    A group counts if all its members are published accelerators with a number. One number beyond
-    `MAX_MINOR` voids the table: the scheduler would take it for another card's. So does more than
-    `MAX_BYTES`, for which an API server would refuse the whole object.
+    A group is included if all its members are published accelerators with a minor. A minor beyond
+    `MAX_MINOR` makes the table empty, because the scheduler would take it for another card. So does
+    a size beyond `MAX_PARTITIONS_BYTES`, for which an API server would refuse the whole object.
     """
     minors = {
         device.key: device.info.minor
@@ -345,7 +352,7 @@ def partition_table(view: DeviceView, published: Iterable[Device]) -> str:
 
 
 def partition_policy(view: DeviceView) -> str | None:
-    """Return the label's value; `None` for what is no policy."""
+    """Return the label's value; `None` if the policy is unknown to Koordinator."""
     return view.group_policy if view.group_policy in PARTITION_POLICIES else None
 
 

@@ -31,7 +31,7 @@ _UNKNOWN_VALUES: tuple[object, ...] = ("unknown", -1, None, "", (), [], {})
 
 
 def agent_annotations(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
-    """Return all of our annotations; equal snapshots give equal text."""
+    """Return the annotations that are the same for all vendors; equal snapshots give equal text."""
     instance: JsonDict = {"version": VERSION, "bootID": snapshot.node.boot_id}
     return {
         TOPOLOGY_ANNOTATION: topology_annotation(snapshot, published),
@@ -41,10 +41,10 @@ def agent_annotations(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> 
 
 
 def topology_annotation(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> str:
-    """Return where each published device sits, as JSON of at most `MAX_BYTES`.
+    """Return the place of each published device, as JSON of at most `MAX_ANNOTATION_BYTES`.
 
-    What does not fit is dropped whole: acs, link, links, paths of RDMA devices, then the rest
-    in the order of its worth.
+    If it is too long, whole members are dropped: acs, link, links, paths of RDMA devices, then the
+    others, the most important last.
     """
     view = snapshot.devices.value
     on_pci = [(device.info.bus_id, device) for device in published if device.info.bus_id]
@@ -60,10 +60,10 @@ def topology_annotation(snapshot: NodeSnapshot, published: tuple[Device, ...]) -
         }
     ) | {"v": 1}
 
-    def without(member: str, only: set[str] | None = None) -> Callable[[], None]:
+    def without(member: str, bus_ids: set[str] | None = None) -> Callable[[], None]:
         def drop() -> None:
             for bus_id, entry in entries.items():
-                if only is None or bus_id in only:
+                if bus_ids is None or bus_id in bus_ids:
                     entry.pop(member, None)
 
         return drop
@@ -88,8 +88,9 @@ def health_annotation(published: tuple[Device, ...]) -> str:
     """Return the health of each published device by bus id, else uuid.
 
     `count` is how often its state changed since the agent's start, `lastEvent` the reason of its
-    last event; neither is there if there was none. `certain` is there, and false, while nobody
-    can tell whether the state still holds. Where not all fit, the healthy ones go first.
+    last event; both are absent if there was none. `certain` is present, and false, while it is
+    unknown whether the state still holds. If not all devices fit, the healthy ones are dropped
+    first.
     """
     entries: Entries = {device.key: _health_entry(device.info.health) for device in published}
 
@@ -100,12 +101,12 @@ def health_annotation(published: tuple[Device, ...]) -> str:
 
         return drop
 
-    def unhealthy_only() -> None:
+    def drop_healthy() -> None:
         for key in [key for key, entry in entries.items() if entry["state"] == "healthy"]:
             del entries[key]
 
     drops = (
-        unhealthy_only,
+        drop_healthy,
         without("lastEvent"),
         without("count"),
         without("since"),
@@ -198,7 +199,7 @@ def _numa_entry(numa: NumaTopology) -> JsonDict:
 
 
 def _without_unknown(members: JsonDict) -> JsonDict:
-    """Leave out what nobody knows."""
+    """Return the members whose values are known."""
     return {key: value for key, value in members.items() if value not in _UNKNOWN_VALUES}
 
 
@@ -216,7 +217,7 @@ VENDOR_PREFIX = "xpu-agent.io/"
 
 MAX_VENDOR_BYTES = 32 * 1024  # of one annotation
 
-MAX_ALL_VENDORS_BYTES = 48 * 1024  # an object takes 256 KiB of annotations, whoever's they are
+MAX_ALL_VENDORS_BYTES = 48 * 1024  # an object may have 256 KiB of annotations of all writers
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -224,22 +225,24 @@ _RESERVED = ("topology", "health", "instance")  # annotations that are not a ven
 
 
 def vendor_annotations(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> dict[str, str]:
-    """Return the annotations of all vendors with accelerators; the last that do not fit lack."""
+    """Return the annotations of all vendors with accelerators, as long as they fit."""
     annotations: dict[str, str] = {}
-    room = MAX_ALL_VENDORS_BYTES
+    remaining_bytes = MAX_ALL_VENDORS_BYTES
     for name, texts in _candidates(snapshot, published):
-        fitting = (text for text in texts if len(text.encode()) <= min(room, MAX_VENDOR_BYTES))
+        fitting = (
+            text for text in texts if len(text.encode()) <= min(remaining_bytes, MAX_VENDOR_BYTES)
+        )
         text = next(fitting, None)
         if text is not None:
             annotations[name] = text
-            room -= len(text.encode())
+            remaining_bytes -= len(text.encode())
     return annotations
 
 
 def _candidates(
     snapshot: NodeSnapshot, published: tuple[Device, ...]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what there is to tell: a key, and its texts from the fullest to the shortest."""
+    """Yield annotation keys, each with its texts from the fullest to the shortest."""
     for state in snapshot.vendors:
         inventory = state.inventory.value
         if inventory is None:

@@ -36,13 +36,13 @@ DEVICES_MEMBER = "devices"  # member of the body that holds the array
 
 
 class DeviceInfoFilePublisher(msgspec.Struct, frozen=True):
-    """Renders the entries of all accelerators that koordlet may grant."""
+    """Renders the entries of all accelerators that koordlet may publish."""
 
     interval_s: float = 3.0
     name: str = "device-info-file"
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:  # noqa: ARG002 - see Publisher
-        """Return the file, or nothing before every vendor has answered or failed to."""
+        """Return the file, or nothing until every vendor has answered or failed to."""
         view = snapshot.devices
         if view.taken_s is None or not view.value.is_final:
             return ()
@@ -58,10 +58,10 @@ class DeviceInfoFilePublisher(msgspec.Struct, frozen=True):
 
 
 def device_entries(snapshot: NodeSnapshot) -> list[JsonDict]:
-    """Return one entry for each published accelerator, in the order of their numbers.
+    """Return one entry for each published accelerator, in the order of their minors.
 
-    Left out is what another program told us, because koordlet reads that itself, and what has no
-    resources, because koordlet would give it some.
+    Devices from another program's file are left out, because koordlet reads that file itself.
+    Devices without resources are left out too, because koordlet would give them some.
     """
     view = snapshot.devices.value
     cards = [d for d in select_devices(view.devices).published if _is_from_agent(d)]
@@ -73,14 +73,14 @@ def device_entries(snapshot: NodeSnapshot) -> list[JsonDict]:
 
 def _is_from_agent(device: Device) -> bool:
     info = device.info
-    told = SOURCE_FILE_FACT in dict(info.facts)
-    return info.kind is not DeviceKind.RDMA and bool(_resources(device)) and not told
+    is_from_file = SOURCE_FILE_FACT in dict(info.facts)
+    return info.kind is not DeviceKind.RDMA and bool(_resources(device)) and not is_from_file
 
 
 def _entry(card: Device, links: list[JsonDict], policy: str | None) -> JsonDict:
     info, place = card.info, card.place
     topology: JsonDict = {}
-    if policy is not None:  # the member, even if it is empty, makes koordlet set the label
+    if policy is not None:  # koordlet sets the label if the member exists, even if it is empty
         topology = {"p2pLinks": links, "mustHonorPartition": policy == HONOR_POLICY}
     return {
         "vendor": api_values.label_value(info.vendor),
@@ -101,27 +101,27 @@ def _entry(card: Device, links: list[JsonDict], policy: str | None) -> JsonDict:
 
 
 def _resources(card: Device) -> dict[str, str]:
-    known = {
+    resources = {
         api_values.clean_text(name): value
         for name, value in card.info.resources
         if name != GPU_MEMORY_RATIO
     }
     return {
         name: value
-        for name, value in sorted(known.items())
+        for name, value in sorted(resources.items())
         if name and api_values.valid_quantity(value) is not None
     }
 
 
 def _links(card: Device, groups: Iterable[DeviceGroup], minors: dict[str, int]) -> list[JsonDict]:
     """Return a link for each partition of the card with others; koordlet adds the card itself."""
-    found: list[JsonDict] = []
+    links: list[JsonDict] = []
     for group in groups:
         kind = api_values.clean_text(group.link_type)
         others = sorted(minors[key] for key in set(group.keys) if key != card.key)
         if card.key in group.keys and others and kind:
-            found.append({"peerMinor": ",".join(map(str, others)), "type": kind})
-    return found
+            links.append({"peerMinor": ",".join(map(str, others)), "type": kind})
+    return links
 
 
 def _status(health: Health) -> JsonDict:
@@ -134,9 +134,9 @@ def _status(health: Health) -> JsonDict:
     }
 
 
-def encode_entries(listed: object) -> bytes:
-    """Write the array as koord-device-daemon does: two blanks a level, texts as they are."""
-    text = json.dumps(listed, indent=2, ensure_ascii=False)
+def encode_entries(entries: object) -> bytes:
+    """Encode the array as koord-device-daemon does: two spaces a level, texts unescaped."""
+    text = json.dumps(entries, indent=2, ensure_ascii=False)
     return text.encode("utf-8", "replace")
 
 
@@ -146,7 +146,7 @@ FOLDER_MODE = 0o755
 
 
 class DeviceInfoFileSink:
-    """Keeps our one file in the folder, replaced whole when it says something new.
+    """Keeps the agent's file in the folder; it is replaced as a whole after a change.
 
     The file stays when the agent ends: devices do not vanish because the agent is upgraded.
     """
@@ -160,7 +160,7 @@ class DeviceInfoFileSink:
         return str(self.folder / desired.file_name)
 
     def apply(self, desired: Iterable[DesiredObject]) -> SinkResult:
-        """Make the file say what is desired; raise `PublishError` if that cannot be."""
+        """Write the desired content if it differs; raise `PublishError` if that fails."""
         written: list[str] = []
         unchanged: list[str] = []
         for item in desired:
@@ -180,7 +180,10 @@ class DeviceInfoFileSink:
         return SinkResult(tuple(written), tuple(unchanged))
 
     def _clean(self, path: Path) -> None:
-        """Remove what a killed agent left: koordlet takes nothing while half a file is there."""
+        """Remove temporary files of a killed agent.
+
+        koordlet accepts no entry while it sees a partial file.
+        """
         if not self._cleaned:
             for temporary in (str(_path_outside(path)), durable.temporary_path(str(path))):
                 durable.remove(temporary)
@@ -195,9 +198,9 @@ def _read(path: Path, size: int) -> bytes | None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write beside the folder, which koordlet reads whole, and only then let the file in.
+    """Write a temporary file outside of the folder, then move it in: koordlet reads whole folders.
 
-    Where the folder is a mount of its own, a hidden file in it has to do.
+    If the folder is a mount of its own, the temporary file is a hidden file in the folder.
     """
     outside = _path_outside(path)
     try:

@@ -16,13 +16,13 @@ from agent.snapshot.node import NodeSnapshot
 from agent.wire_formats.event import Event, core_event
 from agent.wire_formats.json_values import JsonDict, compact_json
 
-MAX_BYTES = 1 << 20  # the file is then renamed to `.1`, the one before it goes
-MAX_SERIES = 256  # kinds of events remembered
-REPEAT_S = 60.0  # a series writes one line in that time
-FORGET_S = 3600.0  # a series that was silent so long starts again at one
+MAX_BYTES = 1 << 20  # the file is then renamed to `.1`, replacing the previous one
+MAX_SERIES = 256  # remembered
+REPEAT_S = 60.0  # between two lines of one series
+FORGET_S = 3600.0  # after this silence a series is counted from one again
 BURST = 50  # lines at once
 REFILL_S = 5.0  # seconds for one more
-MAX_WAITING = 256  # lines that could not be written; the oldest go first
+MAX_WAITING = 256  # unwritten lines; the oldest are dropped first
 
 _Key = tuple[str, ...]
 
@@ -35,7 +35,7 @@ class _LoggedSeries(msgspec.Struct):
 
 
 class EventLineLimiter:
-    """Counts repeats and limits the rate; what is held back is told by a later line's count."""
+    """Counts repeats and limits the rate; the count of a later line includes suppressed events."""
 
     def __init__(self) -> None:
         self._series: OrderedDict[_Key, _LoggedSeries] = OrderedDict()
@@ -44,7 +44,7 @@ class EventLineLimiter:
         self.dropped = 0  # events without a line of their own, since the start
 
     def take(self, event: Event) -> tuple[int, float] | None:
-        """Return count and first time for the line to write now, `None` if there is none."""
+        """Return count and first time of the line to write now; `None` if no line is due."""
         key = event.series
         series = self._series.get(key)
         if series is None or not 0 <= event.at_s - series.last_s < FORGET_S:
@@ -73,24 +73,24 @@ class EventLineLimiter:
 
 
 class EventLog:
-    """Appends to one file in one folder; a line is whole or, after a crash, the last one torn."""
+    """Appends to one file in one folder; after a crash only the last line may be incomplete."""
 
     def __init__(self, folder: str, name: str = "events.jsonl") -> None:
         self._path = Path(folder, name)
         self._series = EventLineLimiter()
         self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
-        self.error = ""  # of the last attempt, for people; lines wait for the next
+        self.error = ""  # of the last attempt, for people; its lines are written with the next one
 
     def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:
-        """Write what is to be written and return how many lines; raise `PublishError`.
+        """Write the due lines and return their number; raise `PublishError`.
 
-        What could not be written goes before what is new.
+        Unwritten lines of earlier calls come first.
         """
         lines = list(self._waiting)
         for event in events:
-            taken = self._series.take(event)
-            if taken is not None:
-                lines.append(_encode_line(core_event(event, snapshot, *taken)))
+            count_and_first_s = self._series.take(event)
+            if count_and_first_s is not None:
+                lines.append(_encode_line(core_event(event, snapshot, *count_and_first_s)))
         if not lines:
             return 0
         try:
@@ -110,7 +110,7 @@ class EventLog:
         size = self._path.lstat().st_size if os.path.lexists(self._path) else 0
         if size and size + len(data) > MAX_BYTES:
             os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
-        # a link in its place is not followed, and a FIFO does not block
+        # a symlink is not followed, and opening a FIFO does not block
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self._path, flags, 0o644)
         try:
@@ -122,16 +122,16 @@ class EventLog:
 
 
 def _append_whole(fd: int, data: bytes) -> None:
-    """Write at the end of a file, all of it or nothing."""
+    """Append the data to a file, all or nothing."""
     end = os.fstat(fd).st_size
     try:
         if end and os.pread(fd, 1, end - 1) != b"\n":
-            data = b"\n" + data  # a torn line of a crash stays one bad line
+            data = b"\n" + data  # an incomplete line after a crash stays one invalid line
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
     except OSError:
-        os.ftruncate(fd, end)  # the whole is written again
+        os.ftruncate(fd, end)  # all of it is written again later
         raise
 
 

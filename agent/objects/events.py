@@ -39,10 +39,9 @@ _HEALTH_UNKNOWN = (WARNING, "DeviceHealthUnknown")
 
 
 def events_between(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> tuple[Event, ...]:
-    """Return what happened from one snapshot to the next, in a fixed order.
+    """Return the events between two snapshots, in a fixed order.
 
-    What is found at the first look has not happened, so it is no event; what is wrong at the
-    first look is one.
+    The first snapshot has no predecessor: its faults are events, its normal states are not.
     """
     return (
         *_device_events(old, new, now_s),
@@ -55,12 +54,12 @@ def events_between(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
 def _device_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
     if new.devices.taken_s is None:
         return
-    first_look = old is None or old.devices.taken_s is None
-    before = {} if old is None or first_look else _by_key(old)
+    is_first = old is None or old.devices.taken_s is None
+    before = {} if old is None or is_first else _by_key(old)
     after = _by_key(new)
     for key, device in after.items():
         earlier = before.get(key)
-        if earlier is None and not first_look:
+        if earlier is None and not is_first:
             yield _device_event(NORMAL, "DeviceAppeared", device, _place_text(device), now_s)
         yield from _brief_fault_events(earlier, device, now_s)
         if _health_changed(earlier, device):
@@ -83,19 +82,23 @@ def _by_key(snapshot: NodeSnapshot) -> Mapping[str, Device]:
 
 
 def _brief_fault_events(earlier: Device | None, device: Device, now_s: float) -> Iterator[Event]:
-    """Tell of a fault that came and went between the two snapshots, which shows in neither."""
+    """Yield a fault that came and went between the two snapshots, which shows in neither."""
     if earlier is None:
         return
-    known, health = earlier.info.health, device.info.health
-    to_be_well = known.changes + (known.state is not HealthState.HEALTHY)
+    old_health, health = earlier.info.health, device.info.health
+    expected_changes = old_health.changes + (old_health.state is not HealthState.HEALTHY)
     if health.state is HealthState.PROBING:
-        again = known.state is HealthState.PROBING and health.changes > known.changes
-        if again or known.is_in_service:
+        failed_again = (
+            old_health.state is HealthState.PROBING and health.changes > old_health.changes
+        )
+        if failed_again or old_health.is_in_service:
             kind, reason = _HEALTH_EVENTS[HealthState.FAILED]
             yield _device_event(
                 kind, reason, device, _health_text(health), now_s, _repeat_key(health)
             )
-    elif health.state is HealthState.HEALTHY and health.certain and health.changes > to_be_well:
+    elif (
+        health.state is HealthState.HEALTHY and health.certain and health.changes > expected_changes
+    ):
         kind, reason = _HEALTH_EVENTS[HealthState.SUSPECT]
         cause = f"; last event {health.last_event}" if health.last_event else ""
         text = f"was not well for a moment, and is again{cause}"
@@ -107,7 +110,7 @@ def _health_text(health: Health) -> str:
 
 
 def _repeat_key(health: Health) -> str:
-    """Return what repeats share: how far a probing device has come is another text each time."""
+    """Return what repeats share: the text of a probing device changes with its progress."""
     return health.reason if health.state is HealthState.PROBING else ""
 
 
@@ -115,19 +118,21 @@ def _health_changed(earlier: Device | None, device: Device) -> bool:
     health = device.info.health
     if earlier is None:
         return health.state is not HealthState.HEALTHY or not health.certain
-    known = earlier.info.health
-    if health.certain is not known.certain:
+    old_health = earlier.info.health
+    if health.certain is not old_health.certain:
         return True
     if health.state is HealthState.HEALTHY:
-        return known.state is not HealthState.HEALTHY
-    return (known.state, known.reason) != (health.state, health.reason)
+        return old_health.state is not HealthState.HEALTHY
+    return (old_health.state, old_health.reason) != (health.state, health.reason)
 
 
 def _newly_degraded(earlier: Device | None, device: Device) -> DeviceCondition | None:
-    """Return the condition that people should see to, if it was not there for this reason."""
-    known = {c.reason for c in earlier.info.conditions if c.type == DEGRADED} if earlier else set()
-    found = [c for c in device.info.conditions if c.type == DEGRADED and c.status]
-    return next((c for c in found if c.reason not in known), None)
+    """Return the degraded condition if it was not present before for this reason."""
+    old_reasons = (
+        {c.reason for c in earlier.info.conditions if c.type == DEGRADED} if earlier else set()
+    )
+    degraded = [c for c in device.info.conditions if c.type == DEGRADED and c.status]
+    return next((c for c in degraded if c.reason not in old_reasons), None)
 
 
 def _place_text(device: Device) -> str:
@@ -137,7 +142,7 @@ def _place_text(device: Device) -> str:
 
 
 def _device_event(
-    kind: str, reason: str, device: Device, text: str, now_s: float, kin: str = ""
+    kind: str, reason: str, device: Device, text: str, now_s: float, repeat_key: str = ""
 ) -> Event:
     message = api_values.clean_text(
         f"{short_name(device)} ({device.key}): {text}", api_values.MAX_MESSAGE
@@ -149,19 +154,19 @@ def _device_event(
         object_kind=DEVICE_KIND,
         at_s=now_s,
         device=device.key,
-        repeat_key=kin,
+        repeat_key=repeat_key,
     )
 
 
 def _worker_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
     before = {} if old is None else {vendor.vendor: vendor for vendor in old.vendors}
     for vendor in new.vendors:
-        known = before.get(vendor.vendor)
-        was = known.state if known is not None else "starting"
-        if vendor.state == was or vendor.state not in _WORKER_EVENTS:
+        old_vendor = before.get(vendor.vendor)
+        old_state = old_vendor.state if old_vendor is not None else "starting"
+        if vendor.state == old_state or vendor.state not in _WORKER_EVENTS:
             continue
-        if vendor.state == "ready" and was == "starting":
-            continue  # a start that went well
+        if vendor.state == "ready" and old_state == "starting":
+            continue  # a successful start
         yield _worker_event(vendor, now_s)
 
 
@@ -176,41 +181,45 @@ def _worker_event(vendor: VendorState, now_s: float) -> Event:
 def _annotation_events(
     old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
 ) -> Iterator[Event]:
-    """Tell whoever wrote an annotation why it is not used: at the Node, or at the pod."""
+    """Report an unused annotation to its writer: at the Node, or at the pod."""
     if old is not None and _annotation_inputs(old) == _annotation_inputs(new):
         return
-    found = _annotation_refusals(new)
+    refusals = _annotation_refusals(new)
     before = (
-        {_refusal_key(one) for one in _annotation_refusals(old)}
-        if found and old is not None
+        {_refusal_key(refusal) for refusal in _annotation_refusals(old)}
+        if refusals and old is not None
         else set()
     )
-    for one in found:
-        if _refusal_key(one) in before:
+    for refusal in refusals:
+        if _refusal_key(refusal) in before:
             continue
-        text = api_values.clean_text(f"annotation {one.path}: {one.why}", api_values.MAX_MESSAGE)
-        pod = one.pod
+        text = api_values.clean_text(
+            f"annotation {refusal.path}: {refusal.why}", api_values.MAX_MESSAGE
+        )
+        pod = refusal.pod
         ref = None if pod is None else PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
-        about = "Node" if ref is None else "Pod"
+        object_kind = "Node" if ref is None else "Pod"
         kind, reason = WARNING, "AnnotationRefused"
-        yield Event(type=kind, reason=reason, message=text, object_kind=about, at_s=now_s, pod=ref)
+        yield Event(
+            type=kind, reason=reason, message=text, object_kind=object_kind, at_s=now_s, pod=ref
+        )
 
 
 def _annotation_inputs(snapshot: NodeSnapshot) -> tuple[object, ...]:
-    """Return what the annotations are judged by; it seldom changes, and the judging takes time."""
+    """Return what the check of annotations depends on; it is slow and its inputs seldom change."""
     cluster = snapshot.cluster
     return snapshot.pods.value, cluster.node.value, snapshot.cpus.value.usable
 
 
 def _annotation_refusals(snapshot: NodeSnapshot) -> tuple[InvalidAnnotation, ...]:
     node, cpus = snapshot.cluster.node.value, snapshot.cpus.value.usable
-    # the reservation is judged by the CPUs that there are
-    of_node = parse_node_annotations(node, cpus).invalid if cpus else ()
-    return (*of_node, *scheduled_cpus(snapshot.pods.value)[1])
+    # the reservation is checked against the CPUs of the node
+    node_refusals = parse_node_annotations(node, cpus).invalid if cpus else ()
+    return (*node_refusals, *scheduled_cpus(snapshot.pods.value)[1])
 
 
-def _refusal_key(one: InvalidAnnotation) -> tuple[str, str, str]:
-    return one.pod.uid if one.pod is not None else "", one.path, one.why
+def _refusal_key(refusal: InvalidAnnotation) -> tuple[str, str, str]:
+    return refusal.pod.uid if refusal.pod is not None else "", refusal.path, refusal.why
 
 
 ALLOCATION_REFUSED = "GrantRefused"
@@ -230,10 +239,10 @@ _LOST_STATES = ("waiting", "refused")
 
 
 def container_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
-    """Yield what happened from one snapshot to the next, in a fixed order.
+    """Yield the events between two snapshots, in a fixed order.
 
-    A verdict is told once for as long as it stands; that all is well is told only where it was
-    not, or every start of a pod would be an event.
+    A verdict is reported once while it lasts. VERIFIED is reported only after a bad verdict;
+    otherwise each start of a pod would be an event.
     """
     yield from _allocation_events(old, new, now_s)
     yield from _verification_events(old, new, now_s)
@@ -249,10 +258,10 @@ def _allocation_events(
     if after is before:
         return
     for uid, grant in sorted(after.items()):
-        known = before.get(uid)
+        earlier = before.get(uid)
         if grant.refusal == RefusalReason.REQUESTS_UNKNOWN.value:
-            continue  # a sandbox is often there before its pod is listed; no container asked yet
-        if grant.refusal and (known is None or known.refusal != grant.refusal):
+            continue  # often a sandbox exists before its pod is listed
+        if grant.refusal and (earlier is None or earlier.refusal != grant.refusal):
             yield _pod_event(
                 WARNING, ALLOCATION_REFUSED, grant.message, _pod_reference(grant), now_s
             )
@@ -269,23 +278,28 @@ def _verification_events(
     before = {} if old is None else old.proof.value.containers
     if after is before:
         return
-    for key, proof in sorted(after.items()):
-        known = before.get(key)
-        was = known.verdict if known is not None else VerificationStatus.UNKNOWN
-        if proof.verdict is was:
+    for key, verification in sorted(after.items()):
+        earlier = before.get(key)
+        old_verdict = earlier.verdict if earlier is not None else VerificationStatus.UNKNOWN
+        if verification.verdict is old_verdict:
             continue
-        ref = PodRef(namespace=proof.namespace or "default", name=proof.pod, uid=proof.pod_uid)
-        if proof.verdict in _MISMATCH_TEXT:
-            yield _pod_event(WARNING, NOT_VERIFIED, _verification_text(proof), ref, now_s)
-        elif proof.verdict is VerificationStatus.VERIFIED and was in _MISMATCH_TEXT:
-            text = f"container {proof.container} has what was granted again, and nothing else"
+        ref = PodRef(
+            namespace=verification.namespace or "default",
+            name=verification.pod,
+            uid=verification.pod_uid,
+        )
+        if verification.verdict in _MISMATCH_TEXT:
+            yield _pod_event(WARNING, NOT_VERIFIED, _verification_text(verification), ref, now_s)
+        elif verification.verdict is VerificationStatus.VERIFIED and old_verdict in _MISMATCH_TEXT:
+            text = (
+                f"container {verification.container} has what was granted again, and nothing else"
+            )
             yield _pod_event(NORMAL, VERIFIED, text, ref, now_s)
 
 
-def _verification_text(proof: ContainerVerification) -> str:
-    return (
-        f"container {proof.container}: {_MISMATCH_TEXT[proof.verdict]}: {'; '.join(proof.details)}"
-    )
+def _verification_text(verification: ContainerVerification) -> str:
+    mismatch = _MISMATCH_TEXT[verification.verdict]
+    return f"container {verification.container}: {mismatch}: {'; '.join(verification.details)}"
 
 
 def _pod_event(kind: str, reason: str, text: str, pod: PodRef, now_s: float) -> Event:
@@ -294,18 +308,20 @@ def _pod_event(kind: str, reason: str, text: str, pod: PodRef, now_s: float) -> 
 
 
 def _runtime_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
-    """Tell when containers stop getting what their hooks say, and when they get it again."""
-    now, was = new.runtime.value, "off" if old is None else old.runtime.value.state
-    if now.state == was:
+    """Report when containers stop getting adjustments, and when they get them again."""
+    runtime, old_state = new.runtime.value, "off" if old is None else old.runtime.value.state
+    if runtime.state == old_state:
         return
-    if was == _SYNCHRONIZED and now.state in _LOST_STATES:
-        text = f"the container runtime does not ask this agent any more: {now.message}"
+    if old_state == _SYNCHRONIZED and runtime.state in _LOST_STATES:
+        text = f"the container runtime does not ask this agent any more: {runtime.message}"
         yield _node_event(WARNING, "RuntimeLost", text, now_s)
-    elif now.state == _SYNCHRONIZED and now.lost:
-        text = f"{now.runtime} {now.version} asks this agent again"
+    elif runtime.state == _SYNCHRONIZED and runtime.lost:
+        text = f"{runtime.runtime} {runtime.version} asks this agent again"
         yield _node_event(NORMAL, "RuntimeBack", text, now_s)
-    elif now.state == "refused":
-        text = f"the container runtime does not take this agent: {now.reason}: {now.message}"
+    elif runtime.state == "refused":
+        text = (
+            f"the container runtime does not take this agent: {runtime.reason}: {runtime.message}"
+        )
         yield _node_event(WARNING, "RuntimeRefused", text, now_s)
 
 

@@ -17,10 +17,10 @@ from agent.objects.yaml_text import to_yaml
 from agent.snapshot.publications import DesiredObject
 from agent.wire_formats.device_object import keep_health_times, keep_transition_times
 
-MAX_BYTES = 8 << 20  # of one object; an API server takes less than 2
+MAX_BYTES = 8 << 20  # of one object; an API server accepts less than 2 MiB
 MODE = 0o644
 _NAME = re.compile(r"[a-z0-9]+([-.][a-z0-9]+)*")
-# what PyYAML lets through for a document that is not what it seems
+# errors of PyYAML for unusual documents
 _PARSE_ERRORS = (
     ValueError,
     TypeError,
@@ -31,35 +31,35 @@ _PARSE_ERRORS = (
 )
 
 ObjectBody = dict[str, object]
-FileStamp = tuple[int, int, int]  # inode, size, time of change: which file it was
+FileStamp = tuple[int, int, int]  # inode, size, modification time
 
 
 class SinkResult(msgspec.Struct, frozen=True):
-    """Names of the files that one run wrote, and of those that already said the same."""
+    """Names of the files that one run wrote, and of those whose content was already equal."""
 
     written: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
 
 
 class FileSink:
-    """Keeps one file an object in one folder, replaced whole and only when it says something new.
+    """Keeps one file per object in one folder; a file is replaced as a whole after a change.
 
-    Whenever the process dies, each file is the old one or the new one. A file that somebody
-    changes or removes is written again. Not for use by two processes on one folder.
+    If the process dies, each file is the old one or the new one. A file that another program
+    changes or removes is written again. Two processes must not use one folder.
     """
 
     def __init__(self, folder: str, wall: Callable[[], float] = time.time) -> None:
         self.folder = folder
         self._wall = wall
-        self.errors: Mapping[str, str] = {}  # by file, of the last run; empty: all is well
-        self._known: dict[str, tuple[FileStamp, ObjectBody]] = {}
+        self.errors: Mapping[str, str] = {}  # by file, of the last run; empty without errors
+        self._cached: dict[str, tuple[FileStamp, ObjectBody]] = {}
         self._cleaned: set[str] = set()
 
     def apply(self, desired: Iterable[DesiredObject]) -> SinkResult:
-        """Make the files say what is desired.
+        """Write the desired objects that differ.
 
-        One file's failure does not keep the others from being written; then one `PublishError`
-        tells of all, and `errors` keeps it until a run succeeds.
+        If one file fails, the others are still written. Then one `PublishError` reports all
+        failures, and `errors` has them until a run succeeds.
         """
         written: list[str] = []
         unchanged: list[str] = []
@@ -98,29 +98,29 @@ class FileSink:
                 return False
             os.makedirs(self.folder, exist_ok=True)
             durable.replace_file(str(path), to_yaml(body), MODE)
-            self._known[item.file_name] = (_file_stamp(path), body)
+            self._cached[item.file_name] = (_file_stamp(path), body)
         except OSError as error:
             detail = f"{error.strerror}; make the folder writable or choose another with --out"
             raise PublishError(str(path), detail, error.errno or 0) from error
         return True
 
     def _previous(self, path: Path) -> ObjectBody | None:
-        """Return what the file says; `None` without a file, or if it is no object of ours."""
+        """Return the object in the file; `None` without a file, or if its content is invalid."""
         try:
             stamp = _file_stamp(path)
         except FileNotFoundError:
             return None
-        known = self._known.get(path.name)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        cached = self._cached.get(path.name)
+        if cached is not None and cached[0] == stamp:
+            return cached[1]
         body = _read(path) if stamp[1] <= MAX_BYTES else None
         if body is not None:
-            self._known[path.name] = (stamp, body)
+            self._cached[path.name] = (stamp, body)
         return body
 
 
 def read_object(path: Path) -> ObjectBody | None:
-    """Return the object that a file holds; `None` without one, and for what cannot be read."""
+    """Return the object in a file; `None` if the file is absent or unreadable."""
     try:
         return _read(path) if _file_stamp(path)[1] <= MAX_BYTES else None
     except OSError:
@@ -136,13 +136,13 @@ def _read(path: Path) -> ObjectBody | None:
 
 
 def remove_temporaries(folder: str, names: Iterable[str]) -> None:
-    """Remove what a process that was killed left beside files of these names."""
+    """Remove temporary files that a killed process left beside files of these names."""
     for name in names:
         durable.remove(durable.temporary_path(str(Path(folder, name))))
 
 
 def _load(data: bytes) -> object:
-    """Parse YAML; what is none raises one of `_BROKEN`."""
+    """Parse YAML; an invalid document raises one of `_PARSE_ERRORS`."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come without libyaml
     try:
         return yaml.load(data, Loader=loader)  # noqa: S506 - both are safe loaders
@@ -151,8 +151,8 @@ def _load(data: bytes) -> object:
 
 
 def _file_stamp(path: Path) -> FileStamp:
-    found = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    info = os.stat(path)
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _check_file_name(name: str) -> None:
@@ -165,7 +165,7 @@ def _plain_mapping(body: Mapping[str, object]) -> ObjectBody:
 
 
 def _plain(value: object) -> object:
-    """Return JSON data made of dict, list and scalars alone, as a YAML reader returns it."""
+    """Return JSON data made only of dict, list and scalars, as a YAML reader returns it."""
     if isinstance(value, Mapping):
         return _plain_mapping(value)
     if isinstance(value, list | tuple):

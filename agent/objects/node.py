@@ -28,11 +28,11 @@ DEVICE_INJECTION_READY = "DeviceInjectionReady"
 
 RUNTIME_ASKS, RUNTIME_DOES_NOT_ASK = "RuntimeAsks", "RuntimeDoesNotAsk"
 
-GRACE_S = 30.0  # a runtime, or an agent, that is started anew is no news
+GRACE_S = 30.0  # a restart of the runtime or of the agent is not reported
 
 ALL_HEALTHY = "AllHealthy"
 
-RUNTIME_OFF = "off"  # state of a runtime that is not dialled
+RUNTIME_OFF = "off"  # state of a runtime that the agent does not connect to
 
 SEVERAL_REASONS = "SeveralReasons"
 
@@ -42,16 +42,16 @@ HEARTBEAT, TRANSITION = "lastHeartbeatTime", "lastTransitionTime"
 
 
 class NodeConditionPublisher(msgspec.Struct, frozen=True):
-    """Publishes the conditions: False with a failed card, Unknown where nobody can tell."""
+    """Publishes the conditions: False with a failed card, Unknown for an unknown state."""
 
     interval_s: float = 3.0
     name: str = "node_condition"
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
-        """Return the Node with its conditions, or without them where there are no accelerators.
+        """Return the Node with its conditions, or without them if there are no accelerators.
 
-        Nothing outside a cluster, before the devices are known, while none is listed and that is
-        not certain, or while a runtime that is started anew is waited for.
+        Nothing is returned outside of a cluster, before the devices are known, while it is
+        uncertain that there are none, or while the agent waits for a restarted runtime.
         """
         view = snapshot.devices
         in_cluster = snapshot.cluster.is_clustered and node_uid(snapshot)
@@ -64,12 +64,12 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
         ]
         if not cards and not is_inventory_complete(snapshot):
             return ()
-        found = [accelerators_condition(cards, snapshot.node.boot_time_s)] if cards else []
+        conditions = [accelerators_condition(cards, snapshot.node.boot_time_s)] if cards else []
         if cards and snapshot.runtime.value.state != RUNTIME_OFF:
-            told = injection_condition(snapshot.runtime.value, now_s)
-            if told is None:
+            condition = injection_condition(snapshot.runtime.value, now_s)
+            if condition is None:
                 return ()
-            found.append(told)
+            conditions.append(condition)
         name = snapshot.node.name
         return (
             DesiredObject(
@@ -81,16 +81,16 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
                     "apiVersion": "v1",
                     "kind": "Node",
                     "metadata": {"name": name},
-                    "status": {"conditions": found},
+                    "status": {"conditions": conditions},
                 },
                 status_only=True,
-                merge=keep_condition_times,
+                merge=merge_condition_times,
             ),
         )
 
 
 def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
-    """Return the condition of these accelerators; a change that nobody saw is dated `boot_s`."""
+    """Return the condition of these accelerators; a change without a known time gets `boot_s`."""
     failed = [card for card in cards if card.info.health.certain and not _is_in_service(card)]
     unknown = [card for card in cards if not card.info.health.certain]
     if failed:
@@ -112,7 +112,7 @@ def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
 
 
 def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
-    """Return whether the runtime asks this agent; `None` while that is not decided."""
+    """Return whether the runtime calls this agent; `None` while that is undecided."""
     since_s = runtime.turned_s
     if since_s is None or (not runtime.is_synchronized and now_s - since_s < GRACE_S):
         return None
@@ -139,9 +139,9 @@ def _common_reason(cards: Iterable[Device]) -> str:
 
 
 def _names(cards: list[Device]) -> str:
-    """Name devices with their reasons, in their order; many only in part."""
-    shown = (f"{short_name(c)} ({api_values.reason_text(c.info.health.reason)})" for c in cards)
-    listed = ", ".join(islice(shown, MAX_NAMED))
+    """Return devices with their reasons, in their order; at most `MAX_NAMED`."""
+    texts = (f"{short_name(c)} ({api_values.reason_text(c.info.health.reason)})" for c in cards)
+    listed = ", ".join(islice(texts, MAX_NAMED))
     more = len(cards) - MAX_NAMED
     return f"{listed} and {more} more" if more > 0 else listed
 
@@ -165,34 +165,36 @@ def _condition(
     }
 
 
-def keep_condition_times(live: Json, wanted: Json) -> Json:
-    """Return what is wanted with the times that stand, while the statuses are those that stand.
+def merge_condition_times(live: Json, desired: Json) -> Json:
+    """Return the desired conditions with the times of the live ones, while the status is equal.
 
-    The heartbeat says when the condition turned, not that the agent lives: as a clock it would
-    be a write a minute on every node.
+    The heartbeat is the time of the transition, not of the last update: as a clock it would cause a
+    write a minute on every node.
     """
-    stood = {one.get("type"): one for one in _agent_conditions(live)}
+    live_conditions = {one.get("type"): one for one in _agent_conditions(live)}
     conditions = [
-        _keep_times({**one}, stood[one["type"]]) if one["type"] in stood else one
-        for one in _agent_conditions(wanted)
+        _with_live_times({**one}, live_conditions[one["type"]])
+        if one["type"] in live_conditions
+        else one
+        for one in _agent_conditions(desired)
     ]
-    return {**wanted, "status": {"conditions": conditions}}
+    return {**desired, "status": {"conditions": conditions}}
 
 
-def _keep_times(wanted: Json, stood: Mapping[str, object]) -> Json:
-    times = {name: str(stood.get(name)) for name in (HEARTBEAT, TRANSITION)}
+def _with_live_times(desired: Json, live: Mapping[str, object]) -> Json:
+    times = {name: str(live.get(name)) for name in (HEARTBEAT, TRANSITION)}
     valid = {name: time for name, time in times.items() if api_values.TIME_PATTERN.fullmatch(time)}
-    if stood.get("status") == wanted["status"]:
-        return {**wanted, **valid}
-    # of this form times compare as text; a change that nobody saw is no older than the last one
-    moment = max(str(wanted[TRANSITION]), valid.get(TRANSITION, ""))
-    return {**wanted, HEARTBEAT: moment, TRANSITION: moment}
+    if live.get("status") == desired["status"]:
+        return {**desired, **valid}
+    # times of this form compare as text; a change is never older than the one before
+    moment = max(str(desired[TRANSITION]), valid.get(TRANSITION, ""))
+    return {**desired, HEARTBEAT: moment, TRANSITION: moment}
 
 
 def _agent_conditions(body: Json) -> Iterator[Mapping[str, object]]:
     status = body.get("status")
-    listed = status.get("conditions") if isinstance(status, Mapping) else None
-    for entry in listed if isinstance(listed, list) else ():
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    for entry in conditions if isinstance(conditions, list) else ():
         if isinstance(entry, Mapping) and entry.get("type") in (
             ACCELERATORS_HEALTHY,
             DEVICE_INJECTION_READY,
@@ -206,19 +208,19 @@ _CLIQUE_FACT = "clique"  # the fact of a card
 
 
 class NodeLabelsPublisher(msgspec.Struct, frozen=True):
-    """Publishes vendor, model, driver and NVLink domain of the accelerators as Koordinator does.
+    """Publishes vendor, model, driver and NVLink domain of the accelerators as labels of the Node.
 
-    Koordinator's manager copies the first three from the Device object; a cluster without it has
-    them from here.
+    Koordinator's manager copies the first three from the Device object. A cluster without this
+    manager gets them from here.
     """
 
     interval_s: float = 3.0
     name: str = "node_labels"
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:  # noqa: ARG002 - see Publisher
-        """Return the Node with our labels; nothing outside a cluster, or while it is uncertain."""
+        """Return the Node with the labels; nothing outside of a cluster, or while uncertain."""
         view = snapshot.devices
-        if not _is_node_known(snapshot) or view.taken_s is None or view.value.awaited:
+        if not _has_node(snapshot) or view.taken_s is None or view.value.awaited:
             return ()
         published = select_devices(view.value.devices).published
         cards = tuple(device for device in published if device.info.kind is not DeviceKind.RDMA)
@@ -240,12 +242,12 @@ class NodeLabelsPublisher(msgspec.Struct, frozen=True):
         )
 
 
-def _is_node_known(snapshot: NodeSnapshot) -> bool:
+def _has_node(snapshot: NodeSnapshot) -> bool:
     return snapshot.cluster.is_clustered and bool(node_uid(snapshot))
 
 
 def _clique_label(cards: tuple[Device, ...]) -> dict[str, str]:
-    """Return the domain that all cards with a fabric are in; nothing if they disagree."""
-    found = {clique for card in cards if (clique := dict(card.info.facts).get(_CLIQUE_FACT))}
-    value = api_values.label_value(found.pop()) if len(found) == 1 else ""
+    """Return the domain that all cards with a fabric share; nothing if they differ."""
+    cliques = {clique for card in cards if (clique := dict(card.info.facts).get(_CLIQUE_FACT))}
+    value = api_values.label_value(cliques.pop()) if len(cliques) == 1 else ""
     return {CLIQUE_LABEL: value} if value else {}

@@ -29,16 +29,16 @@ GPU_MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"
 
 MIN_PERIOD_S = 30.0  # upstream's floor
 MAX_PERIOD_S = 86400.0
-MISSING_OBJECT_PERIOD_S = 5.0  # for an object that is not there
+MISSING_OBJECT_PERIOD_S = 5.0  # while the object does not exist
 
 Devices = Mapping[str, Device]  # by key, those of the Device object
 
 
 class NodeMetricPublisher:
-    """Renders the last usage report. The object itself is koord-manager's to create.
+    """Renders the last usage report. koord-manager creates the object itself.
 
-    Nothing is rendered before the first report, nor after a failed one: `updateTime` is what
-    consumers judge staleness by, so it must not move while the figures stand still.
+    Nothing is rendered before the first report, nor after a failed one: consumers judge staleness
+    by `updateTime`, so it must not change while the values are old.
     """
 
     name = "node_metric"
@@ -47,19 +47,19 @@ class NodeMetricPublisher:
         self.interval_s = max(MIN_PERIOD_S, interval_s)
 
     def period_s(self, snapshot: NodeSnapshot) -> float:
-        """Return the seconds to the next report: of the object, where it says so.
+        """Return the seconds to the next report; the object may set them.
 
-        While a cluster has no object, it is looked for more often: the first report is to follow
-        it at once.
+        While the object does not exist, the period is short, so that the first report follows its
+        creation soon.
         """
         if _lacks_object(snapshot):
             return MISSING_OBJECT_PERIOD_S
-        told = snapshot.cluster.metric_policy.value
-        wanted_s = (told.report_interval_s if told is not None else None) or self.interval_s
-        return min(max(MIN_PERIOD_S, wanted_s), MAX_PERIOD_S)
+        policy = snapshot.cluster.metric_policy.value
+        interval_s = (policy.report_interval_s if policy is not None else None) or self.interval_s
+        return min(max(MIN_PERIOD_S, interval_s), MAX_PERIOD_S)
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
-        """Return the object with its status; `spec` is not ours, and nothing is created."""
+        """Return the object with its status; the agent does not write `spec`."""
         report = snapshot.report
         if report.taken_s is None or report.error or _lacks_object(snapshot):
             return ()
@@ -87,10 +87,10 @@ def _lacks_object(snapshot: NodeSnapshot) -> bool:
 def format_duration(seconds: int) -> str:
     """Format seconds as Go's `time.Duration` prints them: 5m0s, 1h0m0s, 45s."""
     hours, rest = divmod(seconds, 3600)
-    minutes, left = divmod(rest, 60)
+    minutes, rest_s = divmod(rest, 60)
     if hours:
-        return f"{hours}h{minutes}m{left}s"
-    return f"{minutes}m{left}s" if minutes else f"{left}s"
+        return f"{hours}h{minutes}m{rest_s}s"
+    return f"{minutes}m{rest_s}s" if minutes else f"{rest_s}s"
 
 
 def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
@@ -116,37 +116,42 @@ def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
 
 
 def _applications(snapshot: NodeSnapshot) -> list[Json]:
-    """Return the applications that are still asked for, by name; classes as they were asked."""
-    asked = {one.name: one for one in snapshot.cluster.slo.value.slo.host_applications}
-    found: list[Json] = []
+    """Return the applications that NodeSLO names, by name; classes as in NodeSLO."""
+    applications = {
+        application.name: application
+        for application in snapshot.cluster.slo.value.slo.host_applications
+    }
+    entries: list[Json] = []
     for window in sorted(snapshot.report.value.applications, key=lambda window: window.name):
-        if window.name in asked:
-            one = asked[window.name]
-            classes = {"priority": one.priority, "qos": one.qos}
-            told = {key: value for key, value in classes.items() if value}
-            found.append({"name": window.name, "usage": _resource_map(window.use), **told})
-    return found
+        if window.name in applications:
+            application = applications[window.name]
+            classes = {"priority": application.priority, "qos": application.qos}
+            known_classes = {key: value for key, value in classes.items() if value}
+            entries.append(
+                {"name": window.name, "usage": _resource_map(window.use), **known_classes}
+            )
+    return entries
 
 
 def _resource_map(
     use: ResourceUsage, device_uses: Sequence[DeviceUsage] = (), devices: Devices | None = None
 ) -> Json:
-    """Return `resources` and `devices`; both are left out when empty, the map itself never is."""
+    """Return `resources` and `devices`; each is left out when empty, the map itself never is."""
     resources: dict[str, str] = {}
     if use.cpu_cores is not None:
         resources["cpu"] = quantities.format_milli(use.cpu_cores)
     if use.memory_bytes is not None:
         resources["memory"] = quantities.format_binary(int(use.memory_bytes))
-    found: dict[str, object] = {"resources": resources} if resources else {}
+    resource_map: dict[str, object] = {"resources": resources} if resources else {}
     if entries := _device_entries(device_uses, devices or {}):
-        found["devices"] = entries
-    return found
+        resource_map["devices"] = entries
+    return resource_map
 
 
 def _device_entries(uses: Sequence[DeviceUsage], devices: Devices) -> list[Json]:
-    """Return the uses of devices that are published, by type and minor."""
-    known = [(devices[use.key].info, use) for use in uses if use.key in devices]
-    found = [(info.kind.wire_type, info.minor, info, use) for info, use in known]
+    """Return the usage of published devices, by type and minor."""
+    matched = [(devices[use.key].info, use) for use in uses if use.key in devices]
+    rows = [(info.kind.wire_type, info.minor, info, use) for info, use in matched]
     return [
         {
             "type": kind,
@@ -155,7 +160,7 @@ def _device_entries(uses: Sequence[DeviceUsage], devices: Devices) -> list[Json]
             "health": info.health.is_in_service,
             "resources": _device_resources(use),
         }
-        for kind, minor, info, use in sorted(found, key=itemgetter(0, 1))
+        for kind, minor, info, use in sorted(rows, key=itemgetter(0, 1))
     ]
 
 
@@ -184,7 +189,7 @@ def _usages(aggregate: UsageAggregate, values: Sequence[tuple[str, ResourceUsage
 
 
 def _aggregate_entry(aggregate: UsageAggregate, maps: Mapping[str, Json]) -> Json:
-    """Return one window: all five keys always, empty maps while there are too few samples."""
+    """Return one window, always with all five keys; maps are empty with too few samples."""
     return {
         "duration": format_duration(aggregate.duration_s),
         "usage": {name: maps.get(name, {}) for name in AGGREGATE_NAMES},
@@ -192,13 +197,13 @@ def _aggregate_entry(aggregate: UsageAggregate, maps: Mapping[str, Json]) -> Jso
 
 
 def _numa_entry(window: NumaAggregate) -> Json:
-    found: dict[str, object] = {
+    entry: dict[str, object] = {
         "numaNodeID": window.node_id,
         "nodeUsage": _resource_map(window.node),
     }
     if window.system is not None:
-        found["systemUsage"] = _resource_map(window.system)
-    return found
+        entry["systemUsage"] = _resource_map(window.system)
+    return entry
 
 
 def _pod_entries(
@@ -206,7 +211,7 @@ def _pod_entries(
 ) -> list[Json]:
     """Return the pods whose names are known, by namespace and name."""
     views = {pod.uid: pod for pod in snapshot.pods.value if pod.name}
-    known = [(views[window.uid], window) for window in windows if window.uid in views]
+    matched = [(views[window.uid], window) for window in windows if window.uid in views]
     return [
         {
             "namespace": pod.namespace,
@@ -215,5 +220,5 @@ def _pod_entries(
             "qos": qos_class(pod),
             "podUsage": _resource_map(window.use, window.devices, devices),
         }
-        for pod, window in sorted(known, key=lambda item: (item[0].namespace, item[0].name))
+        for pod, window in sorted(matched, key=lambda item: (item[0].namespace, item[0].name))
     ]

@@ -30,16 +30,15 @@ from agent.wire_formats.kernel_text import format_cpu_list
 
 API_GROUP = "topology.node.k8s.io"
 
-V1ALPHA1 = "v1alpha1"  # what Koordinator reads and writes
+V1ALPHA1 = "v1alpha1"  # the version that Koordinator reads and writes
 
-V1ALPHA2 = "v1alpha2"  # written wherever it is served: see `agent.objects.node_resource_topology`
+V1ALPHA2 = "v1alpha2"  # written wherever the server has it
 
 
 class TopologyPublisher(msgspec.Struct, frozen=True):
-    """Publishes CPUs and memory nodes of this node, and what a cluster says of them.
+    """Publishes CPUs and memory nodes of this node, and their reservations in a cluster.
 
-    `kubelet` says whether the kubelet is asked for its settings. What renders is loaded when it is
-    needed: the first Device does not wait for it.
+    `is_kubelet_enabled`: whether the agent reads the kubelet's settings.
     """
 
     interval_s: float = 3.0
@@ -47,10 +46,11 @@ class TopologyPublisher(msgspec.Struct, frozen=True):
     name: str = "topology"
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:  # noqa: ARG002 - see Publisher
-        """Return the object; nothing before the CPUs were read, or if none could be.
+        """Return the object; nothing until the CPUs were read successfully.
 
         In a cluster nothing is published before the Node is known, which owns the object, and
-        before the server told its versions: the older one would take from the newer.
+        before the server's API versions are known: writing the older version would erase fields of
+        the newer one.
         """
         cpus, numa = snapshot.cpus, snapshot.numa
         if cpus.taken_s is None or numa.taken_s is None or not cpus.value.usable:
@@ -59,11 +59,11 @@ class TopologyPublisher(msgspec.Struct, frozen=True):
         if is_node_unknown(snapshot) or version is None:
             return ()
 
-        return (render_topology(snapshot, version, asks_kubelet=self.is_kubelet_enabled),)
+        return (render_topology(snapshot, version, reads_kubelet=self.is_kubelet_enabled),)
 
 
 def version_to_write(snapshot: NodeSnapshot) -> str | None:
-    """Return the version to write; `None` while that is not known."""
+    """Return the version to write; `None` while the server's versions are unknown."""
     if not snapshot.cluster.is_clustered:
         return V1ALPHA1
     served = snapshot.cluster.topology_versions.value
@@ -89,10 +89,10 @@ _POLICIES = {
 }
 
 
-def render_topology(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool) -> DesiredObject:
-    """Return the object as it should be, with the function that minds what others write in it."""
-    kubelet = kubelet_view(snapshot, asked=asks_kubelet)
-    known = cpu_annotations(snapshot, asked=asks_kubelet)
+def render_topology(snapshot: NodeSnapshot, version: str, *, reads_kubelet: bool) -> DesiredObject:
+    """Return the desired object, with the function that merges other writers' entries."""
+    kubelet = kubelet_view(snapshot, reads_kubelet=reads_kubelet)
+    annotations = cpu_annotations(snapshot, reads_kubelet=reads_kubelet)
     node = snapshot.cluster.node.value
     body: dict[str, object] = {
         "apiVersion": f"{API_GROUP}/{version}",
@@ -100,7 +100,7 @@ def render_topology(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool)
         "metadata": {
             "name": snapshot.node.name,
             "labels": _object_labels(node),
-            "annotations": known,
+            "annotations": annotations,
             **owner_metadata(snapshot),
         },
         "topologyPolicies": [topology_policy(kubelet)],
@@ -120,15 +120,15 @@ def render_topology(snapshot: NodeSnapshot, version: str, *, asks_kubelet: bool)
 
 
 def _object_labels(node: NodeView | None) -> dict[str, str]:
-    """Return our labels; the wish to reserve in each zone is the Node's own, copied."""
-    wish = (
+    """Return the labels; the request to reserve in each zone is copied from the Node."""
+    reservation = (
         api_values.label_value(node.label(NUMA_RESERVATION_LABEL) or "") if node is not None else ""
     )
-    return {MANAGED_BY: MANAGER} | ({NUMA_RESERVATION_LABEL: wish} if wish else {})
+    return {MANAGED_BY: MANAGER} | ({NUMA_RESERVATION_LABEL: reservation} if reservation else {})
 
 
 def topology_policy(kubelet: KubeletView | None) -> str:
-    """Return policy and scope of the kubelet's topology manager in one word, as upstream does."""
+    """Return policy and scope of the kubelet's topology manager in one word, as upstream."""
     if kubelet is None:
         return NO_POLICY
     policy = _POLICIES.get(kubelet.topology_policy or "")
@@ -137,11 +137,11 @@ def topology_policy(kubelet: KubeletView | None) -> str:
 
 
 def _attributes(kubelet: KubeletView | None) -> list[Json]:
-    """Return the same as two attributes, as other schedulers read it."""
+    """Return policy and scope as two attributes, which other schedulers read."""
     if kubelet is None or kubelet.topology_policy is None:
         return []
-    known = {POLICY: kubelet.topology_policy, SCOPE: kubelet.topology_scope}
-    return [{"name": name, "value": value} for name, value in known.items() if value]
+    values = {POLICY: kubelet.topology_policy, SCOPE: kubelet.topology_scope}
+    return [{"name": name, "value": value} for name, value in values.items() if value]
 
 
 CPU_BASIC_INFO = "node.koordinator.sh/cpu-basic-info"
@@ -167,42 +167,40 @@ ANNOTATIONS = (
     SYSTEM_QOS,
 )
 
-REFUSED_ANNOTATION = (
-    "xpu-agent.io/refused"  # what of the Node's and the pods' annotations is not used
-)
+REFUSED_ANNOTATION = "xpu-agent.io/refused"  # unused annotations of the Node and of pods
 
 MAX_REFUSED = 16
 
-MAX_NAMED = 200  # characters of a name of somebody else's
+MAX_NAMED = 200  # characters of another object's name
 
 
-def cpu_annotations(snapshot: NodeSnapshot, *, asked: bool) -> dict[str, str]:
-    """Return the annotations; `asked` says whether the kubelet is asked at all.
+def cpu_annotations(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> dict[str, str]:
+    """Return the annotations; `reads_kubelet`: whether the agent reads the kubelet.
 
-    A managed one that is missing cannot be told now: what was said last holds. One of ours names
-    what people and other programs wrote that is not used.
+    An annotation that cannot be computed now is left out, and the last written value stays. One
+    annotation names the unused annotations of other writers.
 
-    Pools are told when it is known who holds CPUs. Without a cluster that is nobody, nothing is
-    reserved, and what the kubelet was not asked for is an empty object.
+    Pools are rendered once all owners of CPUs are known. Without a cluster there are no owners and
+    no reservations, and values of a kubelet that is not read are empty objects.
     """
     cpus = snapshot.cpus.value
-    known = node_cpus(snapshot, asked=asked)
+    cpu_state = node_cpus(snapshot, reads_kubelet=reads_kubelet)
     values: dict[str, object] = {
         CPU_BASIC_INFO: _basic_info(cpus),
         CPU_TOPOLOGY: _cpu_detail(cpus),
-        RESERVATION: _reservation(known.annotations.reservation, known.reserved),
-        SYSTEM_QOS: _system_qos(known.annotations.system_qos),
+        RESERVATION: _reservation(cpu_state.annotations.reservation, cpu_state.reserved),
+        SYSTEM_QOS: _system_qos(cpu_state.annotations.system_qos),
     }
-    if known.kubelet_pods is not None:
-        values[POD_CPU_ALLOCS] = _kubelet_allocations(known.kubelet_pods)
-    if known.kubelet is not None and has_settings(known.kubelet):
-        values[CPU_MANAGER_POLICY] = _cpu_manager_policy(known.kubelet)
-    if known.pools is not None:
+    if cpu_state.kubelet_pods is not None:
+        values[POD_CPU_ALLOCS] = _kubelet_allocations(cpu_state.kubelet_pods)
+    if cpu_state.kubelet is not None and has_settings(cpu_state.kubelet):
+        values[CPU_MANAGER_POLICY] = _cpu_manager_policy(cpu_state.kubelet)
+    if cpu_state.pools is not None:
         values |= {
-            SHARED_POOLS: _shared_pools(known.pools.ls),
-            BE_SHARED_POOLS: _shared_pools(known.pools.be),
+            SHARED_POOLS: _shared_pools(cpu_state.pools.ls),
+            BE_SHARED_POOLS: _shared_pools(cpu_state.pools.be),
         }
-    if refused := (*known.annotations.invalid, *known.invalid_annotations)[:MAX_REFUSED]:
+    if refused := (*cpu_state.annotations.invalid, *cpu_state.invalid_annotations)[:MAX_REFUSED]:
         values[REFUSED_ANNOTATION] = [
             {"of": r.object_name[:MAX_NAMED], "path": r.path, "why": r.why} for r in refused
         ]
@@ -210,16 +208,16 @@ def cpu_annotations(snapshot: NodeSnapshot, *, asked: bool) -> dict[str, str]:
 
 
 def _basic_info(cpus: CpuTopology) -> Json:
-    """Return what the processor says of itself; what is false or unknown is left out."""
+    """Return the processor's description; false or unknown values are left out."""
     info = cpus.info
-    known = {
+    members = {
         "cpuModel": info.model,
         "hyperThreadEnabled": cpus.smt_active,
         "turboEnabled": info.turbo,
         "catL3CbmMask": info.l3_cbm_mask,
         "vendorID": info.vendor,
     }
-    return {key: value for key, value in known.items() if value}
+    return {key: value for key, value in members.items() if value}
 
 
 def _cpu_detail(cpus: CpuTopology) -> Json:
@@ -232,42 +230,44 @@ def _cpu_detail(cpus: CpuTopology) -> Json:
 
 
 def _cpu_manager_policy(kubelet: KubeletView) -> Json:
-    known = {
+    members = {
         "policy": kubelet.cpu_manager_policy,
         "options": dict(sorted(kubelet.cpu_manager_options)),
         "reservedCPUs": format_cpu_list(kubelet.reserved_cpus or ()),
     }
-    return {key: value for key, value in known.items() if value}
+    return {key: value for key, value in members.items() if value}
 
 
 def _kubelet_allocations(pods: Iterable[PodCpus]) -> list[Json] | None:
-    """Return what the kubelet gave away; upstream writes `null` where that is nothing."""
-    found: list[Json] = []
+    """Return the CPUs that the kubelet allocated; `null` without any, as upstream."""
+    entries: list[Json] = []
     for pod in pods:
         names = {"namespace": pod.namespace, "name": pod.name}
-        known = {key: value for key, value in names.items() if value}
+        known_names = {key: value for key, value in names.items() if value}
         cpus = format_cpu_list(pod.cpus)
-        found.append({**known, "uid": pod.uid, "cpuset": cpus, "managedByKubelet": True})
-    return found or None
+        entries.append({**known_names, "uid": pod.uid, "cpuset": cpus, "managedByKubelet": True})
+    return entries or None
 
 
-def _reservation(wished: NodeReservation, cpus: CpuSet) -> Json:
-    known = {
-        "resources": dict(wished.resources),
+def _reservation(reservation: NodeReservation, cpus: CpuSet) -> Json:
+    members = {
+        "resources": dict(reservation.resources),
         "reservedCPUs": format_cpu_list(cpus),
-        "applyPolicy": wished.policy,
+        "applyPolicy": reservation.policy,
     }
-    return {key: value for key, value in known.items() if value}
+    return {key: value for key, value in members.items() if value}
 
 
-def _system_qos(wished: SystemQos | None) -> Json | None:
-    """Return the CPUs of system services; `null` of a Node without any annotation, as upstream."""
-    if wished is None:
+def _system_qos(system_qos: SystemQos | None) -> Json | None:
+    """Return the CPUs of system services; `null` for a Node without the annotation, as upstream."""
+    if system_qos is None:
         return None
-    found: dict[str, object] = {"cpuset": format_cpu_list(wished.cpus)} if wished.cpus else {}
-    if wished.exclusive is not None:
-        found["cpusetExclusive"] = wished.exclusive
-    return found
+    members: dict[str, object] = (
+        {"cpuset": format_cpu_list(system_qos.cpus)} if system_qos.cpus else {}
+    )
+    if system_qos.exclusive is not None:
+        members["cpusetExclusive"] = system_qos.exclusive
+    return members
 
 
 def _shared_pools(pools: Iterable[CpuPool]) -> list[Json]:
@@ -277,11 +277,11 @@ def _shared_pools(pools: Iterable[CpuPool]) -> list[Json]:
     ]
 
 
-POLICY = "topologyManagerPolicy"  # attributes of v1alpha2, named as NFD names them
+POLICY = "topologyManagerPolicy"  # attributes of v1alpha2, with NFD's names
 
 SCOPE = "topologyManagerScope"
 
-MAX_ENTRIES_OF_OTHERS = 256  # entries of others that are kept of one list
+MAX_ENTRIES_OF_OTHERS = 256  # kept in one list
 
 _ZONE_NAME = re.compile(r"node-[0-9]{1,5}")
 
@@ -301,76 +301,78 @@ _REQUIRED_MEMBERS: Mapping[
 }
 
 
-def merge_topology(live: Json, wanted: Json) -> Json:
-    """Return what to write: all that is wanted, and what others keep in the same lists.
+def merge_topology(live: Json, desired: Json) -> Json:
+    """Return the object to write: the desired one, with other writers' entries of the same lists.
 
-    A managed annotation that is not wanted because it cannot be told stays as it is.
+    A managed annotation that could not be computed keeps its live value.
     """
-    found: dict[str, object] = {**wanted, "zones": _merge_zones(live, wanted)}
-    metadata = wanted.get("metadata")
+    merged: dict[str, object] = {**desired, "zones": _merge_zones(live, desired)}
+    metadata = desired.get("metadata")
     if isinstance(metadata, Mapping):
-        found["metadata"] = {**metadata, "annotations": _merge_annotations(live, metadata)}
-    if "attributes" in wanted:
-        found["attributes"] = _merge_by_name(live, wanted, "attributes")
-    return found
+        merged["metadata"] = {**metadata, "annotations": _merge_annotations(live, metadata)}
+    if "attributes" in desired:
+        merged["attributes"] = _merge_by_name(live, desired, "attributes")
+    return merged
 
 
-def merge_without_policies(live: Json, wanted: Json) -> Json:
-    """Return the same while the kubelet's policies cannot be told: those that stand stay."""
-    found = dict(merge_topology(live, wanted))
+def merge_without_policies(live: Json, desired: Json) -> Json:
+    """Merge while the kubelet's policies are unknown: live policies stay."""
+    merged = dict(merge_topology(live, desired))
     policies = live.get("topologyPolicies")
     if isinstance(policies, list) and policies and all(isinstance(p, str) for p in policies):
-        found["topologyPolicies"] = policies[:1]
+        merged["topologyPolicies"] = policies[:1]
     attributes = _merge_by_name(live, {}, "attributes")
-    if attributes and not str(wanted.get("apiVersion")).endswith(V1ALPHA1):
-        found["attributes"] = attributes
-    return found
+    if attributes and not str(desired.get("apiVersion")).endswith(V1ALPHA1):
+        merged["attributes"] = attributes
+    return merged
 
 
 def _merge_annotations(live: Json, metadata: Json) -> Json:
-    wanted = metadata.get("annotations")
-    wanted = wanted if isinstance(wanted, Mapping) else {}
-    theirs = live.get("metadata")
-    stood = theirs.get("annotations") if isinstance(theirs, Mapping) else None
-    if not isinstance(stood, Mapping):
-        return wanted
-    kept = {
-        key: stood[key]
+    desired = metadata.get("annotations")
+    desired = desired if isinstance(desired, Mapping) else {}
+    live_metadata = live.get("metadata")
+    live_annotations = (
+        live_metadata.get("annotations") if isinstance(live_metadata, Mapping) else None
+    )
+    if not isinstance(live_annotations, Mapping):
+        return desired
+    unchanged = {
+        key: live_annotations[key]
         for key in ANNOTATIONS
-        if key not in wanted and isinstance(stood.get(key), str)
+        if key not in desired and isinstance(live_annotations.get(key), str)
     }
-    return {**kept, **wanted}
+    return {**unchanged, **desired}
 
 
-def _merge_zones(live: Json, wanted: Json) -> list[Json]:
-    """Return our zones, then those that are no memory node's; a node that is gone has none."""
-    stood = {str(zone.get("name")): zone for zone in _valid_entries(live, "zones")}
-    ours = [
-        _merge_zone(stood.get(str(zone["name"]), {}), zone)
-        for zone in _valid_entries(wanted, "zones")
+def _merge_zones(live: Json, desired: Json) -> list[Json]:
+    """Return the agent's zones, then those that are no memory nodes; removed nodes have no zone."""
+    live_zones = {str(zone.get("name")): zone for zone in _valid_entries(live, "zones")}
+    own = [
+        _merge_zone(live_zones.get(str(zone["name"]), {}), zone)
+        for zone in _valid_entries(desired, "zones")
     ]
-    names = {zone["name"] for zone in ours}
+    names = {zone["name"] for zone in own}
     foreign = [
         {
             **_scalar_members(zone),
             **{name: list(_valid_entries(zone, name)) for name in _ZONE_LISTS if name in zone},
         }
-        for name, zone in stood.items()
+        for name, zone in live_zones.items()
         if name not in names and not (zone.get("type") == ZONE_TYPE and _ZONE_NAME.fullmatch(name))
     ]
-    return [*ours, *foreign[:MAX_ENTRIES_OF_OTHERS]]
+    return [*own, *foreign[:MAX_ENTRIES_OF_OTHERS]]
 
 
-def _merge_zone(live: Json, wanted: Json) -> Json:
-    found = {**_scalar_members(live), **wanted, "resources": _merge_resources(live, wanted)}
+def _merge_zone(live: Json, desired: Json) -> Json:
+    merged = {**_scalar_members(live), **desired, "resources": _merge_resources(live, desired)}
     for name in ("costs", "attributes"):
-        if entries := _merge_by_name(live, wanted, name):
-            found[name] = entries
-    return found
+        if entries := _merge_by_name(live, desired, name):
+            merged[name] = entries
+    return merged
 
 
 def _scalar_members(zone: Json) -> Json:
-    """Return what a zone says beside its lists; a parent that is no name is none."""
+    """Return the members of a zone beside its lists; an invalid parent is left out."""
     return {
         key: value
         for key, value in zone.items()
@@ -378,39 +380,39 @@ def _scalar_members(zone: Json) -> Json:
     }
 
 
-def _merge_resources(live: Json, wanted: Json) -> list[Json]:
-    """Return ours and those that others count in this zone, sorted by name."""
-    theirs = [
+def _merge_resources(live: Json, desired: Json) -> list[Json]:
+    """Return the agent's resources and those of other writers in this zone, sorted by name."""
+    foreign = [
         entry
         for entry in _valid_entries(live, "resources")
         if not _is_agent_resource(str(entry["name"]))
     ]
-    found = [*_valid_entries(wanted, "resources"), *theirs[:MAX_ENTRIES_OF_OTHERS]]
-    return sorted(found, key=lambda entry: str(entry["name"]))
+    entries = [*_valid_entries(desired, "resources"), *foreign[:MAX_ENTRIES_OF_OTHERS]]
+    return sorted(entries, key=lambda entry: str(entry["name"]))
 
 
 def _is_agent_resource(resource: str) -> bool:
     return resource in (CPU, MEMORY) or resource.startswith(_HUGEPAGES_PREFIX)
 
 
-def _merge_by_name(live: Json, wanted: Json, member: str) -> list[Json]:
-    """Return the entries of a list of named ones, ours in the place of those that stand.
+def _merge_by_name(live: Json, desired: Json, member: str) -> list[Json]:
+    """Return a list's live entries, the agent's ones replaced by the desired ones.
 
-    The order that stands is kept: it says nothing, but two writers could fight over it.
+    The live order is kept: it has no meaning, but two writers could fight over it.
     """
-    own = {str(entry["name"]): entry for entry in _valid_entries(wanted, member)}
-    stood = list(_valid_entries(live, member))[:MAX_ENTRIES_OF_OTHERS]
-    found = [own.pop(str(entry["name"]), entry) for entry in stood]
-    return [*found, *own.values()]
+    own = {str(entry["name"]): entry for entry in _valid_entries(desired, member)}
+    live_entries = list(_valid_entries(live, member))[:MAX_ENTRIES_OF_OTHERS]
+    merged = [own.pop(str(entry["name"]), entry) for entry in live_entries]
+    return [*merged, *own.values()]
 
 
 def _valid_entries(holder: Json, member: str) -> Iterator[Mapping[str, object]]:
-    """Yield the entries that a schema takes; what stands at a server may be anything.
+    """Yield the entries that the schema accepts.
 
-    An entry of somebody else's that is refused would hold up ours for good.
+    An invalid entry of another writer would make the server refuse the agent's entries for good.
     """
-    listed = holder.get(member)
-    for entry in listed if isinstance(listed, list) else ():
+    entries = holder.get(member)
+    for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and all(
             isinstance(entry.get(name), kinds) and not isinstance(entry.get(name), bool)
             for name, kinds in {"name": (str,), **_REQUIRED_MEMBERS[member]}.items()

@@ -12,28 +12,28 @@ from agent.wire_formats import quantities
 from agent.wire_formats.quantities import parse_amount
 
 NUMA_RESERVATION_LABEL = "node.koordinator.sh/enable-numa-reservation"  # a label of the Node
-PAGE_SIZES = (2 << 20, 1 << 30)  # bytes; reported even where the machine has no such pool
+PAGE_SIZES = (2 << 20, 1 << 30)  # bytes; reported even if the machine has no such pool
 ZONE_TYPE = "Node"
 CPU, MEMORY = "cpu", "memory"  # counted in thousandths and bytes here
 _MILLI = 1000
 
 
 def zone_name(node: NumaNode) -> str:
-    """Return what a memory node's zone is called."""
+    """Return the name of a memory node's zone."""
     return f"node-{node.id}"
 
 
 def numa_zones(numa: NumaTopology, node: NodeView | None = None) -> list[Json]:
     """Return one zone for each memory node that pods may use, in the order of their names.
 
-    Where the Node's label wants it so, what the kubelet reserves is spread over the zones.
+    If the Node's label requests it, the kubelet's reservation is divided among the zones.
     """
-    found = sorted((node for node in numa.nodes if node.is_zone), key=zone_name)
-    amounts = [_zone_amounts(one) for one in found]
-    kept = _reservation_per_zone(node, amounts)
+    nodes = sorted((node for node in numa.nodes if node.is_zone), key=zone_name)
+    amounts = [_zone_amounts(one) for one in nodes]
+    reserved = _reservation_per_zone(node, amounts)
     return [
-        _zone(one, found, numa, _resources(own, kept))
-        for one, own in zip(found, amounts, strict=True)
+        _zone(one, nodes, numa, _resources(own, reserved))
+        for one, own in zip(nodes, amounts, strict=True)
     ]
 
 
@@ -49,46 +49,46 @@ def _zone(
 
 
 def _zone_amounts(node: NumaNode) -> dict[str, int]:
-    """Return what a zone has; memory that cannot be told is no resource at all."""
+    """Return the resources of a zone; unknown memory is left out."""
     pools = dict.fromkeys(PAGE_SIZES, 0) | dict(node.hugepages)
-    found = {
+    zone_amounts = {
         f"hugepages-{quantities.format_binary(size)}": size * pages
         for size, pages in pools.items()
         if pages or size in PAGE_SIZES
     }
-    found[CPU] = len(node.cpus) * _MILLI
+    zone_amounts[CPU] = len(node.cpus) * _MILLI
     if node.memory_bytes is not None:
         huge_bytes = sum(size * pages for size, pages in node.hugepages)
-        found[MEMORY] = max(0, node.memory_bytes - huge_bytes)
-    return found
+        zone_amounts[MEMORY] = max(0, node.memory_bytes - huge_bytes)
+    return zone_amounts
 
 
 def _reservation_per_zone(
     node: NodeView | None, zoned: Sequence[Mapping[str, int]]
 ) -> dict[str, int]:
-    """Return what each zone gives up: the node's part, divided by the zones that have any."""
+    """Return the reservation of each zone: the node's, divided by the zones with the resource."""
     if node is None or node.label(NUMA_RESERVATION_LABEL) != "true":
         return {}
-    kept: dict[str, int] = {}
+    reserved: dict[str, int] = {}
     for name, unit in ((CPU, _MILLI), (MEMORY, 1)):
         capacity = parse_amount(node.capacity.get(name, ""))
         allocatable = parse_amount(node.allocatable.get(name, ""))
-        having = sum(1 for amounts in zoned if amounts.get(name))
-        if capacity is not None and allocatable is not None and having:
-            kept[name] = math.ceil((capacity - allocatable) * unit / having)
-    return kept
+        zone_count = sum(1 for amounts in zoned if amounts.get(name))
+        if capacity is not None and allocatable is not None and zone_count:
+            reserved[name] = math.ceil((capacity - allocatable) * unit / zone_count)
+    return reserved
 
 
-def _resources(amounts: Mapping[str, int], kept: Mapping[str, int]) -> list[Json]:
-    found: list[Json] = []
+def _resources(amounts: Mapping[str, int], reserved: Mapping[str, int]) -> list[Json]:
+    entries: list[Json] = []
     for name, capacity in sorted(amounts.items()):
-        left = min(capacity, max(0, capacity - kept.get(name, 0)))
-        usable = _quantity(name, left)
+        allocatable = min(capacity, max(0, capacity - reserved.get(name, 0)))
+        usable = _quantity(name, allocatable)
         capacity_text = _quantity(name, capacity)
-        found.append(
+        entries.append(
             {"name": name, "capacity": capacity_text, "allocatable": usable, "available": usable}
         )
-    return found
+    return entries
 
 
 def _quantity(name: str, value: int) -> str:

@@ -7,7 +7,7 @@ from agent.snapshot.publications import Json
 
 
 def node_uid(snapshot: NodeSnapshot) -> str:
-    """Return the Node's uid; empty while it is not known, or once the Node was deleted."""
+    """Return the Node's uid; empty while it is unknown, or after the Node was deleted."""
     if not snapshot.cluster.is_clustered:
         return snapshot.node.uid
     node = snapshot.cluster.node.value
@@ -15,10 +15,10 @@ def node_uid(snapshot: NodeSnapshot) -> str:
 
 
 def is_node_unknown(snapshot: NodeSnapshot) -> bool:
-    """Say whether the owner is still to come.
+    """Return whether the owner is not known yet.
 
-    An object without one would outlive its Node, and one of a Node that is gone would be
-    collected at once, or name a machine that nobody has.
+    An object without an owner would outlive its Node. An object of a deleted Node would be
+    collected at once.
     """
     return snapshot.cluster.is_clustered and not node_uid(snapshot)
 
@@ -26,9 +26,9 @@ def is_node_unknown(snapshot: NodeSnapshot) -> bool:
 def owner_metadata(snapshot: NodeSnapshot) -> Json:
     """Return the part of the metadata that names the owner; nothing without a Node.
 
-    It does not block the Node's deletion: that is for foreground deletion only, which nobody
-    waits for here, and where `OwnerReferencesPermissionEnforcement` is on it asks for the right
-    to write `nodes/finalizers`.
+    The object does not block the Node's deletion. That would matter for foreground deletion only,
+    and with `OwnerReferencesPermissionEnforcement` it needs the permission to write
+    `nodes/finalizers`.
     """
     uid = node_uid(snapshot)
     if not uid:

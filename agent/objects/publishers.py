@@ -13,19 +13,19 @@ from agent.objects.node_resource_topology import TopologyPublisher
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import DesiredObject
 
-USAGE_REPORT = "nodemetric"  # it tells of usage, and is made on the collector thread
+USAGE_REPORT = "nodemetric"  # the usage report, rendered on the collector thread
 
 
 def publishers(settings: Settings) -> dict[str, Publisher]:
     """Return all publishers with their intervals.
 
-    The last two have something to say in a cluster only.
+    The last two render objects in a cluster only.
     """
     return {name: make(settings) for name, make in _PUBLISHERS.items()}
 
 
 def enabled_publishers(settings: Settings) -> dict[str, Publisher]:
-    """Return those that settings want; no others are loaded."""
+    """Return the publishers that are enabled in the settings."""
     publish = settings.publish
     switches = {
         "device": publish.device,
@@ -71,18 +71,18 @@ _PUBLISHERS: Mapping[str, Callable[[Settings], Publisher]] = {
 
 
 class Publisher(Protocol):
-    """Equal snapshots give equal objects; nothing is read, written or remembered."""
+    """A pure function of the snapshot: equal snapshots give equal objects."""
 
     @property
     def name(self) -> str:
-        """Name the publisher in metrics, checks and logs."""
+        """Return the publisher's name for metrics, checks and logs."""
         ...
 
     @property
     def interval_s(self) -> float:
-        """Return the seconds between two looks for a change."""
+        """Return the seconds between two comparisons of the snapshot."""
         ...
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
-        """Return the objects. `now_s` is the wall clock, for time stamps that must move."""
+        """Return the objects. `now_s` is the wall clock, for time stamps."""
         ...

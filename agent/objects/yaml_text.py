@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-# sure to be a string under YAML 1.1 and 1.2 alike; all others are quoted
+# certainly a string under YAML 1.1 and 1.2; all other texts are quoted
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_/.-]*")
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 
@@ -34,7 +34,7 @@ def _block(value: object, indent: str) -> Iterator[str]:
 
 
 def _entry(head: str, item: object, indent: str) -> Iterator[str]:
-    """Write `key: scalar`, or the key and its block below; lists stand at the key's own column."""
+    """Yield `key: scalar`, or the key and its block below; lists start at the key's own column."""
     if not isinstance(item, Mapping | list | tuple) or not item:
         yield f"{head} {_scalar(item)}\n"
         return
@@ -43,7 +43,7 @@ def _entry(head: str, item: object, indent: str) -> Iterator[str]:
 
 
 def _item(item: object, indent: str) -> Iterator[str]:
-    """Write `- ` and put the first line of a block on it."""
+    """Yield `- ` with the first line of a block, then its other lines."""
     lines = _block(item, f"{indent}  ")
     yield f"{indent}- {next(lines)[len(indent) + 2 :]}"
     yield from lines
@@ -63,7 +63,7 @@ def _float(value: float) -> str:
     if not math.isfinite(value):
         return ".nan" if value != value else ".inf" if value > 0 else "-.inf"  # noqa: PLR0124 - NaN
     mantissa, e, exponent = repr(value).partition("e")
-    # YAML 1.1 takes 1e+20 for a string: a number has a point
+    # YAML 1.1 reads 1e+20 as a string, so numbers need a point
     return f"{mantissa}{'' if '.' in mantissa else '.0'}{e}{exponent}"
 
 
@@ -71,7 +71,7 @@ def _text(text: str) -> str:
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     if text.isascii() and text.isprintable():
-        return "'" + text.replace("'", "''") + "'"  # JSON inside stays readable
+        return "'" + text.replace("'", "''") + "'"  # JSON in the text stays readable
     quoted = json.dumps(text, ensure_ascii=False)
     if text.isprintable():
         return quoted

@@ -65,7 +65,7 @@ class StandIn:
         self._store = SnapshotStore(known)
         self._reported = ReportedEvents()
         devices = DevicesHook(load_vendors(), HookSettings())
-        hooks = (*node_hooks(asks_kubelet=False), devices)
+        hooks = (*node_hooks(reads_kubelet=False), devices)
         self._asker = ContainerAdjuster(
             hooks,
             hook_modes(hooks, EnforceSettings()),

@@ -29,7 +29,7 @@ from tests.unit.containers.scene import ask, pod, scene, to_json
 
 def hooks() -> tuple[Hook, ...]:
     wished = HookSettings(best_effort_cpus=True)
-    return (DevicesHook(load_vendors(), wished), *node_hooks(asks_kubelet=True, hooks=wished))
+    return (DevicesHook(load_vendors(), wished), *node_hooks(reads_kubelet=True, hooks=wished))
 
 
 EACH = [pytest.param(number, id=hook.name) for number, hook in enumerate(hooks())]

@@ -39,7 +39,7 @@ FOLDERS = {
     KubeQos.BEST_EFFORT: "besteffort/",
 }
 FILES = ("cpu.cfs_quota_us", "cpu.shares", "cpuset.cpus", "memory.limit_in_bytes")
-HOOKS = node_hooks(asks_kubelet=True)
+HOOKS = node_hooks(reads_kubelet=True)
 RUNS = (
     "defaults",
     "suppress by cpuset",

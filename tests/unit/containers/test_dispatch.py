@@ -216,7 +216,7 @@ def test_quota_and_period_are_of_one_hook() -> None:
 
 
 def test_no_hook_does_more_than_all_may() -> None:
-    hooks = (*node_hooks(asks_kubelet=True), Saying("of_its_own", lambda: NO_ADJUSTMENT))
+    hooks = (*node_hooks(reads_kubelet=True), Saying("of_its_own", lambda: NO_ADJUSTMENT))
     on = hook_modes(hooks, EnforceSettings())
     planned = hook_modes(hooks, EnforceSettings(mode="plan"))
     off = EnforceHooksSettings(cpuset="off", resctrl="on")
@@ -232,7 +232,7 @@ def test_no_hook_does_more_than_all_may() -> None:
 
 def test_every_hook_has_a_switch_of_its_name() -> None:
     switches = set(EnforceHooksSettings.__struct_fields__)
-    assert {hook.name for hook in node_hooks(asks_kubelet=True)} == switches - {"devices"}
+    assert {hook.name for hook in node_hooks(reads_kubelet=True)} == switches - {"devices"}
 
 
 def test_notes_of_several_hooks_are_all_told() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.clock import rfc3339
-from agent.objects.node import MAX_NAMED, NodeConditionPublisher, keep_condition_times
+from agent.objects.node import MAX_NAMED, NodeConditionPublisher, merge_condition_times
 from agent.snapshot.device import Device, Health, HealthState
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import DeviceView, NodeSnapshot, VendorState
@@ -44,7 +44,7 @@ def body(now: NodeSnapshot) -> Tree:
     assert (desired.kind, desired.status_only, desired.merge) == (
         "Node",
         True,
-        keep_condition_times,
+        merge_condition_times,
     )
     assert set(desired.body) == {"apiVersion", "kind", "metadata", "status"}
     return desired.body
@@ -142,7 +142,7 @@ def test_while_the_status_stands_its_times_stand_and_nothing_is_written() -> Non
 
 
 def merged(stood: Tree, now: NodeSnapshot) -> list[Tree]:
-    found: Tree = keep_condition_times(stood, body(now))
+    found: Tree = merge_condition_times(stood, body(now))
     return list(found["status"]["conditions"])
 
 
@@ -176,7 +176,7 @@ def test_a_turn_moves_the_time_and_never_back() -> None:
 def test_whatever_stands_there_is_passed_over(stood: Tree) -> None:
     now = seen(gpu(0))
     live = stood if isinstance(stood, dict) else {"status": stood}
-    once = keep_condition_times(live, body(now))
-    assert keep_condition_times(once, body(now)) == once
+    once = merge_condition_times(live, body(now))
+    assert merge_condition_times(once, body(now)) == once
     (found,) = merged(live, now)
     assert found["status"] == "True"

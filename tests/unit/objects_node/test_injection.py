@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.objects.node import GRACE_S, NodeConditionPublisher, keep_condition_times
+from agent.objects.node import GRACE_S, NodeConditionPublisher, merge_condition_times
 from agent.snapshot.container import RuntimeView
 from agent.snapshot.part import SnapshotPart
 from tests.factory import BOOT_S, gpu, nic
@@ -73,7 +73,7 @@ def test_times_of_each_condition_stand_while_its_own_status_does() -> None:
     assert after is not None
     live = {"status": {"conditions": list(before.values())}}
     wanted = {"status": {"conditions": list(after.values())}}
-    kept: Tree = keep_condition_times(live, wanted)
+    kept: Tree = merge_condition_times(live, wanted)
     times = {one["type"]: one["lastTransitionTime"] for one in kept["status"]["conditions"]}
     assert times["AcceleratorsHealthy"] == before["AcceleratorsHealthy"]["lastTransitionTime"]
     assert times["DeviceInjectionReady"] == after["DeviceInjectionReady"]["lastTransitionTime"]

@@ -26,7 +26,7 @@ Tree = Any  # JSON of an object
 
 def wanted(version: str = "v1alpha2", *, asked_and_silent: bool = False) -> Tree:
     now = snapshot(kubelet=None if asked_and_silent else KUBELET)
-    return json.loads(json.dumps(render_topology(now, version, asks_kubelet=True).body))
+    return json.loads(json.dumps(render_topology(now, version, reads_kubelet=True).body))
 
 
 def nfd(**changes: object) -> Tree:
@@ -101,7 +101,7 @@ def test_the_older_version_has_no_attributes() -> None:
 
 def test_a_list_of_which_nothing_is_ours_is_left_to_its_writer() -> None:
     now = snapshot(kubelet=None)
-    ours = render_topology(now, "v1alpha2", asks_kubelet=False).body
+    ours = render_topology(now, "v1alpha2", reads_kubelet=False).body
     assert "attributes" not in merge_topology(nfd(), ours)
 
 
@@ -119,7 +119,7 @@ def test_while_the_kubelet_is_silent_what_stands_of_it_stays() -> None:
     annotations = stood["metadata"]["annotations"]
     annotations[CPU_MANAGER_POLICY] = '{"policy":"static","reservedCPUs":"0"}'
     annotations["somebody/else"] = "x"
-    desired = render_topology(snapshot(kubelet=None), "v1alpha2", asks_kubelet=True)
+    desired = render_topology(snapshot(kubelet=None), "v1alpha2", reads_kubelet=True)
     assert desired.merge is merge_without_policies
     found: Tree = desired.merge(stood, desired.body)
     assert found["topologyPolicies"] == ["RestrictedPodLevel"]

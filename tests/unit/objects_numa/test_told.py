@@ -34,7 +34,7 @@ STATIC = KubeletView(
 
 
 def values(now: NodeSnapshot) -> dict[str, object]:
-    found = cpu_annotations(now, asked=True)
+    found = cpu_annotations(now, reads_kubelet=True)
     return {key: json.loads(value) for key, value in found.items()}
 
 
@@ -227,7 +227,7 @@ def test_before_the_kubelet_told_nothing_is_said_that_depends_on_it() -> None:
 
 
 def test_where_the_kubelet_is_not_asked_its_part_is_empty_as_upstream() -> None:
-    found = cpu_annotations(snapshot(kubelet=None), asked=False)
+    found = cpu_annotations(snapshot(kubelet=None), reads_kubelet=False)
     assert (found[CPU_MANAGER_POLICY], found[POD_CPU_ALLOCS]) == ("{}", "null")
     assert found.keys() >= POOLS
 
@@ -249,6 +249,6 @@ def test_pools_wait_for_the_list_of_pods_that_the_cgroups_show() -> None:
 
 def test_equal_snapshots_give_equal_annotations_in_any_order_of_pods() -> None:
     pods = tuple(pod(f"p{n}", str(n), "LSR") for n in range(4))
-    assert cpu_annotations(snapshot(pods=pods), asked=True) == cpu_annotations(
-        snapshot(pods=pods[::-1]), asked=True
+    assert cpu_annotations(snapshot(pods=pods), reads_kubelet=True) == cpu_annotations(
+        snapshot(pods=pods[::-1]), reads_kubelet=True
     )

@@ -77,7 +77,7 @@ def test_a_memory_node_without_cpus_gives_up_no_cpu() -> None:
 def test_the_label_is_copied_as_it_is_and_taken_back_with_the_nodes(
     wish: str, copied: str | None
 ) -> None:
-    desired = render_topology(snapshot(owner=reserving(wish=wish)), "v1alpha1", asks_kubelet=True)
+    desired = render_topology(snapshot(owner=reserving(wish=wish)), "v1alpha1", reads_kubelet=True)
     metadata = cast(dict[str, dict[str, str]], desired.body["metadata"])
     assert metadata["labels"].get(NUMA_RESERVATION_LABEL) == copied
 
@@ -99,5 +99,5 @@ def test_whatever_the_node_says_the_object_fits_its_schema(
 ) -> None:
     owner = node(annotations, {**labels, NUMA_RESERVATION_LABEL: "true"}, capacity=capacity)
     owner = replace(owner, allocatable=allocatable)
-    desired = render_topology(snapshot(owner=owner), "v1alpha1", asks_kubelet=True)
+    desired = render_topology(snapshot(owner=owner), "v1alpha1", reads_kubelet=True)
     jsonschema.validate(desired.body, nrt.SCHEMA)

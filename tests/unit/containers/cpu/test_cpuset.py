@@ -78,7 +78,7 @@ def test_the_first_row_that_holds_decides(
 
 
 def test_a_status_that_is_no_json_is_refused_and_sets_nothing() -> None:  # V70
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     asked = ask(HookStage.CREATE, pod("LSR", "G", {RESOURCE_STATUS: "{"}))
     with pytest.raises(AnnotationError, match="resource-status"):
         hook.adjust(asked, scene())
@@ -89,7 +89,7 @@ def test_a_status_that_is_no_json_is_refused_and_sets_nothing() -> None:  # V70
 def test_a_pod_with_cpus_of_its_own_has_no_limit_whatever_its_label(
     stage: HookStage, qos: str
 ) -> None:
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     pinned = pod(qos, "G", {RESOURCE_STATUS: '{"cpuset":"4,5-6"}'})
     limited = LinuxResources(quota_us=300000, period_us=100000)
     of_container = hook.adjust(ask(stage, pinned, resources=limited), scene()).resources
@@ -99,20 +99,20 @@ def test_a_pod_with_cpus_of_its_own_has_no_limit_whatever_its_label(
 
 
 def test_the_limit_stays_where_a_setting_says_so() -> None:
-    hook = CpusetHook(asks_kubelet=True, unsets_quota=False)
+    hook = CpusetHook(reads_kubelet=True, unsets_quota=False)
     pinned = pod("LSR", "G", {RESOURCE_STATUS: '{"cpuset":"4"}'})
     assert hook.adjust(ask(HookStage.CREATE, pinned), scene()).resources == LinuxResources(cpus="4")
     assert hook.adjust(ask(HookStage.RUN_POD, pinned, None), scene()) == NO_ADJUSTMENT
 
 
 def test_the_sandbox_gets_the_cpus_of_its_pod() -> None:
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     assert hook.adjust(ask(HookStage.RECONCILE, pod("LS"), ""), scene()).resources.cpus == "0-7"
     assert hook.adjust(ask(HookStage.RECONCILE, pod("LS"), None), scene()) == NO_ADJUSTMENT
 
 
 def test_cpus_that_are_offline_are_left_out_and_none_left_changes_nothing() -> None:
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     some = pod("LSR", "G", {RESOURCE_STATUS: '{"cpuset":"6-9"}'})
     none = pod("LSR", "G", {RESOURCE_STATUS: '{"cpuset":"8-9"}'})
     assert hook.adjust(ask(HookStage.CREATE, some), scene()).resources.cpus == "6-7"
@@ -144,13 +144,13 @@ def test_a_best_effort_container_fits_into_its_squeezed_directory(
     cpus = None if squeezed is None else parse_cpu_list(squeezed)
     now = scene(kernel=KernelFeatures(cgroup_version=version, besteffort_cpus=cpus))
     asked = ask(stage, pod("BE", "BE"), resources=LinuxResources(cpus=requested))
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     assert hook.adjust(asked, now).resources.cpus == expected
 
 
 def test_a_running_containers_set_is_never_emptied() -> None:
     kernel = KernelFeatures(cgroup_version=1, besteffort_cpus=frozenset({0}))
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     assert select_cpus(parse_resource_status(None), "BE", BE, rule()) == EMPTY_SET
     assert (
         hook.adjust(ask(HookStage.RECONCILE, pod("BE", "BE")), scene(kernel=kernel))
@@ -159,7 +159,7 @@ def test_a_running_containers_set_is_never_emptied() -> None:
 
 
 def test_pools_are_those_that_the_agent_publishes() -> None:
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     on_one = pod("LS", "Bu", {RESOURCE_STATUS: CPU_ON_1})
     assert hook.adjust(ask(HookStage.CREATE, on_one), scene()).resources.cpus == "2-3,6-7"
 
@@ -169,7 +169,7 @@ def test_pools_are_those_that_the_agent_publishes() -> None:
 def test_who_asked_for_nothing_is_left_alone_until_somebody_has_cpus_of_his_own(
     stage: HookStage, qos: str, place: str
 ) -> None:
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     asked, free = ask(stage, pod(qos, place)), scene()
     assert hook.adjust(asked, free) == NO_ADJUSTMENT
     pinned = replace(free, pods=SnapshotPart((pinned_view("pinned", cpus="1", qos="LSR"),), 1.0))
@@ -182,7 +182,7 @@ def test_a_best_effort_directory_that_nobody_squeezed_changes_no_container(
     stage: HookStage,
 ) -> None:
     kernel = KernelFeatures(cgroup_version=1, besteffort_cpus=frozenset(range(8)))
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     for requested in ("", "0-7", "1"):
         asked = ask(stage, pod("BE", "BE"), resources=LinuxResources(cpus=requested))
         assert hook.adjust(asked, scene(kernel=kernel)) == NO_ADJUSTMENT
@@ -190,19 +190,19 @@ def test_a_best_effort_directory_that_nobody_squeezed_changes_no_container(
 
 def test_best_effort_pods_are_placed_where_a_setting_says_so() -> None:
     placed = ask(HookStage.CREATE, pod("BE", "BE", {RESOURCE_STATUS: BATCH_ON_1}))
-    manages = CpusetHook(asks_kubelet=True, manages_be=True)
+    manages = CpusetHook(reads_kubelet=True, manages_be=True)
     assert manages.adjust(placed, scene()).resources.cpus == "2-3,6-7"
-    assert CpusetHook(asks_kubelet=True).adjust(placed, scene()) == NO_ADJUSTMENT
+    assert CpusetHook(reads_kubelet=True).adjust(placed, scene()) == NO_ADJUSTMENT
 
 
 def test_nothing_is_said_of_shared_cpus_before_the_kubelet_told_whom_it_gave_some() -> None:
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     assert hook.adjust(ask(HookStage.CREATE, pod("LS")), scene(kubelet=None)) == NO_ADJUSTMENT
 
 
 def test_a_static_kubelet_keeps_its_own_pods() -> None:
     static = KubeletView(cpu_manager_policy="static", topology_policy="none")
-    hook = CpusetHook(asks_kubelet=True)
+    hook = CpusetHook(reads_kubelet=True)
     assert hook.adjust(ask(HookStage.UPDATE, pod("", "G")), scene(kubelet=static)) == NO_ADJUSTMENT
     shared = hook.adjust(ask(HookStage.UPDATE, pod("LS")), scene(kubelet=static))
     assert shared.resources.cpus == "0-7"
